@@ -50,7 +50,7 @@ def primary_missing(primary: str, problem: str = "") -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricAsked:
+class MetricSpec:
     """What to find: `pattern` has one group, None where the command reports the metric itself on its pipe.
 
     The first `discard` values are left out.
@@ -75,7 +75,7 @@ class Task:
 
     name: str
     command: list[str]
-    metrics: list[MetricAsked] = field(default_factory=list)
+    metrics: list[MetricSpec] = field(default_factory=list)
     primary: str = UPTIME
     shell: bool = False
     folder: str = "."

@@ -43,7 +43,7 @@ from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now
-from keras_matrix.runner.plan.session import ArmAsked, SessionRequest, begin
+from keras_matrix.runner.plan.session import ArmRequest, SessionRequest, begin
 
 ROOT = Path(__file__).parents[2]
 HOST, CONTAINER, OPEN, OTHER = "host", "container", "without seccomp", "other Python"
@@ -89,7 +89,7 @@ def epochs(backends: Sequence[str], repeats: int, other: Path | None, freed_memo
 
 def _epochs(folder: Path, cells: Sequence[Cell], other: Path | None) -> list[list[str]]:
     arms, results = executors(str(folder), other), Results(folder)
-    request = SessionRequest(cells, dict.fromkeys(arms, ArmAsked()), "fresh", None, {})
+    request = SessionRequest(cells, dict.fromkeys(arms, ArmRequest()), "fresh", None, {})
     session = begin(results, request, machine.detect(), utc_now())
     context = MeasurementContext(
         {name: Arm(session.runs[name], executor) for name, executor in arms.items()}, Silent(), machine.detect()

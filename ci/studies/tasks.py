@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from keras_matrix.records.task import Compute, Metric, MetricAsked, Task
+from keras_matrix.records.task import Compute, Metric, MetricSpec, Task
 from keras_matrix.runner.tasks.metrics.search import Written, metrics_of
 
 LINES = 1000
@@ -36,7 +36,7 @@ def write_log(path: Path, size_bytes: int) -> None:
 
 def read(log: Path, pattern: str) -> tuple[Metric, float]:
     """Return the metric of a pattern and the seconds it took, the start of its process included."""
-    task = Task("log", ["true"], [MetricAsked("m", pattern, compute=Compute.AVERAGE)])
+    task = Task("log", ["true"], [MetricSpec("m", pattern, compute=Compute.AVERAGE)])
     begun_s = time.perf_counter()
     found, _ = metrics_of(task, Written(log, log.with_name("none")))
     return found[0], time.perf_counter() - begun_s

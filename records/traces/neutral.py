@@ -69,7 +69,7 @@ WORKING = frozenset({Kind.COMPUTE, Kind.COMMUNICATION, Kind.COPY})
 # What a span that is read back may have for a layer and a step.
 OF_DEVICE = ("stream", "bytes", "correlation")
 NO_DEVICE = [None] * len(OF_DEVICE)
-TEXT, WHOLE = frozenset({str, type(None)}), frozenset({int, type(None)})
+TEXT, FILE_RULES = frozenset({str, type(None)}), frozenset({int, type(None)})
 
 
 class Track(NamedTuple):
@@ -304,7 +304,7 @@ def _span(event: dict[str, Any]) -> Span:
         type(name) is not str
         or type(op) is not str
         or type(layer) not in TEXT
-        or not WHOLE.issuperset(map(type, numbers))
+        or not FILE_RULES.issuperset(map(type, numbers))
     ):
         raise TypeError(f"a span of {name!r}, {op!r}, {layer!r}, {numbers!r}")
     return Span(track, name, op, begin_ns, duration_ns, Phase(phase) if phase else None, layer, *numbers)

@@ -52,10 +52,10 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
 
 
 def _work(job: Job, import_time_s: float, start: str) -> None:
-    if job.twin is not None:
-        from keras_matrix.runner.cell.parity.worker import run_twin
+    if job.parity is not None:
+        from keras_matrix.runner.cell.parity.worker import run_parity_worker
 
-        run_twin(job, job.twin)
+        run_parity_worker(job, job.parity)
         return
     if spec.is_native(job.settings):
         from keras_matrix.runner.cell.fc import measure_fc

@@ -37,7 +37,7 @@ from keras_matrix.runner.cell.measure import (
     result_of,
     with_start,
 )
-from keras_matrix.runner.cell.measured_epochs import PROCESS, Allocated, Compiling, Kept
+from keras_matrix.runner.cell.measured_epochs import PROCESS, Allocated, Compiling, MeasuredEpochs
 from keras_matrix.runner.cell.phases import Timeline, agreed
 
 
@@ -57,7 +57,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     build_time_s = monotonic() - begun_s
     try:
         device = _proved(adapter, worker_group, settings)
-        kept = Kept(Turns(job), Compiling(adapter), Allocated(adapter))
+        kept = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
         times, learning, steps = _trained(job, worker_group, kept)
         parallel = spec.parallel_of(task, worker_group.places(), worker_group.traffic(), worker_group.peaks_bytes())
         # Before collectives are watched: that may build another program, whose costs are not the cell's.
@@ -108,7 +108,9 @@ def configure_worker(settings: Settings, compile_cache_dir: str | None) -> None:
     backends.load(settings.backend).configure(settings, compile_cache_dir)
 
 
-def _held(adapter: BackendAdapter, kept: Kept, device_peaks: list[int] | None, places: Sequence[spec.Place]) -> Memory:
+def _held(
+    adapter: BackendAdapter, kept: MeasuredEpochs, device_peaks: list[int] | None, places: Sequence[spec.Place]
+) -> Memory:
     """Return the peaks so far: on the device that of the worker with most; of other processes' no course is known."""
     host_peak, allocated = memory.peak_resident_bytes(), kept.allocated
     device_peak = max(device_peaks) if device_peaks else adapter.peak_device_memory_bytes()
@@ -189,7 +191,7 @@ def _proved(adapter: BackendAdapter, worker_group: WorkerGroup, settings: Settin
     return DeviceProof(platform, places[0].device, len(places))
 
 
-def _trained(job: Job, worker_group: WorkerGroup, kept: Kept) -> tuple[Times, Learning, int]:
+def _trained(job: Job, worker_group: WorkerGroup, kept: MeasuredEpochs) -> tuple[Times, Learning, int]:
     """Take the first step, agree on the steps per epoch, run the epochs; return what was seen and the steps."""
     settings, task = job.settings, spec.task_of(job.settings)
     first_step_s = timed(lambda: worker_group.run(1))

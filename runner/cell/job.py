@@ -26,7 +26,7 @@ ARRAYS_NAME = "arrays.npz"
 
 
 @dataclass(frozen=True, slots=True)
-class Twin:
+class ParityWorker:
     """What a process does in place of measuring, for parity: see `runner.cell.parity.worker`.
 
     `role` is weights (make them), train (compare steps) or forward (sketch the layers' outputs). `weights` is the file
@@ -67,7 +67,7 @@ class Job:
     dataset_dir: str | None
     compile_cache_dir: str | None
     fault: str | None = None
-    twin: Twin | None = None
+    parity: ParityWorker | None = None
     autotune_dir: str | None = None
     task: Task | None = None
     outputs_dir: str | None = None

@@ -27,7 +27,7 @@ from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns, leave_copies
 from keras_matrix.runner.cell.job import Job, keep_tuning, publish_figures
 from keras_matrix.runner.cell.loop import Stretch
-from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, Kept
+from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs
 from keras_matrix.runner.cell.options import applied, job_as_resolved
 from keras_matrix.runner.cell.phases import Predicting, Training
 from keras_matrix.runner.cell.work.counter import own_methods, platforms_of
@@ -79,7 +79,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     adapter.check(job.settings)
     first = make_batches(built, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
-    kept = Kept(Turns(job), Compiling(adapter), Allocated(adapter))
+    kept = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
     work = (Predicting if settings.phase == "predict" else Training)(built, adapter, job, kept)
     times, learning, steps = work.run(first)
     events = adapter.compile_events()

@@ -73,7 +73,7 @@ class Allocated:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class MeasuredEpochs:
     """What surrounds the kept epochs: whose turn it is, what is compiled meanwhile, what the device holds."""
 
     turns: Turns

@@ -24,7 +24,7 @@ from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.loop import CallLog, EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
-from keras_matrix.runner.cell.measured_epochs import Kept
+from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
 from keras_matrix.runner.cell.work.counter import Counting, Ledger, Weights, predicted
 
 CALIBRATION_EPOCH_S = 0.15
@@ -73,7 +73,7 @@ def unchanged(source: Any) -> Any:
 class Training:
     """Epochs of `fit`."""
 
-    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, kept: Kept) -> None:
+    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, kept: MeasuredEpochs) -> None:
         self._built, self._adapter, self._job, self._kept = built, adapter, job, kept
         self.model, self.steps_a_call = built.model, job.settings.steps_per_execution
         self.ledger = Ledger()
@@ -143,7 +143,7 @@ class Training:
 class Predicting:
     """Epochs of calls of `predict_on_batch`."""
 
-    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, kept: Kept) -> None:
+    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, kept: MeasuredEpochs) -> None:
         self._built, self._adapter, self._job, self._kept = built, adapter, job, kept
         self.model, self.steps_a_call = built.model, 1
         self.ledger = Ledger()

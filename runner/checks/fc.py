@@ -1,4 +1,4 @@
-"""The FC modes from the host: what a command asks as a matrix, and what is to be proved on every backend."""
+"""The FC modes on the host: the matrix of a command, and the tasks to be proved on every backend."""
 
 from __future__ import annotations
 
@@ -15,24 +15,21 @@ from keras_matrix.runner.checks.peaks import probe_settings
 from keras_matrix.runner.executors.probe import Probe, ProbeFailed
 
 MODULE = "keras_matrix.models.fc.prove"
-# On GPUs every task of several PyTorch workers starts as many interpreters.
+# On GPUs every task with several PyTorch workers starts as many interpreters.
 TIMEOUT_S = {"cpu": 900.0, "gpu": 3600.0}
 WORKERS = (1, 2, 3, 4)
 PRECISIONS = ("float64", "float32")
-# Small, and no two of its sizes equal: a product of the wrong shape must not pass. All these workers divide its sizes,
-# and five layers make unequal stages.
+# Small, with different sizes, so that a product of the wrong shape does not pass. All numbers of workers divide its
+# sizes, and five layers make unequal stages.
 SMALL = Task(level=5, weight_size=48, batch_size=24)
 RATIOS = (0.0, 0.3, 1.0)
-# The first steps, that do not count, are as many in the original.
+# The original discards the same number of first steps.
 GROUP = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ProofRequest:
-    """What is to be proved: every combination of these, each in all variants that `fixed` leaves open.
-
-    `fixed` are sizes and parameters of all tasks.
-    """
+    """The tasks to be proved: combinations of these values, in the variants that `fixed` parameters and sizes allow."""
 
     modes: Sequence[str] = tuple(MODES)
     workers: Sequence[int] = WORKERS
@@ -40,24 +37,24 @@ class ProofRequest:
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def tasks(self) -> list[Task]:
-        """Return the tasks that show the modes right."""
+        """Return the tasks that prove the modes."""
         return [task for precision in self.precisions for base in self._bases(precision) for task in self._of(base)]
 
     def problems(self) -> list[tuple[Task, str]]:
-        """Return the combinations of mode and workers that are impossible, and why."""
-        return [(base, fault) for base in self._bases(self.precisions[0]) for fault in rules.faults(base)]
+        """Return the impossible combinations of mode and workers, and the reasons."""
+        return [(base, problem) for base in self._bases(self.precisions[0]) for problem in rules.faults(base)]
 
     def skipped(self) -> list[str]:
-        """Return the same as lines; not that a mode of one worker has no more."""
-        found = [(base, fault) for base, fault in self.problems() if base.kind is not Kind.SINGLE]
-        return [f"{base.mode} with {base.workers} workers: {fault}" for base, fault in found]
+        """Return the impossible combinations as lines, except several workers in a mode for one."""
+        found = [(base, problem) for base, problem in self.problems() if base.kind is not Kind.SINGLE]
+        return [f"{base.mode} with {base.workers} workers: {problem}" for base, problem in found]
 
     def _bases(self, precision: str) -> list[Task]:
         small = SMALL.changed(precision=precision, **self.fixed)
         return [small.changed(mode=mode, workers=n) for mode in self.modes if MODES[mode].native for n in self.workers]
 
     def _of(self, base: Task) -> list[Task]:
-        """Return one task in all its variants, those that are the same work once."""
+        """Return a task in all its variants without duplicates of the same work."""
         found: dict[Task, Task] = {}
         for variant in _variants(base) if not rules.faults(base) else []:
             task = base.changed(**{**variant, **self.fixed})
@@ -67,7 +64,7 @@ class ProofRequest:
 
 
 def _variants(task: Task) -> list[dict[str, Any]]:
-    """Return what the parameters of a mode can be, one apart from the others."""
+    """Return variants of the parameters of a mode, each with one parameter changed."""
     found: list[dict[str, Any]] = [{}]
     if task.kind is Kind.PHYSICS:
         found = [{"shared_ratio": ratio} for ratio in RATIOS]
@@ -88,7 +85,7 @@ def _variants(task: Task) -> list[dict[str, Any]]:
 def prove(
     probe: Probe, backends: Sequence[str], order: ProofOrder, report: Callable[[str], None]
 ) -> tuple[list[ProofAnswer], dict[str, str]]:
-    """Prove the tasks of an order, one process a backend; return what each answered, and why some did not."""
+    """Prove the tasks of an order in a process per backend; return the answers, and the reasons for missing ones."""
     answers: list[ProofAnswer] = []
     refused: dict[str, str] = {}
     for backend in backends:
@@ -107,28 +104,26 @@ def prove(
 
 
 def _settings(backend: str, device: str, tasks: Sequence[Task]) -> Settings:
-    """Return the settings of a cell that sees the devices of the task with most workers."""
+    """Return the settings of a cell with the devices of the task with most workers."""
     workers = max((task.workers for task in tasks), default=1)
     return replace(probe_settings(backend, device), workload=spec.WORKLOAD, params={"workers": workers})
 
 
 def workers_on(device: str, gpus: int) -> tuple[int, ...]:
-    """Return the numbers of workers that are proved by default: at most as many as there are GPUs, or one."""
+    """Return the numbers of workers that are proved by default: at most the number of GPUs, at least one."""
     return WORKERS if device == "cpu" else tuple(workers for workers in WORKERS if workers <= max(1, gpus))
 
 
-def epochs_of(num_batches: int) -> tuple[int, int]:
-    """Return the kept epochs and the steps of each that make `num_batches`: tens where they come out even."""
-    if num_batches % GROUP == 0 and num_batches > GROUP:
-        return num_batches // GROUP, GROUP
-    return num_batches, 1
-
-
 def matrix_of(backends: Sequence[str], entry: Mapping[str, object], num_batches: int, repeats: int) -> dict[str, Any]:
-    """Return the matrix of one task on these backends. The discarded epoch is as long as a kept one."""
-    kept, steps = epochs_of(num_batches)
-    discard = 1 if steps > 1 else GROUP
-    defaults = {"epochs": kept + discard, "discard": discard, "steps_per_epoch": steps, "repeats": repeats}
+    """Return the matrix of a task with `num_batches` steps, in epochs of ten if possible, after ten discarded steps."""
+    steps = GROUP if num_batches % GROUP == 0 and num_batches > GROUP else 1
+    discard = GROUP // steps
+    defaults = {
+        "epochs": num_batches // steps + discard,
+        "discard": discard,
+        "steps_per_epoch": steps,
+        "repeats": repeats,
+    }
     return {
         "version": 1,
         "defaults": defaults,

@@ -1,12 +1,12 @@
-"""Parity: run a workload's twins on every backend, compare them, and say where they part.
+"""Parity: trains a workload on every backend with the same weights and batches, and locates differences.
 
-For one workload: the initial weights are made once, in one process, and kept under the hash of their content; every
-backend's process at every precision loads them, says what it loaded, and trains the same batches. Figures beyond a
-limit lead to further processes: where known causes may explain a figure, training is repeated with the operations
-behind them computed exactly; a float32 training that parts is repeated with two threads or nudged weights; and where
-two backends do not agree, a forward pass on each finds the first layer whose output differs.
+For a workload, one process creates the initial weights, which are stored under the hash of their content. A process per
+backend and precision loads them, reports their hash, and trains the same batches. Figures beyond a limit lead to
+further processes: if known causes may explain a figure, training is repeated with their operations computed exactly; a
+float32 training that diverges is repeated with two threads or nudged weights; and if two backends do not agree, a
+forward pass on each finds the first layer whose output differs.
 
-Promise: a twin that fails is told in the record, not raised. Scratch is gone when a workload is done.
+Promise: a process that fails is noted in the record, not raised. Scratch files are removed after each workload.
 """
 
 from __future__ import annotations
@@ -20,20 +20,11 @@ from pathlib import Path
 from keras_matrix.analysis.parity import deviations, explanations
 from keras_matrix.analysis.parity.explanations import Evidence
 from keras_matrix.records.backends import BY_COMPILE_TIME
-from keras_matrix.records.instruments.parity import (
-    FOLDER,
-    PARITY_VERSION,
-    Deviation,
-    Facts,
-    Operation,
-    Pair,
-    ParityRecord,
-    Trace,
-    save,
-)
+from keras_matrix.records.instruments import parity
+from keras_matrix.records.instruments.parity import FOLDER, Deviation, Facts, Operation, Pair, ParityRecord, Trace
 from keras_matrix.records.schema import Status
-from keras_matrix.runner.cell.job import WEIGHTS_NAME, Twin
-from keras_matrix.runner.checks.parity_processes import Key, Lane, MeasurementContext, Reply, Subject, lanes
+from keras_matrix.runner.cell.job import WEIGHTS_NAME, ParityWorker
+from keras_matrix.runner.checks.parity_processes import Key, ParityContext, ProcessSlot, Reply, Subject, process_slots
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.host.mounts import import_roots
@@ -42,13 +33,13 @@ from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.plan.session import writing
 
 OWN_THREADS = 2
-# Three, since a nudge moves little where it happens to carry no ReLU over its kink.
+# Three, because a nudge has little effect if it does not change the sign of any ReLU input.
 NUDGES = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class ParityRequest:
-    """What is compared, on which backends and in which precisions; `executor` replaces processes in a test."""
+    """The request for a comparison; `executor` replaces processes in a test."""
 
     subjects: Sequence[Subject]
     backends: Sequence[str]
@@ -60,29 +51,33 @@ class ParityRequest:
 
 
 def compare_all(request: ParityRequest, done: Callable[[ParityRecord], None]) -> list[ParityRecord]:
-    """Compare workload after workload and keep each comparison; `done` is called with each."""
+    """Compare the workloads and store each comparison; `done` is called with each."""
     records = []
     mark = str(request.results.resolve())
     with writing(request.results):
         end_leftovers(mark)
         (request.results / FOLDER).mkdir(exist_ok=True)
-        several = [Lane(request.executor)] if request.executor else lanes(lambda: ProcessExecutor(mark=mark), most=2)
+        slots = (
+            [ProcessSlot(request.executor)]
+            if request.executor
+            else process_slots(lambda: ProcessExecutor(mark=mark), most=2)
+        )
         try:
             for subject in request.subjects:
-                record = compare(_context(request, several), subject)
-                save(request.results, record)
+                record = compare(_context(request, slots), subject)
+                parity.save(request.results, record)
                 records.append(record)
                 done(record)
         finally:
-            for lane in several:
-                lane.executor.close()
+            for slot in slots:
+                slot.executor.close()
     return records
 
 
-def _context(request: ParityRequest, several: Sequence[Lane]) -> MeasurementContext:
+def _context(request: ParityRequest, slots: Sequence[ProcessSlot]) -> ParityContext:
     folder = request.results / FOLDER
-    return MeasurementContext(
-        lanes=several,
+    return ParityContext(
+        process_slots=slots,
         backends=request.backends,
         precisions=request.precisions,
         work=folder / "work",
@@ -93,8 +88,8 @@ def _context(request: ParityRequest, several: Sequence[Lane]) -> MeasurementCont
     )
 
 
-def compare(context: MeasurementContext, subject: Subject) -> ParityRecord:
-    """Compare one workload on the workshop's backends."""
+def compare(context: ParityContext, subject: Subject) -> ParityRecord:
+    """Compare a workload on the backends of the context."""
     context.work.mkdir(parents=True, exist_ok=True)
     try:
         return _Comparison(context, subject).record()
@@ -103,17 +98,17 @@ def compare(context: MeasurementContext, subject: Subject) -> ParityRecord:
 
 
 def exit_code(records: Iterable[ParityRecord]) -> int:
-    """Return 0 where all agree, else 1; a workload that no two backends offer is no disagreement. Pure."""
+    """Return 0 if all agree, else 1; a workload offered by fewer than two backends does not count. Pure."""
     return 0 if all(record.agrees or (not record.pairs and not record.failures) for record in records) else 1
 
 
 @dataclass(slots=True)
 class _Comparison:
-    """One workload, from the making of its weights to its record."""
+    """The comparison of a workload, from the creation of its weights to its record."""
 
-    context: MeasurementContext
+    context: ParityContext
     subject: Subject
-    twins: dict[Key, deviations.Twin] = field(default_factory=dict)
+    outputs: dict[Key, deviations.Twin] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
     correct: dict[tuple[str, str], frozenset[Operation]] = field(default_factory=dict)
@@ -121,14 +116,16 @@ class _Comparison:
     weights: str | None = None
 
     def record(self) -> ParityRecord:
-        """Run what must be run and return what it showed."""
+        """Run the processes and return the record of the comparison."""
         if self._make_weights():
             self._train([Key(b, p) for b in self.context.backends for p in self.context.precisions])
         zero = self._zeros()
         pairs = [
             pair for a, b in deviations.pairs(self.context.backends) if (pair := self._pair(a, b, zero)).deviations
         ]
-        facts = {key.backend: twin.trace.facts for key, twin in self.twins.items() if twin.trace.facts is not None}
+        facts = {
+            key.backend: output.trace.facts for key, output in self.outputs.items() if output.trace.facts is not None
+        }
         pairs = self._corrected(pairs, facts, zero)
         rounding = self._rounding(pairs, zero)
         own = self._own(pairs, facts)
@@ -136,9 +133,9 @@ class _Comparison:
         evidence = Evidence(own, rounding, nudged, facts)
         pairs = [explanations.explained(pair, evidence) for pair in pairs]
         pairs = [pair if pair.agrees else self._located(pair, zero) for pair in pairs]
-        some = next((twin.trace for twin in self.twins.values()), None)
+        some = next((output.trace for output in self.outputs.values()), None)
         return ParityRecord(
-            version=PARITY_VERSION,
+            version=parity.PARITY_VERSION,
             workload=self.subject.workload,
             params=dict(self.subject.params),
             batch_size=self.subject.batch_size,
@@ -156,64 +153,64 @@ class _Comparison:
             pairs=pairs,
             failures=self.failures,
             unsupported=self.unsupported,
-            versions={key.backend: twin.trace.versions for key, twin in self.twins.items()},
+            versions={key.backend: output.trace.versions for key, output in self.outputs.items()},
         )
 
     def _make_weights(self) -> bool:
-        """Have the first backend that offers the workload make its weights, and keep them by their content."""
+        """Create the weights on the first backend that offers the workload, and store them by their content."""
         for backend in self.context.backends:
-            (reply,) = self.context.run(self.subject, [(Key(backend, "float32"), Twin("weights"))])
+            (reply,) = self.context.run(self.subject, [(Key(backend, "float32"), ParityWorker("weights"))])
             if reply.trace is not None:
                 self.sha256 = reply.trace.weights_sha256
                 folder = self.context.weights or self.context.work
                 folder.mkdir(parents=True, exist_ok=True)
-                kept = folder.absolute() / f"{self.sha256}.npz"
-                (reply.folder / WEIGHTS_NAME).replace(kept)
-                self.weights = str(kept)
+                path = folder.absolute() / f"{self.sha256}.npz"
+                (reply.folder / WEIGHTS_NAME).replace(path)
+                self.weights = str(path)
                 return True
             self._note(f"{backend} weights", reply)
         return False
 
     def _train(self, keys: Sequence[Key]) -> None:
-        """Train these twins and keep what came back."""
-        replies = self.context.run(self.subject, [(key, self._asked(key)) for key in keys])
+        """Run these trainings and store their outputs."""
+        replies = self.context.run(self.subject, [(key, self._order(key)) for key in keys])
         for key, reply in zip(keys, replies, strict=True):
             if reply.trace is None:
                 self._note(str(key), reply)
             elif reply.trace.weights_sha256 != self.sha256:
-                self.failures[str(key)] = "error: it trained other weights than those it was given"
+                self.failures[str(key)] = "error: it trained weights other than the given ones"
             else:
-                self.twins[key] = deviations.Twin(key.backend, reply.trace, reply.arrays())
+                self.outputs[key] = deviations.Twin(key.backend, reply.trace, reply.arrays())
 
-    def _asked(self, key: Key, role: str = "train") -> Twin:
+    def _order(self, key: Key, role: str = "train") -> ParityWorker:
         correct = self.correct.get((key.backend, key.precision), ()) if key.corrected else ()
-        return Twin(role, self.weights, key.nudge, sorted(correct))
+        return ParityWorker(role, self.weights, key.nudge, sorted(correct))
 
     def _note(self, name: str, reply: Reply) -> None:
         noted = self.unsupported if reply.status is Status.UNSUPPORTED else self.failures
         noted[name] = reply.reason
 
     def _zeros(self) -> deviations.Zeros:
-        """Return what is zero but for rounding, as the finest precision at hand shows it."""
+        """Return the figures that are zero except for rounding, in the highest available precision."""
         for precision in ("float64", "float32"):
-            if twins := [twin for key, twin in self.twins.items() if key.precision == precision]:
-                return deviations.Zeros(*(deviations.zeros(twins, precision, kind) for kind in ("gradient", "update")))
+            if found := [output for key, output in self.outputs.items() if key.precision == precision]:
+                return deviations.Zeros(*(deviations.zeros(found, precision, kind) for kind in ("gradient", "update")))
         return deviations.NO_ZEROS
 
     def _pair(self, a: str, b: str, zero: deviations.Zeros) -> Pair:
         pair = Pair([a, b], {})
         for precision in self.context.precisions:
-            left, right = (self.twins.get(Key(backend, precision)) for backend in (a, b))
+            left, right = (self.outputs.get(Key(backend, precision)) for backend in (a, b))
             if left is not None and right is not None:
                 pair.deviations[precision] = deviations.deviation(left, right, precision, zero)
                 pair.findings.extend(deviations.findings(precision, pair.deviations[precision]))
-        for precision in list(pair.deviations)[:1]:  # both draw the same
-            drawn = (self.twins[Key(backend, precision)].trace for backend in (a, b))
+        for precision in list(pair.deviations)[:1]:  # equal in all precisions
+            drawn = (self.outputs[Key(backend, precision)].trace for backend in (a, b))
             pair.findings.extend(deviations.drawn_otherwise(precision, *drawn))
         return pair
 
     def _corrected(self, pairs: Sequence[Pair], facts: Mapping[str, Facts], zero: deviations.Zeros) -> list[Pair]:
-        """Repeat the trainings to which known causes may apply, with the operations behind them computed exactly."""
+        """Repeat the trainings to which known causes may apply, with their operations computed exactly."""
         wanted = [explanations.correctable(pair, facts) for pair in pairs]
         self.correct = {key: operations for one in wanted for key, operations in one.items()}
         self._train([Key(backend, precision, corrected=True) for backend, precision in self.correct])
@@ -227,75 +224,72 @@ class _Comparison:
     ) -> dict[str, Deviation]:
         found = {}
         for precision in sorted(precisions):
-            left, right = (self.twins.get(self._best(backend, precision)) for backend in pair.backends)
+            left, right = (self.outputs.get(self._best(backend, precision)) for backend in pair.backends)
             if left is not None and right is not None:
                 found[precision] = deviations.deviation(left, right, precision, zero)
         return found
 
     def _best(self, backend: str, precision: str) -> Key:
-        """Return which twin of a backend has the fewest known causes in it: a corrected one, where one was wanted."""
+        """Return the key of a backend's output with the fewest known causes: the corrected one if there is one."""
         return Key(backend, precision, corrected=(backend, precision) in self.correct)
 
     def _rounding(self, pairs: Sequence[Pair], zero: deviations.Zeros) -> dict[str, Deviation]:
-        """Return how far each backend's float32 is from its own float64, where a float32 figure is beyond its limit."""
-        asked = {b for pair in pairs if any(f.precision == "float32" for f in pair.findings) for b in pair.backends}
+        """Return the deviation of a backend's float32 from its own float64, if a float32 figure exceeds its limit."""
+        wanted = {b for pair in pairs if any(f.precision == "float32" for f in pair.findings) for b in pair.backends}
         found = {}
         for backend in self.context.backends:
-            exact, rounded = (self.twins.get(Key(backend, precision)) for precision in ("float64", "float32"))
-            if backend in asked and exact is not None and rounded is not None:
+            exact, rounded = (self.outputs.get(Key(backend, precision)) for precision in ("float64", "float32"))
+            if backend in wanted and exact is not None and rounded is not None:
                 found[backend] = deviations.deviation(rounded, exact, "float32", zero)
         return found
 
     def _own(self, pairs: Sequence[Pair], facts: Mapping[str, Facts]) -> dict[str, float]:
-        """Return how far a backend's float32 losses are from themselves with more threads, where that may explain."""
+        """Return the deviation of a backend's float32 losses with more threads, if that may explain a figure."""
         found: dict[str, float] = {}
         if len(os.sched_getaffinity(0)) < OWN_THREADS:
             return found
-        for backend in BY_COMPILE_TIME:  # a pair is explained by either of its backends
+        for backend in BY_COMPILE_TIME:  # either backend of a pair can explain it
             explained = [explanations.explained(pair, Evidence(found, facts=facts)) for pair in pairs]
             parted = [pair.backends for pair in explained if any(map(explanations.is_parted_training, pair.findings))]
             if not any(backend in backends for backends in parted):
                 continue
             more = Key(backend, "float32", OWN_THREADS)
-            (reply,) = self.context.run(self.subject, [(more, Twin("train", self.weights))])
+            (reply,) = self.context.run(self.subject, [(more, ParityWorker("train", self.weights))])
             if reply.trace is None:
                 continue
-            apart = deviations.worst_loss(self.twins[Key(backend, "float32")].trace.losses, reply.trace.losses)
+            apart = deviations.worst_loss(self.outputs[Key(backend, "float32")].trace.losses, reply.trace.losses)
             if apart is not None:
                 found[backend] = apart
         return found
 
     def _nudged(self, pairs: Sequence[Pair], evidence: Evidence, zero: deviations.Zeros) -> dict[str, Deviation]:
-        """Return how far a backend's float32 is from itself with nudged weights, where that may explain a figure."""
+        """Return the deviation of a backend's float32 with nudged weights, if that may explain a figure."""
         found: dict[str, Deviation] = {}
-        for backend in BY_COMPILE_TIME:  # a pair is explained by either of its backends
+        for backend in BY_COMPILE_TIME:  # either backend of a pair can explain it
             explained = [explanations.explained(pair, replace(evidence, nudged=found)) for pair in pairs]
             concerned = [pair for pair in explained if backend in pair.backends]
             if not any(explanations.awaits_nudge(pair, evidence.rounding) for pair in concerned):
                 continue
             keys = [Key(backend, "float32", nudge=seed) for seed in NUDGES]
-            asked = [(key, Twin("train", self.weights, key.nudge)) for key in keys]
-            replies = [reply for reply in self.context.run(self.subject, asked) if reply.trace is not None]
-            if seen := [self._from_itself(backend, reply, zero) for reply in replies]:
-                found[backend] = explanations.largest(seen)
+            replies = self.context.run(self.subject, [(key, self._order(key)) for key in keys])
+            own = self.outputs[Key(backend, "float32")]
+            others = [deviations.Twin(backend, r.trace, r.arrays()) for r in replies if r.trace is not None]
+            if others:
+                apart = [deviations.deviation(own, other, "float32", zero) for other in others]
+                found[backend] = explanations.largest(apart)
         return found
 
-    def _from_itself(self, backend: str, reply: Reply, zero: deviations.Zeros) -> Deviation:
-        assert reply.trace is not None
-        other = deviations.Twin(backend, reply.trace, reply.arrays())
-        return deviations.deviation(self.twins[Key(backend, "float32")], other, "float32", zero)
-
     def _located(self, pair: Pair, zero: deviations.Zeros) -> Pair:
-        """Return the pair with the layer, or else the weight, where its backends part."""
+        """Return the pair with the first layer, or else the weight, in which its backends differ."""
         precision = next(finding.precision for finding in pair.findings if finding.explanation is None)
         keys = [self._best(backend, precision) for backend in pair.backends]
-        keys = [key if key in self.twins else replace(key, corrected=False) for key in keys]
-        left, right = self.context.run(self.subject, [(key, self._asked(key, "forward")) for key in keys])
+        keys = [key if key in self.outputs else replace(key, corrected=False) for key in keys]
+        left, right = self.context.run(self.subject, [(key, self._order(key, "forward")) for key in keys])
         if left.trace is not None and right.trace is not None:
             layer = deviations.parting_layer(left.trace.sketches, right.trace.sketches, precision)
             if layer is not None:
                 return replace(pair, located=f"the output of layer {layer}")
-        a, b = (self.twins[key] for key in keys)
+        a, b = (self.outputs[key] for key in keys)
         return replace(pair, located=deviations.parted_after_forward(pair, (a, b), precision, zero))
 
 

@@ -1,8 +1,8 @@
-"""Parity twins as processes: what each is asked, several at a time, and what it gave back.
+"""Parity processes: starts several at a time, and reads the output of each.
 
-Promise: twins are untimed, so that as many run at once as there are lanes, each lane held to one CPU and its twins to
-one thread; what a twin prints counts for nothing, and its trace only with its host's nonce. It compares nothing: that
-is `analysis.parity.deviations`.
+Promise: the processes are untimed, so one runs in each process slot, pinned to one CPU and limited to one thread. What
+a process prints is ignored, and its output is accepted only with the nonce of its job. Comparing the outputs is the
+task of `analysis.parity.deviations`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,8 @@ from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.parity import Trace
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Scalar, Settings
-from keras_matrix.runner.cell.job import ARRAYS_NAME, Job, Twin
+from keras_matrix.runner.cell.job import ARRAYS_NAME, Job, ParityWorker
+from keras_matrix.runner.checks.peaks import probe_settings
 from keras_matrix.runner.executors import Executor, Running
 from keras_matrix.runner.measure.judge import ResultRefused, judge
 from keras_matrix.runner.measure.record_builder import read_bounded, read_result
@@ -30,15 +31,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TRACE_LIMIT_BYTES = 16 << 20
-# What float64 is asked, gradients of step 1 and updates of step 2, needs no more, and XLA's convolutions take minutes.
+# Enough for the float64 results, gradients of step 1 and updates of step 2; XLA's convolutions take minutes.
 FLOAT64_STEPS = 3
-# A nudged twin is asked the gradients of step 1 and the updates of step 2.
+# Enough for the results with nudged weights: gradients of step 1 and updates of step 2.
 NUDGED_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is compared: a workload with its parameters, and how it is trained."""
+    """The subject of a comparison: a workload with its parameters, and how it is trained."""
 
     workload: str
     params: Mapping[str, Scalar]
@@ -49,7 +50,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Which twin of a subject."""
+    """Identifies a process of a subject."""
 
     backend: str
     precision: str
@@ -63,7 +64,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a twin gave: a trace, or a status and its reason. Its arrays lie in `folder`."""
+    """The output of a process: a trace, or a status and its reason. Its arrays are in `folder`."""
 
     folder: Path
     trace: Trace | None = None
@@ -71,7 +72,7 @@ class Reply:
     reason: str = ""
 
     def arrays(self) -> Callable[[str, int], NDArray[Any]]:
-        """Return a reader of the twin's arrays, one at a time; nothing that executes is ever loaded."""
+        """Return a reader of single arrays of the process, which never loads executable content."""
         import numpy as np
 
         def read(kind: str, i: int) -> NDArray[Any]:
@@ -83,28 +84,28 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """Where one twin runs at a time: an executor, and the CPU its processes are held to; None for any."""
+class ProcessSlot:
+    """Runs a process at a time: an executor, and the CPU that its processes are pinned to; None for any."""
 
     executor: Executor
     cpu: int | None = None
 
     def start(self, job: Job, timeout_s: float) -> Running:
-        """Start a twin on this lane; one of several threads is held to no CPU."""
-        with _held_to(self.cpu if job.settings.threads == 1 else None):
+        """Start a process, pinned to the CPU unless it has several threads."""
+        with _pinned_to(self.cpu if job.settings.threads == 1 else None):
             return self.executor.start(job, timeout_s)
 
 
-def lanes(executor: Callable[[], Executor], most: int) -> list[Lane]:
-    """Return a lane for each CPU this process may use, `most` at most."""
-    return [Lane(executor(), cpu) for cpu in sorted(os.sched_getaffinity(0))[:most]]
+def process_slots(executor: Callable[[], Executor], most: int) -> list[ProcessSlot]:
+    """Return a slot for each CPU that this process may use, at most `most`."""
+    return [ProcessSlot(executor(), cpu) for cpu in sorted(os.sched_getaffinity(0))[:most]]
 
 
 @dataclass(frozen=True, slots=True)
-class MeasurementContext:
-    """What every comparison shares. `work` is scratch; `weights` is where initial weights stay, None for nowhere."""
+class ParityContext:
+    """The context of all comparisons. `work` is a scratch folder; `weights` stores initial weights, None to discard."""
 
-    lanes: Sequence[Lane]
+    process_slots: Sequence[ProcessSlot]
     backends: Sequence[str]
     precisions: Sequence[str]
     work: Path
@@ -113,17 +114,17 @@ class MeasurementContext:
     timeout_s: float = 600.0
     weights: Path | None = None
 
-    def run(self, subject: Subject, asked: Sequence[tuple[Key, Twin]]) -> list[Reply]:
-        """Run these twins, as many at once as there are lanes, and return their replies in order."""
-        free = deque(self.lanes)
-        running: deque[tuple[Lane, Job, Running]] = deque()
+    def run(self, subject: Subject, orders: Sequence[tuple[Key, ParityWorker]]) -> list[Reply]:
+        """Run these processes, one per slot at a time, and return their replies in order."""
+        free = deque(self.process_slots)
+        running: deque[tuple[ProcessSlot, Job, Running]] = deque()
         replies = []
         try:
-            for key, twin in asked:
+            for key, worker in orders:
                 if not free:
                     replies.append(_finish(running, free))
-                lane, job = free.popleft(), self._job(subject, key, twin)
-                running.append((lane, job, lane.start(job, self.timeout_s)))
+                slot, job = free.popleft(), self._job(subject, key, worker)
+                running.append((slot, job, slot.start(job, self.timeout_s)))
             while running:
                 replies.append(_finish(running, free))
         finally:
@@ -131,7 +132,7 @@ class MeasurementContext:
                 process.abandon()
         return replies
 
-    def _job(self, subject: Subject, key: Key, twin: Twin) -> Job:
+    def _job(self, subject: Subject, key: Key, worker: ParityWorker) -> Job:
         settings = settings_of(subject, key)
         steps = int(settings.steps_per_epoch)
         folder = self.work / secrets.token_hex(8)
@@ -147,44 +148,35 @@ class MeasurementContext:
             import_roots=list(self.import_roots),
             dataset_dir=None,
             compile_cache_dir=None,
-            twin=twin,
+            parity=worker,
         )
 
 
 def settings_of(subject: Subject, key: Key) -> Settings:
-    """Return the settings of a twin: those of a timed cell at their defaults, but for its size and threads. Pure."""
+    """Return the settings of a process: defaults except for its size, precision, threads and feed. Pure."""
     most = FLOAT64_STEPS if key.precision == "float64" else subject.steps if key.nudge is None else NUDGED_STEPS
     steps = min(subject.steps, most)
-    return Settings(
-        backend=key.backend,
+    return replace(
+        probe_settings(key.backend, threads=key.threads),
         workload=subject.workload,
         params=dict(subject.params),
         batch_size=subject.batch_size,
         samples=subject.batch_size * steps,
-        phase="fit",
         epochs=1,
         discard=0,
         steps_per_epoch=steps,
-        data="synthetic",
         seed=subject.seed,
-        device="cpu",
         precision=key.precision,
-        jit="auto",
-        eager=False,
-        steps_per_execution=1,
         feed="host_fed",
-        threads=key.threads,
-        compile_cache="cold",
-        league="as_shipped",
     )
 
 
-def _finish(running: deque[tuple[Lane, Job, Running]], free: deque[Lane]) -> Reply:
-    """Wait for the oldest twin, and judge it."""
-    lane, job, process = running[0]
+def _finish(running: deque[tuple[ProcessSlot, Job, Running]], free: deque[ProcessSlot]) -> Reply:
+    """Wait for the oldest process, and judge it."""
+    slot, job, process = running[0]
     outcome = process.finish()
     running.popleft()
-    free.append(lane)
+    free.append(slot)
     trace, problem = _read_trace(job)
     if trace is not None and outcome.exit_code == 0 and not outcome.deadline_exceeded:
         return Reply(Path(job.folder), trace)
@@ -195,20 +187,20 @@ def _finish(running: deque[tuple[Lane, Job, Running]], free: deque[Lane]) -> Rep
 
 
 def _read_trace(job: Job) -> tuple[Trace | None, str | None]:
-    """Return what a twin told, or why it counts for nothing."""
+    """Return the trace that a process wrote, or why it is refused."""
     try:
         raw = read_bounded(job.trace_path, TRACE_LIMIT_BYTES)
         if raw is None:
-            return None, "no_trace: the process wrote none"
+            return None, "no_trace: the process did not write one"
         trace = decode(Trace, loads(raw), "trace")
     except (ResultRefused, CodecError) as error:
         return None, f"bad_trace: {error}"
-    return (trace, None) if trace.nonce == job.nonce else (None, "bad_trace: it is that of another process")
+    return (trace, None) if trace.nonce == job.nonce else (None, "bad_trace: the trace belongs to another process")
 
 
 @contextlib.contextmanager
-def _held_to(cpu: int | None) -> Iterator[None]:
-    """Within, this process is held to one CPU, and so is what it starts."""
+def _pinned_to(cpu: int | None) -> Iterator[None]:
+    """Pin this process, and the processes that it starts within, to one CPU."""
     if cpu is None:
         yield
         return

@@ -1,7 +1,7 @@
-"""Measuring a machine's peaks: rounds of child processes, one a backend and number of CPUs, in random order.
+"""Measures a machine's peaks in rounds of child processes, one per backend and number of CPUs, in random order.
 
-Within a round every backend has its turn in a fresh process, so that a slow spell of the machine falls on all of them;
-a peak is the best of all calls of all rounds, and its median stands beside it.
+A round runs every backend in a new process, so that a slow phase of the machine affects all of them. A peak is the best
+of all calls of all rounds; its median is stored too.
 """
 
 from __future__ import annotations
@@ -9,24 +9,15 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from random import Random
-from typing import TypeVar
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse, Watched, other_cpu_share
 from keras_matrix.records.backends import BACKENDS, TABLE
 from keras_matrix.records.codec import CodecError, decode
-from keras_matrix.records.instruments.peaks import (
-    PEAKS_VERSION,
-    Gemm,
-    PeakAnswer,
-    PeakOrder,
-    Peaks,
-    Stream,
-    Timed,
-    fingerprint,
-)
+from keras_matrix.records.instruments import peaks
+from keras_matrix.records.instruments.peaks import Gemm, PeakAnswer, PeakOrder, Peaks, Stream, Timed
 from keras_matrix.records.schema import Machine
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import InfrastructureError
@@ -39,21 +30,17 @@ from keras_matrix.runner.matrix.grammar import SETTINGS
 
 MODULE = "keras_matrix.runner.cell.peaks"
 HOST = "numpy"
-PRECISIONS = {
-    "cpu": ["float32", "bfloat16", "float64"],
-    "gpu": ["float32", "tf32", "bfloat16", "float16", "float64"],
-}
+PRECISIONS = {"cpu": ["float32", "bfloat16", "float64"], "gpu": ["float32", "tf32", "bfloat16", "float16", "float64"]}
 KERNELS = ["copy", "triad"]
 TIMEOUT_S = 300.0
 ROUNDS = 3
 
 Key = tuple[str, str, str, int, int]
-Kind = TypeVar("Kind", Gemm, Stream)
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How hard to look. Empty `sizes` and None let each process find what keeps the machine busy."""
+    """The effort of the measurement. With empty `sizes` and None each process finds sizes that use the full machine."""
 
     rounds: int = ROUNDS
     sizes: tuple[int, ...] = ()
@@ -64,7 +51,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured and when: this machine with these versions, on these numbers of CPUs, and its first GPU."""
+    """The subject and time of the measurement: machine, versions, numbers of CPUs, and the first GPU."""
 
     machine: Machine
     versions: dict[str, str]
@@ -75,35 +62,34 @@ class Subject:
 
 @dataclass(slots=True)
 class _Found:
-    """What the processes answered so far."""
+    """The answers of the processes so far."""
 
-    gemms: dict[Key, Gemm]
-    streams: dict[Key, Stream]
     refused: dict[str, str]
-    devices: dict[str, str]
-    versions: dict[str, str]
-    notes: dict[str, str]
+    gemms: dict[Key, Gemm] = field(default_factory=dict)
+    streams: dict[Key, Stream] = field(default_factory=dict)
+    devices: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
     cache_bytes: int | None = None
 
 
 def measure(
-    probe: Probe, subject: Subject, effort: Effort = Effort(), told: Callable[[str], None] = lambda line: None
+    probe: Probe, subject: Subject, effort: Effort = Effort(), report: Callable[[str], None] = lambda line: None
 ) -> Peaks:
-    """Measure and return the peaks. Raises `InfrastructureError` where no process gave a single figure.
-
-    `told` hears a line as each process begins.
-    """
+    """Measure the peaks; `report` gets a line per process. Raises `InfrastructureError` if there is no figure."""
     seed = secrets.randbits(32)
-    pieces = list(_pieces(probe, subject, effort))
-    found = _Found({}, {}, {f"{name} cpu": why for name in BACKENDS if (why := probe.missing(name))}, {}, {}, {})
+    orders = list(_orders(probe, subject, effort))
+    found = _Found({f"{name} cpu": why for name in BACKENDS if (why := probe.missing(name))})
     load_before = os.getloadavg()[0]
-    others = _watched(lambda: _rounds(probe, (pieces, seed, effort.rounds), found, told))
+    others = _watched(lambda: _rounds(probe, (orders, seed, effort.rounds), found, report))
+    if subject.gpu and subject.gpu.product and "gpu" in found.devices:
+        found.devices["gpu"] = subject.gpu.product  # from NVML, since backends may not name a MIG device
     if not found.gemms and not found.streams:
         reasons = "; ".join(f"{what}: {why}" for what, why in sorted(found.refused.items()))
-        raise InfrastructureError(f"peaks: nothing could be timed: {reasons}")
+        raise InfrastructureError(f"peaks: no figure could be measured: {reasons}")
     return Peaks(
-        version=PEAKS_VERSION,
-        fingerprint=fingerprint(subject.machine, subject.versions),
+        version=peaks.PEAKS_VERSION,
+        fingerprint=peaks.fingerprint(subject.machine, subject.versions),
         measured_at=subject.now.isoformat(timespec="seconds"),
         machine=subject.machine,
         versions=subject.versions | found.versions,
@@ -112,7 +98,7 @@ def measure(
         gemms=list(found.gemms.values()),
         streams=list(found.streams.values()),
         refused=found.refused,
-        devices=_devices(found, subject),
+        devices=found.devices,
         cache_bytes=found.cache_bytes,
         notes=found.notes,
         gpu_uuid=subject.gpu.uuid if subject.gpu else None,
@@ -121,38 +107,33 @@ def measure(
     )
 
 
-def _devices(found: _Found, subject: Subject) -> dict[str, str]:
-    """Return the devices' product names, a GPU's as NVML spells it: backends may leave out that it is a MIG device."""
-    product = subject.gpu.product if subject.gpu else None
-    return found.devices | ({"gpu": product} if product and "gpu" in found.devices else {})
-
-
 def _watched(work: Callable[[], None]) -> float | None:
-    """Do the work, whose processes end with it; return the share of the CPUs that others used meanwhile."""
+    """Do the work, whose processes end with it; return the share of the CPUs that other processes used."""
     with Sampler(os.sched_getaffinity(0)) as sampler:
         before, own_s = sampler.read(), ended_cpu_s()
         work()
         return other_cpu_share(Watched(since(before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)))
 
 
-def _rounds(probe: Probe, asked: tuple[list[PeakOrder], int, int], found: _Found, told: Callable[[str], None]) -> None:
-    pieces, seed, rounds = asked
+def _rounds(probe: Probe, plan: tuple[list[PeakOrder], int, int], found: _Found, report: Callable[[str], None]) -> None:
+    orders, seed, rounds = plan
     for turn in range(rounds):
-        Random(f"{seed}:{turn}").shuffle(pieces)
-        for number, piece in enumerate(pieces):
-            told(f"round {turn + 1} of {rounds}, {number + 1} of {len(pieces)}: {_name(piece)}")
-            _ask(probe, replace(piece, seed=seed + turn), found)
+        Random(f"{seed}:{turn}").shuffle(orders)
+        for number, order in enumerate(orders, start=1):
+            name = f"{order.settings.backend} on {order.settings.device}, threads {order.settings.threads}"
+            report(f"round {turn + 1} of {rounds}, {number} of {len(orders)}: {name}")
+            _ask(probe, replace(order, seed=seed + turn), found)
 
 
 def probe_settings(backend: str, device: str = "cpu", threads: int | str = "all") -> Settings:
-    """Return the settings of a cell that would run under this backend, device and number of threads."""
+    """Return the settings of a cell with this backend, device and number of threads, and defaults for the rest."""
     usual = {name: rule.default for name, rule in SETTINGS.items() if rule.default is not None}
-    asked = {"backend": backend, "device": device, "threads": threads, "batch_size": 1, "samples": 1}
-    return Settings(workload="peaks", params={}, **(usual | asked))  # type: ignore[arg-type]
+    own = {"backend": backend, "device": device, "threads": threads, "batch_size": 1, "samples": 1}
+    return Settings(workload="peaks", params={}, **(usual | own))  # type: ignore[arg-type]
 
 
 def order_for(settings: Settings, effort: Effort) -> PeakOrder:
-    """Return what a process under these settings is to time."""
+    """Return the order for a process with these settings."""
     on_cpu = settings.device == "cpu"
     return PeakOrder(
         settings=settings,
@@ -167,7 +148,7 @@ def order_for(settings: Settings, effort: Effort) -> PeakOrder:
     )
 
 
-def _pieces(probe: Probe, subject: Subject, effort: Effort) -> Iterable[PeakOrder]:
+def _orders(probe: Probe, subject: Subject, effort: Effort) -> Iterable[PeakOrder]:
     everything = subject.machine.logical_cpus
     backends = [name for name in BACKENDS if not probe.missing(name)]
     for count in sorted({*subject.threads, 1, everything}):
@@ -180,15 +161,10 @@ def _pieces(probe: Probe, subject: Subject, effort: Effort) -> Iterable[PeakOrde
             yield replace(order_for(probe_settings(backend, "gpu"), effort), device_free_bytes=free_bytes)
 
 
-def _name(piece: PeakOrder) -> str:
-    settings = piece.settings
-    return f"{settings.backend} on {settings.device}, threads {settings.threads}"
-
-
-def _ask(probe: Probe, piece: PeakOrder, found: _Found) -> None:
-    where = f"{piece.settings.backend} {piece.settings.device}"
+def _ask(probe: Probe, order: PeakOrder, found: _Found) -> None:
+    where = f"{order.settings.backend} {order.settings.device}"
     try:
-        answer = decode(PeakAnswer, probe.ask(MODULE, piece, piece.settings, TIMEOUT_S), "answer")
+        answer = decode(PeakAnswer, probe.ask(MODULE, order, order.settings, TIMEOUT_S), "answer")
     except (ProbeFailed, CodecError) as error:
         found.refused[where] = str(error)
         return
@@ -200,20 +176,14 @@ def _ask(probe: Probe, piece: PeakOrder, found: _Found) -> None:
         found.devices[answer.device.platform] = answer.device.model
     for gemm in answer.gemms:
         key = (gemm.backend, gemm.device, gemm.precision, gemm.threads, gemm.size)
-        found.gemms[key] = _with_calls(gemm, found.gemms.get(key))
+        before = earlier.flop_per_s if (earlier := found.gemms.get(key)) else None
+        found.gemms[key] = replace(gemm, flop_per_s=_joined(before, gemm.flop_per_s))
     for stream in answer.streams:
         key = (stream.by, stream.device, stream.kernel, stream.threads, stream.array_bytes)
-        found.streams[key] = _with_calls(stream, found.streams.get(key))
-
-
-def _with_calls(new: Kind, before: Kind | None) -> Kind:
-    """Return what a new process timed, with the calls of those before it."""
-    if isinstance(new, Gemm):
-        return replace(new, flop_per_s=_joined(before.flop_per_s if before else None, new.flop_per_s))
-    return replace(new, byte_per_s=_joined(before.byte_per_s if before else None, new.byte_per_s))
+        before = known.byte_per_s if (known := found.streams.get(key)) else None
+        found.streams[key] = replace(stream, byte_per_s=_joined(before, stream.byte_per_s))
 
 
 def _joined(before: Timed | None, now: Timed) -> Timed:
-    if before is None:
-        return now
-    return Timed(before.rates + now.rates, before.processes + now.processes)
+    """Return the calls of a new process with those of the earlier ones."""
+    return Timed(before.rates + now.rates, before.processes + now.processes) if before else now

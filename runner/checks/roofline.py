@@ -1,6 +1,6 @@
-"""A run against its machine: brings a run's records, the kept peaks and the counted work together.
+"""Compares a run with its machine, from the run's records, the stored peaks and the counted work.
 
-`stored` only reads and is what a report calls; the command `runner roofline` first measures and counts what is missing.
+`stored` only reads, for reports; the command `runner roofline` first measures and counts the missing figures.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def stored(results: Path, rows: Iterable[Row], about: Mapping[str, Any]) -> Roofline:
-    """Return each cell's use of the machine from what is already known; measures and counts nothing.
+    """Return each cell's use of the machine from stored figures, without measuring or counting.
 
-    `rows` is the run's table, `about` its `run.json`. Shares are None where peaks or counts are missing.
+    `rows` is the run's table, `about` its `run.json`. Shares are None if peaks or counts are missing.
     """
     from keras_matrix.analysis.hardware.roofline import roofline
 
@@ -38,9 +38,9 @@ def cells_of(rows: Iterable[Row]) -> list[tuple[str, Any]]:
 
 
 def peaks_of(results: Path, about: Mapping[str, Any]) -> Peaks | None:
-    """Return the peaks kept for the machine and versions of a run, None where there are none. Raises `StoreFailure`.
+    """Return the stored peaks of the machine and versions of a run, or None. Raises `StoreFailure`.
 
-    Those of a GPU are joined by what other images, with other backends, measured on the same GPU.
+    Those of a GPU include the peaks that other images, with other backends, measured on the same GPU.
     """
     name = fingerprint_of(about)
     own = peak_files.read(results, name) if name else None
@@ -48,14 +48,14 @@ def peaks_of(results: Path, about: Mapping[str, Any]) -> Peaks | None:
 
 
 def with_other_images(results: Path, own: Peaks) -> Peaks:
-    """Return the peaks with those that other images measured on the same GPU into this results folder."""
+    """Return the peaks with those that other images measured on the same GPU and stored in this results folder."""
     from keras_matrix.analysis.hardware.gpu_peaks import backends, merged
 
     return merged(own, peak_files.read_others(results, own.fingerprint)) if backends(own) else own
 
 
 def fingerprint_of(about: Mapping[str, Any]) -> str | None:
-    """Return the fingerprint of the machine and versions that a `run.json` tells, None where it does not."""
+    """Return the fingerprint of the machine and versions in a `run.json`, or None."""
     versions = about.get("versions")
     try:
         machine = decode(Machine, about.get("machine"), "machine")
@@ -65,7 +65,7 @@ def fingerprint_of(about: Mapping[str, Any]) -> str | None:
 
 
 def threads_of(cells: Iterable[tuple[str, Any]]) -> tuple[int, ...]:
-    """Return the numbers of CPUs that a run's measured cells were allowed."""
+    """Return the numbers of CPUs that a run's measured cells could use."""
     from keras_matrix.analysis.hardware.roofline import place_of
 
     places = (place_of(cell) for _, cell in cells)

@@ -1,4 +1,4 @@
-"""How much work the workloads of a run are: from the catalog, from kept counts, or counted in a child process."""
+"""Determines the work of a run's workloads: from the catalog, from stored counts, or by counting in a process."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from keras_matrix.runner.matrix import catalog as catalogs
 from keras_matrix.runner.matrix.catalog import Catalog
 
 MODULE = "keras_matrix.models.flops"
-# Building the largest workload takes seconds; a training step of it compiled by XLA, for the check, minutes.
+# Building the largest workload takes seconds; compiling its training step with XLA, for the check, takes minutes.
 TIMEOUT_S = 1200.0
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts by `work_key`, and why there is none for some."""
+    """Counts by `work_key`, and the reasons for missing ones."""
 
     works: Mapping[str, Work]
     refused: Mapping[str, str]
 
 
 def known(results: Path, settings: Iterable[Settings]) -> dict[str, Work]:
-    """Return what is known of these workloads without counting: kept counts, else the catalog's FLOPs at defaults."""
+    """Return the work of these workloads without counting: stored counts, else the catalog's FLOPs at defaults."""
     catalog, source = catalogs.load(), source_digest()
     found = {}
     for target in _targets(settings):
@@ -43,19 +43,20 @@ def known(results: Path, settings: Iterable[Settings]) -> dict[str, Work]:
 
 
 def count(
-    probe: Probe, results: Path, settings: Iterable[Settings], told: Callable[[str], None] = lambda line: None
+    probe: Probe, results: Path, settings: Iterable[Settings], report: Callable[[str], None] = lambda line: None
 ) -> Counted:
-    """Return the work of these workloads, counting in one child process what is not yet counted whole.
+    """Return the work of these workloads; count the missing parts in a child process.
 
-    A user's own workload is not built here and stays unknown. Raises `StoreFailure` when a count cannot be kept.
+    A user's own workload is not built and remains unknown. Raises `StoreFailure` if a count cannot be stored.
     """
     settings = list(settings)
     found, refused = known(results, settings), dict[str, str]()
-    wanted = [t for t in _targets(settings) if ":" not in t.workload and _partial(found, t)]
+    full = {key for key, work in found.items() if work.kept_elements_per_sample is not None}
+    wanted = [t for t in _targets(settings) if ":" not in t.workload and work_key(t.workload, t.params) not in full]
     backend = next((name for name in BY_COMPILE_TIME if not probe.missing(name)), None)
     if not wanted or backend is None:
         return Counted(found, refused)
-    told(f"counting the work of {len(wanted)} workloads on {backend}")
+    report(f"counting the work of {len(wanted)} workloads on {backend}")
     try:
         answer = _ask(probe, backend, CountOrder(wanted))
     except ProbeFailed as error:
@@ -63,7 +64,7 @@ def count(
     source = source_digest()
     for work in answer.works:
         key = work_key(work.workload, work.params)
-        # Where the catalog tells the FLOPs they stand, so that a share does not depend on which backend counted here.
+        # FLOPs of the catalog have priority, so that shares do not depend on the backend that counted.
         stated = found[key].forward_flops_per_sample if key in found else work.forward_flops_per_sample
         found[key] = replace(work, forward_flops_per_sample=stated)
         works.keep(results, key, source, found[key])
@@ -71,16 +72,16 @@ def count(
 
 
 def check(
-    probe: Probe, targets: list[Target], batch_size: int | None, told: Callable[[str], None] = lambda line: None
+    probe: Probe, targets: list[Target], batch_size: int | None, report: Callable[[str], None] = lambda line: None
 ) -> tuple[list[FlopCheck], dict[str, str]]:
-    """Count each target in every way on every installed backend; return the counts and what was refused."""
+    """Count each target with every method on every installed backend; return the counts and the refusals."""
     checks: list[FlopCheck] = []
     refused: dict[str, str] = {}
     for backend in BACKENDS:
         if why := probe.missing(backend):
             refused[backend] = why
             continue
-        told(f"counting {len(targets)} workloads on {backend}")
+        report(f"counting {len(targets)} workloads on {backend}")
         try:
             answer = _ask(probe, backend, CountOrder([], targets, batch_size))
         except ProbeFailed as error:
@@ -92,7 +93,7 @@ def check(
 
 
 def source_digest() -> str:
-    """Return a digest of the package `models`: another source may build another model under the same name."""
+    """Return a digest of the package `models`: different source may build a different model with the same name."""
     digest = hashlib.sha256()
     for path in sorted(catalogs.CATALOG_PATH.parent.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -107,13 +108,7 @@ def _ask(probe: Probe, backend: str, order: CountOrder) -> CountAnswer:
 
 
 def _targets(settings: Iterable[Settings]) -> list[Target]:
-    found = {work_key(s.workload, s.params): Target(s.workload, dict(s.params)) for s in settings}
-    return list(found.values())
-
-
-def _partial(found: Mapping[str, Work], target: Target) -> bool:
-    work = found.get(work_key(target.workload, target.params))
-    return work is None or work.kept_elements_per_sample is None
+    return list({work_key(s.workload, s.params): Target(s.workload, dict(s.params)) for s in settings}.values())
 
 
 def _of_catalog(catalog: Catalog, target: Target) -> Work | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
-from keras_matrix.runner.matrix.grammar import WHOLE, near
+from keras_matrix.runner.matrix.grammar import FILE_RULES, near
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.matrix.strict_yaml import resolve
 from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest
@@ -141,7 +141,7 @@ def size_bytes(flag: str, text: str) -> int:
 def seconds(text: str) -> float:
     """Read a number of seconds. Raises `UsageError`."""
     value = resolve(text)
-    if (fault := WHOLE["budget"].fault(value)) or not isinstance(value, (int, float)):
+    if (fault := FILE_RULES["budget"].problem(value)) or not isinstance(value, (int, float)):
         raise UsageError(f"--budget: {fault}")
     return float(value)
 

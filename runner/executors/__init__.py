@@ -14,7 +14,7 @@ from keras_matrix.records.instruments.usage import Usage, UsageSeries
 from keras_matrix.records.schema import Container, Machine, Surroundings
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.tasks.observation import TaskSeen
+from keras_matrix.runner.tasks.observation import TaskObservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Outcome:
     surroundings: Surroundings = Surroundings()
     watched: tuple[Watched, ...] | None = None
     container: Container | None = None
-    task: TaskSeen | None = None
+    task: TaskObservation | None = None
     usage: Usage | None = None
     course: UsageSeries | None = None
     gpu_lost: str | None = None

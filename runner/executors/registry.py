@@ -1,6 +1,6 @@
 """The ways to run a cell, one row each: name for `--executor`, flags, contract, and the module that makes it.
 
-A new one is a module (or a package) with a function `make(entry, asked) -> Executors`, and a row of `ENTRIES`.
+A new one is a module (or a package) with a function `make(entry, request) -> Executors`, and a row of `ENTRIES`.
 Importing this module imports none of them.
 """
 
@@ -56,7 +56,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExecutorRequest:
     """What the command line asks of an executor: `options` by name, None for those not given.
 
     `service` is what a test puts in place of the service that runs cells, such as a container engine.
@@ -70,9 +70,9 @@ class Asked:
 class Executors(ABC):
     """Makes the executor of each run of a command: one for each arm that is compared."""
 
-    def __init__(self, entry: Entry, asked: Asked) -> None:
+    def __init__(self, entry: Entry, request: ExecutorRequest) -> None:
         """Raises `UsageError` for an option that cannot be used."""
-        self.entry, self.asked = entry, asked
+        self.entry, self.request = entry, request
 
     @property
     def contract(self) -> Contract:
@@ -82,7 +82,7 @@ class Executors(ABC):
     @property
     def started(self) -> str:
         """How cells start, as `run.json` keeps it: no executor continues the run of another."""
-        return self.asked.start if self.entry.name == DEFAULT else f"{self.entry.name} {self.asked.start}"
+        return self.request.start if self.entry.name == DEFAULT else f"{self.entry.name} {self.request.start}"
 
     @abstractmethod
     def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
@@ -142,5 +142,5 @@ def chosen(name: str, start: str | None, given: Mapping[str, Any], service: Any 
             if option not in entry.options and given.get(option.name) is not None:
                 raise UsageError(f"{option.flag}: is for {other.place}: add --executor {other.name}")
     own = {option.name: given.get(option.name) for option in entry.options}
-    made = importlib.import_module(entry.module).make(entry, Asked(start or entry.starts[0], own, service))
+    made = importlib.import_module(entry.module).make(entry, ExecutorRequest(start or entry.starts[0], own, service))
     return cast(Executors, made)

@@ -1,1 +1,1 @@
-"""From a matrix file to checked cells: strict YAML, grammar, expansion, overrides. Pure."""
+"""Reads a matrix file into checked cells: strict YAML, grammar, expansion, overrides. Pure."""

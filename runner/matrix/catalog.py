@@ -1,7 +1,7 @@
-"""The workloads as data: what `models/catalog.json` says of each, without importing `models`.
+"""The workload catalog as data, read from `models/catalog.json` without importing `models`.
 
-Promise: reading it imports no Keras and no backend. It does not know how a workload is built, nor anything of a
-user's own workload beyond the defaults of `user_workload`.
+Promise: reading the catalog imports neither Keras nor a backend. How a workload is built is not part of it; of a user's
+own workload it has only the defaults of `user_workload`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ CATALOG_VERSION = 1
 CATALOG_PATH = Path(__file__).parents[2] / "models" / "catalog.json"
 USER_BATCH_SIZE = 32
 USER_SAMPLES = 1000
+REQUIRED = ("family", "summary", "batch_size", "samples")
+OPTIONAL = ("input_shape", "output_shape", "parameters", "forward_flops_per_sample", "optimizer", "loss")
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One workload: shapes exclude the batch, FLOPs are those of one sample going forward with default parameters."""
+    """A workload. Shapes exclude the batch; FLOPs are for the forward pass of one sample at default parameters."""
 
     name: str
     family: str
@@ -43,19 +45,19 @@ class Workload:
 
     @property
     def is_users(self) -> bool:
-        """Return whether this is a user's `package.module:function` rather than one of the catalog."""
+        """Return whether this is a user's `package.module:function` instead of a workload of the catalog."""
         return ":" in self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Every workload that has a name of its own."""
+    """The named workloads."""
 
     workloads: Mapping[str, Workload]
 
 
 def user_workload(name: str) -> Workload:
-    """Return what can be said of a user's `package.module:function` before it runs."""
+    """Return a user's `package.module:function` with the defaults that apply before it runs."""
     return Workload(name, "user", "your own workload", USER_BATCH_SIZE, USER_SAMPLES, DATA_SOURCES)
 
 
@@ -70,7 +72,7 @@ def load(path: Path = CATALOG_PATH) -> Catalog:
 
 
 def parse(data: Mapping[str, Any]) -> Catalog:
-    """Build the catalog from plain JSON values. Raises `ValueError`, `KeyError` or `TypeError` when it is none."""
+    """Build the catalog from plain JSON values. Raises `ValueError`, `KeyError` or `TypeError` for other data."""
     if data["version"] != CATALOG_VERSION:
         raise ValueError(f"version must be {CATALOG_VERSION}, got {data['version']!r}")
     return Catalog({name: _workload(name, item) for name, item in data["workloads"].items()})
@@ -79,25 +81,12 @@ def parse(data: Mapping[str, Any]) -> Catalog:
 def _workload(name: str, item: Mapping[str, Any]) -> Workload:
     for word in (name, *item["params"]):
         if not NAME.fullmatch(word):
-            raise ValueError(f"{word!r} is no name")
+            raise ValueError(f"{word!r} is not a valid name")
     if taken := item["params"].keys() & {*DEFAULTS, *ENTRY_KEYS, "backend"}:
-        raise ValueError(f"{name}: parameter {min(taken)!r} has the name of a setting")
-    return Workload(
-        name=name,
-        family=item["family"],
-        summary=item["summary"],
-        batch_size=item["batch_size"],
-        samples=item["samples"],
-        data=tuple(item["data"]),
-        params={word: _param(param) for word, param in item["params"].items()},
-        input_shape=item.get("input_shape"),
-        output_shape=item.get("output_shape"),
-        parameters=item.get("parameters"),
-        forward_flops_per_sample=item.get("forward_flops_per_sample"),
-        optimizer=item.get("optimizer"),
-        loss=item.get("loss"),
-        corrections=tuple(item.get("corrections") or ()),
-    )
+        raise ValueError(f"{name}: parameter {min(taken)!r} must not be named like a setting")
+    values: dict[str, Any] = {key: item[key] for key in REQUIRED} | {key: item.get(key) for key in OPTIONAL}
+    values |= {"data": tuple(item["data"]), "corrections": tuple(item.get("corrections") or ())}
+    return Workload(name=name, params={word: _param(param) for word, param in item["params"].items()}, **values)
 
 
 def _param(item: Mapping[str, Any]) -> Rule:

@@ -1,7 +1,8 @@
-"""Settings that cannot stand together: a new rule between two axes of a matrix goes here."""
+"""Conflicts between settings: add a new rule between two axes of a matrix here."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from keras_matrix.records.fc import spec
@@ -15,36 +16,33 @@ GPU_ONLY = ("clocks", "autotune")  # beyond their default
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two settings that cannot stand together: `key` is at fault given `other`."""
+    """A conflict between two settings: `key` has a value that `other` does not allow."""
 
     key: str
     other: str
     text: str
 
 
-def conflicts(axes: Axes, workload: Workload) -> list[Conflict]:
-    """Return the settings that cannot stand together."""
-    found = []
+def conflicts(axes: Axes, workload: Workload) -> Iterator[Conflict]:
+    """Yield the conflicts between the settings of an entry."""
     epochs = min(_numbers(axes["epochs"]))
     if (discard := max(_numbers(axes["discard"]))) >= epochs:
-        found.append(Conflict("discard", "epochs", f"must be less than epochs ({epochs}), got {discard}"))
+        yield Conflict("discard", "epochs", f"must be less than epochs ({epochs}), got {discard}")
     steps = _numbers(axes["steps_per_epoch"])
     if steps and (calls := max(_numbers(axes["steps_per_execution"]))) > min(steps):
         text = f"must be at most steps_per_epoch ({min(steps)}), got {calls}"
-        found.append(Conflict("steps_per_execution", "steps_per_epoch", text))
+        yield Conflict("steps_per_execution", "steps_per_epoch", text)
     for key in GPU_ONLY:
         usual, elsewhere = SETTINGS[key].default, [name for name in axes["device"] if name != "gpu"]
         if elsewhere and (other := next((value for value in axes[key] if value != usual), None)):
-            text = f"must be {usual} on device {elsewhere[0]}, got {say(other)}; give GPU cells an entry of their own"
-            found.append(Conflict(key, "device", text))
+            text = f"must be {usual} on device {elsewhere[0]}, got {say(other)}; write a separate entry for GPU cells"
+            yield Conflict(key, "device", text)
     if workload.name == spec.WORKLOAD and LARGEST in axes["batch_size"]:
-        text = f"must be a whole number for {workload.name}, got {say(LARGEST)}"
-        found.append(Conflict("batch_size", "workload", text))
+        yield Conflict("batch_size", "workload", f"must be a whole number for {workload.name}, got {say(LARGEST)}")
     for source in axes["data"]:
         if source not in workload.data:
             text = f"must be {' or '.join(workload.data)} for {workload.name}, got {say(source)}"
-            found.append(Conflict("data", "workload", text))
-    return found
+            yield Conflict("data", "workload", text)
 
 
 def _numbers(values: tuple[Scalar, ...]) -> list[int]:

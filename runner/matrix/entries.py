@@ -1,7 +1,7 @@
-"""From a strictly read document to checked entries: each rule of the grammar applied, each problem kept with its line.
+"""Checks a document by the rules of the grammar, and returns its entries or its problems with their lines.
 
-Promise: pure; every problem of the document is found in one pass, and entries are complete: every default is filled in.
-It does not multiply axes, and never asks whether a user's own workload exists: that is found out inside its cell.
+Promise: pure; one pass finds every problem of the document, and entries are complete: every default is filled in.
+Axes are not multiplied out here. A user's own workload is looked up inside its cell, not here.
 """
 
 from __future__ import annotations
@@ -14,35 +14,12 @@ from typing import Any
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar
 from keras_matrix.records.traces.request import Trace
-from keras_matrix.runner.matrix import trace_rules
+from keras_matrix.runner.matrix import grammar, trace_rules
 from keras_matrix.runner.matrix.catalog import Catalog, Workload, user_workload
 from keras_matrix.runner.matrix.conflicts import Conflict, conflicts
 from keras_matrix.runner.matrix.entry import Entry
-from keras_matrix.runner.matrix.grammar import (
-    DEFAULTS,
-    LIMITS,
-    NAME,
-    SETTINGS,
-    TOP_KEYS,
-    USER_PARAM,
-    VERSION,
-    WHOLE,
-    Axes,
-    Rule,
-    near,
-    user_workload_fault,
-)
-from keras_matrix.runner.matrix.strict_yaml import (
-    MAX_PROBLEMS,
-    REFUSED,
-    Document,
-    Path,
-    Problem,
-    Stop,
-    note,
-    path_text,
-    say,
-)
+from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Axes, Rule, near
+from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, Path, Problem, Stop, note, path_text, say
 from keras_matrix.runner.matrix.value_reader import ValueReader
 
 MAX_EXCLUDES = 100  # each is tried on every point of its entry
@@ -50,8 +27,8 @@ _BACKEND = Rule(choices=BACKENDS)
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """What an entry or an include says itself."""
+class _OwnKeys:
+    """The keys that an entry or an include sets itself."""
 
     backends: tuple[str, ...] | None = None
     axes: Axes = field(default_factory=dict)
@@ -59,9 +36,9 @@ class _Given:
     limits: dict[str, Scalar] = field(default_factory=dict)
     trace: Trace | None = None
 
-    def replaced_by(self, other: _Given) -> _Given:
-        """Return this with the keys of the other in place of its own."""
-        return _Given(
+    def replaced_by(self, other: _OwnKeys) -> _OwnKeys:
+        """Return these keys updated with those of `other`."""
+        return _OwnKeys(
             self.backends if other.backends is None else other.backends,
             self.axes | other.axes,
             self.params | other.params,
@@ -72,32 +49,32 @@ class _Given:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a document says: its entries, what holds for the whole of it, and everything wrong with it."""
+    """The entries of a document, its values that apply to the full file, and its problems."""
 
     entries: tuple[Entry, ...]
-    whole: dict[str, Scalar]
+    file_values: dict[str, Scalar]
     problems: list[Problem]
 
 
 def read(document: Document, catalog: Catalog) -> Reading:
-    """Return what a document says; its own problems are among those returned."""
-    reader = Reader(document, catalog)
+    """Return the entries and all problems of a document, including those found by `strict_yaml`."""
+    reader = EntryReader(document, catalog)
     entries: list[Entry] = []
-    if document.value is not REFUSED and len(document.problems) < MAX_PROBLEMS:
+    if document.value is not REFUSED:
         with suppress(Stop):
             entries = reader.top(document.value)
-    return Reading(tuple(entries), reader.whole, sorted(reader.problems, key=lambda problem: problem.line))
+    return Reading(tuple(entries), reader.file_values, sorted(reader.problems, key=lambda problem: problem.line))
 
 
 def workload_named(name: str, catalog: Catalog) -> Workload | str:
-    """Return the workload, or what is wrong with its name."""
+    """Return the workload with this name, or what is wrong with the name."""
     if name in catalog.workloads:
         return catalog.workloads[name]
-    fault = user_workload_fault(name)
-    return user_workload(name) if fault is None else fault + near(name, catalog.workloads)
+    problem = grammar.workload_name_problem(name)
+    return user_workload(name) if problem is None else problem + near(name, catalog.workloads)
 
 
-class Reader(ValueReader):
+class EntryReader(ValueReader):
     """Walks a document once, collecting problems."""
 
     def __init__(self, document: Document, catalog: Catalog) -> None:
@@ -105,20 +82,18 @@ class Reader(ValueReader):
         self.catalog = catalog
         self.trace: Trace | None = None
         self.backends: tuple[str, ...] = ()
-        self.whole: dict[str, Scalar] = {}
+        self.file_values: dict[str, Scalar] = {}
 
     # The document, from the top down.
 
     def top(self, value: object) -> list[Entry]:
         if not isinstance(value, dict):
-            self.refuse((), f"must be a mapping with {', '.join(TOP_KEYS)}, got {say(value)}")
+            self.refuse((), f"must be a mapping with {', '.join(grammar.TOP_KEYS)}, got {say(value)}")
             return []
-        known = self.mapping((), value, TOP_KEYS)
+        known = self.mapping((), value, grammar.TOP_KEYS)
         self.version(known)
         self.read_defaults(known.get("defaults", {}))
-        for key in [key for key in WHOLE if key in known]:
-            if (checked := self.scalar((key,), WHOLE[key], known[key])) is not None:
-                self.whole[key] = checked
+        self.file_values = self.scalars((), known, grammar.FILE_RULES)
         if "backends" in value:
             self.backends = self.names(("backends",), known.get("backends", REFUSED)) or BACKENDS
         elif "cells" in value or "tasks" not in value:
@@ -127,9 +102,11 @@ class Reader(ValueReader):
 
     def version(self, known: dict[str, Any]) -> None:
         if "version" not in known:
-            self.refuse((), f"version is missing; write version: {VERSION}")
-        elif known["version"] is not REFUSED and (type(known["version"]) is not int or known["version"] != VERSION):
-            self.refuse(("version",), f"must be {VERSION}, got {say(known['version'])}")
+            self.refuse((), f"version is missing; write version: {grammar.VERSION}")
+        elif known["version"] is not REFUSED and (
+            type(known["version"]) is not int or known["version"] != grammar.VERSION
+        ):
+            self.refuse(("version",), f"must be {grammar.VERSION}, got {say(known['version'])}")
 
     def read_defaults(self, value: object) -> None:
         for key, item in self.mapping(("defaults",), value, (*DEFAULTS, trace_rules.KEY)).items():
@@ -143,17 +120,14 @@ class Reader(ValueReader):
     def tasks(self, known: dict[str, Any]) -> list[Entry]:
         if "tasks" not in known:
             return []
-        from keras_matrix.runner.tasks.read import read_tasks  # a matrix without commands does without
+        from keras_matrix.runner.tasks.read import read_tasks  # only a matrix with external commands needs it
 
         return read_tasks(self, known["tasks"])
 
     def cells(self, document: dict[str, Any], value: object) -> list[Entry]:
         if "cells" not in document and "tasks" not in document:
             self.refuse((), "cells is missing; write at least one entry, for example - workload: mnist_mlp")
-        found: list[Entry] = []
-        for index, item in self.items(("cells",), value):
-            found += self.entry(("cells", index), item)
-        return found
+        return [entry for i, item in self.items(("cells",), value) for entry in self.entry(("cells", i), item)]
 
     def entry(self, path: Path, value: object) -> list[Entry]:
         """Return the entry and its includes."""
@@ -177,43 +151,32 @@ class Reader(ValueReader):
             self.refuse(path, "workload is missing")
             return None
         name = value["workload"]
-        if not isinstance(name, str):
-            if name is not REFUSED:
-                self.refuse((*path, "workload"), f"must be one name, got {say(name)}")
-            return None
-        found = workload_named(name, self.catalog)
-        if isinstance(found, str):
+        found = workload_named(name, self.catalog) if isinstance(name, str) else f"must be one name, got {say(name)}"
+        if isinstance(found, Workload):
+            return found
+        if name is not REFUSED:
             self.refuse((*path, "workload"), found)
-            return None
-        return found
+        return None
 
     # One entry or include.
 
-    def given(self, path: Path, value: object, workload: Workload, extra: tuple[str, ...] = ()) -> _Given:
+    def given(self, path: Path, value: object, workload: Workload, extra: tuple[str, ...] = ()) -> _OwnKeys:
         allowed = (*extra, "params", "backends", trace_rules.KEY, *DEFAULTS, *workload.params)
         known = self.mapping(path, value, allowed, lambda key: self.advice(key, workload, allowed))
         params = known.get("params", {})
         if isinstance(params, list):
             self.refuse((*path, "params"), f"must be a mapping, got {say(params)}")
             params = {}
-        return _Given(
+        return _OwnKeys(
             self.names((*path, "backends"), known["backends"], self.backends) if "backends" in known else None,
             self.axes(path, known, SETTINGS),
             self.axes(path, known, workload.params) | self.params(path, params, workload, known),
-            {
-                key: checked
-                for key in LIMITS
-                if key in known and (checked := self.scalar((*path, key), LIMITS[key], known[key])) is not None
-            },
-            self.traced(path, known),
+            self.scalars(path, known, LIMITS),
+            trace_rules.read_trace(self, (*path, key), known[key]) if (key := trace_rules.KEY) in known else None,
         )
 
-    def traced(self, path: Path, known: dict[str, Any]) -> Trace | None:
-        key = trace_rules.KEY
-        return trace_rules.read_trace(self, (*path, key), known[key]) if key in known else None
-
     def advice(self, key: str, workload: Workload, allowed: Iterable[str]) -> str:
-        """Return what to do about a key an entry cannot have."""
+        """Return the advice for a key that an entry must not have."""
         if not any(key in other.params for other in self.catalog.workloads.values()):
             if close := near(key, allowed):
                 return close
@@ -222,23 +185,23 @@ class Reader(ValueReader):
         return "; a parameter of your own workload goes under params" if workload.is_users else ""
 
     def params(self, path: Path, value: object, workload: Workload, entry: dict[str, Any]) -> Axes:
-        """Read `params:`, where a parameter of the workload may stand too."""
+        """Read `params:`, which may contain parameters of the workload too."""
         where = (*path, "params")
         if workload.is_users:
             known = self.mapping(where, value, None)
-            for name in [name for name in known if not NAME.fullmatch(name)]:
+            for name in [name for name in known if not grammar.NAME.fullmatch(name)]:
                 self.refuse((*where, name), "must be a lower-case name of at most 32 letters, digits and _")
                 del known[name]
             return self.axes(where, known, dict.fromkeys(known, USER_PARAM))
         known = self.mapping(where, value, workload.params)
         for name in [name for name in known if name in entry]:
-            self.refuse((*where, name), "must be given once, got it beside params too")
+            self.refuse((*where, name), "must be given once, got it in params too")
         return self.axes(where, known, workload.params)
 
     def excludes(self, path: Path, value: object, entry: Entry) -> tuple[Axes, ...]:
         items = self.items(path, value)
         if len(items) > MAX_EXCLUDES:
-            self.refuse(path, f"must hold at most {MAX_EXCLUDES} items (a value may be a list), got {len(items)}")
+            self.refuse(path, f"must have at most {MAX_EXCLUDES} items (a value may be a list), got {len(items)}")
             return ()
         own: Axes = {"backend": BACKENDS, **entry.params, **entry.axes}
         there = {key: {repr(item) for item in values} for key, values in own.items()} if items else {}
@@ -246,7 +209,7 @@ class Reader(ValueReader):
         return tuple(axes for axes in checked if axes)
 
     def exclude(self, path: Path, value: object, entry: Entry, there: Mapping[str, set[str]]) -> Axes | None:
-        """Read the points to leave out. Each value must be one of the entry's, or the exclude would do nothing."""
+        """Read the points to leave out. Each value must be one of the entry's; otherwise the exclude has no effect."""
         known = self.mapping(path, value, there)
         if isinstance(value, dict) and not value:
             self.refuse(path, "must name at least one setting, got none")
@@ -258,8 +221,8 @@ class Reader(ValueReader):
                 self.refuse((*path, key), f"must be one of the entry's values {offered}, got {say(item)}")
         return checked if len(checked) == len(known) else None
 
-    def filled(self, path: Path, given: _Given, workload: Workload) -> Entry:
-        """Return the entry with every default: the grammar's, then the workload's, then the matrix's, then its own."""
+    def filled(self, path: Path, given: _OwnKeys, workload: Workload) -> Entry:
+        """Return the entry with defaults: its own keys override the matrix's, the workload's and the grammar's."""
         builtin = {key: rule.default for key, rule in DEFAULTS.items()}
         builtin |= {"batch_size": workload.batch_size, "samples": workload.samples}
         settled = {key: value for key, value in (builtin | self.defaults).items() if value is not None}
@@ -269,16 +232,15 @@ class Reader(ValueReader):
             self.refuse_conflict(path, given, conflict)
         limits = {key: settled[key] for key in LIMITS} | given.limits
         backends = self.backends if given.backends is None else given.backends
-        entry = Entry(path_text(path), self.line(path), workload, backends, axes, params | given.params, limits)
-        return replace(
-            entry,
+        return Entry(
+            *(path_text(path), self.line(path), workload, backends, axes, params | given.params, limits),
             trace=given.trace or self.trace,
             set_by_matrix=set_by_matrix(workload, {*given.axes, *self.defaults}),
             sets_device="device" in {*given.axes, *self.defaults},
         )
 
-    def refuse_conflict(self, path: Path, given: _Given, conflict: Conflict) -> None:
-        """Refuse it where it was written: in the entry, or once in the defaults."""
+    def refuse_conflict(self, path: Path, given: _OwnKeys, conflict: Conflict) -> None:
+        """Report the conflict where it was written: in the entry, or once in the defaults."""
         pair = (conflict.key, conflict.other)
         shared = [key for key in pair if key in self.defaults]
         if conflict.key in given.axes:
@@ -290,7 +252,7 @@ class Reader(ValueReader):
 
 
 def set_by_matrix(workload: Workload, keys: Iterable[str]) -> str:
-    """Return the setting that names what the matrix decides of a user's workload, of these keys that it sets."""
+    """Return the setting that lists which options of a user's workload the matrix decides, given the keys it sets."""
     return ",".join(key for key in OWN_OPTIONS if key in keys) if workload.is_users else ""
 
 

@@ -1,4 +1,4 @@
-"""One checked entry of a matrix, whichever file or command it comes from."""
+"""A checked entry of a matrix, read from a file or built by a command."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from keras_matrix.runner.matrix.catalog import Workload
 from keras_matrix.runner.matrix.grammar import Axes
 
 if TYPE_CHECKING:
-    from keras_matrix.runner.tasks.request import TaskAsked
+    from keras_matrix.runner.tasks.request import TaskRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of `cells` or `tasks`, or an include: what it measures, as axes with at least one value each.
+    """An entry of `cells` or `tasks`, or an include, as axes with at least one value each.
 
-    Of a task `backends` holds the labels of the axis that is compared. `set_by_matrix` is that of `Settings`.
-    `sets_device` is false where its device is the grammar's default.
+    For a task, `backends` contains the labels of the compared axis. `set_by_matrix` is the setting of the same name;
+    `sets_device` is false if the device is the grammar's default.
     """
 
     where: str
@@ -30,7 +30,7 @@ class Entry:
     params: Axes
     limits: dict[str, Scalar]
     excludes: tuple[Axes, ...] = ()
-    task: TaskAsked | None = None
+    task: TaskRequest | None = None
     trace: Trace | None = None
     set_by_matrix: str = ""
     sets_device: bool = False

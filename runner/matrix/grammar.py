@@ -1,10 +1,10 @@
-"""The grammar of a matrix file, in one place: every key, its rule, its default and its meaning.
+"""The grammar of a matrix file, in one place: every key with its rule, default and description.
 
-The reader of matrix files, the flags `--set` and `--filter`, and the JSON Schema for editors all derive from the
-tables below. A parameter of a workload obeys the same kind of rule; those come from the catalog.
+The reader of matrix files, the flags `--set` and `--filter`, and the JSON Schema for editors use the tables below.
+The parameters of a workload have rules of the same type, which the catalog defines.
 
-Promise: nothing is coerced. A rule accepts a value or says in words what it wants. One spelling is chosen for the
-sake of identity: a whole number where a float is wanted becomes that float, so `0` and `0.0` are one cell.
+Promise: no value is coerced. A rule accepts a value or describes what it requires. The only conversion is for the
+identity of a cell: an integer for a float key becomes a float, so that `0` and `0.0` are the same cell.
 """
 
 from __future__ import annotations
@@ -13,20 +13,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from keras_matrix.records import settings
 from keras_matrix.records.host import cpu_list
-from keras_matrix.records.settings import (
-    AUTOTUNES,
-    CLOCKS,
-    COMPILE_CACHES,
-    DATA_SOURCES,
-    DEVICES,
-    FEEDS,
-    FREED_MEMORY,
-    LEAGUES,
-    PHASES,
-    PRECISIONS,
-    Scalar,
-)
+from keras_matrix.records.settings import Scalar
 from keras_matrix.runner.matrix.strict_yaml import say
 
 Axes = dict[str, tuple[Scalar, ...]]
@@ -35,7 +24,7 @@ Axes = dict[str, tuple[Scalar, ...]]
 VERSION = 1
 MAX_TEXT = 200
 LARGEST = "largest"
-# What becomes a path, a label or an SQL identifier.
+# Used in paths, labels and SQL identifiers.
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 # A user's workload; the JSON Schema uses the same pattern.
 USER_WORKLOAD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -45,7 +34,7 @@ _NOUNS["cpus"] = "a list of CPUs such as 0-3,8 or a count of them"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a value must be: one of `choices`, or of `kind` (int, float, bool, str, cpus, any), within the limits."""
+    """The rule for a value: one of `choices`, or a `kind` (int, float, bool, str, cpus, any) within the limits."""
 
     kind: str = ""
     minimum: float | None = None
@@ -55,17 +44,17 @@ class Rule:
     meaning: str = ""
 
     def accepts(self, value: object) -> bool:
-        """Return whether the value obeys the rule; `true` is no number and `1` no boolean."""
+        """Return whether the value follows the rule; `true` is not a number and `1` is not a boolean."""
         if any(type(value) is type(choice) and value == choice for choice in self.choices):
             return True
         return isinstance(value, (bool, int, float, str)) and _is_kind(self.kind, value) and self._in_range(value)
 
-    def fault(self, value: object) -> str | None:
+    def problem(self, value: object) -> str | None:
         """Return what is wrong with the value, or None."""
         return None if self.accepts(value) else f"must be {self.words()}, got {say(value)}"
 
     def normal(self, value: Scalar) -> Scalar:
-        """Return the one spelling of an accepted value. Adding 0.0 makes -0.0 the 0.0 it equals."""
+        """Return the normal form of an accepted value. Adding 0.0 turns -0.0 into 0.0."""
         if self.kind == "cpus" and isinstance(value, str) and value not in self.choices:
             return cpu_list.text(cpu_list.parse(value) or ())
         return float(value) + 0.0 if self.kind == "float" and not isinstance(value, str) else value
@@ -125,7 +114,7 @@ def _is_kind(kind: str, value: Scalar) -> bool:
     return kind in ("float", "any") or (kind in ("int", "cpus") and isinstance(value, int))
 
 
-# Each of these may be a list, which makes it an axis. No default: the workload's own, from the catalog.
+# Each of these may be a list, which makes it an axis. Without a default the workload's own, from the catalog, applies.
 SETTINGS: dict[str, Rule] = {
     "batch_size": Rule(
         "int",
@@ -135,9 +124,9 @@ SETTINGS: dict[str, Rule] = {
         meaning="samples in one step; by default the workload's own; largest: the most that fit the device's memory",
     ),
     "samples": Rule("int", 1, 10_000_000, meaning="samples held in memory; by default the workload's own"),
-    "phase": Rule(choices=PHASES, default="fit", meaning="train, or predict only"),
+    "phase": Rule(choices=settings.PHASES, default="fit", meaning="train, or predict only"),
     "epochs": Rule("int", 1, 10_000, default=4, meaning="epochs run, the discarded ones included"),
-    "discard": Rule("int", 0, 9_999, default=1, meaning="first epochs kept out of the statistics"),
+    "discard": Rule("int", 0, 9_999, default=1, meaning="first epochs left out of the statistics"),
     "steps_per_epoch": Rule(
         "int",
         1,
@@ -146,28 +135,34 @@ SETTINGS: dict[str, Rule] = {
         default="auto",
         meaning="steps in an epoch; seed: one pass over the samples; auto: enough for 0.5 s on every backend",
     ),
-    "data": Rule(choices=DATA_SOURCES, default="synthetic", meaning="where the samples come from"),
+    "data": Rule(choices=settings.DATA_SOURCES, default="synthetic", meaning="where the samples come from"),
     "seed": Rule("int", 0, 2**31 - 1, default=0, meaning="seed of data, weights and shuffling"),
-    "device": Rule(choices=DEVICES, default="cpu", meaning="the device that must be used"),
-    "precision": Rule(choices=PRECISIONS, default="float32", meaning="Keras dtype policy"),
+    "device": Rule(choices=settings.DEVICES, default="cpu", meaning="the device that must be used"),
+    "precision": Rule(choices=settings.PRECISIONS, default="float32", meaning="Keras dtype policy"),
     "jit": Rule(choices=("auto", True, False), default="auto", meaning="compile the step; auto: as the backend does"),
     "eager": Rule("bool", default=False, meaning="run the step without tracing it"),
     "steps_per_execution": Rule("int", 1, 10_000, default=1, meaning="steps run in one call of the backend"),
-    "feed": Rule(choices=FEEDS, default="device_resident", meaning="batches wait on the device, or in host memory"),
+    "feed": Rule(choices=settings.FEEDS, default="device_resident", meaning="batches are stored on device or host"),
     "threads": Rule("int", 1, 1024, choices=("all",), default="all", meaning="CPU threads an operation may use"),
-    "compile_cache": Rule(choices=COMPILE_CACHES, default="cold", meaning="whether compiled programs may be reused"),
-    "league": Rule(choices=LEAGUES, default="as_shipped", meaning="which comparisons the cell takes part in"),
-    "cpus": Rule("cpus", 1, 1024, choices=("all",), default="all", meaning="CPUs the processes are held to"),
-    "clocks": Rule(choices=CLOCKS, default="free", meaning="gpu: the driver's own clocks, or locked at the rated one"),
+    "compile_cache": Rule(choices=settings.COMPILE_CACHES, default="cold", meaning="may compiled programs be reused"),
+    "league": Rule(choices=settings.LEAGUES, default="as_shipped", meaning="which comparisons the cell takes part in"),
+    "cpus": Rule("cpus", 1, 1024, choices=("all",), default="all", meaning="CPUs that the processes are pinned to"),
+    "clocks": Rule(
+        choices=settings.CLOCKS, default="free", meaning="gpu: set by the driver, or locked at the rated one"
+    ),
     "autotune": Rule(
-        choices=AUTOTUNES, default="fresh", meaning="gpu: each process tunes kernels, the first one for all, or none"
+        choices=settings.AUTOTUNES,
+        default="fresh",
+        meaning="gpu: each process tunes kernels, only the first, or none",
     ),
     "freed_memory": Rule(
-        choices=FREED_MEMORY, default="returned", meaning="whether host memory that is freed goes back to the system"
+        choices=settings.FREED_MEMORY,
+        default="returned",
+        meaning="whether freed host memory goes back to the system",
     ),
 }
 
-# One value for an entry; they decide how often and how long a cell may run, not what it is.
+# One value for an entry; how often and how long a cell may run. Not part of its identity.
 LIMITS: dict[str, Rule] = {
     "repeats": Rule(
         "int",
@@ -183,27 +178,27 @@ LIMITS: dict[str, Rule] = {
     "timeout_s": Rule("float", 1, 86_400, default=300.0, meaning="seconds one process may take"),
 }
 
-# One value for the whole file.
-WHOLE: dict[str, Rule] = {
+# One value for the full file.
+FILE_RULES: dict[str, Rule] = {
     "budget": Rule("float", 1, 10_000_000, meaning="seconds after which a run adds no more repeats to auto cells"),
 }
 
 DEFAULTS: dict[str, Rule] = SETTINGS | LIMITS
-TOP_KEYS = ("version", "defaults", "backends", "cells", "tasks", *WHOLE)
+TOP_KEYS = ("version", "defaults", "backends", "cells", "tasks", *FILE_RULES)
 ENTRY_KEYS = ("workload", "params", "backends", "include", "exclude")
 USER_PARAM = Rule("any")
 
 
 def near(word: str, names: Iterable[str]) -> str:
-    """Return `; did you mean NAME?`, or nothing when no name is near."""
+    """Return `; did you mean NAME?`, or an empty text if no name is similar."""
     import difflib
 
     found = difflib.get_close_matches(word, list(names), n=1, cutoff=0.6) if len(word) <= 64 else []
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def user_workload_fault(name: str) -> str | None:
-    """Return why a name cannot be a user's workload, or None."""
+def workload_name_problem(name: str) -> str | None:
+    """Return why a name is not valid for a user's workload, or None."""
     if len(name) > MAX_TEXT or not USER_WORKLOAD.fullmatch(name):
         return f"must be a workload of the catalog or package.module:function, got {say(name)}"
     return None

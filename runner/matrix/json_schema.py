@@ -1,8 +1,8 @@
-"""The grammar as a JSON Schema, for editors: completion, meanings on hover, red lines.
+"""The grammar as a JSON Schema for editors: completion, descriptions on hover, marked errors.
 
-`python -m keras_matrix.runner.matrix.json_schema > matrix.schema.json` makes the file that is checked in. The schema
-knows every key, value and range, and which parameters each workload takes. It does not know the rules between two
-settings, duplicates or spellings (`4.0` is an integer to it): the last word is the reader's.
+`python -m keras_matrix.runner.matrix.json_schema > matrix.schema.json` writes the file that is checked in. The schema
+contains every key, value and range, and the parameters of each workload. It does not express rules between two
+settings, duplicates or spellings (it accepts `4.0` as an integer): the reader decides.
 """
 
 from __future__ import annotations
@@ -12,19 +12,9 @@ from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.matrix import catalog as catalogs
-from keras_matrix.runner.matrix import trace_rules
+from keras_matrix.runner.matrix import grammar, trace_rules
 from keras_matrix.runner.matrix.catalog import Catalog, Workload
-from keras_matrix.runner.matrix.grammar import (
-    DEFAULTS,
-    ENTRY_KEYS,
-    LIMITS,
-    NAME,
-    SETTINGS,
-    USER_PARAM,
-    USER_WORKLOAD,
-    VERSION,
-    WHOLE,
-)
+from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, VERSION
 from keras_matrix.runner.tasks.rules import MAX_WORD, MAX_WORDS, METRIC, SHARED, SWITCHES
 from keras_matrix.runner.tasks.rules import NAME as TASK_NAME
 
@@ -36,7 +26,7 @@ def json_schema(catalog: Catalog) -> Schema:
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Benchmark matrix",
-        "description": "What to measure: every entry of cells makes the product of its axes times its backends.",
+        "description": "What to measure: every entry of cells is multiplied out over its axes and backends.",
         **_mapping(
             {
                 "version": {"const": VERSION, "description": "version of the grammar"},
@@ -44,7 +34,7 @@ def json_schema(catalog: Catalog) -> Schema:
                 "backends": _one("backends"),
                 "cells": _list(_entry(catalog)),
                 "tasks": _list(_task()),
-                **{key: rule.json_schema() for key, rule in WHOLE.items()},
+                **{key: rule.json_schema() for key, rule in grammar.FILE_RULES.items()},
             }
         ),
         "required": ["version"],
@@ -59,7 +49,7 @@ def text(catalog: Catalog) -> str:
 
 
 def _definitions(catalog: Catalog) -> Schema:
-    """Return the parts others refer to. Draft 7 cannot close an object made of parts, so names are listed."""
+    """Return the shared definitions. Draft 7 cannot close an object composed of parts, so names are listed."""
     axes = {f"{key}_axis": _axis(_one(key)) for key in SETTINGS}
     settings = {key: _one(f"{key}_axis") for key in SETTINGS}
     again = {**settings, **{key: _one(key) for key in (*LIMITS, trace_rules.KEY)}, "backends": _one("backends")}
@@ -73,27 +63,27 @@ def _definitions(catalog: Catalog) -> Schema:
         "again_name": {"enum": ["params", *again]},
         "left_out": {"type": "object", "properties": left_out, "minProperties": 1},
         "left_out_name": {"enum": list(left_out)},
-        "entry_name": {"enum": [*ENTRY_KEYS, trace_rules.KEY, *DEFAULTS]},
+        "entry_name": {"enum": [*grammar.ENTRY_KEYS, trace_rules.KEY, *DEFAULTS]},
         "users.params": _users_params(),
         **{key: part for workload in catalog.workloads.values() for key, part in _own_definitions(workload).items()},
     }
 
 
 def _task() -> Schema:
-    """Return what an entry of `tasks` must be; what its words may refer to only the reader knows."""
+    """Return the schema of an entry of `tasks`; references in its words are checked by the reader alone."""
     word: Schema = {"type": "string", "maxLength": MAX_WORD}
     words: Schema = {"type": "array", "items": word, "maxItems": MAX_WORDS}
-    pattern: Schema = {"type": "string", "description": "regular expression with one group, round the number"}
+    pattern: Schema = {"type": "string", "description": "regular expression with one group around the number"}
     metric = _mapping({"pattern": pattern, **{key: rule.json_schema() for key, rule in METRIC.items()}})
     own: Schema = {
         "task": {"type": "string", "pattern": f"^{TASK_NAME.pattern}$", "description": "its name"},
-        "command": {"anyOf": [words, word], "description": "its words; one text with shell: true"},
+        "command": {"anyOf": [words, word], "description": "its words; a single text with shell: true"},
         "params": _users_params(),
         "backends": _one("backends"),
         "metrics": {"type": "object", "additionalProperties": {"anyOf": [pattern, metric]}},
         "environment": {"type": "object", "additionalProperties": word},
-        "inherit": {"anyOf": [{"const": "all"}, words], "description": "what it keeps of the caller's environment"},
-        "wrap": {**words, "description": "a tool and its words, put before the command"},
+        "inherit": {"anyOf": [{"const": "all"}, words], "description": "variables inherited from the caller"},
+        "wrap": {**words, "description": "a tool and its arguments, put before the command"},
         **{key: rule.json_schema() for key, rule in SWITCHES.items()},
         **{key: _one(key) for key in SHARED},
     }
@@ -102,10 +92,10 @@ def _task() -> Schema:
 
 def _entry(catalog: Catalog) -> Schema:
     names = {"enum": list(catalog.workloads)}
-    users = {"type": "string", "pattern": f"^{USER_WORKLOAD.pattern}$"}
+    users = {"type": "string", "pattern": f"^{grammar.USER_WORKLOAD.pattern}$"}
     branches = [_branch({"const": name}, workload) for name, workload in catalog.workloads.items()]
     branches.append(_branch({"type": "string", "pattern": ":"}, None))
-    meaning = "a name of the catalog, or package.module:function"
+    meaning = "a workload of the catalog, or package.module:function"
     return {
         "type": "object",
         "required": ["workload"],
@@ -115,13 +105,13 @@ def _entry(catalog: Catalog) -> Schema:
 
 
 def _branch(name: Schema, workload: Workload | None) -> Schema:
-    """Return what an entry must be when its workload has this name: its keys, its parameters, its data."""
+    """Return the schema of an entry whose workload has this name: its keys, parameters and data."""
     stem = workload.name if workload else "users"
     direct = {param: _one(f"{stem}.{param}_axis") for param in workload.params} if workload else {}
     own = direct | ({"data": _one(f"{stem}.data_axis")} if workload else {})
     params = {"params": _one(f"{stem}.params")}
     again = _point("again", own | params, direct)
-    # Any name may be one of a user's own parameters.
+    # A user's own parameter may have any name.
     left_out = _point("left_out", own, direct) if workload else _one("left_out")
     properties = {**own, **params, "include": _list(again), "exclude": _list(left_out)}
     return {
@@ -131,7 +121,7 @@ def _branch(name: Schema, workload: Workload | None) -> Schema:
 
 
 def _own_definitions(workload: Workload) -> Schema:
-    """Return the parts that belong to one workload; a dot keeps them apart from the shared ones."""
+    """Return the definitions of one workload; a dot in the name distinguishes them from shared ones."""
     stem = workload.name
     found = {f"{stem}.{param}": rule.json_schema() for param, rule in workload.params.items()}
     found |= {f"{stem}.{param}_axis": _axis(_one(f"{stem}.{param}")) for param in workload.params}
@@ -144,7 +134,7 @@ def _point(shared: str, own: Schema, direct: Schema) -> Schema:
 
 
 def _names(shared: str, direct: Schema) -> Schema:
-    """Return a schema of the keys allowed: those every workload shares, and the workload's parameters."""
+    """Return a schema of the allowed keys: the shared ones, and the workload's parameters."""
     return {"anyOf": [_one(f"{shared}_name"), {"enum": list(direct)}]} if direct else _one(f"{shared}_name")
 
 
@@ -153,7 +143,7 @@ def _list(item: Schema) -> Schema:
 
 
 def _users_params() -> Schema:
-    names = {"pattern": f"^{NAME.pattern}$"}
+    names = {"pattern": f"^{grammar.NAME.pattern}$"}
     return {"type": "object", "propertyNames": names, "additionalProperties": _axis(USER_PARAM.json_schema())}
 
 

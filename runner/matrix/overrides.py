@@ -1,7 +1,7 @@
-"""What the command line changes of a matrix: `--backend`, `--filter`, `--set`, `--repeats`. Pure.
+"""Applies the flags `--backend`, `--filter`, `--set` and `--repeats` to the entries of a matrix. Pure.
 
-Promise: overrides are applied to whole axes, so that what is filtered out is never made; every problem of the
-assignments comes in one report.
+Promise: overrides are applied to axes before these are multiplied out, so that cells which are filtered out are never
+created; one error reports all problems of the assignments.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from keras_matrix.runner.matrix.conflicts import conflicts
 from keras_matrix.runner.matrix.entries import set_by_matrix
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Rule, near
-from keras_matrix.runner.matrix.strict_yaml import printable, resolve, say
+from keras_matrix.runner.matrix.strict_yaml import printable, resolve, say, value_text
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the command line narrows or replaces.
+    """The selections and replacements of the command line.
 
-    `backends` keeps these; `filters` keeps what matches all of them (`key=pattern`, or a bare piece or pattern of a
-    workload's name); `assignments` replaces a setting or a workload's parameter wherever it applies; `repeats` goes
-    before any other number of repeats.
+    `backends` selects by backend; `filters` selects what matches all of them (`key=pattern`, or only a part or pattern
+    of a workload's name); `assignments` replaces a setting or a workload's parameter wherever it applies; `repeats`
+    overrides any other number of repeats.
     """
 
     backends: tuple[str, ...] = ()
@@ -46,10 +46,10 @@ def parse_assignment(text: str) -> tuple[str, Scalar]:
 
 
 def overridden(entries: Sequence[Entry], wanted: Overrides) -> list[Entry]:
-    """Return the entries as the command line wants them. Raises `UsageError` when it is wrong or keeps nothing."""
+    """Return the entries with the overrides applied. Raises `UsageError` if an override is wrong or nothing matches."""
     problems = [*_backend_problems(entries, wanted), *_assignment_problems(entries, wanted.assignments)]
-    if wanted.repeats is not None and (fault := LIMITS["repeats"].fault(wanted.repeats)):
-        problems.append(f"--repeats: {fault}")
+    if wanted.repeats is not None and (problem := LIMITS["repeats"].problem(wanted.repeats)):
+        problems.append(f"--repeats: {problem}")
     if problems:
         raise UsageError("\n".join(problems))
     changed = [_assigned(entry, wanted) for entry in entries]
@@ -65,7 +65,7 @@ def _backend_problems(entries: Sequence[Entry], wanted: Overrides) -> Iterator[s
     there = sorted(named, key=lambda one: BACKENDS.index(one) if one in BACKENDS else len(BACKENDS))
     for backend in wanted.backends:
         if backend not in there:
-            rule = f"must be one the matrix has ({', '.join(there)})"
+            rule = f"must be a backend of the matrix ({', '.join(there)})"
             yield f"--backend {printable(backend)}: {rule}, got {say(backend)}{near(backend, there)}"
 
 
@@ -80,8 +80,8 @@ def _assignment_problems(entries: Sequence[Entry], assignments: Mapping[str, Sca
             yield f"{flag}: {rule}, got {say(key)}{near(key, known)}"
         else:
             takers = [entry for entry in entries if key in DEFAULTS or key in entry.params]
-            faults = {_rule(entry, key).fault(value) for entry in takers}
-            yield from sorted(f"{flag}: {fault}" for fault in faults if fault)
+            found = {_rule(entry, key).problem(value) for entry in takers}
+            yield from sorted(f"{flag}: {problem}" for problem in found if problem)
 
 
 def _conflict_problems(entries: Sequence[Entry], assignments: Mapping[str, Scalar]) -> list[str]:
@@ -106,37 +106,33 @@ def _rule(entry: Entry, key: str) -> Rule:
 def _assigned(entry: Entry, wanted: Overrides) -> Entry:
     values = {key: _rule(entry, key).normal(value) for key, value in wanted.assignments.items()}
     repeats: dict[str, Scalar] = {} if wanted.repeats is None else {"repeats": wanted.repeats}
+    applicable = SETTINGS if entry.task is None else ("cpus", "threads")  # a command decides the others itself
     return replace(
         entry,
         set_by_matrix=set_by_matrix(entry.workload, {*entry.set_by_matrix.split(","), *values}),
-        axes=entry.axes | {key: (value,) for key, value in values.items() if key in SETTINGS and _obeys(entry, key)},
+        axes=entry.axes | {key: (value,) for key, value in values.items() if key in applicable},
         params=entry.params | {key: (value,) for key, value in values.items() if key in entry.params},
         limits=entry.limits | {key: value for key, value in values.items() if key in LIMITS} | repeats,
     )
 
 
-def _obeys(entry: Entry, key: str) -> bool:
-    """Return whether a setting may be set on an entry: an external command decides most of them for itself."""
-    return entry.task is None or key in ("cpus", "threads")
-
-
 def _filtered(entries: list[Entry], filters: Sequence[str]) -> list[Entry]:
-    kept = entries
+    selected = entries
     for text in filters:
         key, pattern = _filter(entries, text)
-        if not _kept(entries, key, pattern):
+        if not _matching(entries, key, pattern):
             there = list(dict.fromkeys(value_text(v) for e in entries for v in _values(e, key)))
             shown = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "")
             advice = f"{key} is one of {shown}{near(pattern, there)}"
             raise UsageError(f"--filter {printable(text)}: matches no cell; {advice}")
-        kept = _kept(kept, key, pattern)
-    if not kept:
+        selected = _matching(selected, key, pattern)
+    if not selected:
         raise UsageError(f"--filter {printable(' --filter '.join(filters))}: no cell matches all of them; use fewer")
-    return kept
+    return selected
 
 
 def _filter(entries: Sequence[Entry], text: str) -> tuple[str, str]:
-    """Return the key and the pattern of a filter; a bare piece of a name becomes a pattern."""
+    """Return the key and the pattern of a filter; a part of a workload's name becomes a pattern."""
     key, equals, pattern = text.partition("=")
     if not equals:
         return "workload", text if any(sign in text for sign in "*?[") else f"*{text}*"
@@ -147,12 +143,9 @@ def _filter(entries: Sequence[Entry], text: str) -> tuple[str, str]:
     return key, pattern
 
 
-def _kept(entries: Sequence[Entry], key: str, pattern: str) -> list[Entry]:
-    kept = []
-    for entry in entries:
-        if values := tuple(v for v in _values(entry, key) if fnmatchcase(value_text(v), pattern)):
-            kept.append(_narrowed(entry, key, values))
-    return kept
+def _matching(entries: Sequence[Entry], key: str, pattern: str) -> list[Entry]:
+    found = [(e, tuple(v for v in _values(e, key) if fnmatchcase(value_text(v), pattern))) for e in entries]
+    return [_narrowed(entry, key, values) for entry, values in found if values]
 
 
 def _values(entry: Entry, key: str) -> tuple[Scalar, ...]:
@@ -160,7 +153,7 @@ def _values(entry: Entry, key: str) -> tuple[Scalar, ...]:
         return (entry.workload.name,)
     if key == "backend":
         return entry.backends
-    # A command's own parameters may have the names of settings, which mean nothing to it.
+    # Parameters of an external command may be named like settings, which do not apply to it.
     own, other = (entry.params, entry.axes) if entry.task else (entry.axes, entry.params)
     return own.get(key) or other.get(key, ())
 
@@ -173,8 +166,3 @@ def _narrowed(entry: Entry, key: str, values: tuple[Scalar, ...]) -> Entry:
     if key in entry.axes and not (entry.task and key in entry.params):
         return replace(entry, axes=entry.axes | {key: values})
     return replace(entry, params=entry.params | {key: values})
-
-
-def value_text(value: Scalar) -> str:
-    """Return a value as a matrix file spells it."""
-    return value if isinstance(value, str) else say(value)

@@ -1,7 +1,7 @@
-"""Small presets of the catalog's workloads, for what is compared and not timed: every layer, in seconds.
+"""Small presets of the catalog's workloads for comparisons without timing: every layer runs, within seconds.
 
 Images are large enough that the last normalisation of a deep network still averages over some tens of values: over two
-or three it amplifies rounding beyond any tolerance.
+or three values it amplifies rounding beyond any tolerance.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SMALL: Mapping[str, Mapping[str, Scalar]] = {
 
 
 def small(workload: str) -> dict[str, Scalar]:
-    """Return the parameters of a workload's small preset; none for a user's own."""
+    """Return the parameters of a workload's small preset; an empty dict for a user's own workload."""
     return dict(SMALL.get(workload, {}))
 
 
 def small_batch(workload: str) -> int:
-    """Return the samples in a batch of a workload's small preset, or of a user's own."""
+    """Return the batch size of a workload's small preset, or of a user's own workload."""
     return BATCH_SIZES.get(workload, BATCH_SIZE)

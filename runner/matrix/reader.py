@@ -1,11 +1,10 @@
-"""The matrix: a file that says what to measure, read strictly and multiplied out into cells.
+"""Reads a matrix file strictly and multiplies it out into cells.
 
-Promise: `load` touches one file, `expand` touches nothing. Every point of the matrix becomes exactly one cell, in the
-order of the file with the backend changing fastest; a point that comes up twice is refused. Cell identities are those
-of `records.identity`.
+Promise: `load` reads one file, `expand` is pure. Every point of the matrix becomes exactly one cell, in file order with
+the backend varying fastest; a duplicate point is refused. Cell identities are those of `records.identity`.
 
-An entry makes the product of its axes times its backends. `exclude` leaves out the points that have all the values it
-names; `include` then adds the entry again with some keys replaced (axes it does not replace still multiply).
+An entry is the product of its axes and its backends. `exclude` leaves out the points that have all the values it lists;
+`include` then adds the entry again with some keys replaced (the other axes are multiplied out again).
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ from keras_matrix.runner.matrix.overrides import Overrides, overridden
 from keras_matrix.runner.matrix.strict_yaml import path_text, printable
 
 MAX_CELLS = 100_000
-TO_BE_FOUND = 0  # the batch size of a planned cell that asks for the largest; no record has it
+TO_BE_FOUND = 0  # the batch size of a planned cell with batch_size: largest; no record has it
 FIRST_LOOK = 5  # the fewest repeats that give an interval
-MAX_REPEATS = 1_000_000  # of all cells together; a step of the plan takes about 50 bytes
+MAX_REPEATS = 1_000_000  # of all cells together; a planned repeat takes about 50 bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One point of the matrix; `line` is that of its entry.
+    """A point of the matrix; `line` is the line of its entry.
 
-    `precision_target` is None for a fixed number of repeats; else `repeats` is where the first look is taken. `task` is
-    the external command that it runs in place of a workload; `trace` what its first process traces. `steps_held` is
-    that of `runner.cell.job.Job`.
+    `precision_target` is None for a fixed number of repeats; else the first look is after `repeats`. `task` is the
+    external command that runs instead of a workload; `trace` is what its first process traces. `steps_held` is
+    passed to `runner.cell.job.Job`.
     """
 
     settings: Settings
@@ -68,14 +67,14 @@ class Cell:
         return self.precision_target is not None
 
     @property
-    def asks_largest(self) -> bool:
-        """Whether its batch size is the largest that fits, which is found before it is measured."""
+    def uses_largest_batch(self) -> bool:
+        """Whether its batch size is the largest that fits, which is searched before the cell is measured."""
         return self.settings.batch_size == TO_BE_FOUND
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A checked matrix file: `name` is the file as the user wrote it, `left_out` what a service does not run of it."""
+    """A checked matrix file. `name` is its path as given; `left_out` lists what a service does not run."""
 
     name: str
     entries: tuple[Entry, ...]
@@ -90,22 +89,22 @@ def load(path: Path, catalog: Catalog | None = None) -> Matrix:
 
 
 def parse(path: Path, text: bytes, catalog: Catalog | None = None) -> Matrix:
-    """Check the text of a matrix file, which need not lie at `path`. Raises `MatrixError` as `load` does."""
+    """Check the text of a matrix file; `path` need not exist. Raises `MatrixError` as `load` does."""
     found = catalog or catalogs.load()
     reading = read(strict_yaml.read(text), found)
     if reading.problems:
         raise MatrixError([_problem(path, problem) for problem in reading.problems])
-    budget_s = reading.whole.get("budget")
+    budget_s = reading.file_values.get("budget")
     return Matrix(_name(path), reading.entries, found, None if budget_s is None else float(budget_s))
 
 
 def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_CELLS) -> list[Cell]:
-    """Return the cells of a matrix, those the overrides keep.
+    """Return the cells of a matrix that the overrides select.
 
-    Points of the workload `fc` that are the same work in its modes make one cell (`records.fc.rules.normalised`).
+    Points of the workload `fc` that are the same work in its modes become one cell (`records.fc.rules.normalised`).
 
-    Raises `UsageError` when an override is wrong or keeps nothing, `MatrixError` when the matrix makes no cell, one
-    twice, more than `limit`, or more than `MAX_REPEATS` repeats (both counted before any is made, and before exclude).
+    Raises `UsageError` if an override is wrong or selects nothing, `MatrixError` if the matrix has no cell, duplicates,
+    more than `limit` cells, or more than `MAX_REPEATS` repeats (both counted before `exclude` is applied).
     """
     wanted = overrides or Overrides()
     narrowed = replace(matrix, entries=tuple(overridden(matrix.entries, wanted)))
@@ -113,50 +112,46 @@ def expand(matrix: Matrix, overrides: Overrides | None = None, limit: int = MAX_
 
 
 def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = False) -> list[Cell]:
-    """Return the cells of a matrix, as `expand` does; `merged` takes a point that comes up twice once."""
-    entries = matrix.entries
-    _check_count(matrix, entries, limit)
+    """Return the cells of a matrix, as `expand` does; `merged` allows duplicate points, which become one cell."""
+    _check_count(matrix, limit)
     cells: dict[str, Cell] = {}
     twice: dict[tuple[int | None, str], str] = {}
     impossible: list[str] = []
     normalised: set[str] = set()
-    for entry in entries:
+    for entry in matrix.entries:
         for point in _cells(entry):
-            cell = point
-            if entry.workload.name == spec.WORKLOAD:
-                if len(impossible) < strict_yaml.MAX_PROBLEMS:
-                    told = rules.settings_faults(point.settings)
-                    impossible += [f"{matrix.name}:{point.line}: {entry.where}: {fault}" for fault in told]
-                cell = _normalised(point)
-            if cell is not point:
+            is_fc = entry.workload.name == spec.WORKLOAD
+            settings = rules.normalised_settings(point.settings) if is_fc else point.settings  # no unused parameters
+            changed = settings is not point.settings
+            cell = replace(point, settings=settings, cell_id=identity(settings)) if changed else point
+            if is_fc and len(impossible) < strict_yaml.MAX_PROBLEMS:
+                found = rules.settings_faults(point.settings)
+                impossible += [f"{matrix.name}:{point.line}: {entry.where}: {problem}" for problem in found]
+            if changed:
                 normalised.add(cell.cell_id)
             first = cells.setdefault(cell.cell_id, cell)
             if first is not cell and not merged and cell.cell_id not in normalised:
-                text = f"must not make a cell twice, got {_label(cell)} of line {first.line} again"
+                size = LARGEST if cell.uses_largest_batch else cell.settings.batch_size
+                label = f"{cell.settings.workload} on {cell.settings.backend} at batch {size}"
+                text = f"must not define a cell twice, got {label} of line {first.line} again"
                 twice.setdefault((first.line, entry.where), f"{matrix.name}:{cell.line}: {entry.where}: {text}")
         if len(twice) >= strict_yaml.MAX_PROBLEMS:
             break
     if impossible or twice:
         raise MatrixError(list(dict.fromkeys([*impossible, *twice.values()])))
     if not cells:
-        raise MatrixError([f"{matrix.name}:{e.line}: {e.where}: exclude leaves 0 cells" for e in entries])
+        raise MatrixError([f"{matrix.name}:{e.line}: {e.where}: exclude leaves 0 cells" for e in matrix.entries])
     return list(cells.values())
 
 
 def makes_cells(entry: Entry) -> bool:
-    """Return whether an entry has a point that its excludes leave; one with too many points to look at has."""
+    """Return whether the excludes of an entry leave a point; assumed for an entry with too many points to check."""
     return not entry.excludes or _points(entry) > MAX_CELLS or next(_cells(entry), None) is not None
 
 
 def _points(entry: Entry) -> int:
-    """Return how many points an entry has before its excludes."""
+    """Return the number of points of an entry, before its excludes."""
     return len(entry.backends) * prod(map(len, (*entry.axes.values(), *entry.params.values())))
-
-
-def _normalised(cell: Cell) -> Cell:
-    """Return a cell of the workload `fc` with each parameter that has no effect on it at its default."""
-    settings = rules.normalised_settings(cell.settings)
-    return cell if settings is cell.settings else replace(cell, settings=settings, cell_id=identity(settings))
 
 
 # Reading.
@@ -164,7 +159,7 @@ def _normalised(cell: Cell) -> Cell:
 
 def _bytes(path: Path) -> bytes:
     if not path.is_file():
-        what = "is not a regular file" if path.exists() else "there is no such file; name one with --matrix"
+        what = "is not a regular file" if path.exists() else "no such file; give the path with --matrix"
         raise MatrixError([f"{_name(path)}: {what}"])
     try:
         with path.open("rb") as file:
@@ -185,74 +180,66 @@ def _name(path: Path) -> str:
 # Expansion.
 
 
-def _check_count(matrix: Matrix, entries: Sequence[Entry], limit: int) -> None:
-    counts = [_points(entry) for entry in entries]
+def _check_count(matrix: Matrix, limit: int) -> None:
+    counts = [_points(entry) for entry in matrix.entries]
     if (total := sum(counts)) <= limit:
-        return _check_repeats(matrix, entries, counts)
-    entry = entries[counts.index(max(counts))]
+        return _check_repeats(matrix, counts)
+    entry = matrix.entries[counts.index(max(counts))]
+    most, all_cells = (str(number) if number < 10**15 else "more than 10^15" for number in (max(counts), total))
     axes = {**entry.axes, **entry.params, "backends": entry.backends}
     longest = max(axes, key=lambda key: len(axes[key]))
-    text = f"must make at most {limit} cells in all, got {_count(max(counts))} of {_count(total)} here"
+    text = f"must define at most {limit} cells in total, got {most} of {all_cells} here"
     advice = f"; its longest axis is {longest} with {len(axes[longest])} values"
     raise MatrixError([f"{matrix.name}:{entry.line}: {entry.where}: {text}{advice}"])
 
 
-def _count(number: int) -> str:
-    return str(number) if number < 10**15 else "more than 10^15"
-
-
-def _check_repeats(matrix: Matrix, entries: Sequence[Entry], counts: Sequence[int]) -> None:
-    repeats = [_repeats(e)[0] * count for e, count in zip(entries, counts, strict=True)]
+def _check_repeats(matrix: Matrix, counts: Sequence[int]) -> None:
+    repeats = [_repeats(e)[0] * count for e, count in zip(matrix.entries, counts, strict=True)]
     if (total := sum(repeats)) > MAX_REPEATS:
-        entry = entries[repeats.index(max(repeats))]
-        text = f"must make at most {MAX_REPEATS} repeats in all, got {max(repeats)} of {total} here"
+        entry = matrix.entries[repeats.index(max(repeats))]
+        text = f"must define at most {MAX_REPEATS} repeats in total, got {max(repeats)} of {total} here"
         raise MatrixError([f"{matrix.name}:{entry.line}: {entry.where}: {text}; lower repeats or shorten an axis"])
 
 
 def _repeats(entry: Entry) -> tuple[int, float | None]:
-    """Return the repeats to plan, and the precision at which "auto" ones are enough."""
-    asked = entry.limits["repeats"]
-    return (FIRST_LOOK, float(entry.limits["precision_target"])) if asked == "auto" else (int(asked), None)
-
-
-def _label(cell: Cell) -> str:
-    size = LARGEST if cell.asks_largest else cell.settings.batch_size
-    return f"{cell.settings.workload} on {cell.settings.backend} at batch {size}"
+    """Return the repeats to plan, and for "auto" the precision to reach."""
+    repeats = entry.limits["repeats"]
+    return (FIRST_LOOK, float(entry.limits["precision_target"])) if repeats == "auto" else (int(repeats), None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One field of `Settings` with its values, the canonical JSON text of each, and the excluding tests on it."""
+    """A field of `Settings` with its values and their canonical JSON texts."""
 
     name: str
     values: list[Any]
     texts: list[str]
 
     def matching(self, exclude: Axes) -> set[int]:
-        """Return the numbers of the values that have everything the exclude says of this field."""
-        asked = {key: {repr(_setting(key, v)) for v in allowed} for key, allowed in exclude.items()}
+        """Return the indices of the values that match the exclude in this field."""
+        wanted = {key: {repr(_setting(key, v)) for v in allowed} for key, allowed in exclude.items()}
         if self.name == "params":
-            own = {key: allowed for key, allowed in asked.items() if key != "backend" and key not in SETTINGS}
+            own = {key: allowed for key, allowed in wanted.items() if key != "backend" and key not in SETTINGS}
             return {i for i, v in enumerate(self.values) if all(repr(v[key]) in ok for key, ok in own.items())}
-        allowed = asked.get(self.name)
+        allowed = wanted.get(self.name)
         return {i for i, value in enumerate(self.values) if allowed is None or repr(value) in allowed}
 
 
 def _cells(entry: Entry) -> Iterator[Cell]:
-    """Make the cells of one entry; only what varies is looked at for each of them."""
+    """Yield the cells of an entry; only the axes that vary are evaluated for each cell."""
     axes = _axes(entry)
-    moving = [axis for axis in axes if len(axis.values) > 1]
-    excludes = _excludes(entry, axes, moving)
+    varying = [axis for axis in axes if len(axis.values) > 1]
+    excludes = _excludes(entry, axes, varying)
     if excludes is None:
         return
-    arguments, places = _arguments(axes, moving)
-    write = _writer(axes, moving)
+    arguments, places = _arguments(axes, varying)
+    write = _writer(axes, varying)
     repeats, precision_target = _repeats(entry)
     limits = repeats, float(entry.limits["timeout_s"]), entry.line, precision_target
     points = zip(
-        product(*(axis.values for axis in moving)),
-        product(*(axis.texts for axis in moving)),
-        product(*(range(len(axis.values)) for axis in moving)),
+        product(*(axis.values for axis in varying)),
+        product(*(axis.texts for axis in varying)),
+        product(*(range(len(axis.values)) for axis in varying)),
         strict=True,
     )
     for values, texts, numbers in points:
@@ -266,7 +253,7 @@ def _cells(entry: Entry) -> Iterator[Cell]:
 
 
 def _axes(entry: Entry) -> list[_Axis]:
-    """Return one axis for each field of `Settings`, in the order they change: the backend fastest."""
+    """Return an axis for each field of `Settings`; the last one, the backend, varies fastest."""
     listed = {"workload": (entry.workload.name,), "set_by_matrix": (entry.set_by_matrix,), **entry.axes}
     axes = [
         _Axis(name, [_setting(name, v) for v in values], [_text(name, v) for v in values])
@@ -282,34 +269,34 @@ def _axes(entry: Entry) -> list[_Axis]:
 
 
 def _setting(name: str, value: Scalar) -> Scalar:
-    """Return a value as `Settings` has it."""
+    """Return a value as it is stored in `Settings`."""
     return TO_BE_FOUND if name == "batch_size" and value == LARGEST else value
 
 
-def _excludes(entry: Entry, axes: list[_Axis], moving: list[_Axis]) -> list[list[tuple[int, set[int]]]] | None:
-    """Return each exclude as tests on the moving axes, or None when one of them leaves nothing."""
+def _excludes(entry: Entry, axes: list[_Axis], varying: list[_Axis]) -> list[list[tuple[int, set[int]]]] | None:
+    """Return each exclude as tests on the varying axes, or None if one of them excludes every point."""
     found = []
     for exclude in entry.excludes:
         hits = {axis.name: axis.matching(exclude) for axis in axes}
         if not all(hits.values()):
             continue
-        tests = [(i, hits[axis.name]) for i, axis in enumerate(moving) if len(hits[axis.name]) < len(axis.values)]
+        tests = [(i, hits[axis.name]) for i, axis in enumerate(varying) if len(hits[axis.name]) < len(axis.values)]
         if not tests:
             return None
         found.append(tests)
     return found
 
 
-def _arguments(axes: list[_Axis], moving: list[_Axis]) -> tuple[list[Any], list[int]]:
-    """Return the arguments of `Settings` with what stands still filled in, and the places of what moves."""
+def _arguments(axes: list[_Axis], varying: list[_Axis]) -> tuple[list[Any], list[int]]:
+    """Return the arguments of `Settings` with the constant ones filled in, and the positions of the varying ones."""
     order = [f.name for f in fields(Settings)]
     first = {axis.name: axis.values[0] for axis in axes}
-    return [first[name] for name in order], [order.index(axis.name) for axis in moving]
+    return [first[name] for name in order], [order.index(axis.name) for axis in varying]
 
 
-def _writer(axes: list[_Axis], moving: list[_Axis]) -> Any:
-    """Return a function from the texts of the moving axes to the canonical JSON of the settings, as bytes."""
-    names = [axis.name for axis in moving]
+def _writer(axes: list[_Axis], varying: list[_Axis]) -> Any:
+    """Return a function from the texts of the varying axes to the canonical JSON of the settings, as bytes."""
+    names = [axis.name for axis in varying]
     pieces = []
     for axis in sorted(axes, key=lambda axis: axis.name):
         text = "%s" if axis.name in names else axis.texts[0].replace("%", "%%")
@@ -323,7 +310,7 @@ def _writer(axes: list[_Axis], moving: list[_Axis]) -> Any:
 
 
 def _text(name: str, value: Scalar) -> str:
-    """Return a setting's value as the canonical JSON has it; of a later one all there is of it, comma and name too."""
+    """Return a setting's value as canonical JSON; for a later setting with comma and name, or empty at its default."""
     if name not in LATER:
         return _canonical(value)
     return "" if value == DEFAULTS[name] else f",{_canonical(name)}:{_canonical(value)}"

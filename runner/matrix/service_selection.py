@@ -1,14 +1,14 @@
-"""What a container's service runs of a matrix, and what it leaves out. Pure.
+"""Selects the cells of a matrix that a container's service runs, and lists those that it leaves out. Pure.
 
-A service has the backend and the device of its image. Entries that set no device are measured on the service's. What is
-left out is listed with its reason: an entry without the service's backend, a device that is not the service's, an
-external command that does not say which backend it is for, and what needs a file that the container does not have
-(`runner.host.mounts`). Cells of other backends are another service's, and are not listed.
+A service has the backend and the device of its image. Entries without a device are measured on the service's device.
+Left out, with the reason, are: an entry without the service's backend, another device, an external command without a
+backend, and cells that need a file which the container does not have (`runner.host.mounts`). Cells of other backends
+belong to other services and are not listed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from keras_matrix.records.backends import BACKENDS, TABLE
@@ -21,12 +21,12 @@ from keras_matrix.runner.matrix.overrides import Overrides, overridden
 from keras_matrix.runner.matrix.reader import Cell, Matrix, expand_entries, makes_cells
 
 Missing = Callable[[Cell], str | None]
-"""Returns the file that a cell needs and the container does not have, as a reason; None where nothing is missing."""
+"""Returns the file that a cell needs and the container lacks, as a reason; None if no file is missing."""
 _Narrowed = tuple[Entry | None, list[str]]
 
 
 def command_backends(entry: Entry) -> tuple[str, ...]:
-    """Return the backends of an external command, whether its cells are compared over them or not."""
+    """Return the backends of an external command, whether or not its cells are compared over them."""
     if "backend" in entry.params:
         return tuple(map(str, entry.params["backend"]))
     return tuple(label for label in entry.backends if label in BACKENDS)
@@ -39,7 +39,7 @@ def service_name(backend: str, device: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a service's image can run; no backends or no device: any."""
+    """The backends and the device of a service's image; empty or None: any."""
 
     backends: tuple[str, ...] = ()
     device: str | None = None
@@ -48,77 +48,71 @@ class Service:
         return " on ".join(filter(None, (" and ".join(self.backends), self.device)))
 
     def runs(self, settings: Settings) -> bool:
-        """Return whether a cell is of its backend and device."""
+        """Return whether a cell has the service's backend and device."""
         return (not self.backends or settings.backend in self.backends) and self.device in (None, settings.device)
 
     def other(self, backends: Iterable[str], device: str | None = None) -> str:
-        """Return the services for these backends, on another device where one is given."""
+        """Return the services for these backends, on another device if one is given."""
         known = [backend for backend in backends if backend in TABLE] or TABLE
         names = [service_name(backend, device or self.device or "cpu") for backend in known]
         return f"run the service {' or '.join(names)}"
 
 
 def chosen(matrix: Matrix, service: Service, wanted: Overrides, missing: Missing) -> tuple[list[Cell], list[LeftOut]]:
-    """Return the cells that a service runs of a matrix, and what it leaves out of those that were asked for.
+    """Return the selected cells of a matrix that a service runs, and those that it leaves out.
 
-    Raises what `runner.matrix.reader.expand` raises, and `UsageError` where nothing is left.
+    Raises what `runner.matrix.reader.expand` raises, and `UsageError` if no cell is left.
     """
-    asked = overridden([_on_device(entry, service) for entry in matrix.entries], replace(wanted, backends=()))
-    kept, reasons = _entries(asked, service)
+    selected = overridden([_on_device(entry, service) for entry in matrix.entries], replace(wanted, backends=()))
+    runnable, reasons = _entries(selected, service)
     merged = bool(wanted.assignments)
-    cells = expand_entries(replace(matrix, entries=tuple(kept)), merged=merged) if kept else []
+    cells = expand_entries(replace(matrix, entries=tuple(runnable)), merged=merged) if runnable else []
     found = [(cell, missing(cell)) for cell in cells]
     reasons += [_Reason(cell.line, cell.settings.workload, text) for cell, text in found if text is not None]
     in_order = sorted(dict.fromkeys(reasons), key=lambda reason: reason.line or 0)
-    left_out = [LeftOut(_place(matrix, one.line), one.workload, one.text) for one in in_order]
+    places = (matrix.name if one.line is None else f"{matrix.name}:{one.line}" for one in in_order)
+    left_out = [LeftOut(place, one.workload, one.text) for place, one in zip(places, in_order, strict=True)]
     here = [cell for cell, text in found if text is None]
     if not here:
-        raise UsageError(_nothing_left(matrix, service, left_out))
+        head = f"{matrix.name}: this service ({service}) cannot run any of the selected cells:"
+        raise UsageError("\n".join([head, *listed(left_out)]))
     return here, left_out
 
 
 @dataclass(frozen=True, slots=True)
 class _Reason:
-    """Why something of the entry at a line is left out."""
+    """Why cells of the entry at a line are left out."""
 
     line: int | None
     workload: str
     text: str
 
 
-def _nothing_left(matrix: Matrix, service: Service, left_out: Sequence[LeftOut]) -> str:
-    head = f"{matrix.name}: this service ({service}) can run none of the cells that were asked for:"
-    return "\n".join([head, *listed(left_out)])
-
-
-def _place(matrix: Matrix, line: int | None) -> str:
-    return matrix.name if line is None else f"{matrix.name}:{line}"
-
-
 def _on_device(entry: Entry, service: Service) -> Entry:
-    """Return the entry on the service's device, where it sets none itself."""
+    """Return the entry on the service's device, unless it sets a device itself."""
     if service.device is None or entry.task is not None or entry.sets_device:
         return entry
     return replace(entry, axes=entry.axes | {"device": (service.device,)})
 
 
 def _entries(entries: Iterable[Entry], service: Service) -> tuple[list[Entry], list[_Reason]]:
-    """Return what the service can run of these entries, and why it cannot run the rest."""
-    kept, left_out = [], []
+    """Return the entries reduced to what the service can run, and why it cannot run the rest."""
+    runnable, left_out = [], []
     for entry in entries:
         found, reasons = _narrowed(entry, service)
         if found is not None and makes_cells(entry) and not makes_cells(found):
-            found, reasons = None, [*reasons, f"exclude leaves out all that this service ({service}) could run"]
+            found, reasons = None, [*reasons, f"exclude leaves out every cell that this service ({service}) could run"]
         if found is not None:
-            kept.append(found)
+            runnable.append(found)
         left_out += [_Reason(entry.line, entry.workload.name, text) for text in reasons]
-    return kept, left_out
+    return runnable, left_out
 
 
 def _narrowed(entry: Entry, service: Service) -> _Narrowed:
-    """Return an entry with the backends and devices of the service alone, and why any of it is left out."""
-    found, reasons = (_of_command if entry.task else _of_backends)(entry, service)
-    for narrow in (_of_device, _of_network):
+    """Return an entry reduced to the backends and devices of the service, and why the rest is left out."""
+    found: Entry | None = entry
+    reasons: list[str] = []
+    for narrow in (_of_backends, _of_device, _of_network):
         if found is not None:
             found, more = narrow(found, service)
             reasons += more
@@ -126,25 +120,18 @@ def _narrowed(entry: Entry, service: Service) -> _Narrowed:
 
 
 def _of_backends(entry: Entry, service: Service) -> _Narrowed:
-    own = tuple(backend for backend in entry.backends if not service.backends or backend in service.backends)
-    if own:
-        return replace(entry, backends=own), []
-    return None, [f"backends: it is for {', '.join(entry.backends)}; {service.other(entry.backends)}"]
-
-
-def _of_command(entry: Entry, service: Service) -> _Narrowed:
     if not service.backends:
         return entry, []
-    named = command_backends(entry)
+    named = command_backends(entry) if entry.task else entry.backends
     own = tuple(one for one in named if one in service.backends)
-    if own and "backend" in entry.params:
+    if own and entry.task and "backend" in entry.params:
         return replace(entry, params=entry.params | {"backend": own}), []
     if own:
         return replace(entry, backends=own), []
     if named:
         return None, [f"backends: it is for {', '.join(named)}; {service.other(named)}"]
     return None, [
-        "backends: the command does not say which backend it is for; set backends: "
+        "backends: the command sets no backend; set backends: "
         f"[{', '.join(service.backends)}] to run it in this service"
     ]
 
@@ -156,22 +143,18 @@ def _of_device(entry: Entry, service: Service) -> _Narrowed:
     others = [str(one) for one in entry.axes["device"] if one != service.device]
     backends = service.backends or entry.backends
     if entry.task is None:
-        reasons = [
-            f"device: {one} is not this service's ({service.device}); {service.other(backends, one)}" for one in others
-        ]
+        texts = (f"device: {one} is not this service's ({service.device}); " for one in others)
     else:
         count = entry.task.task.gpus
         uses = f"the command uses {count or 'no'} GPU{'s'[: count > 1]}"
         advice = "" if count else "set gpus: 1, or "
-        reasons = [
-            f"gpus: {uses}, and this service is for {service.device}; {advice}{service.other(backends, one)}"
-            for one in others
-        ]
+        texts = (f"gpus: {uses}, and this service is for {service.device}; {advice}" for _ in others)
+    reasons = [text + service.other(backends, one) for text, one in zip(texts, others, strict=True)]
     return (replace(entry, axes=entry.axes | {"device": own}) if own else None), reasons
 
 
 def _of_network(entry: Entry, service: Service) -> _Narrowed:
-    """Leave out FC workers on a network of their own, which only those of a CPU can have."""
+    """Leave out FC workers on networks of their own, which only workers on a CPU can have."""
     networks = entry.params.get("network", ()) if entry.workload.name == spec.WORKLOAD else ()
     if service.device in (None, "cpu") or all(one == spec.LOCAL for one in networks):
         return entry, []

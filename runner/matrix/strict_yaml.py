@@ -1,14 +1,14 @@
-"""YAML as plain data, strictly: what is written is what is meant, or it is refused with its line.
+"""Reads YAML strictly, as plain data: ambiguous input is refused with its line.
 
-Promise: for any bytes, `read` returns within a fraction of a second and raises nothing; what is wrong is listed in the
-document's `problems`. Refused are duplicate keys, keys that are no text, anchors, aliases, merge keys, tags, several
-documents, tabs as indentation, control characters, text that is not UTF-8, and files too large or nested too deep.
+Promise: for any bytes, `read` returns within a fraction of a second and does not raise; problems are listed in
+`Document.problems`. It refuses duplicate keys, keys that are not text, anchors, aliases, merge keys, tags, several
+documents, tabs as indentation, control characters, text that is not UTF-8, and files that are too large or too deep.
 
-Values follow the core schema of YAML 1.2, narrowed: `true` and `false` are booleans; decimal integers and floats
-(`1e-3` included) are numbers; nothing, `~` and `null` are null; everything else is text. So `no`, `on`, `012`, `0x10`
-and `16:30` are text, and a rule that wants a number refuses them instead of guessing.
+Values follow a subset of the core schema of YAML 1.2: `true` and `false` are booleans; decimal integers and floats
+(`1e-3` included) are numbers; an empty value, `~` and `null` are null; everything else is text. So `no`, `on`, `012`,
+`0x10` and `16:30` are text, and a rule for a number refuses them.
 
-It does not know what a matrix is.
+The grammar of a matrix is not part of this module.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any, Final
 import yaml
 
 MAX_BYTES = 1 << 20
-MAX_PROBLEMS = 50  # a reader stops there; who made so many made them by one cause
+MAX_PROBLEMS = 50  # a reader stops there: so many problems usually have one cause
 MAX_DEPTH = 20
-MAX_NODES = 20_000  # keeps the worst file below 0.1 s, and a matrix of 20,000 written values is a mistake
+MAX_NODES = 20_000  # limits the slowest file to 0.1 s; a matrix with 20,000 written values is a mistake
 
 Path = tuple[str | int, ...]
 Scalar = bool | int | float | str
@@ -39,7 +39,7 @@ _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
 
 class Refused:
-    """Stands where a value was refused, so that later rules do not complain about it again."""
+    """Replaces a refused value, so that later rules do not report it again."""
 
 
 REFUSED: Final = Refused()
@@ -47,7 +47,7 @@ REFUSED: Final = Refused()
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong: `line` counts from 1; `path` is empty for the file as a whole."""
+    """A problem of a file: `line` counts from 1; `path` is empty if the problem concerns the full file."""
 
     line: int
     path: Path
@@ -56,7 +56,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What was read: plain values, the line of each path, and everything that was refused."""
+    """A document that was read: plain values, the line of each path, and the problems."""
 
     value: object = REFUSED
     lines: dict[Path, int] = field(default_factory=dict)
@@ -64,24 +64,24 @@ class Document:
 
 
 class Stop(Exception):
-    """Nothing after this point is read."""
+    """Ends the reading of a document."""
 
 
 def note(problems: list[Problem], problem: Problem) -> None:
-    """Keep a problem; raises `Stop` when there are enough."""
+    """Add a problem; raises `Stop` at `MAX_PROBLEMS`."""
     problems.append(problem)
     if len(problems) >= MAX_PROBLEMS:
         last = max(found.line for found in problems)
-        problems.append(Problem(last, (), f"stopped after {MAX_PROBLEMS} problems; mend these first"))
+        problems.append(Problem(last, (), f"stopped after {MAX_PROBLEMS} problems; fix these first"))
         raise Stop
 
 
 def read(data: bytes) -> Document:
-    """Read one YAML document. Raises nothing: see `Document.problems`; `value` is `REFUSED` where there is none."""
+    """Read one YAML document. Does not raise: see `Document.problems`; `value` is `REFUSED` without a value."""
     text, problems = _decode(data)
     if problems:
         return Document(problems=problems)
-    reader = _Reader(_events(text, problems), problems)
+    reader = _EventReader(_events(text, problems), problems)
     try:
         value = reader.document()
     except Stop:
@@ -104,18 +104,18 @@ def resolve(text: str) -> Scalar | None:
 
 
 def path_text(path: Path) -> str:
-    """Write a path as people do: `cells[0].batch_size[1]`."""
+    """Return a path in the notation of messages: `cells[0].batch_size[1]`."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
 def printable(text: str) -> str:
-    """Return text a terminal can show: one line, no control character, not endless."""
+    """Return a text that a terminal can show: one line of at most 120 characters, without control characters."""
     safe = text if text.isprintable() else ascii(text)[1:-1]
     return safe if len(safe) <= 120 else safe[:117] + "..."
 
 
 def say(value: object) -> str:
-    """Write a value received into a message: short, printable, text in quotes."""
+    """Return a received value for a message: short, printable, text in quotes."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -127,8 +127,13 @@ def say(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def value_text(value: Scalar) -> str:
+    """Return a value as it is written in a matrix file."""
+    return value if isinstance(value, str) else say(value)
+
+
 def _decode(data: bytes) -> tuple[str, list[Problem]]:
-    """Return the text without its byte order mark, or why it is no text."""
+    """Return the text without its byte order mark, or the problem with it."""
     if len(data) > MAX_BYTES:
         return "", [Problem(1, (), f"a file must be at most {MAX_BYTES} bytes, got more")]
     try:
@@ -138,14 +143,10 @@ def _decode(data: bytes) -> tuple[str, list[Problem]]:
         return "", [Problem(line, (), f"must be UTF-8, got byte 0x{data[error.start]:02x}")]
     if found := _CONTROL.search(text):
         character = f"control characters are not allowed, got U+{ord(found[0]):04X}"
-        return "", [Problem(_line(text, found.start()), (), character)]
+        return "", [Problem(text.count("\n", 0, found.start()) + 1, (), character)]
     if found := _TAB.search(text):
-        return "", [Problem(_line(text, found.start()), (), "indentation must be spaces, got a tab")]
+        return "", [Problem(text.count("\n", 0, found.start()) + 1, (), "indentation must be spaces, got a tab")]
     return text, []
-
-
-def _line(text: str, position: int) -> int:
-    return text.count("\n", 0, position) + 1
 
 
 def _events(text: str, problems: list[Problem]) -> Iterator[Any]:
@@ -162,8 +163,8 @@ def _events(text: str, problems: list[Problem]) -> Iterator[Any]:
         raise Stop from error
 
 
-class _Reader:
-    """Builds plain values from events, noting lines and problems on the way."""
+class _EventReader:
+    """Builds plain values from events, with their lines and problems."""
 
     def __init__(self, events: Iterator[Any], problems: list[Problem]) -> None:
         self.events = events
@@ -185,7 +186,7 @@ class _Reader:
         self.lines.setdefault(path, _at(event))
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            self.stop(_at(event), (), f"must hold at most {MAX_NODES} values, got more")
+            self.stop(_at(event), (), f"must have at most {MAX_NODES} values, got more")
         if isinstance(event, yaml.AliasEvent):
             self.refuse(event, path, f"aliases are not allowed, got *{event.anchor}")
             return REFUSED
@@ -217,7 +218,7 @@ class _Reader:
                 self.node(next(self.events), (*path, "?"))
             elif key in items:
                 first = self.lines[*path, key]
-                self.refuse(event, (*path, key), f"keys must not repeat, first seen on line {first}")
+                self.refuse(event, (*path, key), f"keys must not repeat, first used on line {first}")
                 self.node(next(self.events), (*path, key))
             else:
                 self.lines[*path, key] = _at(event)

@@ -1,4 +1,4 @@
-"""What `trace:` of a matrix file, and the flags of `runner trace`, may ask for. Pure."""
+"""The rules of `trace:` in a matrix file and of the flags of `runner trace`. Pure."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ KEY = "trace"
 EPOCHS, STEPS = "epochs", "steps"
 EPOCH = Rule("int", 1, MAX_EPOCH, meaning="an epoch to trace; 1 is the first after the measured ones")
 STEP_COUNT = Rule("int", 1, MAX_STEPS, default=Trace().steps, meaning="steps of a traced epoch")
-MEANING = "record a trace of the first process, in epochs after those that are measured"
+MEANING = "record a trace of the first process, in epochs after the measured ones"
 
 
-def fault(asked: Trace) -> str | None:
-    """Return what is wrong with what is asked for, or None."""
-    for epoch in asked.epochs:
-        if told := EPOCH.fault(epoch):
-            return f"{EPOCHS}: {told}{_advice(epoch)}"
-    if len(set(asked.epochs)) < len(asked.epochs):
-        return f"{EPOCHS}: must not repeat, got {' '.join(map(str, asked.epochs))}"
-    told = STEP_COUNT.fault(asked.steps)
-    return f"{STEPS}: {told}" if told else None
+def request_problem(request: Trace) -> str | None:
+    """Return what is wrong with a trace request, or None."""
+    for epoch in request.epochs:
+        if found := EPOCH.problem(epoch):
+            return f"{EPOCHS}: {found}{_advice(epoch)}"
+    if len(set(request.epochs)) < len(request.epochs):
+        return f"{EPOCHS}: must not repeat, got {' '.join(map(str, request.epochs))}"
+    found = STEP_COUNT.problem(request.steps)
+    return f"{STEPS}: {found}" if found else None
 
 
 def read_trace(reader: ValueReader, path: Path, value: object) -> Trace | None:
-    """Return what an entry asks to be traced; None, and its problems told, where it is nothing that can be."""
+    """Return the trace that an entry requests; None, with the problems noted in the reader, if it is invalid."""
     before = len(reader.problems)
     known = reader.mapping(path, value, (EPOCHS, STEPS))
-    asked = Trace()
-    epochs = _epochs(reader, (*path, EPOCHS), known[EPOCHS]) if EPOCHS in known else asked.epochs
-    steps: Any = reader.scalar((*path, STEPS), STEP_COUNT, known[STEPS]) if STEPS in known else asked.steps
+    usual = Trace()
+    epochs = _epochs(reader, (*path, EPOCHS), known[EPOCHS]) if EPOCHS in known else usual.epochs
+    steps: Any = reader.scalar((*path, STEPS), STEP_COUNT, known[STEPS]) if STEPS in known else usual.steps
     if value is REFUSED or len(reader.problems) > before:
         return None
     return Trace(epochs, steps)
@@ -47,8 +47,8 @@ def _epochs(reader: ValueReader, path: Path, value: object) -> list[int]:
     for index, item in reader.items(path, value):
         if item is REFUSED:
             continue
-        if told := EPOCH.fault(item):
-            reader.refuse((*path, index), f"{told}{_advice(item)}")
+        if problem := EPOCH.problem(item):
+            reader.refuse((*path, index), f"{problem}{_advice(item)}")
         elif item in found:
             reader.refuse((*path, index), f"must not repeat, got {item} twice")
         elif isinstance(item, int):
@@ -57,9 +57,9 @@ def _epochs(reader: ValueReader, path: Path, value: object) -> list[int]:
 
 
 def _advice(epoch: object) -> str:
-    """Return what an epoch before the first means."""
+    """Return an explanation of epochs for a number below 1."""
     if isinstance(epoch, int) and epoch < 1:
-        return "; epochs are counted from the first after the measured ones, which no trace may touch"
+        return "; number 1 is the first epoch after the measured ones, which are never traced"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Reads mappings, lists, axes and scalars by the grammar's rules, and collects every problem with its line."""
+"""Reads mappings, lists, axes and scalars by the rules of the grammar, and collects every problem with its line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keras_matrix.runner.matrix.strict_yaml import REFUSED, Document, Path, Prob
 
 
 class ValueReader:
-    """Reads values of one document; `defaults` are those that the document sets for all entries."""
+    """Reads the values of a document; `defaults` are the document's own defaults for all entries."""
 
     def __init__(self, document: Document) -> None:
         self.lines = document.lines
@@ -20,7 +20,7 @@ class ValueReader:
         self.defaults: dict[str, Scalar] = {}
 
     def line(self, path: Path) -> int:
-        """Return the line of a path, or of the nearest thing around it."""
+        """Return the line of a path, or of its nearest ancestor that has one."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
@@ -34,7 +34,7 @@ class ValueReader:
     def mapping(
         self, path: Path, value: object, allowed: Iterable[str] | None, advise: Callable[[str], str] | None = None
     ) -> dict[str, Any]:
-        """Return the known keys of a mapping; unknown ones, and what is no mapping, are refused."""
+        """Return the known keys of a mapping; refuse unknown keys and values that are not a mapping."""
         if not isinstance(value, dict):
             if value is not REFUSED:
                 self.refuse(path, f"must be a mapping, got {say(value)}")
@@ -48,7 +48,7 @@ class ValueReader:
         return {key: item for key, item in value.items() if key in names}
 
     def items(self, path: Path, value: object) -> list[tuple[int, object]]:
-        """Return the numbered items of a list that must not be empty."""
+        """Return the numbered items of a list; refuse an empty one."""
         if isinstance(value, list) and value:
             return list(enumerate(value))
         if value is not REFUSED:
@@ -56,7 +56,7 @@ class ValueReader:
         return []
 
     def names(self, path: Path, value: object, allowed: tuple[str, ...] = BACKENDS) -> tuple[str, ...]:
-        """Return a list of backends; a single name is no list."""
+        """Return a list of backends; refuse a single name."""
         found: list[str] = []
         for index, item in self.items(path, value):
             if item is REFUSED:
@@ -71,7 +71,7 @@ class ValueReader:
         return tuple(found)
 
     def axes(self, path: Path, known: Mapping[str, Any], rules: Mapping[str, Rule]) -> Axes:
-        """Return the axes among the known keys; a single value is an axis of one."""
+        """Return the axes among the known keys; a single value is an axis with one value."""
         found = {key: self.axis((*path, key), rules[key], item) for key, item in known.items() if key in rules}
         return {key: values for key, values in found.items() if values}
 
@@ -79,22 +79,27 @@ class ValueReader:
         if not isinstance(value, list):
             checked = self.scalar(path, rule, value)
             return () if checked is None else (checked,)
-        seen: dict[str, Scalar] = {}
+        values: dict[str, Scalar] = {}
         for index, item in self.items(path, value):
             checked = self.scalar((*path, index), rule, item)
-            if repr(checked) in seen:
+            if repr(checked) in values:
                 self.refuse((*path, index), f"must not repeat, got {say(item)} twice")
             elif checked is not None:
-                seen[repr(checked)] = checked
-        return tuple(seen.values())
+                values[repr(checked)] = checked
+        return tuple(values.values())
+
+    def scalars(self, path: Path, known: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, Scalar]:
+        """Return the valid values among the known keys."""
+        found = {key: self.scalar((*path, key), rules[key], known[key]) for key in rules if key in known}
+        return {key: value for key, value in found.items() if value is not None}
 
     def scalar(self, path: Path, rule: Rule, value: object) -> Scalar | None:
-        """Return a value in its one spelling, or None when it was refused."""
+        """Return a value in its normal form, or None if it was refused."""
         if value is REFUSED:
             return None
-        if fault := rule.fault(value):
+        if problem := rule.problem(value):
             words = [choice for choice in rule.choices if isinstance(choice, str)]
-            self.refuse(path, fault + (near(value, words) if isinstance(value, str) else ""))
+            self.refuse(path, problem + (near(value, words) if isinstance(value, str) else ""))
             return None
         assert isinstance(value, (bool, int, float, str))
         return rule.normal(value)

@@ -1,1 +1,1 @@
-"""Runs what was planned: one process per repeat, one record per attempt."""
+"""Runs the planned repeats: one process per repeat, one record per attempt."""

@@ -1,11 +1,11 @@
-"""Whether a GPU was lost while a cell used it, or another process used it exclusively: pure.
+"""Decides whether a GPU was lost while a cell used it, or used exclusively by another process. Pure.
 
-NVML's word counts in any case. What a cell prints counts only once the cell has failed, and only to tell a broken GPU
-(which another try may not meet) from an error of the cell: it never makes a failure a success.
+A report by NVML always counts. The output of a cell counts only after the cell has failed, and only to distinguish a
+broken GPU (a further attempt may succeed) from an error of the cell: it never turns a failure into a success.
 The texts are those of CUDA (cudaErrorECCUncorrectable, cudaErrorDevicesUnavailable; driver_types.h, cuda.h) and of
 NVIDIA's kernel module, whose errors are called Xid. "Unspecified launch failure" (cudaErrorLaunchFailure) is not among
 them: "common causes include dereferencing an invalid device pointer and accessing out of bounds shared memory", which
-are faults of a kernel. cudaErrorDevicesUnavailable is what CUDA returns "due to use of cudaComputeModeProhibited,
+are errors in a kernel. cudaErrorDevicesUnavailable is what CUDA returns "due to use of cudaComputeModeProhibited,
 cudaComputeModeExclusiveProcess, or when long running CUDA kernels have filled up the GPU".
 """
 
@@ -29,7 +29,7 @@ BUSY = re.compile(
 
 
 def lost_gpu(job: Job, outcome: Outcome, result: CellResult | None = None) -> str | None:
-    """Return how a GPU of this attempt was lost and what to do, None where nothing says so."""
+    """Return how a GPU of this attempt was lost and what to do, or None."""
     if job.settings.device != "gpu":
         return None
     if reported := reported_lost(outcome):
@@ -39,18 +39,18 @@ def lost_gpu(job: Job, outcome: Outcome, result: CellResult | None = None) -> st
 
 
 def busy_gpu(job: Job, outcome: Outcome, result: CellResult | None = None) -> str | None:
-    """Return that another process had the GPU exclusively and what to do, None where nothing says so."""
+    """Return that another process used the GPU exclusively and what to do, or None."""
     found = _printed(BUSY, outcome, result) if job.settings.device == "gpu" else None
     if found is None:
         return None
     return (
-        f'GPU busy: another process holds it exclusively (the output says "{found}"); stop it, or end the exclusive '
+        f'GPU busy: another process uses it exclusively (the output says "{found}"); stop it, or end the exclusive '
         "mode: nvidia-smi -c DEFAULT"
     )
 
 
 def _printed(pattern: re.Pattern[str], outcome: Outcome, result: CellResult | None) -> str | None:
-    """Return what of a failed cell's message or output fits; None if nothing does or the cell did not fail."""
+    """Return the match in the message or output of a failed cell, or None."""
     raised = result is not None and result.exception is not None
     if outcome.exit_code == 0 and not raised:
         return None
@@ -60,5 +60,5 @@ def _printed(pattern: re.Pattern[str], outcome: Outcome, result: CellResult | No
 
 
 def reported_lost(outcome: Outcome) -> str | None:
-    """Return what NVML reported of a lost GPU and what to do, None if it reported none."""
+    """Return NVML's report of a lost GPU and what to do, or None."""
     return f"GPU lost: NVML says {outcome.gpu_lost}; {ADVICE}" if outcome.gpu_lost is not None else None

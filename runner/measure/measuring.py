@@ -1,7 +1,7 @@
-"""From a request to a measured session: begun anew or continued, behind the preflight, shown while it goes on.
+"""Measures a session: begins or continues it, checks it with the preflight, and reports its progress.
 
-The way of a measuring command: its request and its cells make a `SessionRequest` (`session_request`), which
-`measure_session` measures. What people see of it meanwhile is the `Display`'s.
+A measuring command builds a `SessionRequest` from its request and cells (`session_request`) and measures it with
+`measure_session`. A `Display` shows the progress.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, Observer, measure, utc_now
 from keras_matrix.runner.plan.adaptive import Adaptive, Goal
 from keras_matrix.runner.plan.estimates import estimates
-from keras_matrix.runner.plan.plan import Step
-from keras_matrix.runner.plan.session import ArmAsked, Session, SessionRequest, begin, resume, writing
+from keras_matrix.runner.plan.plan import PlannedRepeat
+from keras_matrix.runner.plan.session import ArmRequest, Session, SessionRequest, begin, resume, writing
 from keras_matrix.runner.plan.stopping import stopping
 from keras_matrix.runner.request import RunRequest
 
@@ -37,42 +37,42 @@ if TYPE_CHECKING:
     from keras_matrix.runner.checks.preflight.cells import Preflight
     from keras_matrix.runner.plan.largest_batch import Try
 
-# Of a run's folder: the log folder that the latest start with one wrote into.
+# File of a run's folder: the log folder of the latest start that had one.
 LOG_DIR_NAME = "log_dir.json"
 
 
 class Display(Protocol):
-    """Shows what a measuring command does while it does it."""
+    """Shows the progress of a measuring command."""
 
     def say(self, text: str) -> None:
-        """Show a text about the session as a whole."""
+        """Show a text about the full session."""
 
     def problems(self, lines: Iterable[str]) -> None:
-        """Show what the preflight found, each line once in a command."""
+        """Show the problems that the preflight found, each line once per command."""
 
     def tried(self, cell: Cell, found: Try) -> None:
-        """Show whether a batch size fitted."""
+        """Show whether a batch size fits."""
 
     def progress(
-        self, steps: Sequence[Step], pending: Sequence[Step], estimates_s: Mapping[str, float]
+        self, repeats: Sequence[PlannedRepeat], pending: Sequence[PlannedRepeat], estimates_s: Mapping[str, float]
     ) -> AbstractContextManager[Observer]:
-        """Show the attempts of a session; `steps` are all of it, `estimates_s` is by cell_id."""
+        """Show the attempts of a session; `repeats` contains all of them, `estimates_s` is by cell_id."""
 
     def of_a_try(self) -> Display:
-        """Return what a try of a batch size is shown with: problems alone."""
+        """Return the display for a try of a batch size, which shows problems only."""
 
 
 def session_request(
     request: RunRequest,
     cells: Sequence[Cell],
     about: Mapping[str, Any],
-    arms: Mapping[str, ArmAsked] | None = None,
+    arms: Mapping[str, ArmRequest] | None = None,
     *,
     to_decide: bool = False,
 ) -> SessionRequest:
-    """Return what a session is to measure; `to_decide` if a gate decides when it is enough.
+    """Return the request for a session; with `to_decide`, a gate decides when to stop.
 
-    `about` says where the cells come from, for `run.json`; without `arms` there is one, of this Python or these images.
+    `about` describes the origin of the cells for `run.json`. By default the only arm is this Python or these images.
     """
     return SessionRequest(
         cells,
@@ -85,39 +85,36 @@ def session_request(
 
 
 def about_matrix(path: Path, not_run: Sequence[LeftOut] = ()) -> dict[str, Any]:
-    """Return what `run.json` keeps of a matrix file, with what a service leaves out of it."""
-    return {
-        "matrix_path": str(path),
-        "matrix_text": path.read_text(encoding="utf-8"),
-        left_out.KEY: to_json(not_run),
-    }
+    """Return the values of a matrix file for `run.json`, with the cells that a service leaves out."""
+    text = path.read_text(encoding="utf-8")
+    return {"matrix_path": str(path), "matrix_text": text, left_out.KEY: to_json(not_run)}
 
 
-def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None) -> ArmAsked:
-    """Return an arm of the software that the executor's cells find."""
-    return ArmAsked(None, fault, request.executors.software(cells))
+def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None) -> ArmRequest:
+    """Return the request for an arm with the software that the executor's cells use."""
+    return ArmRequest(None, fault, request.executors.software(cells))
 
 
-def measure_session(request: RunRequest, asked: SessionRequest, goal: Goal, display: Display) -> Session:
-    """Measure what is asked for, continuing where an earlier start ended, and return the session."""
+def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, display: Display) -> Session:
+    """Measure a session, continuing an unfinished earlier one if there is one, and return it."""
     if request.executors.contract.local_machine:
-        pinning.check(cell.settings for cell in asked.cells)
-    if lines := left_out.lines(left_out.read(asked.about)):
+        pinning.check(cell.settings for cell in wanted.cells)
+    if lines := left_out.lines(left_out.read(wanted.about)):
         display.say("\n".join(lines))
     with writing(request.results) as results:
         log_dir = _made(request.log_dir)
         request.executors.end_leftovers(request.results)
         here = machine.detect()
-        session = _session(request, results, asked, here, display)
+        session = _session(request, results, wanted, here, display)
         if log_dir is not None:
             for run in session.runs.values():
                 run.keep(LOG_DIR_NAME, {"log_dir": str(log_dir)})
         preflight = _preflight(request, session, display)
-        adaptive = Adaptive(session, asked.cells, goal)
-        expected_s = estimates(request.results, asked.cells).within_limit_s
-        with display.progress(session.steps, session.pending, expected_s) as observer:
+        adaptive = Adaptive(session, wanted.cells, goal)
+        expected_s = estimates(request.results, wanted.cells).within_limit_s
+        with display.progress(session.repeats, session.pending, expected_s) as observer:
             context = MeasurementContext(
-                arms={name: _arm(request, session.runs[name], arm, preflight) for name, arm in asked.arms.items()},
+                arms={name: _arm(request, session.runs[name], arm, preflight) for name, arm in wanted.arms.items()},
                 observer=observer,
                 machine=here,
                 import_roots=[str(root) for root in import_roots(request.choice.matrix.resolve().parent)],
@@ -129,20 +126,17 @@ def measure_session(request: RunRequest, asked: SessionRequest, goal: Goal, disp
         return session
 
 
-def _session(request: RunRequest, results: Results, asked: SessionRequest, here: Machine, display: Display) -> Session:
+def _session(request: RunRequest, results: Results, wanted: SessionRequest, here: Machine, display: Display) -> Session:
     """Return the session that the request continues, or a new one."""
-    found = None if request.new else resume(results, asked, here)
+    found = None if request.new else resume(results, wanted, here)
     if found is None:
-        return begin(results, asked, here, utc_now())
+        return begin(results, wanted, here, utc_now())
     display.say(f"continuing {', '.join(str(run.folder) for run in found.runs.values())}")
     return found
 
 
 def _made(log_dir: Path | None) -> Path | None:
-    """Make the folder in which TensorBoard finds what it shows.
-
-    Raises `UsageError` for a folder that cannot be made; a full disk costs no measurement, and is reported later.
-    """
+    """Make TensorBoard's folder. Raises `UsageError` if that fails, except on a full disk, which is reported later."""
     try:
         if log_dir is not None:
             log_dir.mkdir(parents=True, exist_ok=True)
@@ -153,11 +147,11 @@ def _made(log_dir: Path | None) -> Path | None:
 
 
 def _preflight(request: RunRequest, session: Session, display: Display) -> Preflight | None:
-    """Return the preflight of what is pending, its problems shown; None if no cell needs one.
+    """Return the preflight of the pending repeats and show its problems; None if no cell needs one.
 
-    This machine is not examined for cells of another one, for which a test's executor stands, too.
+    This machine is not examined for cells that run on another one or in the executor of a test.
     """
-    cells = [(step.cell.settings, step.cell.task) for step in session.pending]
+    cells = [(planned.cell.settings, planned.cell.task) for planned in session.pending]
     if all(settings.device == "cpu" for settings, _ in cells):
         return None
     found, contract = request.seams.preflight, request.executors.contract
@@ -169,24 +163,17 @@ def _preflight(request: RunRequest, session: Session, display: Display) -> Prefl
     return found
 
 
-def _arm(request: RunRequest, run: Run, asked: ArmAsked, preflight: Preflight | None) -> Arm:
-    """Return an arm that starts no cell which the preflight refuses; another Python's builds are not judged."""
-    own = request.executors
-    executor, contract = (
-        (request.seams.executor, Contract())
-        if request.seams.executor
-        else (own.executor(run, asked.python), own.contract)
-    )
+def _arm(request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | None) -> Arm:
+    """Return an arm behind the preflight, which does not judge the builds of another Python."""
+    own, stand_in = request.executors, request.seams.executor
+    executor, contract = (stand_in, Contract()) if stand_in else (own.executor(run, arm.python), own.contract)
     if preflight is not None:
-        from keras_matrix.runner.checks.preflight.executor import CheckedExecutor
-
-        known = preflight if asked.python is None else replace(preflight, versions={})
-        executor = CheckedExecutor(executor, known)
-    return Arm(run, executor, asked.fault, contract)
+        preflight = preflight if arm.python is None else replace(preflight, versions={})
+    return Arm(run, executor, arm.fault, contract, preflight)
 
 
 def _dataset_dir(request: RunRequest) -> str | None:
-    """Return where a cell finds data sets; None for the usual place of a machine with other files than this one."""
+    """Return the folder of the data sets; None for the default one on a machine with other files than this one."""
     if not request.executors.contract.local_files:
         return str(request.datasets) if request.datasets else None
     home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))

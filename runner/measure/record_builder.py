@@ -1,4 +1,4 @@
-"""From the end of a process to its record: what it left is read as if it were hostile, judged, and put together."""
+"""Builds the record of a process that ended: reads its files as untrusted input, judges them, and fills the record."""
 
 from __future__ import annotations
 
@@ -8,29 +8,19 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from keras_matrix.records import schema
 from keras_matrix.records.instruments.usage import Usage, usage_series_name
-from keras_matrix.records.schema import (
-    SCHEMA_VERSION,
-    CellResult,
-    Evidence,
-    Harness,
-    Learning,
-    Machine,
-    Memory,
-    Record,
-    Status,
-    Times,
-)
+from keras_matrix.records.schema import CellResult, Evidence, Learning, Machine, Memory, Record, Status, Times
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.measure.judge import ResultRefused, Verdict, accept, judge
+from keras_matrix.runner.measure.judge import ResultRefused, StatusVerdict, accept, judge
 from keras_matrix.runner.tasks.verdict import judge_task
 
 OUTPUT_TAIL_CHARACTERS = 8000
 
 
 def record_of(run_id: str, machine: Machine, job: Job, ended: tuple[Outcome, datetime]) -> Record:
-    """Return the record of an attempt: what its process left, judged."""
+    """Return the record of an attempt from the files of its process."""
     outcome, started_at = ended
     result, problem = (None, None) if job.task else read_result(job)
     verdict = judge_task(outcome) if job.task else judge(job, outcome, result, problem)
@@ -40,14 +30,14 @@ def record_of(run_id: str, machine: Machine, job: Job, ended: tuple[Outcome, dat
 def build_record(
     job: Job,
     outcome: Outcome,
-    judged: tuple[CellResult | None, str | None, Verdict],
+    judged: tuple[CellResult | None, str | None, StatusVerdict],
     context: tuple[str, Machine, datetime],
 ) -> Record:
-    """Put one attempt's evidence, result and verdict together. Pure."""
+    """Return the record of an attempt from its evidence, result and verdict. Pure."""
     (result, problem, verdict), (run_id, machine, started_at) = judged, context
     peaks = (result.memory.peak_host_memory_bytes if result else None, outcome.peak_tree_memory_bytes)
     return Record(
-        schema_version=SCHEMA_VERSION,
+        schema_version=schema.SCHEMA_VERSION,
         run_id=run_id,
         cell_id=job.cell_id,
         repeat=job.repeat,
@@ -69,7 +59,7 @@ def build_record(
         machine=outcome.machine or machine,
         surroundings=outcome.surroundings,
         evidence=_evidence(outcome, result, problem, verdict),
-        harness=Harness(outcome.wall_time_s, outcome.start_time_s, outcome.parent_cpu_time_s),
+        harness=schema.Harness(outcome.wall_time_s, outcome.start_time_s, outcome.parent_cpu_time_s),
         parallel=result.parallel if result else None,
         container=outcome.container,
         task=outcome.task.run if outcome.task else None,
@@ -80,18 +70,18 @@ def build_record(
 
 
 def _usage(job: Job, outcome: Outcome, times: Times) -> Usage | None:
-    """Return what was used, with where its course is kept, and the samples that a joule was enough for."""
+    """Return the resource usage, with the file of its time series and the samples per joule."""
     found = outcome.usage
     if found is None:
         return None
-    course = usage_series_name((job.cell_id, job.repeat, job.attempt)) if outcome.course else None
+    file = usage_series_name((job.cell_id, job.repeat, job.attempt)) if outcome.course else None
     samples_per_j = None
     if found.device_energy_j and times.samples_per_s is not None:
         samples_per_j = times.samples_per_s * sum(times.epoch_times_s) / found.device_energy_j
-    return replace(found, course=course, samples_per_j=samples_per_j)
+    return replace(found, course=file, samples_per_j=samples_per_j)
 
 
-def _evidence(outcome: Outcome, result: CellResult | None, problem: str | None, verdict: Verdict) -> Evidence:
+def _evidence(outcome: Outcome, result: CellResult | None, problem: str | None, verdict: StatusVerdict) -> Evidence:
     return Evidence(
         exit_code=outcome.exit_code,
         signal=outcome.signal,
@@ -104,7 +94,7 @@ def _evidence(outcome: Outcome, result: CellResult | None, problem: str | None, 
 
 
 def read_result(job: Job) -> tuple[CellResult | None, str | None]:
-    """Return the result a process left, or why it counts for nothing."""
+    """Return the result that a process wrote, or why it is refused."""
     try:
         return accept(read_bounded(job.result_path, RESULT_LIMIT_BYTES), job), None
     except ResultRefused as refused:
@@ -112,7 +102,7 @@ def read_result(job: Job) -> tuple[CellResult | None, str | None]:
 
 
 def read_bounded(path: Path, limit_bytes: int) -> bytes | None:
-    """Read what the cell left, were it hostile: no link is followed, no pipe waited on, no giant swallowed."""
+    """Read a file of a cell as untrusted input: follow no link, wait for no pipe, read at most the limit."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:

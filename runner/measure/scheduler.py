@@ -1,9 +1,9 @@
-"""Measuring what was planned: each repeat in its own process, each attempt one record.
+"""Runs the planned repeats: each repeat in its own process, each attempt as one record.
 
-The records of a comparison's block are published together, once all of its processes have ended: whether the machine
-was disturbed is asked of the whole block.
+The records of a comparison's block are published together, after all of its processes have ended, since disturbance of
+the machine is judged for the full block.
 
-Knows the seams (`Executor`, the store, an observer) and the pure parts (plan, judge); nothing of terminals or flags.
+It uses the seams (`Executor`, the store, an observer) and the pure parts (plan, judge), not the terminal or flags.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import secrets
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.schema import MEASURED, Machine, Record, Status
@@ -30,35 +30,38 @@ from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.host.surroundings.block import judged_together
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.record_builder import record_of
-from keras_matrix.runner.plan.plan import Step, calibration_group
+from keras_matrix.runner.plan.plan import PlannedRepeat, calibration_group
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.checks.preflight.cells import Preflight
 
 TARGET_EPOCH_S = 0.5
-# A calibration reads a little fast or slow; without a margin half of all epochs would fall short of the target.
+# Calibrated step times scatter; without a margin half of all epochs would be shorter than the target.
 TARGET_MARGIN = 1.1
 INFRA_ATTEMPTS = 3
 MOST_REPLACEMENTS = 1
-# Of a session's blocks: where more are disturbed, that is what the machine is like, and each would only cost twice.
+# Share of a session's blocks: a machine that disturbs more of them always does, and repeating only doubles the cost.
 REPLACED_SHARE, SURELY_REPLACED = 0.25, 2
-# What a process may come to need beyond its own size so far, before another is started beside it.
+# Free memory that is required before a further process is started, relative to the largest process so far.
 ROOM_FACTOR = 2
-# Every process of a cell does the same: one of them is traced.
+# All processes of a cell do the same work; one of them is traced.
 TRACED_REPEAT = 0
 
 
 class Observer(Protocol):
-    """Is told what happens, as it happens."""
+    """Receives the events of a measurement."""
 
     def calibrating(self, cell: Cell) -> None:
-        """The steps per epoch of this cell's work are being found."""
+        """The calibration of this cell's steps per epoch has begun."""
 
-    def begun(self, step: Step) -> None:
-        """A repeat begins."""
+    def begun(self, planned: PlannedRepeat) -> None:
+        """A repeat has begun."""
 
-    def taking_turns(self, steps: Sequence[Step]) -> None:
-        """These repeats have warmed up, and their kept epochs begin, in turn."""
+    def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
+        """These repeats have warmed up, and their measured epochs begin, interleaved."""
 
-    def ended(self, step: Step, record: Record) -> None:
-        """An attempt has ended and is published."""
+    def ended(self, planned: PlannedRepeat, record: Record) -> None:
+        """An attempt has ended, and its record is published."""
 
 
 def utc_now() -> datetime:
@@ -68,20 +71,21 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Where the records of an arm go and what runs its cells, under which contract; `fault` is planted in workloads."""
+    """The run that stores an arm's records and the executor of its cells; `fault` is injected into workloads.
+
+    `preflight` refuses cells before they start and adds warnings to the others.
+    """
 
     run: Run
     executor: Executor
     fault: str | None = None
     contract: Contract = Contract()
+    preflight: Preflight | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementContext:
-    """What measuring needs: the arms by name, who watches, what this machine is and has free.
-
-    `log_dir` is where TensorBoard shall find what it shows, None for nowhere.
-    """
+    """The arms by name, the observer, and this machine. `log_dir` is the folder for TensorBoard, None for no files."""
 
     arms: Mapping[str, Arm]
     observer: Observer
@@ -92,50 +96,58 @@ class MeasurementContext:
     now: Callable[[], datetime] = utc_now
 
 
-def measure(context: MeasurementContext, steps: Iterable[Step], more: Callable[[], list[Step]] = list) -> None:
-    """Measure `steps` in their order and publish a record of every attempt; then what `more` asks for, until nothing.
+def measure(
+    context: MeasurementContext, repeats: Iterable[PlannedRepeat], more: Callable[[], list[PlannedRepeat]] = list
+) -> None:
+    """Measure `repeats` in their order and publish a record of every attempt; then the blocks that `more` returns.
 
-    Each answer of `more` is one block. Raises `Interrupted` as it comes, with nothing left running, and `StoreFailure`
-    when a record cannot be kept.
+    Raises `Interrupted` on a signal, with no process left running, and `StoreFailure` if a record cannot be stored.
     """
-    campaign = _Campaign(context)
+    scheduler = _Scheduler(context)
     try:
-        for _, steps_of_block in itertools.groupby(steps, key=lambda step: step.repeat):
-            campaign.block(list(steps_of_block))
+        for _, block in itertools.groupby(repeats, key=lambda planned: planned.repeat):
+            scheduler.block(list(block))
         while further := more():
-            campaign.block(further)
-        for arm in context.arms.values():
-            shutil.rmtree(arm.run.folder / CUDA_CACHE, ignore_errors=True)  # gigabytes, on a GPU newer than the build
+            scheduler.block(further)
+        for arm in context.arms.values():  # gigabytes if the GPU is newer than the build
+            shutil.rmtree(arm.run.folder / CUDA_CACHE, ignore_errors=True)
     finally:
         for arm in context.arms.values():
             arm.executor.close()
 
 
 def steps_for(step_times_s: Iterable[float]) -> int:
-    """Return the smallest number of steps whose epoch lasts `TARGET_EPOCH_S` on every backend; 1 for none. Pure."""
+    """Return the smallest number of steps whose epoch lasts `TARGET_EPOCH_S` on every backend, at least 1. Pure."""
     return max((math.ceil(TARGET_MARGIN * TARGET_EPOCH_S / seconds) for seconds in step_times_s), default=1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A process that was started for a step, and the job it was given."""
+    """A process that was started for a planned repeat, with its job and the warnings of the preflight."""
 
-    step: Step
+    arm: Arm
+    planned: PlannedRepeat
     job: Job
     running: Running
     started_at: datetime
+    warnings: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """What distinguishes the cell from the others of its block."""
-        return f"{self.step.arm} {self.step.cell.settings.backend}:{self.step.cell.settings.workload}".strip()
+        """The text that distinguishes the cell from the others of its block."""
+        return f"{self.planned.arm} {self.planned.cell.settings.backend}:{self.planned.cell.settings.workload}".strip()
+
+    def finish(self) -> _Ended:
+        """Wait for the end of the process, and return its outcome."""
+        outcome = self.running.finish()
+        return self, replace(outcome, warnings=(*self.warnings, *outcome.warnings))
 
 
-_Ended = tuple[_Trial, Outcome]
+_Ended: TypeAlias = tuple[_Trial, Outcome]
 
 
-class _Campaign:
-    """One start of the runner over its steps."""
+class _Scheduler:
+    """Runs the repeats of one start of the runner."""
 
     def __init__(self, context: MeasurementContext) -> None:
         self._context = context
@@ -148,235 +160,216 @@ class _Campaign:
         self._replaced = 0
         self._started: list[_Trial] = []
 
-    def block(self, steps: Sequence[Step]) -> None:
-        """Measure one block, comparison after comparison."""
+    def block(self, repeats: Sequence[PlannedRepeat]) -> None:
+        """Measure a block, one comparison after the other."""
         for name, arm in self._context.arms.items():
-            # An external command brings its own program: no server is to be started for it, no backend to be missed.
-            arm.executor.begin_block([s.cell.settings for s in steps if s.arm == name and s.cell.task is None])
+            # An external command has its own program: it needs no server and no backend.
+            arm.executor.begin_block([s.cell.settings for s in repeats if s.arm == name and s.cell.task is None])
         for arm in self._context.arms.values():
             arm.executor.await_block()
-        for _, group in itertools.groupby(steps, key=lambda step: calibration_group(step.cell.settings)):
+        for _, group in itertools.groupby(repeats, key=lambda planned: calibration_group(planned.cell.settings)):
             comparison = list(group)
             self._compared += 1
             self.compare(comparison)
             self._replace_disturbed(comparison)
 
-    def _replace_disturbed(self, steps: Sequence[Step]) -> None:
-        """Measure a comparison's block again, whole, where the machine was disturbed from outside; a few times at most.
-
-        The disturbed attempts stay in the store; of each repeat the latest attempt counts.
-        """
+    def _replace_disturbed(self, repeats: Sequence[PlannedRepeat]) -> None:
+        """Repeat a disturbed comparison's block, a few times at most; all attempts are stored, the latest count."""
         for _ in range(MOST_REPLACEMENTS):
             spent = self._replaced >= max(SURELY_REPLACED, REPLACED_SHARE * self._compared)
-            if spent or not any(step.key in self._disturbed for step in steps):
+            if spent or not any(planned.key in self._disturbed for planned in repeats):
                 return
             self._replaced += 1
-            self._disturbed -= {step.key for step in steps}
-            for step in steps:
-                self._tried[step.key] = 0
-            self.compare(steps)
+            self._disturbed -= {planned.key for planned in repeats}
+            for planned in repeats:
+                self._tried[planned.key] = 0
+            self.compare(repeats)
 
-    def compare(self, steps: Sequence[Step]) -> None:
-        """Measure one repeat of cells that differ in their backend or arm only: side by side, epoch by epoch in turn.
-
-        What the infrastructure spoiled is tried again, alone.
-        """
+    def compare(self, repeats: Sequence[PlannedRepeat]) -> None:
+        """Measure a repeat of a comparison, interleaved; retry repeats that the infrastructure failed by themselves."""
         self._started = []
-        calibrated = self._calibrate(steps) if self._needs_calibration(steps[0]) else {}
+        settings = repeats[0].cell.settings
+        automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
+        calibrated = self._calibrate(repeats) if automatic and self._calibration(repeats[0]) is None else {}
         ended: list[_Ended] = []
         warm: list[_Trial] = []
-        for step in steps:
-            if step.key in calibrated and calibrated[step.key] is None:
+        for planned in repeats:
+            if planned.key in calibrated and calibrated[planned.key] is None:
                 continue
-            if warm and not self._has_room(warm, step.cell):
-                ended += self._take_turns(warm)
+            if warm and not self._has_room(warm, planned.cell):
+                ended += self._interleave(warm)
                 warm = []
-            trial = calibrated.get(step.key) or self._begin(step)
+            trial = calibrated.get(planned.key) or self._begin(planned)
             if trial is not None:
                 trial.running.turn()
                 warm.append(trial)
-        done = self._publish_all([*ended, *self._take_turns(warm)])
-        over = {step.key for step in done} | {key for key, trial in calibrated.items() if trial is None}
-        for step in steps:
-            if step.key not in over:
-                self._repeat(step)
+        done = self._publish_all([*ended, *self._interleave(warm)])
+        over = {planned.key for planned in done} | {key for key, trial in calibrated.items() if trial is None}
+        for planned in repeats:
+            if planned.key not in over:
+                self._repeat(planned)
 
-    def _take_turns(self, trials: Sequence[_Trial]) -> list[_Ended]:
-        """Run the kept epochs of warm processes in turn, then let each end."""
+    def _interleave(self, trials: Sequence[_Trial]) -> list[_Ended]:
+        """Run the measured epochs of warm processes, interleaved, then let each process end."""
         if not trials:
             return []
-        self._context.observer.taking_turns([trial.step for trial in trials])
+        self._context.observer.interleaving([trial.planned for trial in trials])
         settings = trials[0].job.settings
         for epoch in range(settings.epochs - settings.discard):
-            # Back and forth, so that a steady drift of the machine favours none.
+            # Alternating directions cancel a steady drift of the machine.
             for trial in reversed(trials) if epoch % 2 else trials:
                 trial.running.turn(self._waiting(trial))
-        return [(trial, trial.running.finish()) for trial in trials]
+        return [trial.finish() for trial in trials]
 
     def _waiting(self, working: _Trial) -> list[WaitingCell]:
-        """Return the comparison's cells that are alive and wait while this one works."""
+        """Return the cells of the comparison whose processes wait while this one works."""
         others = [trial for trial in self._started if trial is not working]
-        waiting = [trial for trial in others if self._contract(trial).local_pids]
+        waiting = [trial for trial in others if trial.arm.contract.local_pids]
         return [WaitingCell(trial.name, root) for trial in waiting if (root := trial.running.root()) is not None]
 
-    def _publish_all(self, ended: Sequence[_Ended]) -> list[Step]:
-        """Publish the records of a block's processes, with what disturbed them all; return the steps that are done.
+    def _publish_all(self, ended: Sequence[_Ended]) -> list[PlannedRepeat]:
+        """Publish the records of a block's processes, with what disturbed all of them; return those that are done.
 
-        Judged together even where they did not live side by side: judged alone, the short ones would be thrown out more
-        often.
+        They are judged together even if they did not run at the same time: by themselves, short processes would be
+        discarded more often.
         """
         is_disturbed, outcomes = judged_together([(trial.name, outcome) for trial, outcome in ended])
         done = []
         for (trial, _), outcome in zip(ended, outcomes, strict=True):
-            record = self._publish(trial.step, trial.job, outcome, trial.started_at)
+            record = self._publish(trial.planned, trial.job, outcome, trial.started_at)
             if record.status is not Status.INFRA:
-                done.append(trial.step)
+                done.append(trial.planned)
             if is_disturbed and record.status in MEASURED:
-                self._disturbed.add(trial.step.key)
+                self._disturbed.add(trial.planned.key)
         return done
 
     def _has_room(self, warm: Sequence[_Trial], cell: Cell) -> bool:
-        """Return whether one more process may stay alive beside these: an accelerator cannot hold several at once."""
+        """Return whether a further process may stay alive with these; an accelerator has memory for only one."""
         if cell.settings.device != "cpu":
             return False
-        if not self._contract(warm[0]).local_machine:
+        if not warm[0].arm.contract.local_machine:
             return True
         free_bytes = free_memory_bytes()
         largest = max(trial.running.resident_bytes() for trial in warm)
         return free_bytes is None or free_bytes > ROOM_FACTOR * largest
 
-    def _contract(self, trial: _Trial) -> Contract:
-        return self._context.arms[trial.step.arm].contract
+    def _calibration(self, planned: PlannedRepeat) -> dict[str, Any] | None:
+        """Return the calibration of this comparison, from the first arm that stores one."""
+        group = calibration_group(planned.cell.settings)
+        return next(filter(None, (arm.run.calibration(group) for arm in self._context.arms.values())), None)
 
-    def _needs_calibration(self, step: Step) -> bool:
-        settings = step.cell.settings
-        automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
-        return automatic and self._calibration(step) is None
-
-    def _calibration(self, step: Step) -> dict[str, Any] | None:
-        """Return what was found for this comparison, in whichever arm it was kept."""
-        group = calibration_group(step.cell.settings)
-        for arm in self._context.arms.values():
-            if found := arm.run.calibration(group):
-                return found
-        return None
-
-    def _calibrate(self, steps: Sequence[Step]) -> dict[tuple[str, str, int], _Trial | None]:
+    def _calibrate(self, repeats: Sequence[PlannedRepeat]) -> dict[tuple[str, str, int], _Trial | None]:
         """Find the steps per epoch that these cells share.
 
-        Each process goes as far as its step time and rests there; when all have told theirs, they are told how many
-        steps an epoch has. With a warm start it ends there instead: what is measured must have found a full cache.
-        Return, for the steps whose process may go on, that process, and None for those that ended meanwhile and need
-        not be tried again.
+        Each process measures its step time and then waits; when all have reported it, each gets the number of steps in
+        an epoch. With a warm start the process ends instead, since the measured one must find a full cache. Return the
+        process of each repeat that continues, and None for a repeat that has ended and needs no further attempt.
         """
         times_s: dict[str, float] = {}
         found: dict[tuple[str, str, int], _Trial | None] = {}
-        for step in steps:
-            if self._missing(step):
+        for planned in repeats:
+            if self._missing(planned):
                 continue
-            trial = self._start(step, None)
+            trial = self._start(planned, None)
             if not isinstance(trial.running, Never):
-                self._context.observer.calibrating(step.cell)
+                self._context.observer.calibrating(planned.cell)
             step_time_s = trial.running.calibrated()
             if step_time_s is None:
-                if self._end(trial):
-                    found[step.key] = None
+                if self._publish_all([trial.finish()]):
+                    found[planned.key] = None
                 continue
-            times_s[f"{step.arm} {step.cell.settings.backend}".strip()] = step_time_s
-            if step.cell.settings.compile_cache == "cold" and self._has_room([trial], step.cell):
-                found[step.key] = trial
+            times_s[f"{planned.arm} {planned.cell.settings.backend}".strip()] = step_time_s
+            if planned.cell.settings.compile_cache == "cold" and self._has_room([trial], planned.cell):
+                found[planned.key] = trial
             else:
-                self._abandon(trial)
+                trial.running.abandon()
+                shutil.rmtree(trial.job.folder, ignore_errors=True)
         if times_s:
-            kept = {"step_time_s": times_s, "steps_per_epoch": steps_for(times_s.values())}
-            for arm in {step.arm for step in steps}:
-                self._context.arms[arm].run.keep_calibration(calibration_group(steps[0].cell.settings), kept)
+            found_steps = {"step_time_s": times_s, "steps_per_epoch": steps_for(times_s.values())}
+            for arm in {planned.arm for planned in repeats}:
+                self._context.arms[arm].run.keep_calibration(calibration_group(repeats[0].cell.settings), found_steps)
         for waiting in found.values():
             if waiting is not None:
-                waiting.running.resume(self._steps_per_epoch(waiting.step))
+                waiting.running.resume(self._steps_per_epoch(waiting.planned))
         return found
 
-    def _missing(self, step: Step) -> str | None:
-        settings = step.cell.settings
-        if step.cell.task is not None:
+    def _missing(self, planned: PlannedRepeat) -> str | None:
+        settings = planned.cell.settings
+        if planned.cell.task is not None:
             return None
-        return self._context.arms[step.arm].executor.missing(settings.backend, settings.device)
+        return self._context.arms[planned.arm].executor.missing(settings.backend, settings.device)
 
-    def _begin(self, step: Step) -> _Trial | None:
-        """Start a repeat with its steps; None, with its record, where its backend is missing."""
-        self._context.observer.begun(step)
-        if missing := self._missing(step):
-            self._publish(step, self._job(step, 1), Outcome(infrastructure=missing), self._context.now())
-            self._tried[step.key] = INFRA_ATTEMPTS
+    def _begin(self, planned: PlannedRepeat) -> _Trial | None:
+        """Start a repeat; if its backend is missing, publish that and return None."""
+        self._context.observer.begun(planned)
+        if missing := self._missing(planned):
+            self._publish(planned, self._job(planned, 1), Outcome(infrastructure=missing), self._context.now())
+            self._tried[planned.key] = INFRA_ATTEMPTS
             return None
-        return self._start(step, self._steps_per_epoch(step))
+        return self._start(planned, self._steps_per_epoch(planned))
 
-    def _repeat(self, step: Step) -> None:
-        """Measure one repeat alone, as often as the infrastructure spoils it and no oftener than is of use."""
-        while self._tried[step.key] < INFRA_ATTEMPTS:
-            trial = self._begin(step)
-            if trial is not None and self._end(trial):
+    def _repeat(self, planned: PlannedRepeat) -> None:
+        """Measure a repeat by itself, again after infrastructure failures, at most `INFRA_ATTEMPTS` times."""
+        while self._tried[planned.key] < INFRA_ATTEMPTS:
+            trial = self._begin(planned)
+            if trial is not None and self._publish_all([trial.finish()]):
                 return
 
-    def _steps_per_epoch(self, step: Step) -> int:
-        settings = step.cell.settings
-        asked, chunk = settings.steps_per_epoch, settings.steps_per_execution
-        if asked == "seed":
+    def _steps_per_epoch(self, planned: PlannedRepeat) -> int:
+        settings = planned.cell.settings
+        steps, chunk = settings.steps_per_epoch, settings.steps_per_execution
+        if steps == "seed":
             count = math.ceil(settings.samples / settings.batch_size)
-        elif asked == "auto":
-            count = int((self._calibration(step) or {}).get("steps_per_epoch", 1))
+        elif steps == "auto":
+            count = int((self._calibration(planned) or {}).get("steps_per_epoch", 1))
         else:
-            count = int(asked)
+            count = int(steps)
         return math.ceil(count / chunk) * chunk
 
-    def _start(self, step: Step, count: int | None) -> _Trial:
-        job = self._job(step, count)
+    def _start(self, planned: PlannedRepeat, count: int | None) -> _Trial:
+        job = self._job(planned, count)
         started_at = self._context.now()
-        executor = self._context.arms[step.arm].executor
-        trial = _Trial(step, job, executor.start(job, step.cell.timeout_s), started_at)
+        arm = self._context.arms[planned.arm]
+        if refused := arm.preflight.refused(job) if arm.preflight else None:
+            trial = _Trial(arm, planned, job, Never(refused), started_at)
+        else:
+            warnings = arm.preflight.warnings(job) if arm.preflight else ()
+            trial = _Trial(arm, planned, job, arm.executor.start(job, planned.cell.timeout_s), started_at, warnings)
         self._started.append(trial)
         return trial
 
-    def _end(self, trial: _Trial) -> list[Step]:
-        """Wait for a process's end and publish its record; return the step, or nothing where it must be tried again."""
-        return self._publish_all([(trial, trial.running.finish())])
-
-    def _abandon(self, trial: _Trial) -> None:
-        trial.running.abandon()
-        shutil.rmtree(trial.job.folder, ignore_errors=True)
-
-    def _publish(self, step: Step, job: Job, outcome: Outcome, started_at: datetime) -> Record:
-        arm = self._context.arms[step.arm]
+    def _publish(self, planned: PlannedRepeat, job: Job, outcome: Outcome, started_at: datetime) -> Record:
+        arm = self._context.arms[planned.arm]
         run = arm.run
         if problem := arm.contract.problem(outcome):
             outcome = Outcome(infrastructure=problem, wall_time_s=outcome.wall_time_s)
         record = record_of(run.run_id, self._context.machine, job, (outcome, started_at))
         if job.trace is not None:
-            from keras_matrix.runner.measure.traces import with_trace_kept  # a run without traces does without
+            from keras_matrix.runner.measure.traces import with_trace_stored  # only a run with traces needs it
 
-            record = with_trace_kept(run, job, record)
+            record = with_trace_stored(run, job, record)
         if self._context.log_dir is not None and record.status is not Status.INFRA:
-            from keras_matrix.runner.measure.tensorboard.writer import Attempt, written
+            from keras_matrix.runner.measure.tensorboard.writer import AttemptToWrite, written
 
-            record = written(Attempt(record, outcome.course, job), self._context.log_dir)
+            record = written(AttemptToWrite(record, outcome.course, job), self._context.log_dir)
         shutil.rmtree(job.folder, ignore_errors=True)
-        self._next_attempt[step.key] += 1
-        self._tried[step.key] += 1
+        self._next_attempt[planned.key] += 1
+        self._tried[planned.key] += 1
         if outcome.course is not None:
             run.store_usage_series(record, outcome.course)
         run.publish(record)
-        self._context.observer.ended(step, record)
+        self._context.observer.ended(planned, record)
         return record
 
-    def _job(self, step: Step, count: int | None) -> Job:
-        settings, arm = step.cell.settings, self._context.arms[step.arm]
-        attempt = self._next_attempt[step.key]
-        name = f"{step.cell.cell_id}.{step.repeat}.{attempt}"
+    def _job(self, planned: PlannedRepeat, count: int | None) -> Job:
+        settings, arm = planned.cell.settings, self._context.arms[planned.arm]
+        attempt = self._next_attempt[planned.key]
+        name = f"{planned.cell.cell_id}.{planned.repeat}.{attempt}"
         folder = arm.run.scratch(name)
         return Job(
             nonce=secrets.token_hex(16),
-            cell_id=step.cell.cell_id,
-            repeat=step.repeat,
+            cell_id=planned.cell.cell_id,
+            repeat=planned.repeat,
             attempt=attempt,
             settings=settings,
             steps=count,
@@ -385,11 +378,11 @@ class _Campaign:
             dataset_dir=self._context.dataset_dir,
             compile_cache_dir=compile_cache(arm.run, settings),
             fault=arm.fault,
-            autotune_dir=autotuned(arm.run, step.cell),
-            cuda_cache_dir=cuda_cache(arm.run, step.cell),
-            steps_held=step.cell.steps_held,
-            task=step.cell.task,
-            outputs_dir=made(arm.run.folder / "outputs" / name) if step.cell.task else None,
-            trace=step.cell.trace if step.repeat == TRACED_REPEAT else None,
-            board=self._context.log_dir is not None and step.cell.task is None,
+            autotune_dir=autotuned(arm.run, planned.cell),
+            cuda_cache_dir=cuda_cache(arm.run, planned.cell),
+            steps_held=planned.cell.steps_held,
+            task=planned.cell.task,
+            outputs_dir=made(arm.run.folder / "outputs" / name) if planned.cell.task else None,
+            trace=planned.cell.trace if planned.repeat == TRACED_REPEAT else None,
+            board=self._context.log_dir is not None and planned.cell.task is None,
         )

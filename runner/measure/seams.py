@@ -1,4 +1,4 @@
-"""What a test may put in place of the real world: one value, so that the command line can be tested from end to end."""
+"""The parts that a test may replace, as one value, so that the command line can be tested end to end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """What replaces the executor, the probe, the container engine and the preflight; None means the real one."""
+    """Replacements of the executor, the probe, the container engine and the preflight; None for the real one."""
 
     executor: Executor | None = None
     probe: Probe | None = None

@@ -1,6 +1,6 @@
-"""A cell's trace, from its process's scratch folder to the run's: kept, or told why there is none.
+"""Moves a cell's trace from its process's scratch folder to the run, or records why it is missing.
 
-Promise: whatever goes wrong with a trace, the record's figures and status stay as they are.
+Promise: a problem with a trace never changes the figures or the status of the record.
 """
 
 from __future__ import annotations
@@ -22,38 +22,30 @@ from keras_matrix.runner.cell.job import Job
 FOLDER = "traces"
 
 
-def with_trace_kept(run: Run, job: Job, record: Record) -> Record:
-    """Return the record of a traced attempt, its trace being in the run's folder or its problem among the warnings."""
+def with_trace_stored(run: Run, job: Job, record: Record) -> Record:
+    """Return the record of a traced attempt, with its trace in the run's folder or a warning."""
     if record.trace is None:
         return record
-    trace = _kept(run, job, record.trace, record.evidence)
+    trace = _stored(run, job, record.trace, record.evidence)
     if trace.problem is None:
         return replace(record, trace=trace)
     warning = f"no_trace: {trace.problem}; the figures were measured before"
     return replace(record, trace=trace, warnings=[*record.warnings, warning])
 
 
-def path_in(run: Run, trace: Traced) -> Path | None:
-    """Return where a record's trace lies, None where it has none or none any more."""
-    path = run.folder / trace.folder / TRACE_NAME if trace.folder else None
-    return path if path and path.is_file() else None
-
-
-def kept_in(run: Run, records: Iterable[Record]) -> Iterator[tuple[Record, Path]]:
-    """Yield the records that have a trace, each with where it lies."""
+def stored_traces(run: Run, records: Iterable[Record]) -> Iterator[tuple[Record, Path]]:
+    """Yield the records that have a trace, each with its path."""
     for record in records:
-        if record.trace and (path := path_in(run, record.trace)):
+        folder = record.trace.folder if record.trace else None
+        if folder and (path := run.folder / folder / TRACE_NAME).is_file():
             yield record, path
 
 
-def left_plain(run: Run, records: Sequence[Record], target: Path) -> list[Path]:
-    """Write the traces of these records uncompressed, and return where: at `target` that of one cell.
-
-    Of several cells, which are of one FC mode, backend and workers come into the name.
-    """
+def write_uncompressed(run: Run, records: Sequence[Record], target: Path) -> list[Path]:
+    """Write these traces uncompressed; return the paths: `target`, with backend and workers if there are several."""
     several = len({record.cell_id for record in records}) > 1
     left = []
-    for record, path in kept_in(run, records):
+    for record, path in stored_traces(run, records):
         own = f".{record.settings.backend}.{record.settings.params['workers']}" if several else ""
         left.append(target.with_suffix(own + target.suffix))
         plain(path, left[-1])
@@ -61,14 +53,14 @@ def left_plain(run: Run, records: Sequence[Record], target: Path) -> list[Path]:
 
 
 def table_of(path: Path) -> Table:
-    """Return what a stored trace comes to: as kept beside it, else found anew. Raises `TraceError`."""
+    """Return the table of a stored trace, read from its folder or else computed again. Raises `TraceError`."""
     try:
         return decode(Table, loads((path.parent / TABLE_NAME).read_bytes()), "table")
     except (OSError, CodecError):
         return tabled(path)
 
 
-def _kept(run: Run, job: Job, trace: Traced, evidence: Evidence) -> Traced:
+def _stored(run: Run, job: Job, trace: Traced, evidence: Evidence) -> Traced:
     if trace.problem == BEGUN:
         return replace(trace, problem=f"{BEGUN}: {_ended(evidence)}")
     if trace.problem is not None:
@@ -77,7 +69,7 @@ def _kept(run: Run, job: Job, trace: Traced, evidence: Evidence) -> Traced:
     target = run.folder / name
     try:
         target.parent.mkdir(exist_ok=True)
-        # What a runner left that ended before it published the record; a move would go into that folder.
+        # Remains of a runner that ended before it published the record; a move would go into that folder.
         shutil.rmtree(target, ignore_errors=True)
         shutil.move(job.traced_path, target)
         _write_table(target)
@@ -90,7 +82,7 @@ def _kept(run: Run, job: Job, trace: Traced, evidence: Evidence) -> Traced:
 def _write_table(folder: Path) -> None:
     path = folder / TRACE_NAME
     if path.is_symlink() or not path.is_file():
-        raise TraceError(f"{path.name}: the process left no such file")
+        raise TraceError(f"{path.name}: the process did not write it")
     (folder / TABLE_NAME).write_text(dumps(tabled(path)), encoding="utf-8")
 
 
@@ -99,4 +91,4 @@ def _ended(evidence: Evidence) -> str:
         return "the time limit passed (timeout_s)"
     if evidence.signal is not None:
         return f"ended by signal {evidence.signal}"
-    return f"exit code {evidence.exit_code}; as a rule the disk was full"
+    return f"exit code {evidence.exit_code}; usually because the disk was full"

@@ -1,1 +1,1 @@
-"""Which repeat of which cell runs, in which order, and when a session is done."""
+"""Plans which repeat of which cell runs, in which order, and when a session is complete."""

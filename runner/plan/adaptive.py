@@ -1,16 +1,16 @@
-"""Repeats added until the intervals are narrow enough or the budget is spent: what `repeats: auto` means.
+"""Implements `repeats: auto`: adds repeats until the intervals are narrow enough or the budget is spent.
 
-The rule of when to stop and the choice of who gets the next block are `analysis.stats.sequential`'s; this module turns
-records into its comparisons and its answer into steps. All comparisons that go on get their next block together, since
-they share the servers that a block starts; near the end of the budget the most promising go first.
+`analysis.stats.sequential` decides when to stop and which comparison gets the next block; this module passes it the
+comparisons, computed from records, and plans the repeats. All open comparisons get their next block together, because
+they share the servers that a block starts; near the end of the budget the most promising ones have priority.
 
-Under a gate's rule a comparison goes on, from look to look, until the gate has decided it; else until its interval is
-as narrow as asked.
+With the rule of a gate, a comparison is continued from look to look until the gate has decided it; otherwise until its
+interval has the requested width.
 
-A comparison holds, of the cells that differ in backend or arm only: with two arms, new / base on each backend; else
-each backend against the quickest; a cell alone is judged by its own step time. It stops when all of these do; a pair
-without a single block, as where one side always fails, holds nothing up. After the last look nothing is added, however
-many blocks have failed.
+A comparison contains the cells that differ in backend or arm only: with two arms, new / base on each backend; with one,
+each backend against the one with the lowest mean; a single cell is judged by its own step time. A comparison stops when
+all of these do; a pair without a block, for example because one side always fails, does not delay it. After the last
+look no repeat is added, regardless of how many blocks have failed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from keras_matrix.analysis.stats.sequential import LOOKS, State, Why, allocate, 
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.plan.plan import Step, block, comparisons
+from keras_matrix.runner.plan.plan import PlannedRepeat, block, comparisons
 from keras_matrix.runner.plan.session import Session
 
 NEVER = -0.5
@@ -39,14 +39,14 @@ Times = Mapping[tuple[str, str], Mapping[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """How long a session may go on adding repeats, in seconds, and the gate's rule where a gate is to be decided."""
+    """The time in seconds during which a session may add repeats, and the rule of the gate to be decided, if any."""
 
     budget_s: float | None = None
     rule: Rule | None = None
 
 
 class Adaptive:
-    """Decides, between blocks, what a session measures further."""
+    """Decides after each block what a session measures next."""
 
     def __init__(
         self, session: Session, cells: Sequence[Cell], goal: Goal, clock: Callable[[], float] = time.perf_counter
@@ -61,18 +61,19 @@ class Adaptive:
         self._clock = clock
         self._begun_s = clock() - _wall_s(self._records())
 
-    def more(self) -> list[Step]:
-        """Return the next block; empty when every comparison is at its end or the budget is spent."""
+    def more(self) -> list[PlannedRepeat]:
+        """Return the next block; empty when every comparison has stopped or the budget is spent."""
         if not self._groups:
             return []
         records = self._records()
         times, done = step_times(records), _done(records)
         repeats = {name: self._next_repeat(group, done) for name, group in self._groups.items()}
-        # Whichever is more: what the clock says of this start, or what the processes of all starts took.
+        # The larger one counts: the time since this start, or the processes of all starts together.
         left_s = self._budget_s - max(self._clock() - self._begun_s, _wall_s(records))
         decided = self._decided(times)
+        stakes = (1.0,) if self._rule is None else (1.0 + self._rule.threshold,)
         states = {
-            name: State(widest(found), _block_cost_s(self._groups[name], records), self._stakes())
+            name: State(widest(found), _block_cost_s(self._groups[name], records), stakes)
             for name, found in self._series(times).items()
             if found and repeats[name] < self._looks.blocks[-1] and name not in decided
         }
@@ -80,32 +81,29 @@ class Adaptive:
         while name := self._next({n: s for n, s in states.items() if n not in chosen}, left_s):
             chosen.append(name)
             left_s -= way_s(states[name], self._looks)
-        return self._steps({name: repeats[name] for name in chosen}, done)
+        return self._repeats({name: repeats[name] for name in chosen}, done)
 
     def why(self) -> dict[str, str]:
-        """Return, for each comparison by the cell_id of its first cell, why no more repeats were added."""
+        """Return why no more repeats were added, by the cell_id of the first cell of each comparison."""
         records = self._records()
         times, done = step_times(records), _done(records)
-        told = dict(self._decided(times))
+        reasons = dict(self._decided(times))
         for name, found in self._series(times).items():
             decision = decide(widest(found), self._target(name), self._looks)
             last = self._next_repeat(self._groups[name], done) >= self._looks.blocks[-1]
             ended = Why.NOTHING if not found else Why.LAST if last else Why.BUDGET
-            told.setdefault(name, str(decision.why if decision.stop else ended))
-        return told
+            reasons.setdefault(name, str(decision.why if decision.stop else ended))
+        return reasons
 
     def _series(self, times: Times) -> dict[str, list[tuple[float, ...]]]:
         return {name: series(group, times, self._arms) for name, group in self._groups.items()}
 
-    def _stakes(self) -> tuple[float, ...]:
-        return (1.0,) if self._rule is None else (1.0 + self._rule.threshold,)
-
     def _target(self, name: str) -> float:
-        """Return the width that is enough; under a gate none is, not even 0."""
+        """Return the width at which a comparison stops; a gate has no such width, not even 0."""
         return NEVER if self._rule else self._groups[name][0].precision_target or 0.0
 
     def _decided(self, times: Times) -> dict[str, str]:
-        """Return the comparisons a gate has decided at one of its looks, and how."""
+        """Return the outcomes of the comparisons that a gate has decided at one of its looks."""
         if self._rule is None:
             return {}
         logs = self._series(times)
@@ -120,25 +118,25 @@ class Adaptive:
         return found
 
     def _next(self, states: Mapping[str, State], left_s: float) -> str | None:
-        """Return who is next among comparisons whose targets may differ."""
+        """Return the next comparison to continue; their targets may differ."""
         by_target: dict[float, dict[str, State]] = {}
         for name, state in states.items():
             by_target.setdefault(self._target(name), {})[name] = state
-        offers = [found for target, some in by_target.items() if (found := allocate(some, left_s, target, self._looks))]
-        return offers[0] if offers else None
+        offers = (allocate(some, left_s, target, self._looks) for target, some in by_target.items())
+        return next(filter(None, offers), None)
 
-    def _steps(self, wanted: Mapping[str, int], done: Collection[tuple[str, str, int]]) -> list[Step]:
-        """Return what is left of one block: of these comparisons this repeat each, all of it unless stopped in it.
+    def _repeats(self, wanted: Mapping[str, int], done: Collection[tuple[str, str, int]]) -> list[PlannedRepeat]:
+        """Return the remaining repeats of a block with the given repeat of each comparison.
 
-        Their order is what it would be had so many repeats been planned: it is drawn for all comparisons together.
+        They have the same order as in a plan with that many repeats, where it is drawn for all comparisons together.
         """
-        planned = {cell.cell_id: cell for group in self._all for cell in group}
-        steps = []
+        cells = {cell.cell_id: cell for group in self._all for cell in group}
+        repeats = []
         for repeat in sorted(set(wanted.values())):
             counts = [repeat + 1 if wanted.get(group[0].cell_id) == repeat else 0 for group in self._all]
             there = [[replace(cell, repeats=n) for cell in group] for group, n in zip(self._all, counts, strict=True)]
-            steps += block(there, repeat, self._session.seed, self._arms)
-        return [replace(step, cell=planned[step.cell.cell_id]) for step in steps if step.key not in done]
+            repeats += block(there, repeat, self._session.seed, self._arms)
+        return [replace(planned, cell=cells[planned.cell.cell_id]) for planned in repeats if planned.key not in done]
 
     def _next_repeat(self, group: Sequence[Cell], done: Collection[tuple[str, str, int]]) -> int:
         wanted = [(arm, cell.cell_id) for arm in self._arms for cell in group]
@@ -149,7 +147,7 @@ class Adaptive:
 
 
 def step_times(records: Sequence[tuple[str, Record]]) -> Times:
-    """Return the costs (step times, or the like) of what was measured, of each repeat by its latest attempt."""
+    """Return the costs (step times or equivalent) that were measured, from the latest attempt of each repeat."""
     found: dict[tuple[str, str], dict[int, float]] = {}
     for arm in dict.fromkeys(arm for arm, _ in records):
         for record in latest_attempts(record for its, record in records if its == arm):
@@ -159,24 +157,21 @@ def step_times(records: Sequence[tuple[str, Record]]) -> Times:
 
 
 def series(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[tuple[float, ...]]:
-    """Return the log ratios, by block, that are to become precise: of every pair that has a block.
-
-    `arms` are those of the session, the base before the new one.
-    """
-    mine = {key: values for key, values in times.items() if key[1] in {cell.cell_id for cell in group}}
+    """Return the log ratios by block of every pair that has a block; of two `arms` the base is the first."""
+    own = {key: values for key, values in times.items() if key[1] in {cell.cell_id for cell in group}}
     if len(arms) == 2:
         pairs = [((arms[1], cell.cell_id), (arms[0], cell.cell_id)) for cell in group]
     else:
-        lowest = min(mine, key=lambda key: statistics.fmean(map(math.log, mine[key].values())), default=None)
-        pairs = [(key, lowest) for key in mine if key != lowest and lowest is not None]
+        lowest = min(own, key=lambda key: statistics.fmean(map(math.log, own[key].values())), default=None)
+        pairs = [(key, lowest) for key in own if key != lowest and lowest is not None]
     if not pairs:
-        return [tuple(math.log(value) for value in values.values()) for values in mine.values()]
-    found = [tuple(paired_logs(mine.get(one, {}), mine.get(other, {})).values()) for one, other in pairs]
+        return [tuple(math.log(value) for value in values.values()) for values in own.values()]
+    found = [tuple(paired_logs(own.get(one, {}), own.get(other, {})).values()) for one, other in pairs]
     return [logs for logs in found if logs]
 
 
 def widest(found: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    """Return the series with the largest scatter: when it is precise, all are."""
+    """Return the series with the largest scatter: when it is precise enough, all are."""
     return max(found, key=statistics.pstdev, default=())
 
 

@@ -1,4 +1,4 @@
-"""About how long the cells of a plan take: as long as in the newest run where it measured them, else by their work."""
+"""Estimates how long the cells of a plan take: from the newest run that measured them, or from their work."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from keras_matrix.runner.matrix.reader import Cell
-    from keras_matrix.runner.plan.plan import Step
+    from keras_matrix.runner.plan.plan import PlannedRepeat
 
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """About how long a repeat of each cell takes, in seconds, by cell_id.
+    """The estimated duration of a repeat of each cell, in seconds, by cell_id.
 
-    `over_limit_s` has the cells whose estimate is longer than their time limit (`timeout_s`), with that estimate; in
-    `within_limit_s` theirs is the limit. `earlier` has what the newest run took, where it measured a cell.
+    `over_limit_s` contains the estimates that exceed the time limit of their cell (`timeout_s`); `within_limit_s` has
+    the limit for these cells. `earlier` contains the durations in the newest run.
     """
 
     within_limit_s: Mapping[str, float]
     over_limit_s: Mapping[str, float]
     earlier: Mapping[str, float]
 
-    def total_s(self, steps: Iterable[Step]) -> float:
-        """Return the estimate of all these repeats together."""
-        return sum(self.within_limit_s[step.cell.cell_id] for step in steps)
+    def total_s(self, repeats: Iterable[PlannedRepeat]) -> float:
+        """Return the estimated duration of all these repeats."""
+        return sum(self.within_limit_s[planned.cell.cell_id] for planned in repeats)
 
     def without_limit_s(self, cell_id: str) -> float:
-        """Return the estimate of a repeat were there no time limit."""
+        """Return the estimated duration of a repeat without its time limit."""
         return self.over_limit_s.get(cell_id, self.within_limit_s[cell_id])
 
 
 def estimates(results: Path, cells: Sequence[Cell]) -> Estimates:
-    """Return about how long a repeat of each cell takes: as long as before where it was measured before."""
+    """Return the estimates for a plan, from the newest run in the results folder if it measured the cell."""
     from keras_matrix.runner.matrix import catalog
     from keras_matrix.runner.plan.plan import estimate_s
 
@@ -48,7 +48,7 @@ def estimates(results: Path, cells: Sequence[Cell]) -> Estimates:
 
 
 def earlier_wall_times(results: Path) -> dict[str, float]:
-    """Return what each cell's process took in the newest run, in seconds; the best estimate there is."""
+    """Return the duration of each cell's process in the newest run, in seconds."""
     from statistics import median
 
     from keras_matrix.records.store import Results

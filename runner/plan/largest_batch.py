@@ -1,7 +1,7 @@
-"""The largest batch that fits a device's memory: doubling, then bisection, each try a process of its own. Pure.
+"""Searches the largest batch that fits a device's memory: doubling, then bisection, with a process per try. Pure.
 
-The answer is exact to an eighth of the largest power of two that fits, since allocators round and a batch is rarely
-chosen finer.
+The result is exact to an eighth of the largest power of two that fits: allocators round, and batch sizes are rarely
+chosen more finely.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOO_LARGE = frozenset({Status.OOM_DEVICE, Status.OOM_HOST})
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One process at a batch size, and what its record says; bytes None where they were not measured."""
+    """A process at a batch size with the result in its record; bytes are None if they were not measured."""
 
     batch_size: int
     status: Status
@@ -33,7 +33,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search found. `stopped` is a try that ended for another reason than memory: then nothing else counts."""
+    """The result of a search. `stopped` is a try that ended for a reason other than memory; it invalidates the rest."""
 
     largest: Try | None
     smallest_too_large: Try | None
@@ -42,13 +42,12 @@ class Search:
 
 
 def search(attempt: Callable[[int], Try], most: int = MOST) -> Search:
-    """Return the largest batch size up to `most` that fits, of those that `attempt` tries."""
+    """Return the largest batch size up to `most` that fits, using `attempt` to try a size."""
     fits: Try | None = None
     too_large: Try | None = None
     tries = 0
     while (size := _next_size(fits, too_large, most)) is not None:
-        tried = attempt(size)
-        tries += 1
+        tried, tries = attempt(size), tries + 1
         if tried.fits:
             fits = tried
         elif tried.status in TOO_LARGE:
@@ -59,7 +58,7 @@ def search(attempt: Callable[[int], Try], most: int = MOST) -> Search:
 
 
 def _next_size(fits: Try | None, too_large: Try | None, most: int) -> int | None:
-    """Return the batch size to try next, None where the answer is known."""
+    """Return the batch size to try next, or None when the result is known."""
     if fits is None:
         return None if too_large else 1
     low = fits.batch_size

@@ -1,8 +1,8 @@
-"""Cells with `batch_size: largest`: the number that a search found for each, and the cells that are measured with it.
+"""Replaces `batch_size: largest` of cells by the number that a search found. Pure.
 
-A cell has exactly one number for a whole run, kept in `run.json`: a continued run uses it again. Where no batch fits,
-or a try ended for another reason than memory, the cell is measured with the batch size of that try, so that its records
-say why. Pure.
+A cell has one number for a full run, stored in `run.json`; a continued run uses it again. If no batch fits, or a try
+ended for a reason other than memory, the cell is measured with the batch size of that try, so that its records contain
+the reason.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 KEY = "largest_batch"
 TRY_STEPS = 2  # calls of the backend in an epoch of a try
 TRY_EPOCHS = 2
-WHOLE_PASS = 10_000_000  # steps; the process limits it to one pass over its samples
+FULL_PASS = 10_000_000  # steps; the process limits them to one pass over its samples
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found for a planned cell: `batch_size` is what it is measured with, `largest` None where none fits."""
+    """The search result of a planned cell: `batch_size` is measured; `largest` is None if no batch fits."""
 
     planned: str
     batch_size: int
@@ -40,7 +40,7 @@ class Found:
 
 
 def found_of(cell: Cell, search: Search) -> Found:
-    """Return what a search found for a planned cell."""
+    """Return the search result of a planned cell."""
     largest, stopped = search.largest, search.stopped
     return Found(
         planned=cell.cell_id,
@@ -54,7 +54,7 @@ def found_of(cell: Cell, search: Search) -> Found:
 
 
 def check_limit(cells: Sequence[Cell], memory_bytes: int | None, what: str) -> None:
-    """Refuse a search on a CPU without a limit of its memory. Raises `UsageError`."""
+    """Refuse a search on a CPU without a memory limit. Raises `UsageError`."""
     if memory_bytes is None and any(cell.settings.device == "cpu" for cell in cells):
         raise UsageError(
             f"{what}: on a CPU the search needs a limit, got none; add --executor docker --memory 8g, or "
@@ -63,28 +63,28 @@ def check_limit(cells: Sequence[Cell], memory_bytes: int | None, what: str) -> N
 
 
 def refuse(cells: Sequence[Cell]) -> None:
-    """Refuse cells whose batch size is still to be found, where a command needs a number. Raises `UsageError`."""
-    if any(cell.asks_largest for cell in cells):
+    """Refuse `batch_size: largest` for a command that needs a number. Raises `UsageError`."""
+    if any(cell.uses_largest_batch for cell in cells):
         raise UsageError(
-            "batch_size: must be a whole number for this command, got largest; find the number with runner fit-batch, "
-            "and give it with --set batch_size=NUMBER"
+            "batch_size: must be a whole number for this command, got largest; find the number with runner fit-batch "
+            "and set it with --set batch_size=NUMBER"
         )
 
 
 def trial(cell: Cell, size: int) -> Cell:
-    """Return the cell of one try: few steps at a batch size, with as many batches in memory as a measured cell has."""
+    """Return the cell of a try: few steps at a batch size, with as many batches in memory as a measured cell."""
     steps = TRY_STEPS * cell.settings.steps_per_execution
-    asked = cell.settings.steps_per_epoch
-    held = asked if isinstance(asked, int) else WHOLE_PASS
+    full = cell.settings.steps_per_epoch
+    in_memory = full if isinstance(full, int) else FULL_PASS
     few = replace(cell.settings, batch_size=size, steps_per_epoch=steps, epochs=TRY_EPOCHS, discard=1)
-    once = replace(cell, repeats=1, precision_target=None, trace=None, steps_held=held)
+    once = replace(cell, repeats=1, precision_target=None, trace=None, steps_held=in_memory)
     return replace(once, settings=few, cell_id=cell_id(few))
 
 
 def resolved(cells: Sequence[Cell], found: Sequence[Found]) -> list[Cell]:
-    """Return the cells with the numbers that were found; of several with one number the first stays."""
+    """Return the cells with the numbers that were found; of cells that become equal the first remains."""
     sizes = {one.planned: one.batch_size for one in found}
-    numbered = [_at(cell, sizes[cell.cell_id]) if cell.asks_largest else cell for cell in cells]
+    numbered = [_at(cell, sizes[cell.cell_id]) if cell.uses_largest_batch else cell for cell in cells]
     return list({cell.cell_id: cell for cell in reversed(numbered)}.values())[::-1]
 
 
@@ -94,14 +94,14 @@ def _at(cell: Cell, size: int) -> Cell:
 
 
 def about(found: Sequence[Found], memory_bytes: int | None) -> dict[str, Any]:
-    """Return what `run.json` keeps of the searches."""
+    """Return the search results in the form stored in `run.json`."""
     return {"memory_bytes": memory_bytes, "cells": to_json(list(found))}
 
 
-def kept(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: int | None) -> list[Found] | None:
-    """Return what the `run.json` of an earlier start has for these cells; None where it cannot stand for a search.
+def stored_results(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: int | None) -> list[Found] | None:
+    """Return the search results in the `run.json` of an earlier start; None if they cannot replace a search.
 
-    It cannot where a cell is missing, the memory limit was another, or infrastructure stopped a search.
+    That is the case if a cell is missing, the memory limit was different, or infrastructure stopped a search.
     """
     stored = run.get(KEY)
     if not isinstance(stored, dict) or stored.get("memory_bytes") != memory_bytes:
@@ -110,6 +110,6 @@ def kept(run: Mapping[str, Any], cells: Sequence[Cell], memory_bytes: int | None
         found = decode(list[Found], stored.get("cells"), KEY)
     except CodecError:
         return None
-    complete = {one.planned for one in found} == {cell.cell_id for cell in cells if cell.asks_largest}
-    spoiled = any((one.stopped or "").startswith(f"{Status.INFRA}:") for one in found)
-    return found if complete and not spoiled else None
+    complete = {one.planned for one in found} == {cell.cell_id for cell in cells if cell.uses_largest_batch}
+    failed = any((one.stopped or "").startswith(f"{Status.INFRA}:") for one in found)
+    return found if complete and not failed else None

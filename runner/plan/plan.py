@@ -1,12 +1,12 @@
-"""The plan: which repeat of which cell runs when, and which of them are still to do.
+"""Plans the order of the repeats of all cells, and returns those that are not measured yet.
 
 Promise: pure; the same cells and the same seed give the same order on any machine.
 
-Block r holds repeat r of every cell that has one, so that drift of the machine falls on all cells alike, and a run cut
-short has measured everything about equally often. Within a block the comparisons (cells that differ in their backend
-or arm only) come in random order and each comparison's cells in random order, together: the figures that are compared
-are close in time. This is the randomised complete block design (Fisher 1935, The Design of Experiments). Every second
-block has its comparisons' cells in the reverse order of the block before: what drifts steadily favours none (ABBA).
+Block r contains repeat r of every cell, so that drift of the machine affects all cells equally; an interrupted run
+has measured every cell about equally often. Within a block the comparisons (cells that differ in their backend or arm
+only) are in random order, and so are the cells of a comparison, which stay together: figures that are compared are
+measured close in time. This is the randomised complete block design (Fisher 1935, The Design of Experiments). Every
+second block reverses the order of the cells in each comparison of the block before: steady drift cancels (ABBA).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from random import Random
 
 from keras_matrix.records.codec import canonical
@@ -23,7 +23,7 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.runner.matrix.catalog import Catalog
 from keras_matrix.runner.matrix.reader import Cell
 
-# Of the estimate. They need only be right within a factor of three: they are replaced by what earlier runs took.
+# For estimates. A factor of three is precise enough: durations of earlier runs replace them.
 START_TIME_S = 0.5
 FIRST_EPOCH_EXTRA_TIME_S = 2.0
 AUTO_EPOCH_TIME_S = 0.7
@@ -36,8 +36,8 @@ _COMPARED = attrgetter(*(f.name for f in fields(Settings) if f.name not in ("bac
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One process to run. `arm` names what is compared beside the cells: "" or, of two environments, which one."""
+class PlannedRepeat:
+    """A process to run. `arm` is the environment that the cell is measured in: "", or the name of one of two."""
 
     cell: Cell
     repeat: int
@@ -45,66 +45,63 @@ class Step:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Return (arm, cell_id, repeat): which process this is."""
+        """Return (arm, cell_id, repeat), which identifies the process."""
         return self.arm, self.cell.cell_id, self.repeat
 
 
-def order(cells: Sequence[Cell], seed: int, arms: Sequence[str] = ("",)) -> list[Step]:
-    """Return every repeat of every cell in every arm, block after block."""
+def order(cells: Sequence[Cell], seed: int, arms: Sequence[str] = ("",)) -> list[PlannedRepeat]:
+    """Return every repeat of every cell in every arm, block by block."""
     grouped = comparisons(cells)
     repeats = range(max((cell.repeats for cell in cells), default=0))
-    return [step for repeat in repeats for step in block(grouped, repeat, seed, arms)]
+    return [planned for repeat in repeats for planned in block(grouped, repeat, seed, arms)]
 
 
-def block(grouped: Sequence[Sequence[Cell]], repeat: int, seed: int, arms: Sequence[str] = ("",)) -> list[Step]:
-    """Return one block: its comparisons in random order, each one's cells together."""
+def block(
+    grouped: Sequence[Sequence[Cell]], repeat: int, seed: int, arms: Sequence[str] = ("",)
+) -> list[PlannedRepeat]:
+    """Return a block: its comparisons in random order, the cells of each together."""
     in_pair = Random(f"{seed}:{repeat // 2}:cells")
-    found: list[list[Step]] = []
+    found: list[list[PlannedRepeat]] = []
     for comparison in grouped:
-        together = [Step(cell, repeat, arm) for cell in comparison for arm in arms]
-        if len(together) > 1:  # of 100,000 lone cells the shuffling alone would take a fifth of the plan
+        together = [PlannedRepeat(cell, repeat, arm) for cell in comparison for arm in arms]
+        if len(together) > 1:  # with 100,000 single cells the shuffling would take a fifth of the planning time
             in_pair.shuffle(together)
-        there = [step for step in together if step.cell.repeats > repeat]
+        there = [planned for planned in together if planned.cell.repeats > repeat]
         found.append(there[::-1] if repeat % 2 else there)
     Random(f"{seed}:{repeat}").shuffle(found)
-    return [step for comparison in found for step in comparison]
+    return [planned for comparison in found for planned in comparison]
 
 
-def remaining(steps: Iterable[Step], published: Iterable[tuple[str, str, int, int, str]]) -> list[Step]:
-    """Return the steps still to do, in their order.
+def remaining(
+    repeats: Iterable[PlannedRepeat], published: Iterable[tuple[str, str, int, int, str]]
+) -> list[PlannedRepeat]:
+    """Return the repeats that are not measured yet, in their order.
 
-    `published` holds (arm, cell_id, repeat, attempt, status); a repeat whose latest attempt is `infra` is still to do.
+    `published` contains (arm, cell_id, repeat, attempt, status); a repeat whose latest attempt is `infra` is pending.
     """
-    latest: dict[tuple[str, str, int], tuple[int, str]] = {}
-    for arm, cell_id, repeat, attempt, status in published:
-        if latest.get((arm, cell_id, repeat), (-1, ""))[0] < attempt:
-            latest[arm, cell_id, repeat] = attempt, status
-    done = {key for key, (_, status) in latest.items() if status != Status.INFRA}
-    return [step for step in steps if step.key not in done]
+    latest = {tuple(key): status for *key, _, status in sorted(published, key=itemgetter(3))}
+    done = {key for key, status in latest.items() if status != Status.INFRA}
+    return [planned for planned in repeats if planned.key not in done]
 
 
 def plan_id(cells: Iterable[Cell]) -> str:
-    """Return the name of the plan: the same for the same cells and repeats, whatever their order and seed."""
-    return _digest("\n".join(sorted(map(_planned, cells))))
-
-
-def _planned(cell: Cell) -> str:
-    """Return what a plan says of a cell; where nothing is traced, as it was said before there were traces."""
-    traced = f" {canonical(cell.trace)}" if cell.trace else ""
-    return f"{cell.cell_id} {cell.precision_target or cell.repeats}{traced}"
+    """Return the name of the plan, which depends on the cells and repeats but not on their order and seed."""
+    # Cells without a trace have the same text as before traces existed.
+    traces = ((cell, f" {canonical(cell.trace)}" if cell.trace else "") for cell in cells)
+    return _digest("\n".join(sorted(f"{c.cell_id} {c.precision_target or c.repeats}{trace}" for c, trace in traces)))
 
 
 def calibration_group(settings: Settings) -> str:
-    """Return the name of the cells that must share their number of steps when it is "auto": all but the backend."""
+    """Return a name for the cells that share their number of steps if it is "auto": equal except for the backend."""
     return _digest(canonical({f.name: getattr(settings, f.name) for f in fields(Settings) if f.name != "backend"}))
 
 
 def estimate_s(cell: Cell, catalog: Catalog, earlier: Mapping[str, float]) -> float:
-    """Return about how long one repeat takes, in seconds: what it took earlier (by cell_id), else a rough model.
+    """Return the estimated duration of a repeat in seconds: the earlier one (by cell_id), or else a rough model.
 
-    It may be longer than the cell's time limit. The model: a start, a first epoch with its compilation, then the other
-    epochs. An epoch is 0.7 s when its steps are "auto" (or one step, if that is longer), else steps x the time of a
-    step at 50 GFLOP/s, at least 1 ms. Of an external command it knows nothing, and never exceeds its time limit.
+    The estimate may exceed the cell's time limit. The model adds a start, a first epoch with compilation, and the other
+    epochs. An epoch takes 0.7 s if its steps are "auto" (or one step, if that is longer), else steps x the time of a
+    step at 50 GFLOP/s, at least 1 ms. For an external command the result is at most its time limit.
     """
     if cell.cell_id in earlier:
         return earlier[cell.cell_id]
@@ -121,7 +118,7 @@ def estimate_s(cell: Cell, catalog: Catalog, earlier: Mapping[str, float]) -> fl
 
 
 def comparisons(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """Return the cells that are compared with each other: those that differ in their backend only."""
+    """Return the groups of cells that are compared with each other: those that differ in their backend only."""
     found: dict[object, list[Cell]] = {}
     for cell in cells:
         key = (_COMPARED(cell.settings), *sorted(cell.settings.params.items()))

@@ -1,7 +1,7 @@
-"""One start of the runner on one host: its runs, one an arm, begun anew or continued.
+"""Begins or continues a session: the runs of one command on one host, one run per arm.
 
 The same command continues the newest unfinished session of the same plan, with the same software, on the same host. A
-run's `run.json` says which session and which arm it is.
+run's `run.json` contains its session and its arm.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from keras_matrix.records.schema import Machine, Record
 from keras_matrix.records.store import Results, Run, StoreFailure
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.plan.plan import Step, order, plan_id, remaining
+from keras_matrix.runner.plan.plan import PlannedRepeat, order, plan_id, remaining
 from keras_matrix.runner.plan.stopping import FIXED
 
 FINISHED = "finished.json"
@@ -29,7 +29,7 @@ FINISHED = "finished.json"
 
 @contextmanager
 def writing(folder: Path) -> Iterator[Results]:
-    """Open a results folder for writing, which no other runner can do meanwhile; a signal raises `Interrupted`."""
+    """Open a results folder for writing, exclusively; within, a signal raises `Interrupted`."""
     results = Results(folder)
     with interruptible():
         try:
@@ -40,8 +40,8 @@ def writing(folder: Path) -> Iterator[Results]:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmAsked:
-    """What tells an arm from the other: its Python (None: the runner's own), what is planted, what is installed."""
+class ArmRequest:
+    """The request for an arm: its Python (None: the runner's own), an injected fault, and the installed versions."""
 
     python: str | None = None
     fault: str | None = None
@@ -50,36 +50,36 @@ class ArmAsked:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """What a session is to measure. `about` holds what else `run.json` keeps; `seed` None asks for a new one."""
+    """The request for a session. `about` contains further values for `run.json`; `seed` None chooses a new seed."""
 
     cells: Sequence[Cell]
-    arms: Mapping[str, ArmAsked]
+    arms: Mapping[str, ArmRequest]
     start: str
     seed: int | None
     about: Mapping[str, Any]
     stopping: str = FIXED
 
     def identity(self) -> dict[str, Any]:
-        """Return what must be the same for a session to be continued."""
+        """Return the values that must be equal for a session to be continued."""
         arms = {name: {"python": arm.python, "fault": arm.fault} for name, arm in self.arms.items()}
         return {"plan_id": plan_id(self.cells), "start": self.start, "stopping": self.stopping, "arms": arms}
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The runs of a session by arm, the planned steps, and which of them are pending."""
+    """The runs of a session by arm, the planned repeats, and the pending ones."""
 
     runs: dict[str, Run]
     seed: int
-    steps: list[Step]
-    pending: list[Step]
+    repeats: list[PlannedRepeat]
+    pending: list[PlannedRepeat]
 
     def records(self, arm: str) -> list[Record]:
-        """Return what an arm has published."""
+        """Return the records that an arm has published."""
         return self.runs[arm].load()[0]
 
     def finish(self, why: Mapping[str, str], now: datetime) -> None:
-        """Note that nothing is left to do, and why further repeats were not."""
+        """Mark the session as complete, with the reasons why no further repeats were added."""
         for run in self.runs.values():
             run.keep(FINISHED, {"ended_at": now.isoformat(timespec="seconds"), "stopped": dict(why)})
 
@@ -106,8 +106,8 @@ def begin(results: Results, request: SessionRequest, here: Machine, now: datetim
             **request.about,
         }
         runs[arm] = results.create(name, about)
-    steps = order(request.cells, seed, list(request.arms))
-    return Session(runs, seed, steps, steps)
+    repeats = order(request.cells, seed, list(request.arms))
+    return Session(runs, seed, repeats, repeats)
 
 
 def resume(
@@ -116,28 +116,28 @@ def resume(
     here: Machine,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
 ) -> Session | None:
-    """Return the newest session that this request would continue, None where there is none."""
+    """Return the newest session that this request continues, or None."""
     for run in reversed(results.runs()):
         found = _runs_of(results, run, request, here, say)
         if found is None:
             continue
         runs, seed = found
         published = [key for arm, one in runs.items() for key in _published(arm, one, say)]
-        steps = order(request.cells, seed, list(request.arms))
-        pending = remaining(steps, published)
+        repeats = order(request.cells, seed, list(request.arms))
+        pending = remaining(repeats, published)
         open_ended = any(cell.auto for cell in request.cells) and not all(r.kept(FINISHED) for r in runs.values())
         if not pending and not open_ended:
             return None
         for one in runs.values():
             one.clear_leftovers()
-        return Session(runs, seed, steps, pending)
+        return Session(runs, seed, repeats, pending)
     return None
 
 
 def _runs_of(
     results: Results, run: Run, request: SessionRequest, here: Machine, say: Callable[[str], None]
 ) -> tuple[dict[str, Run], int] | None:
-    """Return the runs of a run's session and its seed, if it is of this request, on this host, with this software."""
+    """Return the runs and the seed of a run's session if it matches this request, host and software."""
     try:
         about = run.about()
         names = about.get("runs")
@@ -145,20 +145,20 @@ def _runs_of(
             return None
         runs = {str(arm): Run(results.root / str(name)) for arm, name in names.items()}
         if run.run_id != runs[next(iter(runs))].run_id:
-            return None  # its first arm speaks for a session
+            return None  # the run of the first arm represents the session
         abouts = {arm: one.about() for arm, one in runs.items()}
     except StoreFailure as error:
-        say(f"runner: {error}; this run is passed over")
+        say(f"runner: {error}; this run is skipped")
         return None
     seed, machine = about.get("order_seed"), about.get("machine")
     same_host = isinstance(machine, dict) and machine.get("host_id") == here.host_id
     same = all(about.get(key) == value for key, value in request.identity().items())
-    software = all(_same_software(abouts[arm].get("versions"), asked.versions) for arm, asked in request.arms.items())
+    software = all(_same_software(abouts[arm].get("versions"), one.versions) for arm, one in request.arms.items())
     return (runs, seed) if same and same_host and software and isinstance(seed, int) else None
 
 
 def _same_software(then: object, now: Mapping[str, str]) -> bool:
-    """Return whether a run can go on with what is installed now; an image that was built since is no other software."""
+    """Return whether a run can continue with the installed versions; an image built since then does not matter."""
     if not isinstance(then, dict):
         return False
     built = {name for name in then.keys() ^ now.keys() if name.startswith("image ")}
@@ -166,7 +166,7 @@ def _same_software(then: object, now: Mapping[str, str]) -> bool:
 
 
 def _published(arm: str, run: Run, say: Callable[[str], None]) -> list[tuple[str, str, int, int, str]]:
-    """Return what an arm has published; what is no record is set aside."""
+    """Return the keys and statuses of an arm's records; set damaged files aside."""
     records, problems = run.load()
     for problem in problems:
         say(f"runner: {problem.path}: set aside in records/corrupt: {problem.reason}")

@@ -1,8 +1,8 @@
-"""How the number of a session's repeats was decided, and what its intervals must allow for.
+"""How the number of repeats of a session is decided, which its confidence intervals must take into account.
 
-fixed      beforehand: plain intervals
-width      repeats were added until the intervals were narrow enough
-decision   repeats were added until a gate had decided
+fixed      in advance: plain intervals
+width      repeats are added until the intervals are narrow enough
+decision   repeats are added until a gate has decided
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def stopping(cells: Iterable[Cell], *, to_decide: bool) -> str:
 
 
 def looks_of(about: Mapping[str, object]) -> Looks:
-    """Return the looks whose confidences the intervals of a run have, by its `run.json`."""
+    """Return the looks that determine the confidence of a run's intervals, from its `run.json`."""
     from keras_matrix.analysis.regression import gate
     from keras_matrix.analysis.stats import sequential
 

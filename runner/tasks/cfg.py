@@ -1,4 +1,4 @@
-"""The `.cfg` files of the deeplearning-benchmark driver, read as they are: a section a task, positional lists.
+"""Reads the `.cfg` files of the deeplearning-benchmark driver: a section per task, with positional lists.
 
     [resnet50_cifar10]
     patterns = ['Speed: (\\d+\\.\\d+|\\d+) samples/sec', 'time cost: (\\d+\\.\\d+|\\d+)']
@@ -7,10 +7,10 @@
     command_to_execute = python train.py --gpus 8 --epochs 20
     num_gpus = 8
 
-Values obey that driver's syntax: Python literals for the lists, percent signs as `runner.tasks.cfg_file` reads them, a
-shell for the command, and the caller's environment for its process. Such a file names no goals: they follow from the
-metrics' names. It may define keys of its own for `%(key)s`; another unknown key is refused where it looks like a
-misspelt one that is missing, and reported otherwise.
+Values have that driver's syntax: Python literals for the lists, percent signs as described in `runner.tasks.cfg_file`,
+a shell for the command, and the caller's environment for its process. The files have no goals; these are derived from
+the metrics' names. A section may define its own keys for `%(key)s`; another unknown key is refused if it resembles a
+missing one, and reported otherwise.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.records.task import UPTIME, Compute, Goal, MetricAsked, Task
+from keras_matrix.records.task import UPTIME, Compute, Goal, MetricSpec, Task
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.matrix.grammar import near
 from keras_matrix.runner.tasks.cfg_file import CfgSection, read_sections
-from keras_matrix.runner.tasks.rules import KEYS, MAX_WORD, METRIC_KEYS, NAME, pattern_fault
+from keras_matrix.runner.tasks.rules import KEYS, MAX_WORD, METRIC_KEYS, NAME, pattern_problem
 
 LISTS = ("patterns", "metrics", "compute_method")
 COMMAND, GPUS = "command_to_execute", "num_gpus"
 KNOWN = (*LISTS, COMMAND, GPUS)
 MAX_GPUS = 64
-# Words in the names of metrics of which more is better; of all others less is.
+# Words in the names of metrics for which higher is better; for all others lower is better.
 BETTER_HIGHER = re.compile(r"speed|throughput|acc|per[ _]?sec|/s\b|f1|match|bleu|map\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What the command line fills in: fields of the template that are None stay as they are.
+    """The values that the command line fills in; fields of the template remain unchanged for None.
 
-    `policy` names the section whose metrics are taken for `command`, where that is given in place of a section's.
+    `policy` names the section with the metrics for `command`, if that replaces a section's own command.
     """
 
     gpus: int | None = None
@@ -53,7 +53,7 @@ class Filled:
 
 
 def read_cfg(path: Path, name: str | None, filled: Filled) -> Task:
-    """Return a file's task named `name`, by default its only one. Raises `MatrixError` with every problem of it."""
+    """Return a file's task named `name`, by default its only one. Raises `MatrixError` with all its problems."""
     chosen = _chosen(path, name, filled)
     section = _Section(chosen)
     task = section.task(name or chosen.name, filled)
@@ -77,21 +77,21 @@ def _chosen(path: Path, name: str | None, filled: Filled) -> CfgSection:
     wanted = filled.policy or name
     if wanted is None:
         if len(sections) != 1:
-            there = ", ".join(sections) or "none"
-            raise MatrixError([f"{path}: holds {len(sections)} tasks; name one with --task-name: {there}"])
+            names = ", ".join(sections)
+            raise MatrixError([f"{path}: has {len(sections)} tasks; choose one with --task-name: {names}"])
         wanted = next(iter(sections))
     if wanted not in sections:
-        raise MatrixError([f"{path}: there is no section [{wanted}]{near(wanted, sections)}"])
+        raise MatrixError([f"{path}: no section [{wanted}]{near(wanted, sections)}"])
     return sections[wanted]
 
 
 def _unknown(section: CfgSection) -> Iterator[str]:
-    """Yield the section's own keys that are neither the driver's nor referred to by another value."""
+    """Yield the section's keys that neither the driver defines nor another value refers to."""
     yield from (key for key in section.raw if key not in {*KNOWN, *section.shared, *section.referenced()})
 
 
 def _misspelt(section: CfgSection, key: str) -> str | None:
-    """Return the advice on an unknown key that looks like one the section lacks; None for any other."""
+    """Return the advice on an unknown key that resembles one that the section lacks, or None."""
     missing = [known for known in KNOWN if known not in section.raw]
     begun = next((known for known in missing if known.startswith(key)), None)  # such as command
     return f"; did you mean {begun}?" if begun else near(key, missing) or None
@@ -104,7 +104,7 @@ def _advice(key: str) -> str:
 
 
 def substituted(command: str, filled: Filled) -> str:
-    """Return a command with the template's fields filled in; without GPUs `--gpus` goes."""
+    """Return a command with the template's fields filled in; with 0 GPUs `--gpus` is removed."""
     if filled.gpus is not None:
         command = re.sub(r"--gpus [0-9][0-9,]*", f"--gpus {filled.gpus}" if filled.gpus else "", command)
     for place, text in _fields(filled):
@@ -112,13 +112,13 @@ def substituted(command: str, filled: Filled) -> str:
     return command
 
 
-def placeless(command: str, filled: Filled) -> list[str]:
-    """Return the flags whose place a command does not have, so that they change nothing in it."""
+def flags_without_place(command: str, filled: Filled) -> list[str]:
+    """Return the flags without a place in a command, which therefore have no effect."""
     return [text for place, text in _fields(filled) if not re.search(place, command)]
 
 
 def _fields(filled: Filled) -> list[tuple[str, str]]:
-    """Return, of each field that is given, its place in a command and what comes there."""
+    """Return the place in a command and the replacement of each given field."""
     fields = (
         (r"--epochs \d+", "--epochs", filled.epochs),
         ("--kvstore device", "--kvstore", filled.kvstore),
@@ -128,12 +128,12 @@ def _fields(filled: Filled) -> list[tuple[str, str]]:
 
 
 def goal_of(metric: str) -> Goal:
-    """Return which way is better, as far as a metric's name tells."""
+    """Return whether lower or higher is better, judged by a metric's name."""
     return Goal.HIGHER if BETTER_HIGHER.search(metric) else Goal.LOWER
 
 
 class _Section:
-    """One section as a task, and what is wrong with it."""
+    """Reads a section as a task, and collects its problems."""
 
     def __init__(self, section: CfgSection) -> None:
         self.section = section
@@ -176,25 +176,25 @@ class _Section:
             return 0
         return int(found)
 
-    def metrics(self) -> list[MetricAsked]:
+    def metrics(self) -> list[MetricSpec]:
         patterns, names, methods = (self.texts(key) for key in LISTS)
         lengths = {key: len(found) for key, found in zip(LISTS, (patterns, names, methods), strict=True)}
         if self.problems:
             return []
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{key} has {length}" for key, length in lengths.items())
-            self.refuse("", f"its lists must be of equal length, item for item; {told}")
+            text = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+            self.refuse("", f"its lists must have the same length; {text}")
             return []
         self.check(patterns, names, methods)
         if self.problems:
             return []
         rows = zip(names, patterns, methods, strict=True)
-        return [MetricAsked(n, p, None, Compute(m), goal_of(n)) for n, p, m in rows]
+        return [MetricSpec(n, p, None, Compute(m), goal_of(n)) for n, p, m in rows]
 
     def check(self, patterns: Sequence[str], names: Sequence[str], methods: Sequence[str]) -> None:
         for pattern in patterns:
-            if fault := pattern_fault(pattern):
-                self.refuse(LISTS[0], fault)
+            if problem := pattern_problem(pattern):
+                self.refuse(LISTS[0], problem)
         for name in names:
             if not NAME.fullmatch(name) or name == UPTIME or names.count(name) > 1:
                 self.refuse(LISTS[1], f"must be different names of at most 64 letters, digits and _.-, got {name!r}")
@@ -204,25 +204,23 @@ class _Section:
                 self.refuse(LISTS[2], f"must be one of {', '.join(known)}, got {method!r}{near(method, known)}")
 
     def texts(self, key: str) -> list[str]:
-        """Return a list of texts, written as Python writes it."""
+        """Return a list of texts from a Python literal."""
         text = self.value(key)
         if text is None:
             return []
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # such files write '\\d', which Python reads as it is meant and warns of
+                warnings.simplefilter("ignore")  # such files contain '\\d', which Python reads as intended but warns of
                 found = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
             found = None
         if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-            self.refuse(key, f"must be a list of texts as Python writes it, got {text[:80]!r}")
+            self.refuse(key, f"must be a Python list of texts, got {text[:80]!r}")
             return []
         return found
 
     def value(self, key: str) -> str | None:
-        """Return a value with its references replaced, None where it is missing or refused."""
+        """Return a value with its references replaced, or None if it is missing or refused."""
         if key not in self.section.raw:
             if key in LISTS:
                 self.refuse(key, "is missing")

@@ -1,9 +1,9 @@
-"""The text of a `.cfg` file: its sections as written, and the values of the chosen one with their references replaced.
+"""Reads the text of a `.cfg` file: its sections as written, and values of one with their references replaced.
 
-Only the values that are asked for are interpolated, so what other sections contain never matters. In a value `%%` is a
-percent sign, `%(key)s` is another value of the section, and any other percent sign is literal: so the driver read its
-files. Python 2's `ConfigParser` interpolated only values that contain `%(`; six sections of the driver's own template
-have a bare `\\%` in their patterns, which Python 3's `configparser` refuses. `%%` follows Python 3.
+Only requested values are interpolated, so that the contents of other sections do not matter. In a value `%%` is a
+percent sign, `%(key)s` is another value of the section, and any other percent sign is literal, as in the driver. Python
+2's `ConfigParser` interpolated only values that contain `%(`; six sections of the driver's own template have a bare
+`\\%` in their patterns, which Python 3's `configparser` refuses. `%%` follows Python 3.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _HEADER = re.compile(r"\[(.+)\]")
 _KEY = re.compile(r"[^=:]*")
 
 Lines = Mapping[tuple[str, str], int]
-"""The line of each (section, key); that of a section's header has an empty key."""
+"""The line of each (section, key); the line of a section's header has an empty key."""
 
 
 @dataclass(frozen=True, slots=True)
 class CfgSection:
-    """One section: its raw values, `shared` ones of [DEFAULT] among them, and the line of each."""
+    """A section: its raw values, including the `shared` ones of [DEFAULT], and the line of each."""
 
     path: Path
     name: str
@@ -39,13 +39,13 @@ class CfgSection:
     lines: Lines
 
     def where(self, key: str = "") -> str:
-        """Return the place of a key, or of the section, as messages name it: `task.cfg:4: [name] key`."""
+        """Return the place of a key, or of the section, for messages: `task.cfg:4: [name] key`."""
         places = [(self.name, key), (configparser.DEFAULTSECT, key), (self.name, "")]
         line = next(self.lines[place] for place in places if place in self.lines)
         return f"{self.path}:{line}: [{self.name}]{' ' if key else ''}{key}"
 
     def value(self, key: str) -> str:
-        """Return a value with its references replaced. Raises `ValueError`, which says what is wrong with them."""
+        """Return a value with its references replaced. Raises `ValueError` for a wrong reference."""
         return _interpolated(self.raw, key, ())
 
     def referenced(self) -> set[str]:
@@ -54,7 +54,7 @@ class CfgSection:
 
 
 def read_sections(path: Path) -> dict[str, CfgSection]:
-    """Return the sections of a file by their names. Raises `MatrixError`."""
+    """Return the sections of a file by name. Raises `MatrixError`."""
     text = _text(path)
     parser, lines = configparser.ConfigParser(interpolation=None), lines_of(text)
     try:
@@ -66,7 +66,7 @@ def read_sections(path: Path) -> dict[str, CfgSection]:
 
 
 def lines_of(text: str) -> Lines:
-    """Return the line of each section and key, by configparser's rules: what is indented deeper continues a value."""
+    """Return the line of each section and key, by configparser's rules: a deeper indentation continues a value."""
     found: dict[tuple[str, str], int] = {}
     section, indent = "", None
     for number, line in enumerate(io.StringIO(text), 1):
@@ -106,9 +106,9 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise MatrixError([f"{path}: cannot be read ({error.strerror}); name a file with --config"]) from error
+        raise MatrixError([f"{path}: cannot be read ({error.strerror}); give a file with --config"]) from error
     if len(data) > MAX_BYTES:
-        raise MatrixError([f"{path}: must have at most {MAX_BYTES:,} bytes; take out the tasks that are not run"])
+        raise MatrixError([f"{path}: must have at most {MAX_BYTES:,} bytes; remove the tasks that are not run"])
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -118,9 +118,9 @@ def _text(path: Path) -> str:
 
 def _syntax_problem(path: Path, error: configparser.Error, lines: Lines) -> str:
     if isinstance(error, configparser.DuplicateSectionError):
-        return f"{path}:{error.lineno}: [{error.section}]: must not appear twice; rename one or take it out"
+        return f"{path}:{error.lineno}: [{error.section}]: must not appear twice; rename or remove one"
     if isinstance(error, configparser.DuplicateOptionError):
-        return f"{path}:{error.lineno}: [{error.section}] {error.option}: must not appear twice; take one out"
+        return f"{path}:{error.lineno}: [{error.section}] {error.option}: must not appear twice; remove one"
     if isinstance(error, configparser.MissingSectionHeaderError):
         return f"{path}:{error.lineno}: must begin with the [name] of a task, got {error.line.strip()!r}"
     if isinstance(error, configparser.ParsingError) and error.errors:

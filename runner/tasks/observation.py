@@ -1,4 +1,4 @@
-"""What was seen of one process of an external command. It judges nothing."""
+"""The observations of a process of an external command, without a judgement."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from keras_matrix.records.task import TaskRun
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSeen:
+class TaskObservation:
     """The command and its metrics.
 
-    `never` says why it could not be started, `no_device` which device it was to have, `stopped` why the runner ended it
-    for another cause than the time limit, `doubts` what is doubtful, each with its advice.
+    `never` is the reason why it could not be started, `no_device` the device that is missing, `stopped` the reason why
+    the runner ended it apart from the time limit, `caveats` warnings with their advice.
     """
 
     run: TaskRun

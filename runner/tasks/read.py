@@ -1,34 +1,26 @@
-"""The entries of `tasks`, checked by the grammar's rules: every problem kept with its line, as for any entry."""
+"""Reads the entries of `tasks` by the rules of the grammar, and reports every problem with its line."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.task import DEFINITION, UPTIME, Compute, Goal, MetricAsked, Task
+from keras_matrix.records.task import DEFINITION, UPTIME, Compute, Goal, MetricSpec, Task
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import DEFAULTS, USER_PARAM, Axes, near
 from keras_matrix.runner.matrix.strict_yaml import REFUSED, Path, path_text, say
+from keras_matrix.runner.tasks import rules
 from keras_matrix.runner.tasks.entry import entry_of
-from keras_matrix.runner.tasks.request import TaskAsked, labelled
+from keras_matrix.runner.tasks.request import TaskRequest, labelled
 from keras_matrix.runner.tasks.rules import (
     ALWAYS,
-    AXIS_NAME,
-    KEYS,
     LATE,
     MAX_METRICS,
     MAX_WORD,
     MAX_WORDS,
     METRIC,
-    METRIC_KEYS,
     NAME,
     PLACE,
-    SHARED,
-    SWITCHES,
     VARIABLE,
-    metric_key_advice,
-    pattern_fault,
-    task_key_advice,
 )
 
 if TYPE_CHECKING:
@@ -47,10 +39,8 @@ def read_tasks(reader: ValueReader, value: object) -> list[Entry]:
         elif (entry := _Task(reader, path, item).entry()) is not None:
             found.append(entry)
     names = [entry.workload.name for entry in found]
-    for entry in found:
-        if names.count(entry.workload.name) > 1:
-            reader.refuse(("tasks",), f"must not name a task twice, got {entry.workload.name}")
-            break
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        reader.refuse(("tasks",), f"must not name a task twice, got {twice}")
     return found
 
 
@@ -59,40 +49,32 @@ class _Task:
 
     def __init__(self, reader: ValueReader, path: Path, value: dict[str, Any]) -> None:
         self.reader, self.path, self.value = reader, path, value
-        self.known = reader.mapping(path, value, KEYS, task_key_advice)
+        self.known = reader.mapping(path, value, rules.KEYS, rules.task_key_advice)
         self.problems_before = len(reader.problems)
 
     def entry(self) -> Entry | None:
-        """Return the entry, None where something in it was refused."""
-        name = self.name()
-        params, backends = self.params(), self.backends()
-        switches = {key: self.scalar(key, rule) for key, rule in SWITCHES.items()}
-        shared = {key: self.scalar(key, rule) for key, rule in SHARED.items()}
+        """Return the entry, or None if it has problems."""
+        name, params = self.name(), self.params()
+        switches = {key: self.scalar(key, rule) for key, rule in rules.SWITCHES.items()}
+        shared = {key: self.scalar(key, rule) for key, rule in rules.SHARED.items()}
         metrics = self.metrics()
-        command = self.command(bool(switches["shell"]))
+        command, compare = self.command(switches["shell"]), switches.pop("compare")
         task = Task(
-            name=name,
-            command=command,
-            metrics=metrics,
-            primary=self.primary(switches["primary"], metrics),
-            shell=bool(switches["shell"]),
-            folder=str(switches["folder"]),
+            *(name, command, metrics, self.primary(switches.pop("primary"), metrics)),
             environment=self.environment(),
             inherit=self.inherit(),
             wrap=self.words("wrap"),
-            gpus=int(switches["gpus"] or 0),
-            workers=int(switches["workers"] or 1),
-            image=None if switches["image"] is None else str(switches["image"]),
+            **switches,
         )
-        if backends:
+        if backends := self.reader.names((*self.path, "backends"), self.known.get("backends", REFUSED)):
             params = {**params, "backend": backends}
-        compared = self.compared(switches["compare"], params)
+        compared = self.compared(compare, params)
         self.check_places(task, params)
         if len(self.reader.problems) > self.problems_before or not command:
             return None
-        asked = TaskAsked(task, compared, labelled(compared, params[compared] if compared else ()))
+        request = TaskRequest(task, compared, labelled(compared, params[compared] if compared else ()))
         others = {key: values for key, values in params.items() if key != compared}
-        return entry_of((path_text(self.path), self.reader.line(self.path)), asked, others, shared)
+        return entry_of((path_text(self.path), self.reader.line(self.path)), request, others, shared)
 
     # Its parts.
 
@@ -105,7 +87,7 @@ class _Task:
         return str(found)
 
     def scalar(self, key: str, rule: Any) -> Any:
-        """Return the value of a key, the defaults' or the rule's where it is not given."""
+        """Return the value of a key, or else of the defaults or of the rule."""
         if key in self.known:
             checked = self.reader.scalar((*self.path, key), rule, self.known[key])
             return rule.default if checked is None else checked
@@ -115,14 +97,13 @@ class _Task:
         found = self.known.get("command", REFUSED)
         if "command" not in self.value:
             self.refuse((), "command is missing; write for example command: [python, train.py]")
-            return []
-        if shell:
-            checked = self.text(("command",), found)
-            return [checked] if checked else []
-        if isinstance(found, str):
+        elif shell:
+            return [checked] if (checked := self.text(("command",), found)) else []
+        elif isinstance(found, str):
             self.refuse(("command",), f"must be a list of words; a text needs shell: true, got {say(found)}")
-            return []
-        return self.words("command", needed=True)
+        else:
+            return self.words("command", needed=True)
+        return []
 
     def words(self, key: str, needed: bool = False) -> list[str]:
         """Return a list of texts."""
@@ -136,7 +117,7 @@ class _Task:
         return [word for word in read if word is not None]
 
     def text(self, path: Path, value: object) -> str | None:
-        """Return a text of any characters but NUL."""
+        """Return a text without NUL."""
         if isinstance(value, str) and "\0" not in value and len(value) <= MAX_WORD:
             return value
         if value is not REFUSED:
@@ -146,15 +127,10 @@ class _Task:
 
     def params(self) -> Axes:
         known = self.reader.mapping((*self.path, "params"), self.known.get("params", {}), None)
-        for key in [key for key in known if not AXIS_NAME.fullmatch(key) or key in (*LATE, *ALWAYS, DEFINITION)]:
-            self.refuse(("params", key), f"must be a name in small letters that is none of ours, got {say(key)}")
+        for key in [key for key in known if not rules.AXIS_NAME.fullmatch(key) or key in (*LATE, *ALWAYS, DEFINITION)]:
+            self.refuse(("params", key), f"must be a lower-case name that is not reserved, got {say(key)}")
             known.pop(key)
         return self.reader.axes((*self.path, "params"), known, dict.fromkeys(known, USER_PARAM))
-
-    def backends(self) -> tuple[str, ...]:
-        if "backends" not in self.known:
-            return ()
-        return self.reader.names((*self.path, "backends"), self.known["backends"], BACKENDS)
 
     def environment(self) -> dict[str, str]:
         known = self.reader.mapping((*self.path, "environment"), self.known.get("environment", {}), None)
@@ -175,22 +151,21 @@ class _Task:
                 self.refuse(("inherit", index), f"must be {ALL} or names of variables, got {say(name)}")
         return found
 
-    def metrics(self) -> list[MetricAsked]:
+    def metrics(self) -> list[MetricSpec]:
         known = self.reader.mapping((*self.path, "metrics"), self.known.get("metrics", {}), None)
         if len(known) > MAX_METRICS:
             self.refuse(("metrics",), f"must be at most {MAX_METRICS}, got {len(known)}")
         return [self.metric(name, value) for name, value in list(known.items())[:MAX_METRICS]]
 
-    def metric(self, name: str, value: object) -> MetricAsked:
+    def metric(self, name: str, value: object) -> MetricSpec:
         path = (*self.path, "metrics", name)
         if not NAME.fullmatch(name) or name == UPTIME:
             rule = f"must be a name of at most 64 letters, digits and _.-, and not {UPTIME}"
             self.refuse(("metrics", name), f"{rule}, got {say(name)}")
         given = {"pattern": value} if isinstance(value, str) else value
-        known = self.reader.mapping(path, given, METRIC_KEYS, metric_key_advice)
-        read = {key: self.reader.scalar((*path, key), METRIC[key], known[key]) for key in METRIC if key in known}
-        settled = {key: rule.default for key, rule in METRIC.items()} | {k: v for k, v in read.items() if v is not None}
-        return MetricAsked(
+        known = self.reader.mapping(path, given, rules.METRIC_KEYS, rules.metric_key_advice)
+        settled = {key: rule.default for key, rule in METRIC.items()} | self.reader.scalars(path, known, METRIC)
+        return MetricSpec(
             name=name,
             pattern=self.pattern((*path, "pattern"), known["pattern"]) if "pattern" in known else None,
             unit=None if settled["unit"] is None else str(settled["unit"]),
@@ -200,33 +175,33 @@ class _Task:
         )
 
     def pattern(self, path: Path, value: object) -> str | None:
-        fault = pattern_fault(value) if isinstance(value, str) else f"must be text, got {say(value)}"
-        if fault and value is not REFUSED:
-            self.reader.refuse(path, fault)
+        problem = rules.pattern_problem(value) if isinstance(value, str) else f"must be text, got {say(value)}"
+        if problem and value is not REFUSED:
+            self.reader.refuse(path, problem)
             return None
         return str(value)
 
-    def primary(self, asked: object, metrics: list[MetricAsked]) -> str:
+    def primary(self, name: object, metrics: list[MetricSpec]) -> str:
         names = [metric.name for metric in metrics]
-        if asked is None:
+        if name is None:
             return names[0] if names else UPTIME
-        if asked not in (*names, UPTIME):
+        if name not in (*names, UPTIME):
             rule = f"must be one of its metrics ({', '.join([*names, UPTIME])})"
-            self.refuse(("primary",), f"{rule}, got {say(asked)}{near(str(asked), [*names, UPTIME])}")
-        return str(asked)
+            self.refuse(("primary",), f"{rule}, got {say(name)}{near(str(name), [*names, UPTIME])}")
+        return str(name)
 
-    def compared(self, asked: object, params: Axes) -> str | None:
-        if asked is None:
+    def compared(self, axis: object, params: Axes) -> str | None:
+        if axis is None:
             several = [key for key, values in params.items() if len(values) > 1]
             return "backend" if "backend" in params else next(iter(several), None)
-        if asked not in params:
-            rule = f"must be one of its axes ({', '.join(params) or 'it has none'})"
-            self.refuse(("compare",), f"{rule}, got {say(asked)}{near(str(asked), params)}")
+        if axis not in params:
+            rule = f"must be one of its axes ({', '.join(params) or 'no axis'})"
+            self.refuse(("compare",), f"{rule}, got {say(axis)}{near(str(axis), params)}")
             return None
-        return str(asked)
+        return str(axis)
 
     def check_places(self, task: Task, params: Axes) -> None:
-        """Refuse places that nothing fills, and axes that fill none."""
+        """Refuse placeholders without a value, and axes without a placeholder."""
         known = {*params, *LATE, *ALWAYS} - ({"backend"} - params.keys())
         texts = {"command": task.command, "wrap": task.wrap, "environment": list(task.environment.values())}
         used: set[str] = set()
@@ -237,7 +212,7 @@ class _Task:
                 rule = f"{{{name}}} must be a parameter or one of {', '.join(sorted(known - set(params)))}"
                 self.refuse((key,), f"{rule}{near(name, known)}; in a shell write ${{{name}}} for its own variables")
         for name in [name for name in params if name not in used and name != "backend"]:
-            self.refuse(("params", name), f"must stand somewhere in the command or the environment, as {{{name}}}")
+            self.refuse(("params", name), f"must be used in the command or the environment, as {{{name}}}")
 
     def refuse(self, path: Path, text: str) -> None:
         self.reader.refuse((*self.path, *path), text)

@@ -1,9 +1,9 @@
 """`dlbenchmark_result.json`: a task's figures under the keys of the deeplearning-benchmark driver.
 
-    [framework.]task.metric[.suffix]    beside the metrics: cpu_memory_usage (KiB), gpu_memory_usage_mean, _std and _max
+    [framework.]task.metric[.suffix]    and also: cpu_memory_usage (KiB), gpu_memory_usage_mean, _std and _max
                                         (MiB), uptime_in_seconds
 
-A figure is the median over the repeats whose command ended well. What was not measured has no key.
+A figure is the median over the repeats whose command succeeded. A value that was not measured has no key.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ KIBI, MEBI = 2.0**10, 2.0**20
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What is put before and after each key; empty for nothing."""
+    """The prefix and suffix of each key; may be empty."""
 
     framework: str = ""
     suffix: str = ""
 
 
 def document(records: Iterable[Record], labels: Labels) -> dict[str, float]:
-    """Return the figures of a run's cells; where it has several, each has its own name behind the task's."""
+    """Return the figures of a run's cells; with several, a key contains the cell after the task."""
     by_cell: dict[str, list[Record]] = {}
     for record in completed(records):
         if record.task is not None:

@@ -1,6 +1,6 @@
-"""The grammar of an entry of `tasks`, in one place: every key, its rule, its default and its meaning.
+"""The grammar of an entry of `tasks`, in one place: every key with its rule, default and description.
 
-The reader of matrix files and the JSON Schema for editors derive from the tables below.
+The reader of matrix files and the JSON Schema for editors use the tables below.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from keras_matrix.records.task import Compute, Goal
 from keras_matrix.runner.matrix.grammar import LIMITS, SETTINGS, Rule, near
 
-# As the files of other drivers have them: blanks and capitals too.
+# As in the files of other drivers, with blanks and capitals.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_. +/%-]{0,63}", re.ASCII)
 AXIS_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
@@ -21,44 +21,33 @@ MAX_PATTERN = 1000
 MAX_METRICS = 64
 MAX_WORDS = 256
 
-# Filled in when a command starts; what the matrix fills in beside its params follows.
+# Placeholders filled when a command starts; then those that the matrix fills in addition to its params.
 LATE = ("python", "outputs")
 ALWAYS = ("backend", "gpus", "workers", "task")
 
 SWITCHES: Mapping[str, Rule] = {
-    "shell": Rule("bool", default=False, meaning="have /bin/sh read the command, which is then one text"),
-    "folder": Rule("str", default=".", meaning="where it works; from the matrix file's own folder"),
+    "shell": Rule("bool", default=False, meaning="run the command, which is then a single text, with /bin/sh"),
+    "folder": Rule("str", default=".", meaning="its working folder, relative to the matrix file"),
     "primary": Rule("str", meaning="the metric it is compared by; by default its first, or its uptime"),
     "compare": Rule("str", meaning="the axis it is compared over; by default backend, or its first parameter's list"),
-    "image": Rule("str", meaning="the image in whose container it runs, with --executor docker"),
-    "gpus": Rule("int", 0, 64, default=0, meaning="GPUs it gets: the first that the runner may see"),
-    "workers": Rule("int", 1, 10_000, default=1, meaning="its workers: a total is divided by them"),
+    "image": Rule("str", meaning="the image of its container, with --executor docker"),
+    "gpus": Rule("int", 0, 64, default=0, meaning="number of GPUs: the first of those visible to the runner"),
+    "workers": Rule("int", 1, 10_000, default=1, meaning="number of workers, by which a total is divided"),
 }
-# Settings and limits of any cell that a command obeys too.
+# Settings and limits of cells that also apply to commands.
 SHARED: Mapping[str, Rule] = {**{key: SETTINGS[key] for key in ("cpus", "threads")}, **LIMITS}
 METRIC: Mapping[str, Rule] = {
-    "unit": Rule("str", meaning="its unit, as it is to be shown"),
-    "compute": Rule(choices=tuple(map(str, Compute)), default="average", meaning="how its values become one"),
-    "goal": Rule(choices=tuple(map(str, Goal)), default="lower", meaning="which way is better"),
-    "discard": Rule("int", 0, 1_000_000, default=0, meaning="first values that do not count"),
+    "unit": Rule("str", meaning="its unit, as displayed"),
+    "compute": Rule(choices=tuple(map(str, Compute)), default="average", meaning="how its values are reduced to one"),
+    "goal": Rule(choices=tuple(map(str, Goal)), default="lower", meaning="whether lower or higher is better"),
+    "discard": Rule("int", 0, 1_000_000, default=0, meaning="number of first values to ignore"),
 }
 METRIC_KEYS = ("pattern", *METRIC)
-KEYS = (
-    "task",
-    "command",
-    "params",
-    "backends",
-    "metrics",
-    "environment",
-    "inherit",
-    "wrap",
-    *SWITCHES,
-    *SHARED,
-)
+KEYS = ("task", "command", "params", "backends", "metrics", "environment", "inherit", "wrap", *SWITCHES, *SHARED)
 
 
 def task_key_advice(key: str) -> str:
-    """Return what to do about a key that a task does not have."""
+    """Return the advice for an unknown key of a task."""
     if key in METRIC_KEYS:
         return f"; it belongs to a metric: metrics: {{NAME: {{{key}: ...}}}}"
     if key in SETTINGS:
@@ -67,7 +56,7 @@ def task_key_advice(key: str) -> str:
 
 
 def metric_key_advice(key: str) -> str:
-    """Return what to do about a key that a metric does not have."""
+    """Return the advice for an unknown key of a metric."""
     if key == "primary":
         return "; write primary: NAME in the task"
     if key in KEYS:
@@ -75,7 +64,7 @@ def metric_key_advice(key: str) -> str:
     return near(key, METRIC_KEYS) or f"; must be one of {', '.join(METRIC_KEYS)}"
 
 
-def pattern_fault(pattern: str) -> str | None:
+def pattern_problem(pattern: str) -> str | None:
     """Return what is wrong with a pattern, or None."""
     if len(pattern) > MAX_PATTERN:
         return f"must have at most {MAX_PATTERN} characters, got {len(pattern)}"
@@ -84,7 +73,7 @@ def pattern_fault(pattern: str) -> str | None:
     except (re.error, OverflowError, RecursionError) as error:
         return f"must be a regular expression of Python's re, got {pattern!r}: {error}"
     if groups == 0:
-        return f"must have one group, round the number, got none: {pattern!r}"
+        return f"must have one group, around the number, got none: {pattern!r}"
     if groups > 1:
-        return f"must have one group, got {groups}; write (?: ) for those that only hold together: {pattern!r}"
+        return f"must have one group, got {groups}; write (?: ) for groups without a value: {pattern!r}"
     return None

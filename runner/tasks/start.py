@@ -1,4 +1,4 @@
-"""Starting an external command: its argument list, its environment, and what keeps it from being started."""
+"""Prepares the start of an external command: its arguments, its environment, and the reasons against starting it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ GPU_FILE = re.compile(r"nvidia[0-9]+")
 
 
 class NotStarted(Exception):
-    """A command that cannot be started; the message says why and what to do."""
+    """A command cannot be started; the message says why and what to do."""
 
 
 class NoDevice(NotStarted):
-    """It was to have a device that is not here."""
+    """A required device is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is started: `argv` begins with the path of a program."""
+    """A command to be started: `argv` begins with the path of a program."""
 
     argv: list[str]
     environment: dict[str, str]
@@ -43,11 +43,8 @@ class Command:
 
 
 def command_of(job: Job, python: str, mark: str, caller: Mapping[str, str]) -> Command:
-    """Return what to start for a task's job, `python` being the interpreter that `{python}` stands for.
-
-    Raises `NotStarted`.
-    """
-    task = _task(job)
+    """Return the command of a task's job; `python` is the value of `{python}`. Raises `NotStarted`."""
+    task = task_of(job)
     values = {"python": python, "outputs": job.outputs_dir or job.folder}
     gpus = _gpus(task, caller)
     folder = _folder(job)
@@ -60,33 +57,34 @@ def command_of(job: Job, python: str, mark: str, caller: Mapping[str, str]) -> C
 
 
 def contained(job: Job, mark: str, caller: Mapping[str, str]) -> tuple[Command, tuple[Mount, ...]]:
-    """Return what to start in a container of a task's image, and what it sees of the host. Raises `NotStarted`.
+    """Return the command for a container of a task's image, and its mounts. Raises `NotStarted`.
 
-    Its folder is there to be read; what it leaves goes to its outputs. Nothing of the caller's environment gets in.
+    Its folder is mounted read-only, its outputs are writable. The caller's environment is not passed on.
     """
-    task = _task(job)
+    task = task_of(job)
     gpus = _gpus(task, caller)
-    seen = (
+    mounts = (
         Mount(job.folder, f"{WORK}/{Path(job.folder).name}", writable=True),
         Mount(job.outputs_dir or job.folder, f"{ROOT}/outputs", writable=True),
         Mount(str(_folder(job)), f"{ROOT}/task"),
     )
     values = {"python": "python3", "outputs": f"{ROOT}/outputs"}
-    inside = [str(number) for number in range(len(gpus))]  # a container numbers its own GPUs
-    usual = variables_inside(_environment(job, mark, {}, inside), seen)
+    inside = [str(number) for number in range(len(gpus))]  # a container numbers its GPUs from 0
+    usual = variables_inside(_environment(job, mark, {}, inside), mounts)
     environment = usual | {name: filled(value, values) for name, value in task.environment.items()}
-    return Command(_argv(task, values), environment, f"{ROOT}/task", gpus), seen
+    return Command(_argv(task, values), environment, f"{ROOT}/task", gpus), mounts
 
 
-def _task(job: Job) -> Task:
+def task_of(job: Job) -> Task:
+    """Return the task of a job for an external command."""
     assert job.task is not None
     return job.task
 
 
 def _folder(job: Job) -> Path:
-    folder = Path(job.import_roots[-1] if job.import_roots else ".") / _task(job).folder
+    folder = Path(job.import_roots[-1] if job.import_roots else ".") / task_of(job).folder
     if not folder.is_dir():
-        raise NotStarted(f"folder: there is no folder {folder}; it is taken from that of the matrix file")
+        raise NotStarted(f"folder: there is no folder {folder}; the path is relative to the matrix file")
     return folder.resolve()
 
 
@@ -105,12 +103,12 @@ def _program(word: str, folder: Path, path: str) -> str:
     if "/" in word and Path(wanted).exists():
         raise NotStarted(f"command: {word} is not executable; chmod +x it, or name its interpreter before it")
     where = f"in {folder}" if "/" in word else "on its PATH"
-    advice = "; {python} is the runner's own" if word.startswith("python") else ""
+    advice = "; use {python} for the runner's interpreter" if word.startswith("python") else ""
     raise NotStarted(f"command: there is no program {word!r} {where}{advice}")
 
 
 def _gpus(task: Task, caller: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that the task gets: the first of those the caller may see."""
+    """Return the GPUs of the task: the first ones that are visible to the caller."""
     if not task.gpus:
         return ()
     here = sorted(path.name for path in Path("/dev").iterdir() if GPU_FILE.fullmatch(path.name))
@@ -124,13 +122,13 @@ def _gpus(task: Task, caller: Mapping[str, str]) -> tuple[str, ...]:
     if len(visible) < task.gpus or not here:
         there = min(len(visible), len(here))
         raise NoDevice(
-            f"gpus: it asks for {task.gpus}, and {there} can be had here{why}; set gpus (--num-gpus) to that"
+            f"gpus: must be at most {there}, the number available here{why}, got {task.gpus}; lower gpus (--num-gpus)"
         )
     return visible[: task.gpus]
 
 
 def _environment(job: Job, mark: str, caller: Mapping[str, str], gpus: Sequence[str]) -> dict[str, str]:
-    task = _task(job)
+    task = task_of(job)
     names = [*ALLOWED, *task.inherit] if task.inherit is not None else list(caller)
     found = {name: caller[name] for name in names if name in caller}
     homes = make_home(job)
@@ -139,7 +137,7 @@ def _environment(job: Job, mark: str, caller: Mapping[str, str], gpus: Sequence[
     found |= {MARK: mark, REPORT_VARIABLE: str(job.report_path)}
     if job.outputs_dir is not None:
         found[OUTPUTS_VARIABLE] = job.outputs_dir
-    # With `compare`, `backends` may be an axis that is not the compared one: then it is among the parameters.
+    # With `compare`, `backends` may be an axis that is not compared; then it is among the parameters.
     backend = job.settings.params.get("backend", job.settings.backend)
     if backend in BACKENDS:
         found["KERAS_BACKEND"] = str(backend)

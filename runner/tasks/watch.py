@@ -1,9 +1,8 @@
-"""Watching an external command: one process, from its start to its end, as an executor's `Running`.
+"""Watches an external command from its start to its end, as an executor's `Running`.
 
-It takes no turns: the command runs whole, while nothing else of the run does. Its output goes straight to a file, so
-that nothing of ours stands between it and its log; what it reports on its pipe is taken and kept. Its memory is that of
-its whole tree, ten times a second. When its time is up its processes are asked to end (SIGTERM), and are killed where
-they do not.
+The command is not interleaved: it runs from start to end while no other cell of the run does. Its output goes directly
+to a file; its reports on the pipe are stored. The memory of its full process tree is sampled ten times a second. After
+the time limit its processes get SIGTERM, and are killed if they do not end.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
 from keras_matrix.runner.cell.job import Job
@@ -28,8 +26,8 @@ from keras_matrix.runner.executors.supervise.watch import MESSAGE_BYTES, Parent,
 from keras_matrix.runner.host import process_tree
 from keras_matrix.runner.host.gpus.readings import open_gpu, readable
 from keras_matrix.runner.tasks.metrics.search import Written, metrics_of
-from keras_matrix.runner.tasks.observation import TaskSeen
-from keras_matrix.runner.tasks.start import Command, NoDevice, NotStarted
+from keras_matrix.runner.tasks.observation import TaskObservation
+from keras_matrix.runner.tasks.start import Command, NoDevice, NotStarted, task_of
 
 GRACE_S = 5.0
 LOG_LIMIT_BYTES = 16 << 30
@@ -39,23 +37,23 @@ MOST_FILES = 100
 
 
 class TaskWatch(ProcessWatch):
-    """One external command that was started."""
+    """A started external command."""
 
     def __init__(self, parent: Parent, job: Job, command: Command, timeout_s: float) -> None:
-        """Have its parent start it. Raises `ServerGone`."""
+        """Start the command through its parent. Raises `ServerGone`."""
         gpus = readable([open_gpu(name) for name in command.gpus])
         super().__init__(parent, job, timeout_s)
-        self._command = command
         self._stopped: str | None = None
         self._kill_at_s: float | None = None
         self._reported_bytes = 0
         os.mkfifo(job.report_path, 0o600)
         self._report = os.open(job.report_path, os.O_RDWR | os.O_NONBLOCK)
-        self._kept = os.open(job.reported_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._stored = os.open(job.reported_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._log = os.open(job.log_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         self._meter.on()
         try:
-            self._pid = parent.begin(self._order(), self._log)
+            order = {"job": str(job.path), "argv": command.argv, "env": command.environment, "folder": command.folder}
+            self._pid = parent.begin(order | {"cpus": allowed_cpus(job.settings)}, self._log)
         except BaseException:
             self._close()
             raise
@@ -64,52 +62,43 @@ class TaskWatch(ProcessWatch):
         self._epochs.begin(Alive(self._pid, parent.root or self._pid))
         self._use.begin(self._meter.worked_s())
 
-    def _order(self) -> dict[str, Any]:
-        return {
-            "job": str(self._job.path),
-            "argv": self._command.argv,
-            "env": self._command.environment,
-            "cpus": allowed_cpus(self._job.settings),
-            "folder": self._command.folder,
-        }
-
     def calibrated(self) -> float | None:
-        """It is asked for nothing of the kind."""
+        """Return None: a command is not calibrated."""
         return None
 
     def resume(self, steps: int) -> None:
-        """It has no steps."""
+        """Do nothing: a command has no steps."""
 
     def root(self) -> int | None:
-        """Return nothing: it never waits for a turn."""
+        """Return None: a command never waits."""
         return None
 
     def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
-        """Let it run to its end."""
+        """Run the command to its end."""
         if not self._over:
             self._wait()
         return False
 
     def resident_bytes(self) -> int:
-        """Return the most it held: nothing once it has ended."""
+        """Return the peak of its memory, or 0 after its end."""
         if self._over:
             return 0
         self._use.sample(self._meter.worked_s())
         return self._use.peak_resident_bytes or 0
 
     def finish(self) -> Outcome:
-        """Return what was seen of it, and its metrics."""
+        """Return the outcome of the command with its metrics."""
         self.turn()
         if self._ended is None:
             return Outcome(infrastructure=f"server: {self._gone}", wall_time_s=self._meter.wall_s)
         return replace(
             self._outcome(self._ended),
             output_tail=_ends_of(self._job.log_path),
-            task=self._seen(_task(self._job), self._ended.get("outlived", 0)),
+            task=self._observation(task_of(self._job), self._ended.get("outlived", 0)),
         )
 
     def abandon(self) -> None:
-        """End it and wait for its end."""
+        """Kill the command and wait for its end."""
         self._parent.kill(self._pid)
         self.turn()
 
@@ -137,7 +126,7 @@ class TaskWatch(ProcessWatch):
             self._parent.release()
 
     def _look(self, wait_s: float) -> None:
-        """Take what it reports, and notice its end."""
+        """Store its reports, and notice its end."""
         readable, _, _ = select.select([self._parent.connection, self._report], [], [], wait_s)
         if self._report in readable:
             self._take_reports()
@@ -148,18 +137,18 @@ class TaskWatch(ProcessWatch):
         with contextlib.suppress(BlockingIOError):
             data = os.read(self._report, MESSAGE_BYTES)
             self._reported_bytes += len(data)
-            if self._reported_bytes <= REPORT_LIMIT_BYTES:  # read on: what reports must not wait for us
-                os.write(self._kept, data)
+            if self._reported_bytes <= REPORT_LIMIT_BYTES:  # reading continues, so that the command is not blocked
+                os.write(self._stored, data)
 
     def _sample(self) -> None:
         self._use.sample(self._meter.worked_s())
-        size = os.fstat(self._log).st_size
+        size, disk = os.fstat(self._log).st_size, os.fstatvfs(self._log)
         if size > LOG_LIMIT_BYTES:
-            self._ask_to_end(f"log_limit: it printed more than {LOG_LIMIT_BYTES >> 30} GiB; have it print less")
-        # Of a disk that was almost full before, what is left beside a short log is none of the command's doing.
-        elif _free_bytes(self._log) < min(size, LEAST_FREE_BYTES):
-            told = f"it printed {size >> 20} MiB, more than is left on the disk"
-            self._ask_to_end(f"disk_full: {told}; have it print less, or choose another disk with --results")
+            self._ask_to_end(f"log_limit: the command printed more than {LOG_LIMIT_BYTES >> 30} GiB; reduce its output")
+        # With a short log, a disk that is almost full is not due to the command.
+        elif disk.f_bavail * disk.f_frsize < min(size, LEAST_FREE_BYTES):
+            text = f"the command printed {size >> 20} MiB, more than the free space of the disk"
+            self._ask_to_end(f"disk_full: {text}; reduce its output, or choose another disk with --results")
 
     def _stop_in_time(self, now_s: float, deadline_s: float) -> None:
         if now_s > deadline_s and not self._deadline_exceeded and self._stopped is None:
@@ -172,74 +161,58 @@ class TaskWatch(ProcessWatch):
         if self._kill_at_s is None:
             self._stopped = why
             self._kill_at_s = time.perf_counter() + GRACE_S
-            if self._pid > 0:  # a container that had ended has none
+            if self._pid > 0:  # an ended container has no process
                 process_tree.signal_tree(self._pid, signal.SIGTERM)
 
     def _close(self) -> None:
-        for descriptor in (self._report, self._kept, self._log):
+        for descriptor in (self._report, self._stored, self._log):
             os.close(descriptor)
         self._epochs.close()
 
     # Once it has ended.
 
-    def _seen(self, task: Task, outlived: int) -> TaskSeen:
+    def _observation(self, task: Task, outlived: int) -> TaskObservation:
         metrics, caveat = metrics_of(task, Written(self._job.log_path, self._job.reported_path))
-        cut = (
-            f"reports: more than {REPORT_LIMIT_BYTES >> 20} MiB came over the pipe, the rest was left out; report less"
-        )
-        run = TaskRun(
-            name=task.name,
-            command=words(task),
-            primary=task.primary,
-            metrics=[*metrics, uptime(self._meter.wall_s)],
-            log_bytes=self._job.log_path.stat().st_size,
-            outlived=outlived,
-            files=_left_in(self._job.outputs_dir),
-        )
+        cut = f"reports: the pipe had more than {REPORT_LIMIT_BYTES >> 20} MiB, the rest was ignored; report less"
+        size, files = self._job.log_path.stat().st_size, _left_in(self._job.outputs_dir)
+        metrics = [*metrics, uptime(self._meter.wall_s)]
+        run = TaskRun(task.name, words(task), task.primary, metrics, size, outlived, files=files)
         caveats = [caveat, cut if self._reported_bytes > REPORT_LIMIT_BYTES else None]
-        return TaskSeen(run, stopped=self._stopped, caveats=tuple(filter(None, caveats)))
+        return TaskObservation(run, stopped=self._stopped, caveats=tuple(filter(None, caveats)))
 
 
 def uptime(seconds: float) -> Metric:
-    """Return the metric that every command has: how long it ran."""
+    """Return the metric of every command: how long it ran."""
     return Metric(UPTIME, seconds, "s", Compute.LAST, Goal.LOWER, 1)
 
 
 def words(task: Task) -> list[str]:
-    """Return a command as a record tells it: with its places for paths of this machine left open."""
+    """Return a command for its record, with the placeholders for paths of this machine unfilled."""
     return [*task.wrap, *task.command]
 
 
-def never(job: Job, why: NotStarted) -> TaskSeen:
-    """Return what is seen of a command that cannot be started."""
-    task = _task(job)
+def never(job: Job, why: NotStarted) -> TaskObservation:
+    """Return the observation of a command that cannot be started."""
+    task = task_of(job)
     run = TaskRun(task.name, words(task), task.primary, [])
-    return TaskSeen(run, no_device=str(why)) if isinstance(why, NoDevice) else TaskSeen(run, never=str(why))
-
-
-def _task(job: Job) -> Task:
-    assert job.task is not None
-    return job.task
-
-
-def _free_bytes(descriptor: int) -> int:
-    found = os.fstatvfs(descriptor)
-    return found.f_bavail * found.f_frsize
+    return (
+        TaskObservation(run, no_device=str(why)) if isinstance(why, NoDevice) else TaskObservation(run, never=str(why))
+    )
 
 
 def _ends_of(log: Path) -> str:
-    """Return the beginning and the end of a log of any size, readable."""
-    kept = CappedOutput()
+    """Return the beginning and the end of a log of any size as readable text."""
+    ends = CappedOutput()
     with log.open("rb") as file:
-        kept.add(file.read(HEAD_BYTES))
+        ends.add(file.read(HEAD_BYTES))
         size = file.seek(0, os.SEEK_END)
-        kept.skip(file.seek(max(HEAD_BYTES, size - TAIL_BYTES)) - HEAD_BYTES)
-        kept.add(file.read(TAIL_BYTES))
-    return kept.text()
+        ends.skip(file.seek(max(HEAD_BYTES, size - TAIL_BYTES)) - HEAD_BYTES)
+        ends.add(file.read(TAIL_BYTES))
+    return ends.text()
 
 
 def _left_in(folder: str | None) -> list[str]:
-    """Return the files of an outputs folder; an empty folder goes."""
+    """Return the files of an outputs folder; remove an empty folder."""
     if folder is None:
         return []
     found = sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())

@@ -87,7 +87,7 @@ def test_every_backend_is_measured_in_its_image_from_a_host_without_one(tmp_path
         ("raising", Status.ERROR, "RuntimeError: the workload says no"),
         ("segfaulting", Status.CRASH, "ended by signal 11"),
         ("killed", Status.CRASH, "ended by signal 9"),
-        ("exiting", Status.ERROR, "no_result: the process wrote none"),
+        ("exiting", Status.ERROR, "no_result: the process did not write one"),
         ("diverging", Status.DIVERGED, "the loss was not finite in epoch"),
         ("linking", Status.ERROR, "bad_result: Too many levels of symbolic links"),
     ],

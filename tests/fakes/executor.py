@@ -23,7 +23,7 @@ from keras_matrix.records.traces.neutral import Kind, Phase, Span, Track
 from keras_matrix.records.traces.request import TRACE_NAME, Traced
 from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.executors import Outcome, Running, WaitingCell
-from keras_matrix.runner.tasks.observation import TaskSeen
+from keras_matrix.runner.tasks.observation import TaskObservation
 
 Behaviour = Callable[[Job], Outcome]
 # The model that every pretended cell describes, and what every pretended process uses.
@@ -185,7 +185,7 @@ def _pretended_task(job: Job, task: Task) -> Outcome:
     metrics = [Metric(one.name, value, one.unit, one.compute, one.goal, 10) for one in task.metrics]
     uptime = Metric(UPTIME, value / 100, "s", Compute.LAST, Goal.LOWER, 1)
     run = TaskRun(task.name, task.command, task.primary, [*metrics, uptime], 1000)
-    seen = replace(PRETENDED, exit_code=0, wall_time_s=value / 100, task=TaskSeen(run))
+    seen = replace(PRETENDED, exit_code=0, wall_time_s=value / 100, task=TaskObservation(run))
     return replace(seen, peak_tree_memory_bytes=500 << 20)
 
 

@@ -18,7 +18,7 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
 from keras_matrix.runner.executors.contract import Contract
-from keras_matrix.runner.executors.registry import Asked, Entry, Executors, Option
+from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Executors, Option
 from keras_matrix.runner.matrix.reader import Cell
 from tests.fakes.executor import FakeExecutor
 
@@ -109,10 +109,10 @@ class OnGrid(Executors):
 
     @property
     def _disk(self) -> Path:
-        if self.asked.options["grid"] is None:
+        if self.request.options["grid"] is None:
             raise UsageError("--grid: must name a grid")
-        return Path(self.asked.options["grid"])
+        return Path(self.request.options["grid"])
 
 
-def make(entry: Entry, asked: Asked) -> Executors:
-    return OnGrid(entry, asked)
+def make(entry: Entry, request: ExecutorRequest) -> Executors:
+    return OnGrid(entry, request)

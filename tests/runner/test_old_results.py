@@ -22,7 +22,7 @@ from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import expand, parse
-from keras_matrix.runner.plan.session import ArmAsked, SessionRequest, resume
+from keras_matrix.runner.plan.session import ArmRequest, SessionRequest, resume
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.old_results import (
     BASE,
@@ -154,7 +154,7 @@ def test_an_unfinished_run_is_continued(results: Results) -> None:
     (run.folder / "records" / f"{JAX}.2.0.json").unlink()
     matrix = parse(Path("matrix.yaml"), about["matrix_text"].encode())
     cells = expand(matrix, Overrides(filters=("workload=mnist_mlp", "device=cpu")))
-    arms = {"": ArmAsked(versions=about["versions"])}
+    arms = {"": ArmRequest(versions=about["versions"])}
     request = SessionRequest(cells, arms, about["start"], None, {}, about["stopping"])
     messages: list[str] = []
     session = resume(results, request, decode(Machine, about["machine"]), messages.append)

@@ -36,9 +36,9 @@ METADATA_PLANE = "/host:metadata"
 # Keys as they lie in a file: a field's number, three bits to the left, and what kind of a value follows.
 EVENT = STAT = 4 << 3 | 2
 KIND, OFFSET, DURATION = 0x08, 0x10, 0x18
-WHOLE, SIGNED, NAMED = 0x18, 0x20, 0x38
+FILE_RULES, SIGNED, NAMED = 0x18, 0x20, 0x38
 REAL, TEXT, BYTES = 0x11, 0x2A, 0x32
-VALUES = (WHOLE, SIGNED, NAMED, REAL, TEXT, BYTES)
+VALUES = (FILE_RULES, SIGNED, NAMED, REAL, TEXT, BYTES)
 # A line may begin so many nanoseconds from its clock's zero; what is added to it, and what lies between two such times,
 # stays a number of 64 bits.
 MOST_NS = 1 << 61
@@ -88,7 +88,7 @@ class Plane:
             if key == KIND:
                 kind, at = varint(data, at + 1)
                 name = self.stat_names.get(kind, "")
-            elif key in (WHOLE, SIGNED, NAMED):
+            elif key in (FILE_RULES, SIGNED, NAMED):
                 item, at = varint(data, at + 1)
                 value = self.stat_names.get(item, "") if key == NAMED else signed(item) if key == SIGNED else item
             elif key in (TEXT, BYTES):
@@ -189,7 +189,7 @@ class Events:
         told = np.array([value is not None for value in values], np.bool_)[which]
         stats = self._stats()
         its = stats.named(self._line.plane, name)
-        if not np.isin(stats.key[its], (WHOLE, SIGNED)).all():
+        if not np.isin(stats.key[its], (FILE_RULES, SIGNED)).all():
             raise Malformed(f"{name} of an event is no whole number")
         found[self._owners[its]], told[self._owners[its]] = stats.value[its].astype(np.int64), True
         return found, told

@@ -27,7 +27,7 @@ from keras_matrix.records.instruments.parity import Operation, Sketch, Trace, We
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import make_batches, seed_steps
-from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, Twin
+from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, ParityWorker
 from keras_matrix.runner.cell.measure import build, configure_keras, found_versions, prove, seed_all
 from keras_matrix.runner.cell.parity.causes import facts, repeated, rows_of, watch
 
@@ -54,7 +54,7 @@ RATES = {
 HOLDERS = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "MultiHeadAttention", "GroupedQueryAttention")
 
 
-def run_twin(job: Job, twin: Twin) -> None:
+def run_parity_worker(job: Job, twin: ParityWorker) -> None:
     """Do the twin's part and write its trace. Raises what the workload raises, or `Unsupported`."""
     adapter = backends.load(job.settings.backend)
     adapter.configure(job.settings, None)

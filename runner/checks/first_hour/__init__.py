@@ -1,5 +1,5 @@
-"""A first hour on a device: checks that the figures measured on it can be trusted, and one report of them.
+"""A first hour on a device: checks whether figures measured on it can be trusted, and reports the results.
 
-`checks` lists what is checked, `measured` runs the cells that the checks read, `report` writes what was found.
-`ci/first_hour` has the same for a BigQuery dataset.
+`checks` lists the checks, `measured` runs the cells that they read, `report` writes the results. `ci/first_hour` does
+the same for a BigQuery dataset.
 """

@@ -1,13 +1,14 @@
-"""The checks of a first hour on a device, in order, for one backend: what is run, and which judgement it gets.
+"""The checks of a first hour on a device, in order, for one backend: what each runs and how it is judged.
 
-A check that a CPU has nothing for says so and is not run there. Each measures by `runner` itself, in a results folder
-of its own.
+A check that does not apply to a CPU reports the reason there. Each check measures with the command `runner`, in a
+separate results folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from keras_matrix.analysis.hardware.datasheet import datasheet
@@ -18,68 +19,54 @@ from keras_matrix.records.instruments.peaks import PeakAnswer
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.traces import names, neutral
 from keras_matrix.runner.checks.first_hour import judgements
-from keras_matrix.runner.checks.first_hour.measured import WORKLOADS, Measured, NotMeasured, Place
+from keras_matrix.runner.checks.first_hour.measured import WORKLOADS, HourTarget, MeasuredRun, NotMeasured
 from keras_matrix.runner.checks.first_hour.steps import Found, Outcome, Step
 from keras_matrix.runner.checks.peaks import Effort, order_for, probe_settings
 from keras_matrix.runner.executors.probe import Probe, ProbeFailed
-from keras_matrix.runner.measure.traces import kept_in
+from keras_matrix.runner.measure.traces import stored_traces
 
 PROBE = "keras_matrix.runner.cell.checks.probes"
 PROBE_LIMIT_S = 300.0
-# Of square matrices: what keeps a device busy for some tenths of a second.
+# Sizes of square matrices that keep a device busy for some tenths of a second.
 ROWS = {"cpu": 512, "gpu": 4096}
 BATCH = {"cpu": 256, "gpu": 2048}
 PRODUCTS = {"cpu": 60, "gpu": 40}
 STEPS = {"cpu": 15, "gpu": 30}
 BALLAST_MIB = {"cpu": 512, "gpu": 1024}
-LEAST_IN_STEPS = 0.5  # of the operations in a trace; those before the first and after the last traced step have none
+LEAST_IN_STEPS = 0.5  # share of the operations in a trace; those before and after the traced steps have no step
 TOO_LARGE_MIB = 1 << 20  # 1 TiB: more than any device has
 
 
 @dataclass(slots=True)
 class Hour:
-    """What the checks of one backend share; `products` is a cell of matrix products that several of them read."""
+    """The shared state of a backend's checks; `products` is a cell of matrix products that several of them read."""
 
-    place: Place
+    target: HourTarget
     probe: Probe
-    products: Measured | None = None
+    products: MeasuredRun | None = None
     answer: ProbeAnswer | None = None
     workers: Sequence[int] = field(default=(1, 2))
 
     @property
     def device(self) -> str:
         """The device that is checked."""
-        return self.place.device
+        return self.target.device
 
     def of(self, sizes: dict[str, int]) -> int:
-        """Return the size for this device; a TPU gets that of a GPU."""
+        """Return the size for this device; a TPU uses the size of a GPU."""
         return sizes.get(self.device, sizes["gpu"])
 
 
 def steps(hour: Hour) -> Iterator[Step]:
-    """Yield every check; without the first one none of the others says anything."""
-    backend = hour.place.backend
-
-    def step(name: str, check: Callable[[Hour], Found], expected: str, *, essential: bool = False) -> Step:
-        return Step(f"{backend}: {name}", expected, lambda: _found(check, hour), essential)
-
-    yield step("a small cell", small_cell, f"it is measured, and its tensors lie on a {hour.device}", essential=True)
-    yield step("twice the steps", twice_the_steps, "an epoch of twice the steps takes 1.8 to 2.2 times as long")
-    yield step("the barrier", barrier, "it waits for the device, and without it the calls return early")
-    yield step("a trace", trace, "the device is busy for as long as the step takes without a profiler")
-    yield step("resident feed", resident_feed, "no batch is copied to the device in traced steps")
-    yield step("precision", precision, "errors of products, convolutions and RNNs are as the record says of TF32")
-    yield step("a known allocation", known_allocation, "it appears in every peak of memory")
-    yield step("peaks", peaks, "products reach 60 to 102 % of the data sheet, memory 70 to 102 %")
-    yield step("locked clocks", locked_clocks, "the clock is the same at the end of every epoch")
-    yield step("energy", energy, "the counted energy is within 15 % of sampled power times time")
-    yield step("pinned autotuning", pinned_autotuning, "the second process loads what the first one chose")
-    yield step("FC modes", fc_modes, "every mode computes what plain NumPy does")
-    yield step("too large a model", too_large, "out of device memory is its status")
-    yield step("a missing device", missing_device, "device_mismatch is its status")
+    """Yield every check; the first one is essential for the others."""
+    for check, (name, expected) in CHECKS.items():
+        text = expected.format(device=hour.device)
+        yield Step(f"{hour.target.backend}: {name}", text, partial(_found, check, hour), check is small_cell)
 
 
 def _found(check: Callable[[Hour], Found], hour: Hour) -> Found:
+    if hour.device == "cpu" and check in NOT_ON_A_CPU:
+        return Found(Outcome.NOT_RUN, NOT_ON_A_CPU[check])
     try:
         return check(hour)
     except (NotMeasured, ProbeFailed) as error:
@@ -87,46 +74,44 @@ def _found(check: Callable[[Hour], Found], hour: Hour) -> Found:
 
 
 def small_cell(hour: Hour) -> Found:
-    """Measure a workload of the catalogue."""
-    record = hour.place.measure({"workload": "mnist_mlp", "steps_per_epoch": 20}).only()
+    """Measure a workload of the catalog."""
+    record = hour.target.measure({"workload": "mnist_mlp", "steps_per_epoch": 20}).only()
     proof = record.device
     if proof is None or proof.platform != hour.device:
-        return Found(Outcome.FAILED, f"its tensors lie on {proof.name if proof else 'no device'}")
+        return Found(Outcome.FAILED, f"its tensors are on {proof.name if proof else 'no device'}")
     model = f" ({proof.model})" if proof.model else ""
     step_time_s = record.times.step_time_s or 0.0
     warnings = tuple(record.warnings)
-    return Found(Outcome.OK, f"{record.status} on {proof.name}{model}, {step_time_s * 1e3:.2f} ms a step", warnings)
+    return Found(Outcome.OK, f"{record.status} on {proof.name}{model}, {step_time_s * 1e3:.2f} ms per step", warnings)
 
 
 def twice_the_steps(hour: Hour) -> Found:
-    """Measure a cell at two numbers of steps, one after the other in one block."""
+    """Measure a cell with two numbers of steps in one block."""
     count = hour.of(STEPS)
-    hour.products = hour.place.measure(_products(hour) | {"steps_per_epoch": [count, 2 * count], "trace": {}})
+    hour.products = hour.target.measure(_products(hour) | {"steps_per_epoch": [count, 2 * count], "trace": {}})
     times_s = {record.settings.steps_per_epoch: _epoch_time_s(record) for record in hour.products.records}
     return judgements.doubled(times_s[count], times_s[2 * count])
 
 
 def barrier(hour: Hour) -> Found:
-    """Ask for a chain of products in a process of its own, and wait for them."""
+    """Run a chain of products in a separate process, and wait for them."""
     return judgements.synchronised(_answered(hour), hour.device)
 
 
 def trace(hour: Hour) -> Found:
-    """Compare a trace of the cell of products with its figures."""
+    """Compare a trace of the matrix products with the figures of the cell."""
     record, path = _traced(hour)
     table = tabled(path)
     if table.busy_share is None or not table.steps:
-        return Found(Outcome.FAILED, "the trace has no operation, or no step")
+        return Found(Outcome.FAILED, "the trace has no operations or no steps")
     if record.times.step_time_s is None:
-        return Found(Outcome.FAILED, f"the cell of the trace has no step time: {record.status}: {record.reason}")
+        return Found(Outcome.FAILED, f"the traced cell has no step time: {record.status}: {record.reason}")
     busy_s = table.busy_share * table.window_s / table.steps
     return judgements.traced(busy_s, record.times.step_time_s, hour.device)
 
 
 def resident_feed(hour: Hour) -> Found:
-    """Look for copies to the device in that trace."""
-    if hour.device == "cpu":
-        return _only_on_a_gpu("a CPU's batches lie in its own memory")
+    """Look for copies to the device in the same trace."""
     _, path = _traced(hour)
     if (share := share_in_steps(neutral.spans(path))) < LEAST_IN_STEPS:
         return Found(Outcome.FAILED, f"only {share:.0%} of the operations in the trace have a step".replace("%", " %"))
@@ -134,7 +119,7 @@ def resident_feed(hour: Hour) -> Found:
 
 
 def share_in_steps(spans: Iterable[neutral.Span]) -> float:
-    """Return the share of a device's operations that are assigned to a step; 0 without any."""
+    """Return the share of a device's operations that are assigned to a step; 0 without operations."""
     steps = [one.step is not None for one in spans if one.track.kind is neutral.Kind.COMPUTE]
     return sum(steps) / len(steps) if steps else 0.0
 
@@ -145,8 +130,8 @@ def copies_to_device(spans: Iterable[neutral.Span]) -> Iterator[tuple[str, int |
 
 
 def precision(hour: Hour) -> Found:
-    """Compare errors of single operations with what a record says of them."""
-    record = hour.place.measure({"workload": "lstm", "steps_per_epoch": 5, "epochs": 2}).only()
+    """Compare errors of single operations with the precision in a record."""
+    record = hour.target.measure({"workload": "lstm", "steps_per_epoch": 5, "epochs": 2}).only()
     resolved = record.resolved
     recorded = {name: getattr(resolved, f"tf32_{name}", None) for name in judgements.PRECISIONS}
     return judgements.precise(_answered(hour).errors, recorded, hour.device)
@@ -156,7 +141,7 @@ def known_allocation(hour: Hour) -> Found:
     """Measure a small model with and without ballast."""
     size = hour.of(BALLAST_MIB)
     entry = {"workload": f"{WORKLOADS}:ballast", "params": {"megabytes": [1, 1 + size]}, "steps_per_epoch": 20}
-    found = hour.place.measure(entry)
+    found = hour.target.measure(entry)
     small, large = sorted(found.records, key=lambda record: int(record.settings.params["megabytes"]))
     before, after = _peak_bytes(small, hour.device), _peak_bytes(large, hour.device)
     grown = None if before is None or after is None else after - before
@@ -165,9 +150,7 @@ def known_allocation(hour: Hour) -> Found:
 
 def peaks(hour: Hour) -> Found:
     """Measure the peaks of this backend on this device, and look up the device's data sheet."""
-    if hour.device == "cpu":
-        return _only_on_a_gpu("no data sheet states what a CPU reaches; `runner roofline` measures it")
-    settings = probe_settings(hour.place.backend, hour.device)
+    settings = probe_settings(hour.target.backend, hour.device)
     answer = hour.probe.ask("keras_matrix.runner.cell.peaks", order_for(settings, Effort()), settings, PROBE_LIMIT_S)
     found = decode(PeakAnswer, answer, "answer")
     model = found.device.model if found.device else None
@@ -176,19 +159,15 @@ def peaks(hour: Hour) -> Found:
 
 def locked_clocks(hour: Hour) -> Found:
     """Measure a cell with `clocks: locked`."""
-    if hour.device == "cpu":
-        return _only_on_a_gpu("clocks: locked is for GPUs")
-    (record,) = hour.place.measure(_products(hour) | {"clocks": "locked", "steps_per_epoch": 30}).records
+    (record,) = hour.target.measure(_products(hour) | {"clocks": "locked", "steps_per_epoch": 30}).records
     if record.status is Status.UNSUPPORTED or record.surroundings.gpu is None:
         return Found(Outcome.NOT_RUN, record.reason or "NVML cannot be read here")
-    return judgements.clocks_held(record.surroundings.gpu.sm_clocks_hz)
+    return judgements.clocks_constant(record.surroundings.gpu.sm_clocks_hz)
 
 
 def energy(hour: Hour) -> Found:
     """Compare the energy counter of a longer cell with its sampled power."""
-    if hour.device == "cpu":
-        return _only_on_a_gpu("`runner check` and docs/power.md say what a CPU reports")
-    record = hour.place.measure(_products(hour) | {"steps_per_epoch": 20 * hour.of(STEPS), "epochs": 4}).only()
+    record = hour.target.measure(_products(hour) | {"steps_per_epoch": 20 * hour.of(STEPS), "epochs": 4}).only()
     gpu, usage = record.surroundings.gpu, record.usage
     if gpu is None or usage is None:
         return Found(Outcome.NOT_RUN, "NVML cannot be read here")
@@ -197,11 +176,9 @@ def energy(hour: Hour) -> Found:
 
 
 def pinned_autotuning(hour: Hour) -> Found:
-    """Measure a convolution in two processes, of which the second gets the first one's choices."""
-    if hour.device == "cpu":
-        return _only_on_a_gpu("autotuning is of GPU kernels")
+    """Measure a convolution in two processes; the second one uses the choices of the first."""
     entry = {"workload": "cifar10_cnn", "autotune": "pinned", "jit": True, "repeats": 2, "steps_per_epoch": 20}
-    records = hour.place.measure(entry).records
+    records = hour.target.measure(entry).records
     if any(record.times.first_step_time_s is None for record in records):
         return Found(Outcome.FAILED, "; ".join(f"{one.status}: {one.reason}" for one in records))
     first, second = (records[number].times.first_step_time_s or 0.0 for number in (0, 1))
@@ -212,29 +189,27 @@ def pinned_autotuning(hour: Hour) -> Found:
 def fc_modes(hour: Hour) -> Found:
     """Prove the fully connected modes, on as many workers as there are devices."""
     workers = [str(count) for count in hour.workers]
-    flags = ["--prove", "--backend", hour.place.backend, "--dtype", "float32", "--num-workers", *workers]
+    flags = ["--prove", "--backend", hour.target.backend, "--dtype", "float32", "--num-workers", *workers]
     device = [] if hour.device == "cpu" else ["--device", hour.device]
-    ended = hour.place.command("fc", *flags, *device)
+    ended = hour.target.command("fc", *flags, *device)
     claims = [line for line in ended.lines if line.startswith(("*", "bytes and layout"))]
     summary = "; ".join(claims) or ended.last_line
     return Found(Outcome.FAILED if ended.code else Outcome.OK, summary, figures={"code": ended.code})
 
 
 def too_large(hour: Hour) -> Found:
-    """Measure a model that no device has memory for."""
-    if hour.device == "cpu":
-        return _only_on_a_gpu("it would use up this machine's memory; --executor docker --memory limits a cell's")
-    (record,) = hour.place.measure(
+    """Measure a model that is too large for the memory of any device."""
+    (record,) = hour.target.measure(
         {"workload": f"{WORKLOADS}:ballast", "params": {"megabytes": TOO_LARGE_MIB}, "steps_per_epoch": 2}
     ).records
     return judgements.ended_with(str(record.status), "oom_device", record.reason)
 
 
 def missing_device(hour: Hour) -> Found:
-    """Measure a cell of a device that is hidden, or that this build of the backend cannot use."""
+    """Measure a cell on a device that is hidden, or that this build of the backend cannot use."""
     entry = {"workload": "mnist_mlp", "device": "gpu", "steps_per_epoch": 2}
-    # A service for CPUs would leave the cell to another one.
-    (record,) = hour.place.measure(entry, CUDA_VISIBLE_DEVICES="", KERAS_BENCHMARK_DEVICE="").records
+    # A service for CPUs would leave the cell out.
+    (record,) = hour.target.measure(entry, CUDA_VISIBLE_DEVICES="", KERAS_BENCHMARK_DEVICE="").records
     return judgements.ended_with(str(record.status), "device_mismatch", record.reason)
 
 
@@ -244,9 +219,9 @@ def _products(hour: Hour) -> dict[str, Any]:
 
 
 def _answered(hour: Hour) -> ProbeAnswer:
-    """Return what the backend's own process answers; it is asked once."""
+    """Return the answer of the backend's own process, which is started once."""
     if hour.answer is None:
-        settings = probe_settings(hour.place.backend, hour.device)
+        settings = probe_settings(hour.target.backend, hour.device)
         order = ProbeOrder(settings, hour.of(ROWS), hour.of(PRODUCTS))
         hour.answer = decode(ProbeAnswer, hour.probe.ask(PROBE, order, settings, PROBE_LIMIT_S), "answer")
     return hour.answer
@@ -254,8 +229,8 @@ def _answered(hour: Hour) -> ProbeAnswer:
 
 def _traced(hour: Hour) -> tuple[Record, Any]:
     if hour.products is None:
-        raise NotMeasured("the cell of twice the steps was not measured")
-    found = list(kept_in(hour.products.run, hour.products.records))
+        raise NotMeasured("the check 'twice the steps' was not measured")
+    found = list(stored_traces(hour.products.run, hour.products.records))
     if not found:
         problems = [one.trace.problem for one in hour.products.records if one.trace and one.trace.problem]
         raise NotMeasured("; ".join(problems) or "no trace was recorded")
@@ -263,25 +238,47 @@ def _traced(hour: Hour) -> tuple[Record, Any]:
 
 
 def _epoch_time_s(record: Record) -> float:
-    """Return the shortest measured epoch: whatever disturbs one makes it longer."""
+    """Return the shortest measured epoch, since every disturbance makes an epoch longer."""
     if not record.times.epoch_times_s:
         raise NotMeasured(f"{record.settings.workload}: {record.status}: {record.reason}")
     return min(record.times.epoch_times_s)
 
 
 def _peak_bytes(record: Record, device: str) -> int | None:
-    """Return the peak of the backend's allocator on the device; of a CPU that of the process."""
+    """Return the peak of the backend's allocator on the device; for a CPU the peak of the process."""
     memory = record.memory
     return memory.peak_host_memory_bytes if device == "cpu" else memory.peak_device_memory_bytes
 
 
 def _driver_bytes(record: Record) -> dict[str, int | None]:
-    """Return the peaks of the device and of the process that the driver reports; none on a CPU."""
+    """Return the peaks of the device and of the process that the driver reports; empty for a CPU."""
     if record.settings.device == "cpu" or record.usage is None:
         return {}
-    found = {"on the device": record.usage.device_memory, "of the process": record.usage.device_process_memory}
-    return {name: use.max_bytes if use else None for name, use in found.items()}
+    used = {"on the device": record.usage.device_memory, "of the process": record.usage.device_process_memory}
+    return {name: use.max_bytes if use else None for name, use in used.items()}
 
 
-def _only_on_a_gpu(reason: str) -> Found:
-    return Found(Outcome.NOT_RUN, reason)
+CHECKS = {
+    small_cell: ("a small cell", "it is measured, and its tensors are on a {device}"),
+    twice_the_steps: ("twice the steps", "an epoch of twice the steps takes 1.8 to 2.2 times as long"),
+    barrier: ("the barrier", "it waits for the device, and without it the calls return early"),
+    trace: ("a trace", "the device is busy for as long as the step takes without a profiler"),
+    resident_feed: ("resident feed", "no batch is copied to the device in traced steps"),
+    precision: ("precision", "errors of products, convolutions and RNNs match the record's use of TF32"),
+    known_allocation: ("a known allocation", "it appears in every peak of memory"),
+    peaks: ("peaks", "products reach 60 to 102 % of the data sheet, memory 70 to 102 %"),
+    locked_clocks: ("locked clocks", "the clock is the same at the end of every epoch"),
+    energy: ("energy", "the counted energy is within 15 % of sampled power times time"),
+    pinned_autotuning: ("pinned autotuning", "the second process loads what the first one chose"),
+    fc_modes: ("FC modes", "every mode computes the same as plain NumPy"),
+    too_large: ("too large a model", "its status is out of device memory"),
+    missing_device: ("a missing device", "its status is device_mismatch"),
+}
+NOT_ON_A_CPU = {
+    resident_feed: "a CPU's batches are in its own memory",
+    peaks: "data sheets do not state the peaks of a CPU; `runner roofline` measures them",
+    locked_clocks: "clocks: locked is for GPUs",
+    energy: "`runner check` and docs/power.md say what a CPU reports",
+    pinned_autotuning: "autotuning is of GPU kernels",
+    too_large: "it would use up this machine's memory; --executor docker --memory limits a cell's",
+}

@@ -1,7 +1,7 @@
-"""What figures of a first hour say: each function takes what was measured and returns an outcome with the values. Pure.
+"""Judges the figures of a first hour: each function returns an outcome with the measured values. Pure.
 
-Limits are wide where a machine may be noisy: they tell a broken measurement from a sound one, not a fast GPU from a
-slow one.
+The limits are wide enough for noisy machines: they distinguish a broken measurement from a correct one, not a fast GPU
+from a slow one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from keras_matrix.runner.checks.first_hour.steps import Found, Outcome
 # |found - wanted| / |wanted| of a product of random values: 3e-4 with TF32's 10 bits of mantissa, 1e-6 with float32's.
 TF32_ERROR = 3e-5
 TWICE = (1.8, 2.2)
-# The device's time for a step under the profiler, as a share of the step's time without. On a CPU it costs more.
+# The device's time for a step with the profiler, relative to the step's time without. On a CPU it costs more.
 TRACED = {"gpu": (0.8, 1.15), "cpu": (0.3, 2.0)}
-# After a barrier that waited, reading a number takes no noticeable part of what the work took.
+# After a barrier that waited, reading a number takes a negligible share of the time of the work.
 READ_SHARE = 0.2
-ASYNCHRONOUS = 0.5  # of the time of the work, at most: the calls returned long before it was done
+ASYNCHRONOUS = 0.5  # maximum share of the time of the work after which asynchronous calls have returned
 ALLOCATED = (0.95, 1.5)
-# Of the data sheet: matrix products and STREAM.
+# Share of the data sheet: matrix products and STREAM.
 GEMM, STREAM = (0.60, 1.02), (0.70, 1.02)
 ENERGY = (0.85, 1.15)
 CLOCK_SCATTER = 0.01
@@ -31,7 +31,7 @@ PRECISIONS = ("matmul", "convolution", "rnn")
 
 
 def within(value: float, limits: tuple[float, float]) -> Outcome:
-    """Return whether a value lies within its limits."""
+    """Return OK if a value is within its limits, else FAILED."""
     return Outcome.OK if limits[0] <= value <= limits[1] else Outcome.FAILED
 
 
@@ -43,7 +43,7 @@ def doubled(short_s: float, long_s: float) -> Found:
 
 
 def synchronised(found: ProbeAnswer, device: str) -> Found:
-    """Judge whether a barrier waits: the calls return before the work is done, and reading after it takes no time."""
+    """Judge whether a barrier waits: calls return before the work is done, and reading afterwards takes no time."""
     figures = {"called_s": found.called_s, "waited_s": found.waited_s, "read_s": found.read_s}
     text = (
         f"the calls returned after {found.called_s:.4f} s, the barrier after {found.waited_s:.4f} s; "
@@ -54,13 +54,12 @@ def synchronised(found: ProbeAnswer, device: str) -> Found:
     if found.called_s <= ASYNCHRONOUS * found.waited_s:
         return Found(Outcome.OK, text, figures=figures)
     if device == "cpu":
-        return Found(Outcome.NOT_RUN, f"{text}: on this CPU the calls themselves do the work", figures=figures)
-    why = "the calls themselves waited, so that nothing shows what the barrier does"
-    return Found(Outcome.FAILED, f"{text}: {why}", figures=figures)
+        return Found(Outcome.NOT_RUN, f"{text}: on this CPU the calls do the work themselves", figures=figures)
+    return Found(Outcome.FAILED, f"{text}: the calls waited themselves, so the barrier is not tested", figures=figures)
 
 
 def traced(busy_s: float, step_s: float, device: str) -> Found:
-    """Judge the device's time for a step in a trace against the step's time without a profiler."""
+    """Compare the device's time for a step in a trace with the step's time without a profiler."""
     share = busy_s / step_s
     text = f"busy for {busy_s * 1e3:.2f} ms of a step in the trace, {step_s * 1e3:.2f} ms a step without: {share:.0%}"
     limits = TRACED.get(device, TRACED["gpu"])
@@ -68,7 +67,7 @@ def traced(busy_s: float, step_s: float, device: str) -> Found:
 
 
 def resident(copies: Sequence[tuple[str, int | None]], batch_bytes: int) -> Found:
-    """Judge the copies from host to device in traced steps: name and bytes of each, None where it is not reported."""
+    """Judge the copies from host to device in traced steps: name and bytes of each, None if not reported."""
     total = sum(size or 0 for _, size in copies)
     unknown = sum(size is None for _, size in copies)
     figures = {"copies": len(copies), "bytes": total, "of_unknown_size": unknown, "batch_bytes": batch_bytes}
@@ -78,21 +77,21 @@ def resident(copies: Sequence[tuple[str, int | None]], batch_bytes: int) -> Foun
 
 
 def precise(errors: Mapping[str, float], recorded: Mapping[str, bool | None], device: str) -> Found:
-    """Judge what a record says of TF32 by the errors of a product, a convolution and a recurrent layer."""
-    seen = {name: errors[name] > TF32_ERROR for name in PRECISIONS}
+    """Compare a record's use of TF32 with the errors of a product, a convolution and a recurrent layer."""
+    words = {None: "not probed", True: "yes", False: "no"}
     lines = [
-        f"{name}: error {errors[name]:.1e}, TF32 by the record: {_word(recorded.get(name))}" for name in PRECISIONS
+        f"{name}: error {errors[name]:.1e}, TF32 in the record: {words[recorded.get(name)]}" for name in PRECISIONS
     ]
-    wrong = [name for name in PRECISIONS if bool(recorded.get(name)) != seen[name]]
+    wrong = [name for name in PRECISIONS if bool(recorded.get(name)) != (errors[name] > TF32_ERROR)]
     unknown = [name for name in PRECISIONS if recorded.get(name) is None and device == "gpu"]
     outcome = Outcome.FAILED if wrong or unknown else Outcome.OK
     return Found(outcome, "; ".join(lines), figures={"errors": dict(errors), "recorded": dict(recorded)})
 
 
 def allocated(wanted_bytes: int, grown_bytes: int | None, pools_bytes: Mapping[str, int | None]) -> Found:
-    """Judge by how much the allocator's peak grew with a known allocation, and whether the driver's peaks hold it.
+    """Judge the growth of the allocator's peak by a known allocation, and whether the driver's peaks include it.
 
-    A backend may reserve memory before it needs any: then the driver's peaks do not grow. None is not reported.
+    A backend may reserve memory in advance; then the driver's peaks do not grow. None means not reported.
     """
     pools = {name: size for name, size in pools_bytes.items() if size is not None}
     share = None if grown_bytes is None else grown_bytes / wanted_bytes
@@ -106,14 +105,14 @@ def allocated(wanted_bytes: int, grown_bytes: int | None, pools_bytes: Mapping[s
 
 
 def against_datasheet(gemms: Iterable[Gemm], streams: Iterable[Stream], sheet: Datasheet | None) -> Found:
-    """Judge the peaks that one backend reached on its device against those that the device's maker states."""
+    """Compare the peaks that a backend reached on its device with those that the device's maker states."""
     rates = {one.precision: one.flop_per_s.best for one in gemms}
     memory = max((one.byte_per_s.best for one in streams), default=None)
     figures = {"flop_per_s": rates, "byte_per_s": memory}
     if sheet is None:
         measured = [f"{name} {rate / TERA:.3g} TFLOP/s" for name, rate in rates.items()]
         text = ", ".join([*measured, *([f"memory {memory / TERA:.3g} TB/s"] if memory else [])])
-        return Found(Outcome.NOT_RUN, f"no data sheet of this device is known here; measured {text}", figures=figures)
+        return Found(Outcome.NOT_RUN, f"the data sheet of this device is not known; measured {text}", figures=figures)
     shares = {name: (rates[name] / stated, GEMM) for name, stated in sheet.flop_per_s.items() if name in rates}
     if memory:
         shares["memory"] = (memory / sheet.memory_byte_per_s, STREAM)
@@ -123,8 +122,8 @@ def against_datasheet(gemms: Iterable[Gemm], streams: Iterable[Stream], sheet: D
     return Found(outcome, f"of the data sheet of {sheet.product}: {text}", figures=figures)
 
 
-def clocks_held(clocks_hz: Sequence[int | None]) -> Found:
-    """Judge the clocks at the ends of the epochs of a cell that locks them."""
+def clocks_constant(clocks_hz: Sequence[int | None]) -> Found:
+    """Judge the clocks at the ends of the epochs of a cell with locked clocks."""
     known = [clock for clock in clocks_hz if clock is not None]
     if not known:
         return Found(Outcome.FAILED, "the driver reports no clock")
@@ -135,7 +134,7 @@ def clocks_held(clocks_hz: Sequence[int | None]) -> Found:
 
 
 def energy_agrees(energies_j: Sequence[float | None], times_s: Sequence[float], power_w: float | None) -> Found:
-    """Judge the counted energy of epochs against the mean of the power that was sampled in them."""
+    """Compare the counted energy of epochs with the mean of the power sampled in them."""
     known = [(energy, time) for energy, time in zip(energies_j, times_s, strict=False) if energy is not None]
     if not known or power_w is None:
         return Found(Outcome.FAILED, "the driver reports no energy, or no power")
@@ -146,10 +145,6 @@ def energy_agrees(energies_j: Sequence[float | None], times_s: Sequence[float], 
 
 
 def ended_with(status: str, wanted: str, reason: str | None) -> Found:
-    """Judge a status that was provoked."""
+    """Compare a status with the one that a check provokes."""
     outcome = Outcome.OK if status == wanted else Outcome.FAILED
     return Found(outcome, f"{status}: {reason or 'no reason'}", figures={"status": status})
-
-
-def _word(value: bool | None) -> str:
-    return "not probed" if value is None else "yes" if value else "no"

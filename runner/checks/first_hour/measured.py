@@ -1,4 +1,4 @@
-"""Cells of a first hour: measured by `runner` itself, as its users do, and read from the records it leaves."""
+"""Measures the cells of a first hour with the command `runner`, as users do, and reads their records."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import Results, Run, latest_attempts
 
 LIMIT_S = 900.0
-EXIT_CODES = (0, 1)  # all cells ok, or some not: either way there are records
+EXIT_CODES = (0, 1)  # all cells ok, or some failed: both write records
 WORKLOADS = "keras_matrix.runner.cell.checks.workloads"
 
 
 class NotMeasured(Exception):
-    """A cell gave no figure. The message says how it ended."""
+    """A cell has no figures. The message says how it ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended, and the end of what it printed."""
+    """The exit code of a command and its output."""
 
     code: int
     lines: Sequence[str]
 
     @property
     def last_line(self) -> str:
-        """The last line it printed."""
-        return self.lines[-1] if self.lines else "it printed nothing"
+        """The last line of its output."""
+        return self.lines[-1] if self.lines else "no output"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """A run and its records, those that count."""
+class MeasuredRun:
+    """A run and the latest record of each repeat."""
 
     run: Run
     records: Sequence[Record]
 
     def only(self) -> Record:
-        """Return the record of a run of one process. Raises `NotMeasured` unless it has figures."""
+        """Return the record of a run with one process. Raises `NotMeasured` unless it has figures."""
         (record,) = self.records
         if record.status not in MEASURED:
             raise NotMeasured(f"{record.settings.workload}: {record.status}: {record.reason}")
@@ -52,19 +52,16 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where cells are measured: a backend, a device, a folder for results."""
+class HourTarget:
+    """The backend, the device and the results folder for the measurements."""
 
     backend: str
     device: str
     folder: Path
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
-    def measure(self, cell: Mapping[str, Any], *options: str, **changes: str) -> Measured:
-        """Measure the cells of one entry of a matrix, on one process each; `changes` are environment variables.
-
-        Raises `NotMeasured` where the command left no record.
-        """
+    def measure(self, cell: Mapping[str, Any], *options: str, **changes: str) -> MeasuredRun:
+        """Measure cells, one process each; `changes` are of the environment. Raises `NotMeasured` without a record."""
         results = self.folder / "results"
         path = self.folder / "matrix.yaml"
         path.write_text(json.dumps(self._matrix(cell)), encoding="utf-8")
@@ -72,11 +69,11 @@ class Place:
         ended = self.command(*command, **changes)
         newest = Results(results).latest()
         if ended.code not in EXIT_CODES or newest is None:
-            raise NotMeasured(f"the command ended with {ended.code}: {ended.last_line}")
-        return Measured(newest, latest_attempts(newest.load()[0]))
+            raise NotMeasured(f"the command exited with {ended.code}: {ended.last_line}")
+        return MeasuredRun(newest, latest_attempts(newest.load()[0]))
 
     def command(self, *arguments: str, **changes: str) -> Ended:
-        """Run a command of `runner` to its end."""
+        """Run a command of `runner` and return how it ended."""
         command = [sys.executable, "-P", "-m", "keras_matrix.runner.cli.main", *arguments]
         with subprocess.Popen(
             command,

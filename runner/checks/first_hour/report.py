@@ -1,4 +1,4 @@
-"""The report of a first hour, to be attached to an issue: Markdown for people, JSON for machines. Pure."""
+"""The report of a first hour, to be attached to an issue: as Markdown for people and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Report:
-    """What was run, on what, and what came of it. `about` is a line each: what it is and its value."""
+    """The subject, the steps and their results. `about` maps properties of the subject to their values."""
 
     subject: str
     about: Mapping[str, str]
@@ -22,7 +22,7 @@ class Report:
 
     @property
     def title(self) -> str:
-        """How many of the steps that could run went as expected."""
+        """A sentence with the number of steps that were as expected."""
         ran = [one for one in self.done if one.found.outcome is not Outcome.NOT_RUN]
         good = sum(one.found.outcome is Outcome.OK for one in ran)
         text = f"A first hour on {self.subject}: {good} of {len(ran)} steps as expected"
@@ -30,18 +30,18 @@ class Report:
         return f"{text}, {skipped} could not run" if skipped else text
 
     def markdown(self) -> str:
-        """Return it as Markdown."""
+        """Return the report as Markdown."""
         return "\n\n".join(self.parts()) + "\n"
 
     def parts(self) -> list[str]:
-        """Return its paragraphs, headings and tables."""
+        """Return the paragraphs, headings and tables of the report."""
         parts = [f"# {self.title}", table(("", ""), list(self.about.items())), "## Steps", self._steps()]
-        if details := [line for one in self.done for line in _details(one)]:
+        if details := [f"- {one.name}: {cell(line)}" for one in self.done for line in one.found.details]:
             parts += ["## Details", "\n".join(details)]
         return parts
 
     def json(self) -> str:
-        """Return it as one JSON document."""
+        """Return the report as a JSON document."""
         steps = [asdict(one) for one in self.done]
         document = {"version": VERSION, "subject": self.subject, "title": self.title, "about": dict(self.about)}
         return json.dumps({**document, "steps": steps}, indent=1, allow_nan=False) + "\n"
@@ -55,19 +55,19 @@ class Report:
 
 
 def read(document: Mapping[str, Any]) -> Report:
-    """Return the report that a JSON document holds. Raises KeyError, TypeError or ValueError for what is none."""
+    """Return the report from its JSON document. Raises KeyError, TypeError or ValueError for an invalid one."""
     if document["version"] != VERSION:
         raise ValueError(f"version: must be {VERSION}, got {document['version']!r}")
-    done = [Done(**(step | {"found": _found(**step["found"])})) for step in document["steps"]]
+    done = []
+    for step in document["steps"]:
+        found = step["found"]
+        typed = Found(**(found | {"outcome": Outcome(found["outcome"]), "details": tuple(found["details"])}))
+        done.append(Done(**(step | {"found": typed})))
     return Report(str(document["subject"]), dict(document["about"]), done)
 
 
-def _found(outcome: str, summary: str, details: Sequence[str], figures: dict[str, Any]) -> Found:
-    return Found(Outcome(outcome), summary, tuple(details), figures)
-
-
 def merged(reports: Mapping[str, Report]) -> Report:
-    """Return several reports of the same subject as one; the names tell their lines apart where they differ."""
+    """Return several reports of the same subject as one; lines that differ contain the name of their report."""
     about: dict[str, str] = {}
     for name, report in reports.items():
         for key, value in report.about.items():
@@ -77,16 +77,11 @@ def merged(reports: Mapping[str, Report]) -> Report:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; what would end a cell is escaped."""
+    """Return a Markdown table with its cells escaped."""
     lines = [head, ["---"] * len(head), *([cell(text) for text in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cell(text: str) -> str:
-    """Return a text for a cell of a Markdown table."""
+    """Return a text escaped for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
-
-
-def _details(done: Done) -> list[str]:
-    """Return the details of a step as a list item each."""
-    return [f"- {done.name}: {cell(line)}" for line in done.found.details]

@@ -1,4 +1,4 @@
-"""The steps of a first hour: what each expects, what came of it, and the command's exit code. Pure."""
+"""The steps of a first hour with their expectations and results, and the command's exit code. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Outcome(StrEnum):
-    """What came of a step."""
+    """The outcome of a step."""
 
     OK = "ok"
     FAILED = "failed"
@@ -18,7 +18,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a step found: one line, what else is worth a line, and its figures."""
+    """The result of a step: a summary line, further lines, and its figures."""
 
     outcome: Outcome
     summary: str
@@ -28,7 +28,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: its name, what is expected of it, and what runs it. Where an `essential` one fails, none follows."""
+    """A step: its name, the expectation and its function. After a failed `essential` step, the others are skipped."""
 
     name: str
     expected: str
@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A step that was run, how long it took and, where a command ended it, that command's exit code."""
+    """A completed step, its duration and, if a command ended it, the exit code of that command."""
 
     name: str
     expected: str
@@ -48,6 +48,6 @@ class Done:
 
 
 def exit_code(done: Sequence[Done]) -> int:
-    """Return 0 where all went as expected; 2 or 3 where an essential command ended so; else 1."""
+    """Return 0 if all steps were as expected; 2 or 3 if an essential command exited so; else 1."""
     failed = [one for one in done if one.found.outcome is Outcome.FAILED]
     return failed[0].exit_code if failed else 0

@@ -1,14 +1,14 @@
-"""What each backend's GPU build was compiled for: the one table, also behind docs/compatibility.md. Data and look-up.
+"""Which GPUs each backend's GPU build was compiled for. The only such table, also used by docs/compatibility.md.
 
 Sources:
-- Code in the wheels: read from the files of the locks with `python ci/gpu_code.py WHEEL`. TensorFlow states the same in
+- Code in the wheels: read from the locked files with `python ci/gpu_code.py WHEEL`. TensorFlow states the same in
   `tensorflow/python/platform/build_info.py`, PyTorch in `torch.cuda.get_arch_list()`.
 - Minimum drivers: NVIDIA, CUDA Compatibility (docs.nvidia.com/deploy/cuda-compatibility), "Minor Version
   Compatibility", and the CUDA 13.0 release notes. JAX's installation page has the same two numbers.
 - A driver compiles PTX only up to its own CUDA version: CUDA Compatibility, "Application Considerations". The CUDA that
   wrote the PTX: TensorFlow's `build_info.py`; for JAX the PTX's own `.version 8.8`, which is CUDA 12.9's.
 
-A version that is not in the table is not judged: an entry is added with the lock.
+A version that is not in the table is not judged; add an entry together with the lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from keras_matrix.records.backends import TABLE
 
 Capability = tuple[int, int]
 
-# CUDA's major version: the lowest driver that runs it.
+# The lowest driver for each major version of CUDA.
 MINIMUM_DRIVERS = {12: "525.60.13", 13: "580"}
 
 
@@ -28,9 +28,9 @@ MINIMUM_DRIVERS = {12: "525.60.13", 13: "580"}
 class Build:
     """A GPU build of a backend.
 
-    `compiled` are the compute capabilities it has machine code for (sm_80: 8.0), `ptx` the one of its PTX, which the
-    driver compiles for newer GPUs; `ptx_cuda` the CUDA version that wrote that PTX. `reported_failing` names the lowest
-    compute capability at which users report failures despite the PTX, with the source.
+    `compiled` lists the compute capabilities with machine code (sm_80: 8.0); `ptx` is the one of its PTX, which the
+    driver compiles for newer GPUs, and `ptx_cuda` the CUDA version of that PTX. `reported_failing` is the lowest
+    compute capability for which users report failures despite the PTX, with the source.
     """
 
     package: str
@@ -51,11 +51,11 @@ class Build:
         return MINIMUM_DRIVERS[self.cuda_major]
 
     def has_machine_code(self, gpu: Capability) -> bool:
-        """Return whether compiled code runs on a GPU: that of the same major version and the same or a lower minor."""
+        """Return whether machine code runs on a GPU: code for its major version and the same or a lower minor one."""
         return any(major == gpu[0] and minor <= gpu[1] for major, minor in self.compiled)
 
     def has_ptx(self, gpu: Capability) -> bool:
-        """Return whether the driver can compile this build's PTX for a GPU: that of the same or a lower capability."""
+        """Return whether the driver can compile this build's PTX for a GPU: PTX of the same or a lower capability."""
         return self.ptx is not None and self.ptx <= gpu
 
     def supported(self) -> str:
@@ -66,7 +66,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class CpuBuild:
-    """An installed backend without any GPU code, and how to get one with it."""
+    """An installed backend without GPU code, and the service that has one with it."""
 
     package: str
     version: str
@@ -107,29 +107,25 @@ BUILDS = (
 
 
 def build_of(backend: str, versions: Mapping[str, str]) -> Build | CpuBuild | None:
-    """Return the build of a backend, from the versions of what is installed; None if it is not in the table."""
+    """Return the build of a backend from the installed versions, or None if it is not in the table."""
     row = TABLE[backend]
     found = {name: versions[name] for name in row.build_packages if name in versions}
     for build in BUILDS:
-        if build.package in found and _public(found[build.package], build) == build.version:
+        # Without the label of this build's CUDA; another label belongs to another build.
+        if found.get(build.package, "").removesuffix(f"+cu{build.cuda_major}0") == build.version:
             return build
     if set(found) != {row.cpu_package} or not found[row.cpu_package].endswith(row.cpu_version_suffix):
         return None
     return CpuBuild(row.cpu_package, found[row.cpu_package], f"{row.service}-gpu")
 
 
-def _public(version: str, build: Build) -> str:
-    """Return a version without the label of the CUDA that this build has; another label is another build."""
-    return version.removesuffix(f"+cu{build.cuda_major}0")
-
-
 def text(capability: Capability) -> str:
-    """Return a compute capability as NVIDIA writes it."""
+    """Return a compute capability in NVIDIA's notation."""
     return f"{capability[0]}.{capability[1]}"
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a driver's version ("535.104.05"); what is no number ends it."""
+    """Return the numbers of a driver's version ("535.104.05") up to the first part that is not a number."""
     found = []
     for part in version.split("."):
         if not (part.isascii() and part.isdigit()):

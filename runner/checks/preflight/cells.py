@@ -1,4 +1,4 @@
-"""The preflight of a plan: the problems of each cell on a GPU or TPU, known before anything is measured."""
+"""The preflight of a plan: finds the problems of each cell on a GPU or TPU before anything is measured."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from keras_matrix.records.host.procfs import Tree, Unread
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import Task
+from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.checks.preflight.builds import build_of
 from keras_matrix.runner.checks.preflight.facts import GpuFacts, TpuFacts, read_gpus, read_tpus
 from keras_matrix.runner.checks.preflight.rules import Problem, gpu_problems, tpu_problems
+from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.process.interpreter import installed_versions
 from keras_matrix.runner.executors.supervise.visible_gpus import NoGpu, TooFewGpus, gpus_of
 from keras_matrix.runner.host.gpus.present import PresentGpus, present_gpus
@@ -31,9 +33,9 @@ NO_TOOLKIT = Problem(
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """The facts about this machine's GPUs and TPU; `versions` of the backends that run the cells, empty if not known.
+    """Facts about this machine's GPUs and TPU; `versions` are those of the backends that run the cells, if known.
 
-    `present` are the GPUs that the driver lists; `everywhere` are problems of every cell on a GPU.
+    `present` are the GPUs that the driver lists; `everywhere` are problems of all cells on a GPU.
     """
 
     gpus: GpuFacts | None = None
@@ -54,6 +56,20 @@ class Preflight:
             found = tpu_problems(self.tpus)
         return tuple(sorted(found, key=lambda problem: problem.status is None))
 
+    def refused(self, job: Job) -> Outcome | None:
+        """Return the outcome of a job that must not start; a command is refused by its executor, which records it."""
+        problem = next(iter(self.problems(job.settings)), None) if job.task is None else None
+        if problem is None or problem.status is None:
+            return None
+        text = str(problem)
+        if problem.status is Status.UNSUPPORTED:
+            return Outcome(refused=text)
+        return Outcome(infrastructure=text) if problem.status is Status.INFRA else Outcome(missing_device=text)
+
+    def warnings(self, job: Job) -> tuple[str, ...]:
+        """Return the warnings for a job that is started."""
+        return tuple(str(one) for one in self.problems(job.settings, job.task) if one.status is None)
+
     def lines(self, cells: Iterable[tuple[Settings, Task | None]]) -> list[str]:
         """Return each problem of these cells once, as a text."""
         return list(dict.fromkeys(str(problem) for cell in cells for problem in self.problems(*cell)))
@@ -62,9 +78,9 @@ class Preflight:
 def preflight_of(
     settings: Iterable[Settings], *, in_containers: bool = False, tree: Tree | None = None, library: Any = None
 ) -> Preflight | None:
-    """Read the facts that these cells need; None if all of them are on the CPU: then nothing is read.
+    """Read the facts that these cells need; return None without reading anything if all of them are on the CPU.
 
-    `in_containers` if each cell gets a container: its image has builds of its own, which are not judged.
+    With `in_containers` each cell gets a container; the builds in its image are not judged.
     """
     on_device = [one for one in settings if one.device != "cpu"]
     if not on_device:
@@ -84,7 +100,7 @@ def preflight_of(
 
 
 def gpu_names(settings: Settings, present: PresentGpus | Unread | None) -> tuple[str, ...] | Problem:
-    """Return the GPUs of a cell by index or UUID, or why it has none or too few."""
+    """Return the GPUs of a cell by index or UUID, or the problem that it has too few."""
     try:
         return gpus_of(settings, os.environ, present)
     except NoGpu as error:

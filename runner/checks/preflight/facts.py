@@ -1,6 +1,6 @@
-"""Reads what the preflight judges: the driver and the GPUs that cells get, or the TPU's device files.
+"""Reads the facts for the preflight: the driver and the GPUs of the cells, or the TPU's device files.
 
-Promise: nothing is imported and no library is loaded if the machine has no NVIDIA driver.
+Promise: without an NVIDIA driver, no module is imported and no library is loaded.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from keras_matrix.records.host.procfs import Tree, Unread
 from keras_matrix.runner.host.gpus.nvml import open_nvml
 from keras_matrix.runner.host.gpus.state import driver, has_driver, read_gpu
 
-# AMD's compute device: its GPUs are not judged.
+# AMD's compute device; AMD's GPUs are not judged.
 AMD_DEVICE = "/dev/kfd"
 TPU_FOLDERS = (("/dev", "accel*"), ("/dev/vfio", "[0-9]*"))
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """The driver, and each GPU by the name that CUDA_VISIBLE_DEVICES gives it.
+    """The driver, and each GPU by its name in CUDA_VISIBLE_DEVICES.
 
     `driver` is None without an NVIDIA driver, `Unread` if NVML cannot be opened, with `absent` if the driver does not
     work at all. A GPU is `Unread` if NVML cannot open it, with `absent` if it does not exist.

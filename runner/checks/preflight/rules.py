@@ -1,6 +1,6 @@
-"""From the facts about GPUs and TPUs to problems, each one message that says what to do. Pure.
+"""Derives problems from the facts about GPUs and TPUs, each with a message and advice. Pure.
 
-A problem with a status ends a cell before any process starts; one without is a warning, and the cell is measured.
+A problem with a status ends a cell before its process starts; a problem without is a warning, and the cell is measured.
 docs/gpu.md lists every problem.
 """
 
@@ -23,18 +23,15 @@ NO_DRIVER = (
 )
 # nvml.h, nvmlComputeMode_t.
 PROHIBITED, EXCLUSIVE_PROCESS = 2, 3
-# The Multi-Process Service holds a GPU in exclusive mode to share it; the kernel keeps 15 characters of a name.
+# The Multi-Process Service uses a GPU in exclusive mode to share it; the kernel stores 15 characters of a name.
 SHARING_SERVICE = "nvidia-cuda-mps"
-NO_TPU = (
-    "neither /dev/accel* nor /dev/vfio has a TPU; use a Cloud TPU virtual machine and, in containers, the service "
-    "jax-tpu"
-)
+NO_TPU = "no TPU in /dev/accel* or /dev/vfio; use a Cloud TPU virtual machine and, in containers, the service jax-tpu"
 NO_LIBTPU = "the package libtpu is not installed; install keras-matrix[jax-tpu], or use the service jax-tpu"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong for a cell, by name, and the status it gets for that; None for a warning."""
+    """A problem of a cell by name, with the status that it causes; None for a warning."""
 
     name: str
     message: str
@@ -45,11 +42,12 @@ class Problem:
 
 
 def gpu_problems(facts: GpuFacts, names: Iterable[str], build: Build | CpuBuild | None) -> list[Problem]:
-    """Return the problems of a cell with this build on the GPUs of these names; None: a build that is not known."""
+    """Return the problems of a cell with this build on the named GPUs; None for an unknown build."""
     if facts.driver is None:
         return [] if facts.other_maker else [Problem("gpu_missing", NO_DRIVER, Status.DEVICE_MISMATCH)]
     if isinstance(build, CpuBuild):
-        return [_cpu_build(build)]
+        advice = f"use the service {build.service}, or install keras-matrix[{build.service}] in a separate environment"
+        return [Problem("cpu_build", f"{build} is installed for the CPU only; {advice}", Status.DEVICE_MISMATCH)]
     if isinstance(facts.driver, Unread):
         return [_unread_driver(facts.driver)]
     found = []
@@ -70,7 +68,7 @@ def tpu_problems(facts: TpuFacts) -> list[Problem]:
 
 
 def build_problems(driver: Driver, gpu: Gpu, build: Build | None) -> Iterator[Problem]:
-    """Yield what keeps a build from a GPU: too old a driver, or no code for it."""
+    """Yield why a build cannot use a GPU: its driver is too old, or the build has no code for it."""
     if build is None:
         return
     if _too_old(driver, build):
@@ -85,7 +83,7 @@ def build_problems(driver: Driver, gpu: Gpu, build: Build | None) -> Iterator[Pr
 
 
 def _too_old(driver: Driver, build: Build) -> bool:
-    """Return whether a driver is below CUDA's minimum; NVIDIA's compatibility libraries add CUDA to older ones."""
+    """Return whether a driver is too old for CUDA; NVIDIA's compatibility libraries add CUDA to older drivers."""
     if isinstance(driver.cuda, tuple) and driver.cuda[0] >= build.cuda_major:
         return False
     return isinstance(driver.version, str) and numbers(driver.version) < numbers(build.minimum_driver)
@@ -93,9 +91,9 @@ def _too_old(driver: Driver, build: Build) -> bool:
 
 def _without_machine_code(driver: Driver, gpu: Gpu, capability: Capability, build: Build) -> Iterator[Problem]:
     where = f"{_title(gpu)} has compute capability {text(capability)}"
+    services = [one.service for one in BUILDS if one.has_machine_code(capability)]
     if not build.has_ptx(capability):
-        having = [one.service for one in BUILDS if one.has_machine_code(capability)]
-        advice = f"use {' or '.join(having)}" if having else "install a version of the backend that has"
+        advice = f"use {' or '.join(services)}" if services else "install a version of the backend that has"
         message = f"{build} has no code for this GPU: {where}, the build supports {build.supported()}; {advice}"
         yield Problem("no_gpu_code", message, Status.UNSUPPORTED)
         return
@@ -113,20 +111,20 @@ def _without_machine_code(driver: Driver, gpu: Gpu, capability: Capability, buil
         yield Problem(
             "gpu_reported_failing",
             f"{where}: users report that {build.package} fails there with CUDA_ERROR_INVALID_PTX ({source}); if "
-            f"it does, use {' or '.join(one.service for one in BUILDS if one.has_machine_code(capability))}",
+            f"it does, use {' or '.join(services)}",
         )
         return
     yield Problem(
         "gpu_ptx",
         f"{where}, for which {build} has only PTX: the driver compiles it in the first epoch, which takes longer; "
-        "the compiled code is reused only from a CUDA cache that is kept",
+        "the compiled code is reused only with a permanent CUDA cache",
     )
 
 
 def _exclusive(gpu: Gpu) -> Iterator[Problem]:
-    """Yield what keeps every cell from a GPU: its compute mode, and in exclusive mode another process.
+    """Yield why no cell can use a GPU: its compute mode, and in exclusive mode another process.
 
-    Processes without a name, which a container sees, may be those of the sharing service: they are a warning.
+    Processes without a name, as in a container, may belong to the sharing service and cause only a warning.
     """
     advice = "nvidia-smi -c DEFAULT"
     if gpu.compute_mode == PROHIBITED:
@@ -142,18 +140,18 @@ def _exclusive(gpu: Gpu) -> Iterator[Problem]:
 
 
 def _conditions(gpu: Gpu) -> Iterator[Problem]:
-    """Yield the warnings about a GPU that can be measured."""
+    """Yield the warnings about a GPU."""
     title = _title(gpu)
     if gpu.mig is True:
         yield Problem(
             "gpu_mig",
-            f"{title} is divided by Multi-Instance GPU: figures are of one slice, and power and clocks of the whole "
-            "GPU; to measure the whole GPU: nvidia-smi -mig 0",
+            f"{title} is divided by Multi-Instance GPU: figures are of one slice, but power and clocks of the full "
+            "GPU; to measure the full GPU: nvidia-smi -mig 0",
         )
     if gpu.persistence is False:
         yield Problem(
             "gpu_persistence",
-            f"{title}: persistence mode is off, so the driver starts anew after an idle time and the first run is "
+            f"{title}: persistence mode is off, so the driver restarts after an idle time and the first run is "
             "slower; turn it on: nvidia-smi -pm 1",
         )
     if isinstance(gpu.ecc_errors, int) and gpu.ecc_errors > 0:
@@ -166,14 +164,6 @@ def _conditions(gpu: Gpu) -> Iterator[Problem]:
         listed = ", ".join(process_text(one) for one in gpu.users)
         advice = "stop it, or choose another GPU with CUDA_VISIBLE_DEVICES"
         yield Problem("gpu_busy", f"{title} is in use by {listed}; {advice}")
-
-
-def _cpu_build(build: CpuBuild) -> Problem:
-    message = (
-        f"{build} is installed for the CPU only; use the service {build.service}, or install "
-        f"keras-matrix[{build.service}] in an environment of its own"
-    )
-    return Problem("cpu_build", message, Status.DEVICE_MISMATCH)
 
 
 def _unread_driver(reason: Unread) -> Problem:

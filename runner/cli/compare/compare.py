@@ -33,7 +33,7 @@ from keras_matrix.runner.matrix.grammar import near
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
 from keras_matrix.runner.plan.adaptive import Goal
-from keras_matrix.runner.plan.session import ArmAsked
+from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.request import RunRequest
 
@@ -191,7 +191,7 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
     for flag, environment in (("--base-env", base), ("--new-env", new)):
         _check_packages(flag, environment, cells)
     arms = {
-        name: ArmAsked(environment.python, fault, environment.versions())
+        name: ArmRequest(environment.python, fault, environment.versions())
         if environment
         else own_arm(request, cells, fault)
         for name, environment, fault in ((BASE, base, counterpart(sides.fault)), (NEW, new, sides.fault))

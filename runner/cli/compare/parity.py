@@ -105,8 +105,8 @@ def _params(known: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Sca
     for key, value in assigned.items():
         if key not in rules:
             raise UsageError(f"--set {key}: {name} takes {', '.join(rules)}, got {key!r}{near(key, rules)}")
-        if fault := rules[key].fault(value):
-            raise UsageError(f"--set {key}: {fault}")
+        if problem := rules[key].problem(value):
+            raise UsageError(f"--set {key}: {problem}")
     return {**small(name), **{key: rules[key].normal(value) for key, value in assigned.items()}}
 
 

@@ -20,7 +20,7 @@ from keras_matrix.runner.cli.render.format import document, duration, settings_t
 from keras_matrix.runner.matrix.grammar import LARGEST
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.estimates import Estimates, estimates
-from keras_matrix.runner.plan.plan import Step, order, plan_id
+from keras_matrix.runner.plan.plan import PlannedRepeat, order, plan_id
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,11 +36,11 @@ def run(args: argparse.Namespace) -> int:
     gc.disable()  # there are no reference cycles, and for 100,000 cells the collector takes a sixth of the time
     matrix, cells = cell_choice(args).load(largest=True)
     estimated = estimates(args.results, cells)
-    steps = order(cells, args.order_seed)
+    repeats = order(cells, args.order_seed)
     refused = refused_cells(cells, args.seams.preflight)
-    measured = [step for step in steps if step.cell.cell_id not in refused]
+    measured = [planned for planned in repeats if planned.cell.cell_id not in refused]
     if args.json:
-        fields = _fields(plan_id(cells), steps, estimated) | {
+        fields = _fields(plan_id(cells), repeats, estimated) | {
             "estimated_s": estimated.total_s(measured),
             left_out.KEY: to_json(matrix.left_out),
             "gpu_problems": Counter(refused.values()),
@@ -49,11 +49,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         head = _head(cells, measured, estimated)
         print("\n".join([head, *left_out.lines(matrix.left_out), *refused_lines(refused)]))
-        _print(cells, steps, estimated, args.order_seed)
+        _print(cells, repeats, estimated, args.order_seed)
     return 0
 
 
-def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, seed: int) -> None:
+def _print(cells: Sequence[Cell], repeats: Sequence[PlannedRepeat], estimated: Estimates, seed: int) -> None:
     lines = ["", "cells"]
     for cell in cells:
         s = cell.settings
@@ -61,25 +61,25 @@ def _print(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates, s
         cap = _cap(estimated, cell)
         lines.append(f"  {cell.cell_id}  {s.backend:<10}  {taken:<10}  {settings_text(s)}{cap and f'  {cap}'}")
     block = None
-    for step in steps:
-        if step.repeat != block:
-            block = step.repeat
+    for planned in repeats:
+        if planned.repeat != block:
+            block = planned.repeat
             lines += ["", f"block {block}, in the order of --order-seed {seed}"]
-        lines.append(f"  {step.cell.cell_id}  {step.cell.settings.backend:<10}  {work(step.cell.settings)}")
+        lines.append(f"  {planned.cell.cell_id}  {planned.cell.settings.backend:<10}  {work(planned.cell.settings)}")
     print("\n".join(lines))
 
 
-def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) -> str:
+def _head(cells: Sequence[Cell], repeats: Sequence[PlannedRepeat], estimated: Estimates) -> str:
     """Return the summary of the plan; `steps` are the repeats that start a process."""
-    head = f"{len(cells)} cells, {len(steps)} processes, about {duration(estimated.total_s(steps))}"
+    head = f"{len(cells)} cells, {len(repeats)} processes, about {duration(estimated.total_s(repeats))}"
     if any(cell.auto for cell in cells):
         head += " at least: repeats are added to auto cells"
-    if count := sum(cell.asks_largest for cell in cells):
+    if count := sum(cell.uses_largest_batch for cell in cells):
         found = "1 cell has" if count == 1 else f"{count} cells have"
         head += f"\n{found} batch_size largest: found when the run begins, which takes more time"
-    if not (capped := len(estimated.over_limit_s.keys() & {step.cell.cell_id for step in steps})):
+    if not (capped := len(estimated.over_limit_s.keys() & {planned.cell.cell_id for planned in repeats})):
         return head
-    unlimited = duration(sum(estimated.without_limit_s(step.cell.cell_id) for step in steps))
+    unlimited = duration(sum(estimated.without_limit_s(planned.cell.cell_id) for planned in repeats))
     subject = f"{capped} cells are" if capped > 1 else "1 cell is"
     return (
         f"{head}\n{subject} likely to be ended by the time limit (timeout_s), without which the plan takes about "
@@ -87,11 +87,11 @@ def _head(cells: Sequence[Cell], steps: Sequence[Step], estimated: Estimates) ->
     )
 
 
-def _fields(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[str, Any]:
-    cells = {step.cell.cell_id: step.cell for step in steps}
+def _fields(name: str, repeats: Sequence[PlannedRepeat], estimated: Estimates) -> dict[str, Any]:
+    cells = {planned.cell.cell_id: planned.cell for planned in repeats}
     return {
         "plan_id": name,
-        "estimated_s": estimated.total_s(steps),
+        "estimated_s": estimated.total_s(repeats),
         "cells": [
             {
                 "cell_id": c.cell_id,
@@ -99,11 +99,11 @@ def _fields(name: str, steps: Sequence[Step], estimated: Estimates) -> dict[str,
                 "timeout_s": c.timeout_s,
                 "estimated_s": estimated.within_limit_s[c.cell_id],
                 "estimated_without_limit_s": estimated.without_limit_s(c.cell_id),
-                "settings": to_json(c.settings) | ({"batch_size": LARGEST} if c.asks_largest else {}),
+                "settings": to_json(c.settings) | ({"batch_size": LARGEST} if c.uses_largest_batch else {}),
             }
             for c in cells.values()
         ],
-        "order": [{"cell_id": step.cell.cell_id, "repeat": step.repeat} for step in steps],
+        "order": [{"cell_id": planned.cell.cell_id, "repeat": planned.repeat} for planned in repeats],
     }
 
 

@@ -25,7 +25,7 @@ from keras_matrix.runner.cli.render.format import title_defaults
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.grammar import near
-from keras_matrix.runner.measure.traces import kept_in, table_of
+from keras_matrix.runner.measure.traces import stored_traces, table_of
 from keras_matrix.runner.plan.session import FINISHED
 from keras_matrix.runner.plan.stopping import looks_of
 
@@ -96,7 +96,7 @@ def _traces(run: Run, records: Sequence[Record]) -> dict[str, ShownTrace]:
     if not traced:
         return {}
     found = {}
-    for record, path in kept_in(run, traced):
+    for record, path in stored_traces(run, traced):
         with suppress(TraceError):
             found[record.cell_id] = ShownTrace(path.relative_to(run.folder).as_posix(), table_of(path))
     return found

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.runner.checks.first_hour.checks import Hour, steps
-from keras_matrix.runner.checks.first_hour.measured import Place
+from keras_matrix.runner.checks.first_hour.measured import HourTarget
 from keras_matrix.runner.checks.first_hour.report import Report, merged, read
 from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step, exit_code
 from keras_matrix.runner.checks.peaks import probe_settings
@@ -99,7 +99,7 @@ def _refuse_without_device(backends: Sequence[str], device: str) -> None:
 def _steps(probe: Probe, backend: str, device: str, folder: Path) -> Iterator[Step]:
     folder.mkdir()
     workers = (1, 2) if device == "cpu" or count_gpus(device) > 1 else (1,)
-    return steps(Hour(Place(backend, device, folder), probe, workers=workers))
+    return steps(Hour(HourTarget(backend, device, folder), probe, workers=workers))
 
 
 def _run_all(every: Iterator[Step], done: list[Done]) -> None:

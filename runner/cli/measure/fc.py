@@ -43,7 +43,7 @@ from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from keras_matrix.runner.measure.measuring import measure_session, session_request
-from keras_matrix.runner.measure.traces import left_plain
+from keras_matrix.runner.measure.traces import write_uncompressed
 from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.request import CellChoice, RunRequest
 
@@ -101,7 +101,7 @@ def _measure(request: RunRequest, flags: FcFlags, display: TerminalDisplay) -> i
 
 def _all_traces_left(store: Run, latest: Sequence[Record], display: TerminalDisplay) -> bool:
     """Write each cell's trace to the working folder, as the original did; return whether every cell has one."""
-    left = left_plain(store, latest, Path(FULL_TRACE))
+    left = write_uncompressed(store, latest, Path(FULL_TRACE))
     for path in left:
         display.say(f"trace: {path}")
     return len(left) == len({record.cell_id for record in latest})

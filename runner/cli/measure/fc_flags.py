@@ -134,10 +134,10 @@ def check_values(given: Mapping[str, Any]) -> None:
     """Raise `UsageError` for a value that is not allowed."""
     rules = {**DEFAULTS, **catalog.load().workloads[WORKLOAD].params}
     for key, value in given.items():
-        if fault := rules[key].fault(value):
+        if problem := rules[key].problem(value):
             words = [choice for choice in rules[key].choices if isinstance(choice, str)]
             hint = near(value, words) if isinstance(value, str) else ""
-            raise UsageError(f"--{FLAGS.get(key, key)}: {fault}{hint}")
+            raise UsageError(f"--{FLAGS.get(key, key)}: {problem}{hint}")
 
 
 def check_task(given: Mapping[str, Any]) -> None:

@@ -70,7 +70,7 @@ def finished(session: Session) -> Finished:
     run.clear_leftovers()
     found = write_report(run)
     latest = latest_attempts(found.records)
-    return Finished(run, found, latest, exit_code(latest, max(0, len(session.steps) - len(latest))))
+    return Finished(run, found, latest, exit_code(latest, max(0, len(session.repeats) - len(latest))))
 
 
 def conclude(request: RunRequest, session: Session, display: TerminalDisplay) -> int:

@@ -25,9 +25,9 @@ from keras_matrix.runner.measure.measuring import about_matrix, measure_session,
 from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest
 from keras_matrix.runner.tasks import result_file
-from keras_matrix.runner.tasks.cfg import Filled, placeless, read_cfg, unused_keys
+from keras_matrix.runner.tasks.cfg import Filled, flags_without_place, read_cfg, unused_keys
 from keras_matrix.runner.tasks.entry import entry_of, with_gpus
-from keras_matrix.runner.tasks.request import TaskAsked, labelled
+from keras_matrix.runner.tasks.request import TaskRequest, labelled
 from keras_matrix.runner.tasks.result_file import Labels
 
 CONFIGS = ("task_config_template.cfg", "task_config.cfg")
@@ -107,10 +107,10 @@ def _of_cfg(path: Path, name: str | None, filled: Filled) -> Matrix:
     written = read_cfg(path, name, Filled(policy=filled.policy, command=filled.command))
     for note in unused_keys(path, name, filled):
         print(f"runner: {note}", file=sys.stderr)
-    for flag in placeless(written.command[0], filled):
+    for flag in flags_without_place(written.command[0], filled):
         print(f"runner: {flag}: the command has no such field, and runs unchanged", file=sys.stderr)
     limits = {key: rule.default for key, rule in LIMITS.items()} | {"timeout_s": LIMITS["timeout_s"].maximum}
-    entry = entry_of((f"[{task.name}]", None), TaskAsked(task, None, labelled(None, ())), {}, limits)
+    entry = entry_of((f"[{task.name}]", None), TaskRequest(task, None, labelled(None, ())), {}, limits)
     return Matrix(str(path), (entry,), catalog.load())
 
 

@@ -34,9 +34,9 @@ from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.matrix.trace_rules import fault
+from keras_matrix.runner.matrix.trace_rules import request_problem
 from keras_matrix.runner.measure.measuring import measure_session, session_request
-from keras_matrix.runner.measure.traces import kept_in, table_of
+from keras_matrix.runner.measure.traces import stored_traces, table_of
 from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.request import MATRIX, RunRequest
@@ -115,7 +115,7 @@ def _stored(results: Path, name: str, run: str | None) -> _Found | None:
 
 
 def _traces(run: Run) -> Iterator[_Found]:
-    for record, path in kept_in(run, run.load()[0]):
+    for record, path in stored_traces(run, run.load()[0]):
         yield _Found(run, record, path)
 
 
@@ -126,7 +126,7 @@ def _wanted(epochs: list[int] | None, steps: int | None) -> Trace:
     """Return the requested epochs and steps. Raises `UsageError`."""
     usual = Trace()
     wanted = replace(usual, epochs=epochs or usual.epochs, steps=usual.steps if steps is None else steps)
-    if problem := fault(wanted):
+    if problem := request_problem(wanted):
         raise UsageError(f"--{problem}")
     return wanted
 

@@ -10,7 +10,7 @@ from keras_matrix.runner.cli.render.figures import attempt_figure
 from keras_matrix.runner.cli.render.format import work
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.plan.plan import Step
+from keras_matrix.runner.plan.plan import PlannedRepeat
 
 REASON_CHARACTERS = 200
 SYMBOLS = {Status.OK: "ok", Status.UNSTABLE: "unstable"}
@@ -19,19 +19,19 @@ SYMBOLS = {Status.OK: "ok", Status.UNSTABLE: "unstable"}
 class TimeLeft:
     """Estimates the time left from the plan's estimates, scaled by how far they were off so far."""
 
-    def __init__(self, estimates_s: Mapping[str, float], steps: Sequence[Step]) -> None:
+    def __init__(self, estimates_s: Mapping[str, float], repeats: Sequence[PlannedRepeat]) -> None:
         self._estimates_s = estimates_s
-        self._ahead_s = sum(estimates_s.get(step.cell.cell_id, 0.0) for step in steps)
+        self._ahead_s = sum(estimates_s.get(planned.cell.cell_id, 0.0) for planned in repeats)
         self._done_s = 0.0
         self._begun_s = time.perf_counter()
         self._measured: set[tuple[str, str, int]] = set()
 
-    def done(self, step: Step) -> bool:
+    def done(self, planned: PlannedRepeat) -> bool:
         """Count a repeat as done; return False if it was already counted and has been measured again."""
-        if step.key in self._measured:
+        if planned.key in self._measured:
             return False
-        self._measured.add(step.key)
-        self._done_s += self._estimates_s.get(step.cell.cell_id, 0.0)
+        self._measured.add(planned.key)
+        self._done_s += self._estimates_s.get(planned.cell.cell_id, 0.0)
         return True
 
     def seconds(self) -> float:
@@ -62,9 +62,9 @@ class OutcomeText:
         return f"{record.status}: {reason.partition(':')[0]}, as before"
 
 
-def label(step: Step) -> str:
+def label(planned: PlannedRepeat) -> str:
     """Return a short name of a repeat for progress: its cell, its arm, its number."""
-    return f"{name(step.cell)} {step.arm} #{step.repeat}".replace("  ", " ")
+    return f"{name(planned.cell)} {planned.arm} #{planned.repeat}".replace("  ", " ")
 
 
 def name(cell: Cell) -> str:

@@ -11,7 +11,7 @@ from keras_matrix.runner.cli.render.progress import progress
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.scheduler import Observer
 from keras_matrix.runner.plan.largest_batch import Try
-from keras_matrix.runner.plan.plan import Step
+from keras_matrix.runner.plan.plan import PlannedRepeat
 
 
 class TerminalDisplay:
@@ -44,10 +44,10 @@ class TerminalDisplay:
             print(tried_line(cell, found), file=sys.stderr, flush=True)
 
     def progress(
-        self, steps: Sequence[Step], pending: Sequence[Step], estimates_s: Mapping[str, float]
+        self, repeats: Sequence[PlannedRepeat], pending: Sequence[PlannedRepeat], estimates_s: Mapping[str, float]
     ) -> AbstractContextManager[Observer]:
         """Return a context manager whose value prints the attempts of a session."""
-        return progress(self.quiet, steps, pending, estimates_s, self._problems)
+        return progress(self.quiet, repeats, pending, estimates_s, self._problems)
 
     def of_a_try(self) -> TerminalDisplay:
         """Return the display for a try of a batch size: only problems are printed."""

@@ -12,7 +12,7 @@ from keras_matrix.records.schema import HARMLESS, Record, Status
 from keras_matrix.runner.cli.render.attempt_text import OutcomeText, TimeLeft, label, name
 from keras_matrix.runner.cli.render.format import duration
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.plan.plan import Step
+from keras_matrix.runner.plan.plan import PlannedRepeat
 
 
 class LiveView:
@@ -28,21 +28,21 @@ class LiveView:
         """Show which cell is being calibrated."""
         self._show(f"calibrating {name(cell)}")
 
-    def begun(self, step: Step) -> None:
+    def begun(self, planned: PlannedRepeat) -> None:
         """Show which repeat is running."""
-        self._show(label(step))
+        self._show(label(planned))
 
-    def taking_turns(self, steps: Sequence[Step]) -> None:
+    def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Show which repeats are interleaved."""
-        if len(steps) > 1:
-            arms = " | ".join(f"{step.cell.settings.backend} {step.arm}".strip() for step in steps)
-            self._show(f"{steps[0].cell.settings.workload} #{steps[0].repeat}, interleaved: {arms}")
+        if len(repeats) > 1:
+            arms = " | ".join(f"{planned.cell.settings.backend} {planned.arm}".strip() for planned in repeats)
+            self._show(f"{repeats[0].cell.settings.workload} #{repeats[0].repeat}, interleaved: {arms}")
 
-    def ended(self, step: Step, record: Record) -> None:
+    def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Print how the attempt ended, above the bar."""
-        counted = record.status is not Status.INFRA and self._left.done(step)
+        counted = record.status is not Status.INFRA and self._left.done(planned)
         colour = "red" if record.status not in HARMLESS else "yellow" if record.warnings or record.reason else "green"
-        self._bar.console.print(f"[{colour}]{escape(label(step))}[/]: {escape(self._outcomes.result(record))}")
+        self._bar.console.print(f"[{colour}]{escape(label(planned))}[/]: {escape(self._outcomes.result(record))}")
         self._bar.update(self._task, advance=counted)
 
     def _show(self, what: str) -> None:

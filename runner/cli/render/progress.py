@@ -15,7 +15,7 @@ from keras_matrix.runner.cli.render.attempt_text import OutcomeText, TimeLeft, l
 from keras_matrix.runner.cli.render.format import duration
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.scheduler import Observer
-from keras_matrix.runner.plan.plan import Step
+from keras_matrix.runner.plan.plan import PlannedRepeat
 
 
 class Silent:
@@ -24,13 +24,13 @@ class Silent:
     def calibrating(self, cell: Cell) -> None:
         """A cell is calibrated."""
 
-    def begun(self, step: Step) -> None:
+    def begun(self, planned: PlannedRepeat) -> None:
         """A repeat begins."""
 
-    def taking_turns(self, steps: Sequence[Step]) -> None:
+    def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
         """The repeats of a block are interleaved."""
 
-    def ended(self, step: Step, record: Record) -> None:
+    def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """An attempt has ended."""
 
 
@@ -47,15 +47,15 @@ class Lines(Silent):
         """Print which cell is being calibrated."""
         _say(f"        calibrating {name(cell)}")
 
-    def ended(self, step: Step, record: Record) -> None:
+    def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Print how an attempt ended."""
-        counted = record.status is not Status.INFRA and self._left.done(step)
+        counted = record.status is not Status.INFRA and self._left.done(planned)
         self._done += counted
         again = record.status is not Status.INFRA and not counted
         # Beyond the plan are repeats that were added; their number is not known in advance.
         left = f"   ({duration(self._left.seconds())} left)" if self._done <= self._total else ""
         note = "   (measured again)" if again else left
-        _say(f"{self._done:4d}/{max(self._done, self._total)} {label(step)}: {self._outcomes.result(record)}{note}")
+        _say(f"{self._done:4d}/{max(self._done, self._total)} {label(planned)}: {self._outcomes.result(record)}{note}")
 
 
 def _say(line: str) -> None:
@@ -69,20 +69,20 @@ def _say(line: str) -> None:
 @contextmanager
 def progress(
     silent: bool,
-    steps: Sequence[Step],
-    pending: Sequence[Step],
+    repeats: Sequence[PlannedRepeat],
+    pending: Sequence[PlannedRepeat],
     estimates_s: Mapping[str, float],
     printed: Collection[str] = (),
 ) -> Iterator[Observer]:
     """Yield the observer for this output; `printed` are the problems that the preflight has printed."""
     left = TimeLeft(estimates_s, pending)
-    done = len(steps) - len(pending)
+    done = len(repeats) - len(pending)
     if silent:
         yield Silent()
     elif not sys.stdout.isatty():
-        yield Lines(len(steps), done, left, OutcomeText(printed))
+        yield Lines(len(repeats), done, left, OutcomeText(printed))
     else:
         from keras_matrix.runner.cli.render.live import live
 
-        with live(len(steps), done, left, OutcomeText(printed)) as observer:
+        with live(len(repeats), done, left, OutcomeText(printed)) as observer:
             yield observer

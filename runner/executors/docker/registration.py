@@ -13,7 +13,7 @@ from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.docker import executor as docker
 from keras_matrix.runner.executors.docker.engine import Engine, Image, Limits, Seccomp, connect
 from keras_matrix.runner.executors.docker.executor import IMAGES, DockerExecutor, Place, image_name, looked_up
-from keras_matrix.runner.executors.registry import Asked, Entry, Executors
+from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Executors
 from keras_matrix.runner.host import process_tree
 from keras_matrix.runner.matrix.reader import Cell
 
@@ -27,12 +27,12 @@ class InContainers(Executors):
     The engine and each image are looked up once, when they are first needed: all runs of a command use the same.
     """
 
-    def __init__(self, entry: Entry, asked: Asked) -> None:
+    def __init__(self, entry: Entry, request: ExecutorRequest) -> None:
         """Read the options. Raises `UsageError` for a seccomp profile that cannot be read."""
-        super().__init__(entry, asked)
-        self._images: str = asked.options["images"] or IMAGES
-        self._seccomp = _seccomp(asked.options["seccomp"])
-        self._connected: Engine | None = asked.service
+        super().__init__(entry, request)
+        self._images: str = request.options["images"] or IMAGES
+        self._seccomp = _seccomp(request.options["seccomp"])
+        self._connected: Engine | None = request.service
         self._found: dict[str, Image | str] = {}
 
     def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
@@ -54,16 +54,16 @@ class InContainers(Executors):
     def executor(self, run: Run, python: str | None) -> Executor:
         """Return what starts containers, of the images that were found; these bring their own Python."""
         place = Place(str(run.folder.parent.resolve()), run.run_id, self._images, self._found)
-        return DockerExecutor(self._engine(), place, self._limits(), warm=self.asked.start == "warm")
+        return DockerExecutor(self._engine(), place, self._limits(), warm=self.request.start == "warm")
 
     def _limits(self) -> Limits:
         """Return what a container may use, nearly all of the machine's memory by default. Raises `UsageError`."""
         here = usable_memory_bytes()
-        memory = self.asked.options["memory"] or (round(here * (1 - MACHINES_SHARE)) if here else None)
+        memory = self.request.options["memory"] or (round(here * (1 - MACHINES_SHARE)) if here else None)
         if memory is None:
             raise UsageError("--memory: must be given, since this machine does not tell how much it has")
         usual = Limits(memory)
-        shared_memory = self.asked.options["shm_size"] or usual.shared_memory_bytes
+        shared_memory = self.request.options["shm_size"] or usual.shared_memory_bytes
         return Limits(memory, shared_memory, usual.processes, self._seccomp)
 
     def _engine(self) -> Engine:
@@ -73,9 +73,9 @@ class InContainers(Executors):
         return self._connected
 
 
-def make(entry: Entry, asked: Asked) -> Executors:
+def make(entry: Entry, request: ExecutorRequest) -> Executors:
     """Return what makes the executors of a command. Raises `UsageError`."""
-    return InContainers(entry, asked)
+    return InContainers(entry, request)
 
 
 def _seccomp(text: str | None) -> Seccomp | None:

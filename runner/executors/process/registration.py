@@ -10,7 +10,7 @@ from keras_matrix.records.store import Run
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_versions
-from keras_matrix.runner.executors.registry import Asked, Entry, Executors
+from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Executors
 from keras_matrix.runner.host.process_tree import end_leftovers
 from keras_matrix.runner.matrix.reader import Cell
 
@@ -29,9 +29,9 @@ class InProcesses(Executors):
     def executor(self, run: Run, python: str | None) -> Executor:
         """Return what starts processes."""
         interpreter = Interpreter(python, foreign=python != sys.executable) if python else None
-        return ProcessExecutor(start=self.asked.start, mark=str(run.folder.parent.resolve()), interpreter=interpreter)
+        return ProcessExecutor(start=self.request.start, mark=str(run.folder.parent.resolve()), interpreter=interpreter)
 
 
-def make(entry: Entry, asked: Asked) -> Executors:
+def make(entry: Entry, request: ExecutorRequest) -> Executors:
     """Return what makes the executors of a command."""
-    return InProcesses(entry, asked)
+    return InProcesses(entry, request)

@@ -98,7 +98,7 @@ class Meter:
         self.oom_kills += process_tree.oom_kills() - kills
 
 
-class Reins:
+class ControlPipe:
     """The host's ends of a job's two pipes. Held open both ways, so that neither side waits for the other to open."""
 
     def __init__(self, job: Job) -> None:
@@ -196,14 +196,14 @@ class Watch(ProcessWatch):
         self._resting: Resting | None = None
         self._steps: int | None = None
         self._meter.on()
-        self._reins = Reins(job)
+        self._control_pipe = ControlPipe(job)
         self._reader, writer = os.pipe()
         os.set_blocking(self._reader, False)
         try:
             self._pid = parent.begin(order, writer)
         except BaseException:
             os.close(self._reader)
-            self._reins.close()
+            self._control_pipe.close()
             self._epochs.close()
             raise
         finally:
@@ -212,7 +212,7 @@ class Watch(ProcessWatch):
         self._use = sampling_of(parent, self._pid, self._epochs.gpus)
         self._meter.off()
         self._start_time_s = self._meter.wall_s
-        self._waiting: list[Any] = [parent.connection, self._reader, self._reins.descriptor]
+        self._waiting: list[Any] = [parent.connection, self._reader, self._control_pipe.descriptor]
 
     def calibrated(self) -> float | None:
         """Wait until the process has told its step time; None when it ended before or told none that counts."""
@@ -242,7 +242,7 @@ class Watch(ProcessWatch):
                     self._use.begin(self._meter.wall_s)
                 else:
                     self._use.over()
-            self._reins.go(self._steps)
+            self._control_pipe.go(self._steps)
             self._resting = self._steps = None
         rests = self._wait()
         self._epochs.end()
@@ -260,7 +260,7 @@ class Watch(ProcessWatch):
             pass
         self._output.drain(self._reader)
         os.close(self._reader)
-        self._reins.close()
+        self._control_pipe.close()
         self._epochs.close()
         self._use.close()
         self._parent.release()
@@ -302,8 +302,8 @@ class Watch(ProcessWatch):
         readable, _, _ = select.select(self._waiting, [], [], self.pace.wait_s(time.perf_counter()))
         if self._reader in readable and not self._output.drain(self._reader):
             self._waiting.remove(self._reader)
-        if self._reins.descriptor in readable:
-            self._resting = self._reins.heard()
+        if self._control_pipe.descriptor in readable:
+            self._resting = self._control_pipe.heard()
         if self._parent.connection in readable:
             self._receive()
             return

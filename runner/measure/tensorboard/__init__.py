@@ -1,5 +1,5 @@
-"""What TensorBoard reads, written by the runner after a cell's process has ended: scalars, the graph, a profile.
+"""Files for TensorBoard, written by the runner after a cell's process has ended: scalars, the graph, a profile.
 
-The cell leaves its layers and its profile in its scratch folder, after everything measured; all else comes from its
-record. So nothing here can touch what was measured, and no image needs more than its backend.
+The cell writes its layers and its profile to its scratch folder after the measurement; the other data are in its
+record. Therefore this package cannot affect the figures, and an image needs only its backend.
 """

@@ -1,9 +1,9 @@
-"""From a Keras model's own description to the nodes of a graph; pure.
+"""Converts a Keras model's own description to the nodes of a graph. Pure.
 
-`model.to_json()` is the same on every backend: layers, and for each call of one the tensors that went in, named by the
-layer they came from (`keras_history`). A model within a model becomes a scope of its name.
+`model.to_json()` is the same on every backend: layers, and for each call of a layer its input tensors with the layers
+that they came from (`keras_history`). A nested model becomes a scope with its name.
 
-Not known here: what a layer does inside; a model without a description (a subclass without `get_config`).
+Limits: the operations inside a layer, and models without a description (a subclass without `get_config`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TENSOR = "__keras_tensor__"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One layer: its scoped name, its class, and the names of the nodes whose outputs it takes."""
+    """A layer: its scoped name, its class, and the names of its input nodes."""
 
     name: str
     kind: str
@@ -25,14 +25,14 @@ class Node:
 
 
 def nodes_of(described: Mapping[str, Any]) -> list[Node]:
-    """Return the layers of a model as nodes. Raises `KeyError`, `TypeError` for what is no description of one."""
+    """Return the layers of a model as nodes. Raises `KeyError` or `TypeError` for an invalid description."""
     found: list[Node] = []
     _expand(described, "", (), found)
     return found
 
 
 def _expand(layer: Mapping[str, Any], scope: str, sources: Sequence[str], found: list[Node]) -> tuple[str, ...]:
-    """Add the nodes of a layer, or of a model's layers; return the names of those whose outputs leave it."""
+    """Add the nodes of a layer, or of a model's layers; return the names of its output nodes."""
     config = layer["config"]
     name = scope + str(config["name"])
     if "layers" not in config:
@@ -59,24 +59,24 @@ def _functional(config: Mapping[str, Any], scope: str, sources: Sequence[str], f
 
 
 def _end(ends: Mapping[str, Sequence[str]], history: Sequence[Any]) -> str | None:
-    """Return the node that a tensor came from: a model within the model has several ends, a layer one."""
+    """Return the node that a tensor came from; a nested model has several outputs, a layer has one."""
     there = ends.get(str(history[0]), ())
     return there[min(int(history[2]), len(there) - 1)] if there else None
 
 
-def _references(told: Any) -> Iterator[str]:
-    """Yield the layers that a description of inputs or outputs names: [name, 0, 0], or lists and maps of these."""
-    if isinstance(told, list) and len(told) == 3 and isinstance(told[0], str):
-        yield told[0]
-    elif isinstance(told, (list, dict)):
-        for inner in told.values() if isinstance(told, dict) else told:
+def _references(value: Any) -> Iterator[str]:
+    """Yield the layers in a description of inputs or outputs: [name, 0, 0], or lists and maps of these."""
+    if isinstance(value, list) and len(value) == 3 and isinstance(value[0], str):
+        yield value[0]
+    elif isinstance(value, (list, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
             yield from _references(inner)
 
 
-def _histories(told: Any) -> Iterator[Sequence[Any]]:
-    """Yield where each tensor among the arguments of a layer's calls came from: [layer, call, output]."""
-    if isinstance(told, dict) and told.get("class_name") == TENSOR:
-        yield told["config"]["keras_history"]
-    elif isinstance(told, (list, dict)):
-        for inner in told.values() if isinstance(told, dict) else told:
+def _histories(value: Any) -> Iterator[Sequence[Any]]:
+    """Yield the origin of each tensor among the arguments of a layer's calls: [layer, call, output]."""
+    if isinstance(value, dict) and value.get("class_name") == TENSOR:
+        yield value["config"]["keras_history"]
+    elif isinstance(value, (list, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
             yield from _histories(inner)

@@ -1,7 +1,7 @@
-"""TensorBoard's messages and the file that holds them, as tensorboardX has them.
+"""TensorBoard's protobuf messages and the writer of its files, from tensorboardX.
 
-`import tensorboardX` imports PyTorch wherever that is installed: 3 s, and a backend in the runner's own process. What
-is used of it needs protobuf alone, so it is loaded below a package whose own `__init__` has not run.
+`import tensorboardX` imports PyTorch if that is installed: 3 s, and a backend in the runner's process. The parts that
+are used need only protobuf, so they are loaded below a package whose own `__init__` has not run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PACKAGE = "tensorboardX"
 
 
 def _enter() -> None:
-    """Make the package known without running it. Raises `ModuleNotFoundError`."""
+    """Register the package without running it. Raises `ModuleNotFoundError`."""
     found = PathFinder.find_spec(PACKAGE)
     if found is None:
         raise ModuleNotFoundError(f"{PACKAGE} is not installed: pip install tensorboardx", name=PACKAGE)

@@ -1,14 +1,14 @@
-"""From PyTorch's trace to the file that TensorBoard's profile plugin opens, an `XSpace`; pure.
+"""Converts PyTorch's trace to an `XSpace`, the file that TensorBoard's profile plugin opens. Pure.
 
-The plugin reads nothing else any more; TensorFlow's and JAX's profilers write it themselves. Operations of the CPU
-become lines of the plane `/host:CPU`, one a thread; kernels those of `/device:GPU:N`, one a stream.
-Source of the layout: tsl/profiler/protobuf/xplane.proto of XLA. Times: traces tell microseconds, events picoseconds
-from their line's begin, lines nanoseconds.
+The plugin reads no other format; TensorFlow's and JAX's profilers write it themselves. CPU operations become lines of
+the plane `/host:CPU`, one per thread; kernels become lines of `/device:GPU:N`, one per stream.
+Source of the layout: tsl/profiler/protobuf/xplane.proto of XLA. Times: traces use microseconds, lines nanoseconds, and
+events picoseconds from the begin of their line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +20,13 @@ VARINT, BYTES = 0, 2
 
 @dataclass(slots=True)
 class _Plane:
-    """Lines by their name, each a list of (begin in us, duration in us, name)."""
+    """Lines by name, each a list of (begin in us, duration in us, name)."""
 
     lines: dict[str, list[tuple[float, float, str]]] = field(default_factory=dict)
 
 
 def xspace(events: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return the XSpace of a Chrome trace's events; what is no complete event is passed over."""
+    """Return the XSpace of a Chrome trace's events; incomplete events are skipped."""
     planes: dict[str, _Plane] = {}
     for event in events:
         if event.get("ph") != "X" or "ts" not in event:
@@ -44,11 +44,9 @@ def xspace(events: Iterable[Mapping[str, Any]]) -> bytes:
 
 def _place(event: Mapping[str, Any]) -> tuple[str, str]:
     if event.get("cat") in ON_DEVICE:
-        told = event.get("args") or {}
-        return (
-            f"/device:GPU:{told.get('device', event.get('pid', 0))}",
-            f"stream {told.get('stream', event.get('tid'))}",
-        )
+        args = event.get("args") or {}
+        device, stream = args.get("device", event.get("pid", 0)), args.get("stream", event.get("tid"))
+        return f"/device:GPU:{device}", f"stream {stream}"
     return HOST, f"thread {event.get('tid', 0)}"
 
 
@@ -91,12 +89,9 @@ def _message(place: int, content: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    return bytes(_sevens(value))
-
-
-def _sevens(value: int) -> Iterator[int]:
-    """Yield a number of at least 0 seven bits at a time, the lowest first, each but the last marked."""
+    """Return a number of at least 0 in groups of seven bits, the lowest first, each but the last marked."""
+    found = bytearray()
     while value > 0x7F:
-        yield value & 0x7F | 0x80
+        found.append(value & 0x7F | 0x80)
         value >>= 7
-    yield value
+    return bytes([*found, value])

@@ -1,7 +1,7 @@
-"""The words that every match of a pattern holds: to find the few lines worth matching at the speed of memory.
+"""Finds a text that every match of a pattern contains, so that a plain text search can select the lines to match.
 
-It reads the parse tree of Python's own `re`, whose shape is not promised: where it is another than is known here,
-no word is found, and the pattern is searched for everywhere, which is slower and finds the same.
+It reads the parse tree of Python's `re`, whose form is not guaranteed: for another form no text is found, and the
+pattern is searched in all lines, which is slower and finds the same.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def required(pattern: str) -> str:
-    """Return the longest text that stands in every match, empty where none is known. `pattern` is a valid one."""
+    """Return the longest text that every match of a valid pattern contains, or an empty text."""
     try:
         tree: Any = importlib.import_module("re._parser").parse(pattern)
         if tree.state.flags & re.IGNORECASE:
@@ -25,7 +25,7 @@ def required(pattern: str) -> str:
 
 
 def _runs(items: Iterable[tuple[Any, Any]], runs: list[str]) -> list[str]:
-    """Return the texts that stand in a row of what must all match; the last may still go on."""
+    """Return the contiguous texts in a sequence of required items; the last one may be continued."""
     for operation, argument in items:
         name = str(operation)
         if name == "LITERAL":

@@ -76,14 +76,14 @@ for is_reset, peak, span in ((True, 7, "measured_epochs"), (False, 9, "process")
     assert (allocated.peak_bytes, allocated.peak_span) == (peak, span)
 
 import gc, weakref
-from keras_matrix.runner.cell.measured_epochs import Kept
+from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
 seen = []
 plug = types.SimpleNamespace(
     compilations=lambda: seen.append("count"), graph_breaks=lambda: None, device_memory_bytes=lambda: None,
     reset_peak_device_memory=lambda: None,
 )
 turns = types.SimpleNamespace(rest=lambda: seen.append("rest"))
-stretch = Kept(turns, Compiling(plug), Allocated(plug)).stretch(replace(s, epochs=4, discard=2), 3)
+stretch = MeasuredEpochs(turns, Compiling(plug), Allocated(plug)).stretch(replace(s, epochs=4, discard=2), 3)
 class Ring: pass
 gc.collect(); gc.disable()  # so that nothing but what is tested collects
 ring = Ring(); ring.itself = ring; gone = weakref.ref(ring); del ring

@@ -64,14 +64,14 @@ def rules(record: Record) -> set[str]:
         ("no_callbacks", "fit was asked for 1 epochs and ended 0"),
         ("all_in_the_first_epoch", "the optimizer counted 0 of 4 updates in epoch 2"),
         ("source_that_ends", "the optimizer counted 2 of 4 updates in epoch 3"),
-        ("outside_the_clock", "the optimizer counted 0 of 1 updates in epoch 1, and 1 outside the epochs' clock"),
+        ("outside_the_clock", "the optimizer counted 0 of 1 updates in epoch 1, and 1 outside the timed epochs"),
         ("same_batch", "the epochs: 1 of 12 batches were drawn from the feed"),
         ("quarter_of_each_batch", "the loss was taken over 2 samples in epoch 1, not over 8 (1 steps of 8)"),
         ("quarter_in_the_step", "the loss was taken over 2 samples in epoch 1, not over 8 (1 steps of 8)"),
         ("patched_keras", "the optimizer counted 1 of 4 updates in epoch 1"),
-        ("no_update", "none of 4 trainable weights changed in the epochs: nothing was trained"),
-        ("all_frozen", "the model has no trainable weight: there is nothing to train; set phase: predict"),
-        ("replaced_optimizer", "the model has another optimizer after fit than before"),
+        ("no_update", "0 of 4 trainable weights changed in the epochs: the model was not trained"),
+        ("all_frozen", "the model has no trainable weight; set phase: predict"),
+        ("replaced_optimizer", "the model has a different optimizer after fit than before"),
     ],
 )
 def test_work_that_was_not_done_is_a_work_mismatch(
@@ -125,7 +125,7 @@ def test_a_forged_result_of_epochs_that_the_runner_did_not_see_is_refused(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
     record = measured(executor, tmp_path, "forged_result", backend=backend)
-    expected = "bad_result: it reports 2 kept epochs, of which the runner saw 0"
+    expected = "bad_result: it reports 2 measured epochs, but the runner observed 0"
     assert (record.status, record.reason) == (Status.ERROR, expected)
     other = measured(executor, tmp_path, "forged_result_of_another", backend=backend)
     assert (other.status, (other.reason or "").partition(":")[0]) == (Status.ERROR, "bad_result")
@@ -151,8 +151,8 @@ def test_the_options_that_ran_are_recorded_and_the_matrix_wins_where_it_sets_the
     assert left.resolved is not None
     assert (left.resolved.eager, left.resolved.jit_compile) == (True, False)
     expected = (
-        "own_options: the workload compiled its model with run_eagerly=True, and so it ran; set eager in the matrix to "
-        "decide it there"
+        "own_options: the workload compiled its model with run_eagerly=True, which was used; set eager in the matrix "
+        "to override it"
     )
     assert [warning for warning in left.warnings if warning.startswith("own_options")] == [expected]
     decided = measured(executor, tmp_path, "eager", backend=backend, set_by_matrix="eager")
@@ -228,10 +228,10 @@ def test_a_model_without_any_gradient_is_never_measured(
     record = measured(executor, tmp_path, "no_gradient", backend=backend)
     assert record.status is status, record.reason  # TensorFlow and PyTorch refuse it themselves
     if backend == "jax":
-        assert record.reason == "none of 4 trainable weights changed in the epochs: nothing was trained"
+        assert record.reason == "0 of 4 trainable weights changed in the epochs: the model was not trained"
 
 
 def test_a_weight_on_another_device_is_a_device_mismatch(executor: ProcessExecutor, tmp_path: Path) -> None:
     record = measured(executor, tmp_path, "weight_elsewhere", backend="torch")
-    expected = "device: cpu was asked for, but the model's weights are on meta: the workload put them there"
+    expected = "device: cpu was requested, but the workload placed the model's weights on meta"
     assert (record.status, record.reason) == (Status.DEVICE_MISMATCH, expected)

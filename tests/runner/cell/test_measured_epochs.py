@@ -12,7 +12,7 @@ import pytest
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import fc, measured_epochs
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.measured_epochs import MEASURED_EPOCHS, Allocated, Compiling, Kept
+from keras_matrix.runner.cell.measured_epochs import MEASURED_EPOCHS, Allocated, Compiling, MeasuredEpochs
 from tests.conftest import make_settings
 
 
@@ -22,7 +22,7 @@ def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured_epochs, "settle", lambda: None)
 
 
-def kept_noting(events: list[str]) -> Kept:
+def kept_noting(events: list[str]) -> MeasuredEpochs:
     """Return what surrounds the epochs of a backend that can reset its peak, which notes what is asked of it."""
 
     def note(event: str, answer: Any) -> Callable[[], Any]:
@@ -36,7 +36,7 @@ def kept_noting(events: list[str]) -> Kept:
         peak_device_memory_bytes=note("peak", 30),
     )
     turns: Any = SimpleNamespace(rest=note("rest", None))
-    return Kept(turns, Compiling(adapter), Allocated(adapter))
+    return MeasuredEpochs(turns, Compiling(adapter), Allocated(adapter))
 
 
 MEASURED = ["reset", "size", "rest", "epoch", "size", "rest", "epoch", "size", "peak", "rest"]

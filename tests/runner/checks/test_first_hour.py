@@ -70,9 +70,9 @@ def stream(rate: float) -> Stream:
         (lambda: judgements.allocated(512 * MIB, 2000 * MIB, {}), FAILED),
         (lambda: judgements.allocated(512 * MIB, None, {"device": 40_000 * MIB}), FAILED),
         (lambda: judgements.allocated(512 * MIB, 512 * MIB, {"device": 100 * MIB}), FAILED),
-        (lambda: judgements.clocks_held([1410 * 10**6] * 4), OK),
-        (lambda: judgements.clocks_held([1410 * 10**6, 1980 * 10**6]), FAILED),
-        (lambda: judgements.clocks_held([None, None]), FAILED),
+        (lambda: judgements.clocks_constant([1410 * 10**6] * 4), OK),
+        (lambda: judgements.clocks_constant([1410 * 10**6, 1980 * 10**6]), FAILED),
+        (lambda: judgements.clocks_constant([None, None]), FAILED),
         (lambda: judgements.energy_agrees([300.0, 310.0], [1.0, 1.0], 300.0), OK),
         (lambda: judgements.energy_agrees([300.0, 310.0], [1.0, 1.0], 90.0), FAILED),
         (lambda: judgements.energy_agrees([None], [1.0], 90.0), FAILED),
@@ -81,7 +81,7 @@ def stream(rate: float) -> Stream:
         (lambda: judgements.ended_with("crash", "oom_device", "killed"), FAILED),
     ],
 )
-def test_sound_figures_are_accepted_and_broken_ones_fail(judged: Callable[[], Found], expected: Outcome) -> None:
+def test_correct_figures_are_accepted_and_wrong_ones_fail(judged: Callable[[], Found], expected: Outcome) -> None:
     assert judged().outcome is expected, judged().summary
 
 
@@ -101,13 +101,13 @@ def test_peaks_are_judged_against_the_data_sheet(gemms: list[Gemm], streams: lis
     assert judgements.against_datasheet(gemms, streams, sheet).outcome is expected
 
 
-def test_a_device_without_a_data_sheet_is_not_judged_but_its_peaks_are_reported() -> None:
+def test_device_without_a_data_sheet_is_not_judged_but_its_peaks_are_reported() -> None:
     found = judgements.against_datasheet([gemm("float32", 2.5 * TERA)], [stream(0.5 * TERA)], None)
     assert found.outcome is NOT_RUN
     assert "float32 2.5 TFLOP/s, memory 0.5 TB/s" in found.summary
 
 
-def test_the_limit_of_errors_lies_between_float32_and_tf32() -> None:
+def test_error_limit_is_between_float32_and_tf32() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, 256, 256)).astype("float32")
     exact = a.astype("float64") @ b.astype("float64")
@@ -116,7 +116,7 @@ def test_the_limit_of_errors_lies_between_float32_and_tf32() -> None:
         return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
 
     def tf32(values: np.ndarray) -> np.ndarray:
-        """Round to the 10 bits of mantissa that TF32 keeps of float32's 23."""
+        """Round to the 10 bits of mantissa in TF32, of the 23 in float32."""
         bits = values.view("uint32") + np.uint32(1 << 12)
         return (bits & np.uint32(0xFFFFE000)).view("float32")
 
@@ -147,7 +147,7 @@ def run_all(*steps: Step) -> list[Done]:
     return done
 
 
-def test_an_interruption_ends_the_steps_and_keeps_what_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interruption_retains_the_completed_steps(capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted() -> Found:
         raise Interrupted("stopped by SIGINT")
 
@@ -158,7 +158,7 @@ def test_an_interruption_ends_the_steps_and_keeps_what_is_done(capsys: pytest.Ca
     assert "two ... interrupted" in capsys.readouterr().out
 
 
-def test_a_trace_whose_operations_have_no_step_says_nothing_of_copies() -> None:
+def test_trace_without_steps_does_not_judge_copies() -> None:
     track = Track(0, Kind.COMPUTE)
     assert share_in_steps([]) == 0
     assert share_in_steps([Span(track, "gemm", "MatMul", 0, 9), Span(track, "gemm", "MatMul", 9, 9, step=1)]) == 0.5
@@ -170,7 +170,7 @@ def test_no_step_follows_an_essential_one_that_failed(capsys: pytest.CaptureFixt
     assert "failed, 0.0 s: found" in capsys.readouterr().out
 
 
-def test_a_step_that_raises_has_failed_and_the_next_one_runs() -> None:
+def test_step_that_raises_fails_and_the_next_one_runs() -> None:
     def broken() -> Found:
         raise ZeroDivisionError("x")
 
@@ -183,7 +183,7 @@ def made(name: str, outcome: Outcome, **about: str) -> report.Report:
     return report.Report("a GPU", about, [Done(name, "something", Found(outcome, "a | b", ("more",), {"x": 1}), 1.5)])
 
 
-def test_reports_of_several_backends_become_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_of_several_backends_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, outcome in (("jax", OK), ("torch", FAILED), ("tensorflow", NOT_RUN)):
         found = made(name, outcome, driver="580", versions=f"{name} 1")
         (tmp_path / f"{name}.json").write_text(found.json())
@@ -265,7 +265,7 @@ class JaxAlone(NoBackends):
 
 
 @pytest.mark.parametrize("device", ["gpu", "tpu"])
-def test_without_the_device_the_command_says_so_once_and_checks_nothing(
+def test_missing_device_is_reported_once_without_running_checks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -280,7 +280,7 @@ def test_without_the_device_the_command_says_so_once_and_checks_nothing(
 
 
 @pytest.mark.process
-def test_the_checks_that_apply_to_a_cpu_pass_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checks_that_apply_to_a_cpu_pass_on_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     only = [f"--only={name}" for name in ("small", "barrier", "precision", "allocation", "peaks", "missing")]
     path = tmp_path / "hour.md"
     code = main(["first-hour", "--backend=jax", "--device=cpu", f"--report={path}", *only])

@@ -28,7 +28,7 @@ def keep(results: Path, backend: str, uuid: str = "GPU-1") -> Peaks:
     return peaks
 
 
-def test_a_run_is_set_against_the_peaks_of_all_images_on_its_gpu(tmp_path: Path) -> None:
+def test_run_is_compared_with_the_peaks_of_all_images_on_its_gpu(tmp_path: Path) -> None:
     own = keep(tmp_path, "torch")
     keep(tmp_path, "jax")
     keep(tmp_path, "tensorflow", uuid="GPU-2")
@@ -38,12 +38,12 @@ def test_a_run_is_set_against_the_peaks_of_all_images_on_its_gpu(tmp_path: Path)
     assert (found.fingerprint, backends(found)) == (own.fingerprint, ("jax", "torch"))
 
 
-def test_a_damaged_file_of_another_image_is_left_out(tmp_path: Path) -> None:
+def test_damaged_file_of_another_image_is_left_out(tmp_path: Path) -> None:
     own = keep(tmp_path, "torch")
     (tmp_path / "peaks" / "0123456789abcdef.json").write_text("{", encoding="utf-8")
     assert runs.peaks_of(tmp_path, {"machine": to_json(MACHINE), "versions": VERSIONS["torch"]}) == own
 
 
-def test_an_image_that_measured_no_peaks_has_none(tmp_path: Path) -> None:
+def test_image_that_measured_no_peaks_has_none(tmp_path: Path) -> None:
     keep(tmp_path, "jax")
     assert runs.peaks_of(tmp_path, {"machine": to_json(MACHINE), "versions": VERSIONS["torch"]}) is None

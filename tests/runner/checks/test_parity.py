@@ -1,4 +1,4 @@
-"""`runner parity` with pretended twins: what it asks of them, what it makes of their answers, and its exit codes."""
+"""`runner parity` with synthetic processes: the processes that it starts, its conclusions, and its exit codes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_matrix.records.codec import dumps
-from keras_matrix.records.instruments import parity as kept
+from keras_matrix.records.instruments import parity as parity_files
 from keras_matrix.records.instruments.parity import Facts, Operation, Sketch, Trace, Weight
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job
 from keras_matrix.runner.cli.main import Seams, main
@@ -30,7 +30,7 @@ def ones(job: Job) -> float:
     return 1.0
 
 
-def twins(
+def outputs(
     gradient: Numbers = ones,
     losses: Numbers = ones,
     output: Numbers = ones,
@@ -44,13 +44,13 @@ def twins(
     factors = {"gradient": gradient, "update": update or gradient}
 
     def behave(job: Job) -> Outcome:
-        assert job.twin is not None
+        assert job.parity is not None
         folder = Path(job.folder)
         weights = [Weight("m/kernel", [2], True, 1.0), Weight("m/bias", [2], True, 1.0)]
-        trace = Trace(job.nonce, SHA256 if job.twin.role == "weights" else sha256, weights, [losses(job)] * 3)
-        if job.twin.role == "weights":
+        trace = Trace(job.nonce, SHA256 if job.parity.role == "weights" else sha256, weights, [losses(job)] * 3)
+        if job.parity.role == "weights":
             np.savez(folder / WEIGHTS_NAME, np.ones(2))
-        elif job.twin.role == "train":
+        elif job.parity.role == "train":
             values = np.array([1.0, 2.0])
             arrays = {f"{kind}.{i}": values * factor(job) for kind, factor in factors.items() for i in range(2)}
             np.savez(folder / ARRAYS_NAME, **arrays)
@@ -69,22 +69,22 @@ def on(backend: str, value: float) -> Numbers:
 
 
 class Ran:
-    """One `runner parity` with pretended twins."""
+    """A `runner parity` with synthetic processes."""
 
     def __init__(self, tmp_path: Path, *flags: str, workload: str = "mnist_mlp", **fake: Any) -> None:
-        behaviours = {workload: fake.pop("behaviour", twins())}
+        behaviours = {workload: fake.pop("behaviour", outputs())}
         self.executor = FakeExecutor(behaviours=behaviours, **fake)
         self.results = tmp_path / "results"
         arguments = ["parity", workload, "--results", str(self.results), *flags]
         self.code = main(arguments, Seams(executor=self.executor))
 
-    def record(self) -> kept.ParityRecord:
-        ((record,), problems) = kept.load(self.results)
+    def record(self) -> parity_files.ParityRecord:
+        ((record,), problems) = parity_files.load(self.results)
         assert problems == []
         return record
 
 
-def test_twins_that_agree_are_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_agreeing_parity_processes_are_reported_and_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = Ran(tmp_path)
     record = ran.record()
     assert (ran.code, record.agrees, record.weights_sha256) == (0, True, SHA256)
@@ -99,35 +99,37 @@ def test_twins_that_agree_are_told_and_kept(tmp_path: Path, capsys: pytest.Captu
 
 def test_weights_are_made_once_and_every_backend_trains_them_at_both_precisions(tmp_path: Path) -> None:
     ran = Ran(tmp_path)
-    asked = [(job.twin.role, job.settings.backend, job.settings.precision) for job in ran.executor.jobs if job.twin]
+    expected = [
+        (job.parity.role, job.settings.backend, job.settings.precision) for job in ran.executor.jobs if job.parity
+    ]
     trained = [("train", b, p) for b in ("tensorflow", "jax", "torch") for p in ("float64", "float32")]
-    assert asked == [("weights", "tensorflow", "float32"), *trained]
+    assert expected == [("weights", "tensorflow", "float32"), *trained]
     assert {job.settings.threads for job in ran.executor.jobs} == {1}
     assert {(job.settings.precision, job.steps) for job in ran.executor.jobs} == {("float64", 3), ("float32", 20)}
     assert {job.settings.params["image_size"] for job in ran.executor.jobs} == {8}
-    assert len({job.twin.weights for job in ran.executor.jobs if job.twin and job.twin.role == "train"}) == 1
+    assert len({job.parity.weights for job in ran.executor.jobs if job.parity and job.parity.role == "train"}) == 1
 
 
-def test_a_scaled_gradient_is_a_deviation_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ran = Ran(tmp_path, behaviour=twins(gradient=on("jax", 1.001)))
+def test_scaled_gradient_is_a_deviation_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Ran(tmp_path, behaviour=outputs(gradient=on("jax", 1.001)))
     assert ran.code == 1
     assert [pair.agrees for pair in ran.record().pairs] == [False, True, False]
     assert ran.record().pairs[0].located == "the gradient of m/bias; every layer's output agrees"
     assert "* mnist_mlp, tensorflow - jax: float64 gradient 1.0e-03, limit 1e-08 at m/kernel" in capsys.readouterr().out
 
 
-def test_a_layer_whose_output_differs_is_named(tmp_path: Path) -> None:
-    ran = Ran(tmp_path, behaviour=twins(losses=on("torch", 1.1), output=on("torch", 1.1)))
+def test_layer_whose_output_differs_is_named(tmp_path: Path) -> None:
+    ran = Ran(tmp_path, behaviour=outputs(losses=on("torch", 1.1), output=on("torch", 1.1)))
     located = {tuple(pair.backends): pair.located for pair in ran.record().pairs}
     assert located[("tensorflow", "torch")] == "the output of layer m/second"
     assert located[("tensorflow", "jax")] is None
 
 
 @pytest.mark.parametrize(
-    ("more_threads", "code", "asked"), [(1.001, 0, ["torch"]), (1.0, 1, ["torch", "tensorflow", "jax"])]
+    ("more_threads", "code", "expected"), [(1.001, 0, ["torch"]), (1.0, 1, ["torch", "tensorflow", "jax"])]
 )
-def test_training_that_parts_is_repeated_with_two_threads_until_that_explains_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more_threads: float, code: int, asked: list[str]
+def test_diverging_training_is_repeated_with_two_threads_until_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more_threads: float, code: int, expected: list[str]
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
 
@@ -137,46 +139,46 @@ def test_training_that_parts_is_repeated_with_two_threads_until_that_explains_it
         return on("torch", 1.002)(job) * (more_threads if job.settings.threads == 2 else 1.0)
 
     monkeypatch.setitem(parity_limits()["float32"], "loss", 1.0)
-    ran = Ran(tmp_path, behaviour=twins(losses=losses))
+    ran = Ran(tmp_path, behaviour=outputs(losses=losses))
     assert ran.code == code
-    assert ran.record().own == pytest.approx(dict.fromkeys(asked, more_threads - 1), rel=0.01)
+    assert ran.record().own == pytest.approx(dict.fromkeys(expected, more_threads - 1), rel=0.01)
 
 
-@pytest.mark.parametrize(("moved", "code", "asked"), [(1.02, 0, ["torch"]), (1.001, 1, ["torch", "jax"])])
-def test_float32_gradients_that_part_are_compared_with_a_backends_own_under_nudged_weights(
-    tmp_path: Path, moved: float, code: int, asked: list[str]
+@pytest.mark.parametrize(("moved", "code", "expected"), [(1.02, 0, ["torch"]), (1.001, 1, ["torch", "jax"])])
+def test_deviating_float32_gradients_are_compared_with_nudged_weights(
+    tmp_path: Path, moved: float, code: int, expected: list[str]
 ) -> None:
     def gradient(job: Job) -> float:
         if job.settings.precision == "float64":
             return 1.0
-        assert job.twin is not None
+        assert job.parity is not None
         own = {"torch": 1.03, "jax": 1.005}[job.settings.backend]
-        return own * (moved if job.twin.nudge is not None else 1.0)
+        return own * (moved if job.parity.nudge is not None else 1.0)
 
     flags = ("--backend", "torch", "--backend", "jax")
-    ran = Ran(tmp_path, *flags, behaviour=twins(gradient=gradient))
+    ran = Ran(tmp_path, *flags, behaviour=outputs(gradient=gradient))
     assert ran.code == code
-    assert list(ran.record().nudged) == asked
-    nudged = [job for job in ran.executor.jobs if job.twin and job.twin.nudge is not None]
+    assert list(ran.record().nudged) == expected
+    nudged = [job for job in ran.executor.jobs if job.parity and job.parity.nudge is not None]
     assert {(job.settings.precision, job.steps) for job in nudged} == {("float32", 2)}
-    assert len({job.twin.nudge for job in nudged if job.twin}) == 3
+    assert len({job.parity.nudge for job in nudged if job.parity}) == 3
 
 
 def rounded_betas(job: Job) -> float:
-    """Return what TensorFlow's rounded betas make of Adam's step in float64; a corrected twin takes the right step."""
-    assert job.twin is not None
+    """Return TensorFlow's factor of Adam's step with rounded betas in float64; a corrected process has factor 1."""
+    assert job.parity is not None
     inexact = job.settings.backend == "tensorflow" and job.settings.precision == "float64"
-    return 1 - 6.7e-6 if inexact and Operation.PYTHON_FLOATS not in job.twin.correct else 1.0
+    return 1 - 6.7e-6 if inexact and Operation.PYTHON_FLOATS not in job.parity.correct else 1.0
 
 
-def test_a_known_cause_is_corrected_in_a_further_twin_and_then_explains_the_deviation(
+def test_known_cause_is_corrected_in_a_further_process_and_explains_the_deviation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ran = Ran(tmp_path, workload="my_workload:build", behaviour=twins(update=rounded_betas))
+    ran = Ran(tmp_path, workload="my_workload:build", behaviour=outputs(update=rounded_betas))
     record = ran.record()
     assert (ran.code, record.agrees, record.facts["tensorflow"]) == (0, True, ADAM)
     corrected = [
-        (job.settings.backend, job.settings.precision, job.twin.correct) for job in ran.executor.jobs if job.twin
+        (job.settings.backend, job.settings.precision, job.parity.correct) for job in ran.executor.jobs if job.parity
     ]
     assert [one for one in corrected if one[2]] == [("tensorflow", "float64", [Operation.PYTHON_FLOATS])]
     assert [pair.corrected["float64"].update for pair in record.pairs if "tensorflow" in pair.backends] == [0.0, 0.0]
@@ -186,20 +188,20 @@ def test_a_known_cause_is_corrected_in_a_further_twin_and_then_explains_the_devi
 
 
 @pytest.mark.parametrize("defect", [1.0 + 1e-3, 1.0 + 1e-5])
-def test_a_defect_beside_a_known_cause_is_not_explained_by_it(tmp_path: Path, defect: float) -> None:
+def test_known_cause_does_not_explain_an_additional_defect(tmp_path: Path, defect: float) -> None:
     def update(job: Job) -> float:
         return rounded_betas(job) * on("tensorflow", defect)(job)
 
-    ran = Ran(tmp_path, workload="my_workload:build", behaviour=twins(update=update))
+    ran = Ran(tmp_path, workload="my_workload:build", behaviour=outputs(update=update))
     assert (ran.code, [pair.agrees for pair in ran.record().pairs]) == (1, [False, False, True])
     assert ran.record().pairs[0].located == "the optimiser's step on m/kernel; every gradient agrees"
 
 
-def test_a_corrected_twin_that_fails_leaves_the_deviation_unexplained(tmp_path: Path) -> None:
-    working = twins(update=rounded_betas)
+def test_failed_corrected_process_leaves_the_deviation_unexplained(tmp_path: Path) -> None:
+    working = outputs(update=rounded_betas)
 
     def behave(job: Job) -> Outcome:
-        return crash()(job) if job.twin and job.twin.correct else working(job)
+        return crash()(job) if job.parity and job.parity.correct else working(job)
 
     record = Ran(tmp_path, workload="my_workload:build", behaviour=behave).record()
     assert [pair.agrees for pair in record.pairs] == [False, False, True]
@@ -212,10 +214,10 @@ def parity_limits() -> Any:
     return deviations.LIMITS
 
 
-def test_a_twin_that_crashes_is_told_and_the_others_are_compared(
+def test_crashed_parity_process_is_reported_and_others_are_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    agreeing = twins()
+    agreeing = outputs()
 
     def behave(job: Job) -> Outcome:
         return crash()(job) if job.settings.backend == "torch" else agreeing(job)
@@ -225,47 +227,47 @@ def test_a_twin_that_crashes_is_told_and_the_others_are_compared(
     assert "* mnist_mlp, torch float64: not compared: crash: ended by signal 11" in capsys.readouterr().out
 
 
-def test_weights_that_cannot_be_made_are_told(tmp_path: Path) -> None:
+def test_failed_weight_creation_is_reported(tmp_path: Path) -> None:
     ran = Ran(tmp_path, behaviour=crash())
     assert (ran.code, list(ran.record().failures)) == (1, ["tensorflow weights", "jax weights", "torch weights"])
 
 
-def test_a_twin_that_trained_other_weights_counts_for_nothing(tmp_path: Path) -> None:
-    ran = Ran(tmp_path, behaviour=twins(sha256="b" * 64))
+def test_output_with_other_weights_is_refused(tmp_path: Path) -> None:
+    ran = Ran(tmp_path, behaviour=outputs(sha256="b" * 64))
     assert (ran.code, ran.record().pairs) == (1, [])
-    assert "other weights" in ran.record().failures["jax float64"]
+    assert "weights other than" in ran.record().failures["jax float64"]
 
 
-def test_a_trace_of_another_process_counts_for_nothing(tmp_path: Path) -> None:
+def test_trace_of_another_process_is_refused(tmp_path: Path) -> None:
     def behave(job: Job) -> Outcome:
         job.trace_path.write_text(dumps(Trace("another", SHA256)), encoding="utf-8")
         return Outcome(exit_code=0)
 
     failures = Ran(tmp_path, behaviour=behave).record().failures
-    assert failures["tensorflow weights"] == "error: bad_trace: it is that of another process"
+    assert failures["tensorflow weights"] == "error: bad_trace: the trace belongs to another process"
 
 
-def test_only_the_asked_backends_and_precisions_run(tmp_path: Path) -> None:
+def test_only_requested_backends_and_precisions_run(tmp_path: Path) -> None:
     ran = Ran(tmp_path, "--backend", "torch", "--backend", "jax", "--precision", "float64", "--steps", "3")
     assert {(job.settings.backend, job.steps) for job in ran.executor.jobs} == {("jax", 3), ("torch", 3)}
     assert [list(pair.deviations) for pair in ran.record().pairs] == [["float64"]]
 
 
-def test_the_document_holds_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_document_contains_every_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Ran(tmp_path, "--json")
     document = json.loads(capsys.readouterr().out)
     assert (document["version"], document["exit_code"]) == (1, 0)
     assert document["workloads"][0]["pairs"][0]["deviations"]["float64"]["gradient"] == 0.0
 
 
-def test_a_newer_comparison_replaces_the_older_and_scratch_is_gone(tmp_path: Path) -> None:
-    Ran(tmp_path, behaviour=twins(gradient=on("jax", 1.001)))
+def test_newer_comparison_replaces_the_older_and_scratch_is_removed(tmp_path: Path) -> None:
+    Ran(tmp_path, behaviour=outputs(gradient=on("jax", 1.001)))
     ran = Ran(tmp_path)
     assert ran.record().agrees
     assert [path.name for path in (ran.results / "parity").iterdir() if path.suffix != ".json"] == []
 
 
-def test_weights_can_be_kept_under_the_hash_of_their_content(tmp_path: Path) -> None:
+def test_weights_can_be_stored_under_their_content_hash(tmp_path: Path) -> None:
     ran = Ran(tmp_path, "--keep-weights")
     assert [path.name for path in (ran.results / "parity" / "weights").iterdir()] == [f"{SHA256}.npz"]
 
@@ -283,7 +285,7 @@ def test_weights_can_be_kept_under_the_hash_of_their_content(tmp_path: Path) -> 
         (["mnist_mlp", "--set", "image_size=0"], "--set image_size: must be a whole number from 1 to 1024, got 0"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_words(
+def test_unusable_flags_are_refused_with_a_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
 ) -> None:
     code = main(["parity", "--results", str(tmp_path / "r"), *flags], Seams(executor=FakeExecutor()))
@@ -294,19 +296,19 @@ def test_what_cannot_be_used_is_refused_in_words(
 def test_every_workload_of_the_catalog_has_a_small_preset_that_fits() -> None:
     known = load().workloads
     assert set(SMALL) == set(known)
-    assert [(w, k) for w, preset in SMALL.items() for k, v in preset.items() if known[w].params[k].fault(v)] == []
+    assert [(w, k) for w, preset in SMALL.items() for k, v in preset.items() if known[w].params[k].problem(v)] == []
 
 
-def test_a_preset_may_have_a_batch_of_its_own_and_a_flag_overrides_it(tmp_path: Path) -> None:
+def test_preset_batch_size_is_overridden_by_a_flag(tmp_path: Path) -> None:
     of_preset = Ran(tmp_path / "a", workload="xception").executor.jobs
-    asked = Ran(tmp_path / "b", "--batch-size", "2", workload="xception").executor.jobs
-    assert [{job.settings.batch_size for job in jobs} for jobs in (of_preset, asked)] == [{4}, {2}]
+    expected = Ran(tmp_path / "b", "--batch-size", "2", workload="xception").executor.jobs
+    assert [{job.settings.batch_size for job in jobs} for jobs in (of_preset, expected)] == [{4}, {2}]
 
 
-def test_a_file_that_is_no_comparison_is_told_and_passed_over(tmp_path: Path) -> None:
+def test_damaged_comparison_file_is_skipped_with_a_warning(tmp_path: Path) -> None:
     folder = tmp_path / "parity"
     folder.mkdir()
     (folder / "broken.json").write_text("{}")
-    records, problems = kept.load(tmp_path)
+    records, problems = parity_files.load(tmp_path)
     assert (records, len(problems)) == ([], 1)
     assert "not a parity record" in problems[0]

@@ -1,4 +1,4 @@
-"""Real twins on real backends: equal work agrees, and each planted fault is found and named."""
+"""Real parity processes: equal work agrees, and each injected fault is found and named."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.instruments import parity as kept
+from keras_matrix.records.instruments import parity as parity_files
 from keras_matrix.runner.cli.main import main
 
 pytestmark = pytest.mark.process
@@ -15,9 +15,9 @@ UNEQUAL = "tests.workloads.unequal:"
 PAIR = ("--backend", "jax", "--backend", "torch", "--steps", "2")
 
 
-def compared(folder: Path, *arguments: str) -> tuple[int, dict[str, kept.ParityRecord]]:
+def compared(folder: Path, *arguments: str) -> tuple[int, dict[str, parity_files.ParityRecord]]:
     code = main(["parity", "--results", str(folder / "results"), *arguments])
-    records, problems = kept.load(folder / "results")
+    records, problems = parity_files.load(folder / "results")
     assert problems == []
     return code, {record.workload.removeprefix(UNEQUAL): record for record in records}
 
@@ -47,7 +47,7 @@ FAULTS = {
 }
 
 
-def test_each_planted_fault_is_found_and_named_and_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
+def test_injected_faults_are_found_and_incomparable_outputs_give_a_reason(tmp_path: Path) -> None:
     others = ("shape", "noisy", "failing")
     names = [UNEQUAL + name for name in (*FAULTS, *others)]
     code, records = compared(tmp_path, *names, *PAIR, "--precision", "float64")

@@ -1,4 +1,4 @@
-"""How peaks are timed and asked for: sizes, calls, rounds, what cannot be timed."""
+"""The measurement of peaks: sizes, calls, rounds, and failures."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_given_sizes_are_taken_as_they_are() -> None:
     [(64, timing.MOST_CALLS), (1024, 14), (4096, 3), (16_384, 1)],
     ids=["no more than enough", "a window full", "a few within patience", "one at least"],
 )
-def test_calls_fill_the_window_and_the_first_does_not_count(size: int, calls: int) -> None:
+def test_calls_fill_the_window_and_the_first_is_ignored(size: int, calls: int) -> None:
     bench = Bench()
     (gemm,) = timing.gemms(bench, replace(ORDER, sizes=[size]), "float32", bench.clock)
     assert len(gemm.flop_per_s.rates) == calls
@@ -92,14 +92,14 @@ def test_calls_fill_the_window_and_the_first_does_not_count(size: int, calls: in
 
 
 @pytest.mark.parametrize("kernel", ["copy", "triad"])
-def test_bytes_are_counted_as_stream_counts_them(kernel: str) -> None:
+def test_bytes_are_counted_like_stream(kernel: str) -> None:
     bench = Bench()
     found = timing.stream(bench, replace(ORDER, array_bytes=1 << 20), kernel, bench.clock)
     assert found.byte_per_s.median == pytest.approx(12e9)
     assert list(bench.calls) == [(1 << 20) // 8]
 
 
-def test_the_last_level_caches_are_added_up_once_each(tmp_path: Path) -> None:
+def test_each_last_level_cache_is_counted_once(tmp_path: Path) -> None:
     for cpu, shared in enumerate(["0-1", "0-1", "2-3", "2-3"]):
         for index, (level, kind, size) in enumerate(
             [(1, "Data", "32K"), (1, "Instruction", "32K"), (3, "Unified", "8K")]
@@ -143,7 +143,7 @@ def test_arrays_on_an_h100_are_1_gib_each() -> None:
     assert timing.array_plan(Gpu(), GPU_ORDER) == ArrayPlan(GIB)
 
 
-def test_a_gpus_triad_is_timed_over_arrays_of_the_planned_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_triad_is_timed_over_arrays_of_the_planned_size(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, empty = Gpu(), PeakAnswer([], [], {}, {}, None, None)
     monkeypatch.setattr(probe, "_bench", lambda order: (gpu, empty))
     monkeypatch.setattr(probe, "stream", lambda *timed: timing.stream(*timed, gpu.clock))
@@ -152,7 +152,7 @@ def test_a_gpus_triad_is_timed_over_arrays_of_the_planned_size(monkeypatch: pyte
     assert [stream.array_bytes for stream in found.streams] == [GIB]
 
 
-def test_a_figure_of_a_gpu_with_little_free_memory_has_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figure_of_a_gpu_with_little_free_memory_has_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, empty = Gpu(GIB), PeakAnswer([], [], {}, {}, None, None)
     monkeypatch.setattr(probe, "_bench", lambda order: (gpu, empty))
     monkeypatch.setattr(probe, "stream", lambda *timed: timing.stream(*timed, gpu.clock))
@@ -160,7 +160,7 @@ def test_a_figure_of_a_gpu_with_little_free_memory_has_a_note(monkeypatch: pytes
     assert "1024 MiB of the device's memory were free" in found.notes["triad"]
 
 
-def test_a_triad_on_an_h100_is_timed_in_stretches_of_ten_calls_at_least() -> None:
+def test_triad_on_an_h100_is_timed_in_stretches_of_ten_calls_at_least() -> None:
     gpu = Gpu()
     found = timing.stream(gpu, replace(GPU_ORDER, array_bytes=GIB), "triad", gpu.clock)
     stretches = len(found.byte_per_s.rates)
@@ -169,20 +169,20 @@ def test_a_triad_on_an_h100_is_timed_in_stretches_of_ten_calls_at_least() -> Non
     assert found.byte_per_s.median == pytest.approx(H100_BYTE_PER_S, rel=0.005)
 
 
-def test_a_short_product_on_a_gpu_is_timed_in_stretches_without_its_synchronisation() -> None:
+def test_short_product_on_a_gpu_is_timed_in_stretches_without_its_synchronisation() -> None:
     gpu = Gpu()
     (gemm,) = timing.gemms(gpu, replace(GPU_ORDER, sizes=[1024]), "float16", gpu.clock)
     assert gemm.flop_per_s.median == pytest.approx(989.4e12, rel=0.01)
 
 
 @pytest.mark.parametrize("call_s", [1e-6, 50e-6, 1e-3, 9e-3, 0.2])
-def test_a_stretch_lasts_ten_milliseconds_at_least(call_s: float) -> None:
+def test_stretch_lasts_ten_milliseconds_at_least(call_s: float) -> None:
     calls = calls_per_stretch(lambda calls: calls * call_s + 50e-6)
     assert calls * call_s + 50e-6 >= LEAST_STRETCH_S
     assert calls == 1 or calls * call_s <= 3 * LEAST_STRETCH_S
 
 
-def test_a_clock_that_does_not_move_ends_the_search_for_a_stretch() -> None:
+def test_clock_that_does_not_move_ends_the_search_for_a_stretch() -> None:
     assert calls_per_stretch(lambda calls: 0.0) == MOST_CALLS_PER_STRETCH
 
 
@@ -200,14 +200,14 @@ def test_arrays_are_1_gib_and_four_l2_caches_at_least(memory: DeviceMemory, arra
     assert plan_arrays(memory) == ArrayPlan(array_bytes)
 
 
-def test_arrays_stay_within_a_third_of_the_free_memory_and_say_so() -> None:
+def test_arrays_are_limited_to_a_third_of_the_free_memory_with_a_note() -> None:
     plan = plan_arrays(DeviceMemory(4608 << 20, None))
     assert plan.array_bytes == 512 << 20
     assert plan.note is not None
     assert plan.note.startswith("arrays of 512 MiB in place of 1024 MiB, as 4608 MiB of the device's memory were free:")
 
 
-def test_the_smaller_of_two_figures_of_free_memory_counts() -> None:
+def test_smaller_of_two_figures_of_free_memory_counts() -> None:
     plan = timing.array_plan(Gpu(), replace(GPU_ORDER, device_free_bytes=4608 << 20))
     assert plan is not None
     assert plan.array_bytes == 512 << 20
@@ -219,10 +219,10 @@ def test_arrays_on_a_cpu_and_arrays_of_a_given_size_are_not_planned_by_the_devic
 
 
 class FakeProbe:
-    """Answers at once: a product a precision, a triad for whoever times memory; torch is not installed."""
+    """Answers immediately: a product per precision, and a triad for memory; torch is not installed."""
 
     def __init__(self, broken: str = "") -> None:
-        self.asked: list[PeakOrder] = []
+        self.orders: list[PeakOrder] = []
         self._broken = broken
 
     def missing(self, backend: str) -> str | None:
@@ -230,11 +230,11 @@ class FakeProbe:
 
     def ask(self, module: str, order: Any, settings: Settings, timeout_s: float) -> Any:
         assert (module, order.settings) == ("keras_matrix.runner.cell.peaks", settings)
-        self.asked.append(order)
+        self.orders.append(order)
         if self._broken in (settings.backend, "all"):
             raise ProbeFailed(f"{settings.backend} ended with exit code 1")
         threads = 2 if settings.threads == "all" else int(settings.threads)
-        rate = Timed([float(len(self.asked))], 1)
+        rate = Timed([float(len(self.orders))], 1)
         gemms = [Gemm(settings.backend, "cpu", name, threads, 1024, rate) for name in order.precisions]
         streams = [Stream(settings.backend, "cpu", name, threads, 1 << 20, rate) for name in order.kernels]
         return to_json(PeakAnswer(gemms, streams, {}, {settings.backend: "1"}, None, 1 << 20))
@@ -247,10 +247,10 @@ def turns(orders: list[PeakOrder], rounds: int) -> Iterator[list[tuple[str, int 
         yield [(order.settings.backend, order.settings.threads) for order in orders[start : start + length]]
 
 
-def test_every_round_asks_each_backend_on_each_number_of_cpus_in_a_new_order() -> None:
+def test_every_round_runs_each_backend_and_number_of_cpus_in_a_new_order() -> None:
     probe = FakeProbe()
     found = measure(probe, SUBJECT, Effort(rounds=4))
-    rounds = list(turns(probe.asked, 4))
+    rounds = list(turns(probe.orders, 4))
     expected = sorted((name, threads) for name in ("tensorflow", "jax", "numpy") for threads in ("1", "all"))
     assert [sorted((name, str(threads)) for name, threads in one) for one in rounds] == [expected] * 4
     assert len({tuple(one) for one in rounds}) > 1
@@ -263,35 +263,35 @@ def test_every_round_asks_each_backend_on_each_number_of_cpus_in_a_new_order() -
 def test_memory_is_timed_without_tensorflow_and_products_without_numpy() -> None:
     probe = FakeProbe()
     measure(probe, SUBJECT, Effort(rounds=1))
-    asked = {order.settings.backend: (order.precisions, order.kernels) for order in probe.asked}
-    assert asked["tensorflow"] == (["float32", "bfloat16", "float64"], [])
-    assert asked["numpy"] == ([], ["copy", "triad"])
+    orders = {order.settings.backend: (order.precisions, order.kernels) for order in probe.orders}
+    assert orders["tensorflow"] == (["float32", "bfloat16", "float64"], [])
+    assert orders["numpy"] == ([], ["copy", "triad"])
 
 
-def test_a_process_is_held_to_as_many_cpus_as_it_is_told() -> None:
+def test_process_is_pinned_to_the_requested_number_of_cpus() -> None:
     probe = FakeProbe()
     measure(probe, SUBJECT, Effort(rounds=1))
-    held = {order.settings.threads: order.cpus and len(order.cpus) for order in probe.asked}
+    held = {order.settings.threads: order.cpus and len(order.cpus) for order in probe.orders}
     assert held == {1: 1, "all": None}
 
 
-def test_a_gpu_is_asked_with_its_own_precisions() -> None:
+def test_gpu_is_measured_with_its_own_precisions() -> None:
     probe = FakeProbe()
     machine = replace(MACHINE, gpus=["NVIDIA L4"])
     measure(probe, replace(SUBJECT, machine=machine), Effort(rounds=1))
-    asked = {order.settings.backend: order.precisions for order in probe.asked if order.settings.device == "gpu"}
+    orders = {order.settings.backend: order.precisions for order in probe.orders if order.settings.device == "gpu"}
     precisions = ["float32", "tf32", "bfloat16", "float16", "float64"]
-    assert asked == {"tensorflow": precisions, "jax": precisions}
+    assert orders == {"tensorflow": precisions, "jax": precisions}
 
 
-def test_a_backend_that_breaks_is_refused_and_the_others_are_kept() -> None:
+def test_failing_backend_is_refused_and_others_are_measured() -> None:
     found = measure(FakeProbe(broken="jax"), SUBJECT, Effort(rounds=1))
     assert found.refused["jax cpu"] == "jax ended with exit code 1"
     assert {gemm.backend for gemm in found.gemms} == {"tensorflow"}
 
 
-def test_nothing_timed_is_an_error_that_says_why() -> None:
-    with pytest.raises(InfrastructureError, match=r"nothing could be timed: .*jax cpu: jax ended with exit code 1"):
+def test_measurement_without_figures_is_an_error_with_the_reasons() -> None:
+    with pytest.raises(InfrastructureError, match=r"could be measured: .*jax cpu: jax ended with exit code 1"):
         measure(FakeProbe(broken="all"), SUBJECT, Effort(rounds=1))
 
 
@@ -301,7 +301,7 @@ def test_every_backend_of_the_project_has_a_file_that_times_it_and_one_that_coun
         assert [name for name in BACKENDS if not (folder / f"{name}.py").is_file()] == []
 
 
-def test_what_the_measurement_itself_uses_is_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_time_of_the_measurement_is_not_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 2 CPUs for 10 s, 8 s were used: 5 s by the measurement's own processes."""
     used_s = iter((1.0, 6.0))
     readings = iter((_counters(0.0, 0.0), _counters(10.0, 8.0)))
@@ -315,7 +315,7 @@ def _counters(wall_s: float, busy_s: float) -> Counters:
     return Counters(Stretch(wall_s, 2 * wall_s, busy_s, cpu_irq_s=0.0, cpu_steal_s=0.0), 2, idle_s)
 
 
-def test_notes_on_a_gpus_figures_are_kept() -> None:
+def test_notes_on_gpu_figures_are_stored() -> None:
     class Small(FakeProbe):
         def ask(self, module: str, order: Any, settings: Settings, timeout_s: float) -> Any:
             notes = {"triad": "arrays of 512 MiB"} if settings.device == "gpu" else {}
@@ -337,5 +337,5 @@ def test_peaks_name_the_gpu_and_the_children_learn_its_free_memory() -> None:
     subject = replace(SUBJECT, machine=replace(MACHINE, gpus=["NVIDIA A100-SXM4-40GB"]), gpu=gpu)
     found = measure(probe, subject, Effort(rounds=1))
     assert (found.gpu_uuid, found.devices) == ("MIG-1", {"gpu": "NVIDIA A100-SXM4-40GB MIG 1g.5gb"})
-    assert {o.device_free_bytes for o in probe.asked if o.settings.device == "gpu"} == {4 << 30}
-    assert {o.device_free_bytes for o in probe.asked if o.settings.device == "cpu"} == {None}
+    assert {o.device_free_bytes for o in probe.orders if o.settings.device == "gpu"} == {4 << 30}
+    assert {o.device_free_bytes for o in probe.orders if o.settings.device == "cpu"} == {None}

@@ -1,4 +1,4 @@
-"""What PyTorch reports of a GPU's memory, which decides the size of the arrays that its memory rate is timed over."""
+"""The GPU memory that PyTorch reports, which determines the array size of the memory bench."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_ADAPTER: Any = SimpleNamespace(wait=None)
 
 
 def memory_with(monkeypatch: pytest.MonkeyPatch, device: str) -> DeviceMemory:
-    """Return what PyTorch's bench reports on a device; CUDA is a fake with one GPU."""
+    """Return the report of PyTorch's bench on a device; CUDA is a fake with one GPU."""
     cuda = SimpleNamespace(
         mem_get_info=lambda: (FREE_BYTES, TOTAL_BYTES),
         get_device_properties=lambda index: {0: SimpleNamespace(L2_cache_size=L2_BYTES)}[index],
@@ -38,5 +38,5 @@ def test_pytorch_reports_a_gpus_free_memory_and_l2_cache(monkeypatch: pytest.Mon
     assert memory_with(monkeypatch, "gpu") == DeviceMemory(FREE_BYTES, L2_BYTES)
 
 
-def test_pytorch_asks_cuda_nothing_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorch_does_not_query_cuda_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory_with(monkeypatch, "cpu") == DeviceMemory()

@@ -1,4 +1,4 @@
-"""What only a GPU can show of FLOPs and peaks: fused operations really run, and stretches reach the stated rates."""
+"""FLOPs and peaks on a real GPU: fused operations run, and the rates reach the stated ones."""
 
 from __future__ import annotations
 

@@ -501,7 +501,7 @@ def test_run_with_a_damaged_description_is_skipped_with_a_warning(
     runner()
     (folder / "results" / "latest" / "run.json").write_text("{")
     assert runner() == 0
-    assert "this run is passed over" in capsys.readouterr().err
+    assert "this run is skipped" in capsys.readouterr().err
 
 
 def test_new_starts_a_new_run_although_one_is_unfinished(folder: Path) -> None:

@@ -14,7 +14,7 @@ import yaml
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.matrix import catalog, json_schema
-from keras_matrix.runner.matrix.grammar import DEFAULTS, NAME, SETTINGS, Rule, near, user_workload_fault
+from keras_matrix.runner.matrix.grammar import DEFAULTS, NAME, SETTINGS, Rule, near, workload_name_problem
 
 ROOT = Path(__file__).parents[3]
 FIXTURE = catalog.load(Path(__file__).parents[1] / "catalog.json")
@@ -37,12 +37,12 @@ HOSTILE_NAMES = [
 ]
 
 
-def test_every_field_of_the_settings_has_a_rule_and_a_meaning() -> None:
+def test_every_settings_field_has_a_rule_and_a_description() -> None:
     assert {f.name for f in fields(Settings)} == {*SETTINGS, "backend", "workload", "params", "set_by_matrix"}
     assert all(rule.meaning for rule in DEFAULTS.values())
 
 
-def test_every_default_obeys_its_own_rule() -> None:
+def test_every_default_follows_its_rule() -> None:
     assert [key for key, rule in DEFAULTS.items() if rule.default is not None and not rule.accepts(rule.default)] == []
 
 
@@ -77,22 +77,22 @@ def test_every_default_obeys_its_own_rule() -> None:
         ("device", None, "cpu, gpu or tpu"),
     ],
 )
-def test_a_value_outside_a_rule_is_refused_with_the_rule(key: str, value: Any, rule: str) -> None:
-    fault = DEFAULTS[key].fault(value)
+def test_invalid_value_is_refused_with_the_rule(key: str, value: Any, rule: str) -> None:
+    problem = DEFAULTS[key].problem(value)
 
-    assert fault is not None
-    assert fault.startswith(f"must be {rule}, got ")
+    assert problem is not None
+    assert problem.startswith(f"must be {rule}, got ")
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [("steps_per_epoch", "seed"), ("steps_per_epoch", 1), ("jit", False), ("threads", 1024), ("timeout_s", 86_400)],
 )
-def test_a_value_within_a_rule_is_accepted(key: str, value: Any) -> None:
-    assert DEFAULTS[key].fault(value) is None
+def test_valid_value_is_accepted(key: str, value: Any) -> None:
+    assert DEFAULTS[key].problem(value) is None
 
 
-def test_a_whole_number_for_a_float_becomes_the_float_it_equals() -> None:
+def test_integer_for_a_float_key_becomes_a_float() -> None:
     rule = Rule("float", -1, 1)
 
     assert [repr(rule.normal(value)) for value in (1, 0, -0.0)] == ["1.0", "0.0", "0.0"]
@@ -101,7 +101,7 @@ def test_a_whole_number_for_a_float_becomes_the_float_it_equals() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"), [("1,0", "0-1"), ("0-1", "0-1"), ("3", "3-3"), (3, 3), ("all", "all"), ("4,0-1,1", "0-1,4")]
 )
-def test_a_list_of_cpus_has_one_spelling_and_is_no_count(value: Any, expected: Any) -> None:
+def test_cpu_list_has_one_normal_form_and_is_not_a_count(value: Any, expected: Any) -> None:
     assert SETTINGS["cpus"].accepts(value)
     assert SETTINGS["cpus"].normal(value) == expected
 
@@ -113,24 +113,24 @@ def test_text_must_be_printable_and_short() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
-def test_a_name_that_could_leave_its_place_is_no_name(name: str) -> None:
+def test_name_with_path_characters_is_refused(name: str) -> None:
     assert NAME.fullmatch(name) is None
 
 
 @pytest.mark.parametrize("name", [*(f"{name}:build" for name in HOSTILE_NAMES if name != "CON"), "a.b", "a:b:c", "a:"])
-def test_a_users_workload_must_be_a_dotted_name_and_a_function(name: str) -> None:
-    fault = user_workload_fault(name)
+def test_user_workload_must_be_module_and_function(name: str) -> None:
+    problem = workload_name_problem(name)
 
-    assert fault is not None
-    assert fault.startswith("must be a workload of the catalog or package.module:function, got ")
+    assert problem is not None
+    assert problem.startswith("must be a workload of the catalog or package.module:function, got ")
 
 
-def test_a_users_workload_may_be_in_a_package_of_any_name() -> None:
+def test_user_workload_may_be_in_any_package() -> None:
     for package in ("my_models", "models", "runner", "records", "keras_matrix"):
-        assert user_workload_fault(f"{package}.net:Build") is None
+        assert workload_name_problem(f"{package}.net:Build") is None
 
 
-def test_a_near_name_is_offered_and_a_far_one_is_not() -> None:
+def test_only_a_similar_name_is_suggested() -> None:
     assert near("batchsize", SETTINGS) == "; did you mean batch_size?"
     assert near("zzz", SETTINGS) == ""
     assert near("batch_size" * 30, SETTINGS) == ""
@@ -139,28 +139,28 @@ def test_a_near_name_is_offered_and_a_far_one_is_not() -> None:
 # The catalog.
 
 
-def test_a_missing_catalog_is_a_fault_of_the_installation(tmp_path: Path) -> None:
+def test_missing_catalog_is_an_installation_error(tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="install the program again"):
         catalog.load(tmp_path / "catalog.json")
 
 
 @pytest.mark.parametrize("data", [{}, {"version": 2, "workloads": {}}, {"version": 1, "workloads": {"A": {}}}, []])
-def test_a_broken_catalog_is_a_fault_of_the_installation(data: object, tmp_path: Path) -> None:
+def test_damaged_catalog_is_an_installation_error(data: object, tmp_path: Path) -> None:
     (tmp_path / "catalog.json").write_text(json.dumps(data))
 
     with pytest.raises(InfrastructureError, match="not a catalog"):
         catalog.load(tmp_path / "catalog.json")
 
 
-def test_a_parameter_cannot_have_the_name_of_a_setting() -> None:
+def test_parameter_named_like_a_setting_is_refused() -> None:
     workloads = json.loads((Path(__file__).parents[1] / "catalog.json").read_text())
     workloads["workloads"]["bert"]["params"]["seed"] = {"type": "int", "default": 0}
 
-    with pytest.raises(ValueError, match="bert: parameter 'seed' has the name of a setting"):
+    with pytest.raises(ValueError, match="bert: parameter 'seed' must not be named like a setting"):
         catalog.parse(workloads)
 
 
-def test_the_shipped_catalog_can_be_read() -> None:
+def test_shipped_catalog_can_be_read() -> None:
     assert "mnist_mlp" in catalog.load().workloads
 
 
@@ -175,17 +175,17 @@ def cell(**keys: object) -> dict[str, object]:
     return {"version": 1, "backends": ["jax"], "cells": [{"workload": "mobilenet_v3_small", **keys}]}
 
 
-def test_the_schema_is_a_schema() -> None:
+def test_schema_is_valid_json_schema() -> None:
     jsonschema.Draft7Validator.check_schema(json_schema.json_schema(FIXTURE))
 
 
-def test_the_checked_in_schema_is_current() -> None:
+def test_checked_in_schema_is_current() -> None:
     """Renew it with `python -m keras_matrix.runner.matrix.json_schema > matrix.schema.json`."""
     assert json_schema.text(catalog.load()) == (ROOT / "matrix.schema.json").read_text()
 
 
 @pytest.mark.parametrize("path", [ROOT / "matrix.yaml", *sorted((ROOT / "matrices").glob("*.yaml"))], ids=str)
-def test_the_shipped_matrices_obey_the_checked_in_schema(path: Path) -> None:
+def test_shipped_matrices_are_valid_by_the_checked_in_schema(path: Path) -> None:
     schema = json.loads((ROOT / "matrix.schema.json").read_text())
 
     jsonschema.Draft7Validator(schema).validate(yaml.safe_load(path.read_text()))
@@ -201,7 +201,7 @@ def test_the_shipped_matrices_obey_the_checked_in_schema(path: Path) -> None:
         {"steps_per_epoch": ["seed", 5], "jit": [True, "auto"], "timeout_s": 5.5},
     ],
 )
-def test_the_schema_accepts_what_the_reader_accepts(keys: dict[str, object]) -> None:
+def test_schema_accepts_what_the_reader_accepts(keys: dict[str, object]) -> None:
     assert accepted(cell(**keys))
 
 
@@ -222,5 +222,5 @@ def test_the_schema_accepts_what_the_reader_accepts(keys: dict[str, object]) -> 
         {"data": "digits"},
     ],
 )
-def test_the_schema_refuses_what_the_reader_refuses(keys: dict[str, object]) -> None:
+def test_schema_refuses_what_the_reader_refuses(keys: dict[str, object]) -> None:
     assert not accepted(cell(**keys))

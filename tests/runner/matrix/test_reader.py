@@ -57,7 +57,7 @@ def of(workload: str, *lines: str) -> str:
 # What a file makes.
 
 
-def test_the_smallest_matrix_makes_one_cell_a_backend_with_every_default(cells_of: Expand) -> None:
+def test_smallest_matrix_has_one_cell_per_backend_with_all_defaults(cells_of: Expand) -> None:
     found = cells_of(HEAD)
 
     assert [cell.settings.backend for cell in found] == ["tensorflow", "jax", "torch"]
@@ -73,7 +73,7 @@ def test_the_smallest_matrix_makes_one_cell_a_backend_with_every_default(cells_o
     ) == (32, 1000, "fit", 4, 1, "auto")
 
 
-def test_lists_are_axes_and_the_backend_changes_fastest(cells_of: Expand) -> None:
+def test_lists_are_axes_and_the_backend_varies_fastest(cells_of: Expand) -> None:
     found = cells_of(entry("batch_size: [1, 2]", "backends: [torch, jax]"))
 
     assert [(cell.settings.batch_size, cell.settings.backend) for cell in found] == [
@@ -84,7 +84,7 @@ def test_lists_are_axes_and_the_backend_changes_fastest(cells_of: Expand) -> Non
     ]
 
 
-def test_the_entry_goes_before_the_defaults_and_those_before_the_catalog(cells_of: Expand) -> None:
+def test_entry_overrides_defaults_which_override_the_catalog(cells_of: Expand) -> None:
     text = (
         "version: 1\ndefaults: {batch_size: 7, seed: 3, repeats: 5}\nbackends: [jax]\ncells:\n"
         "  - {workload: lstm}\n  - {workload: lstm, batch_size: 9, repeats: 6}\n"
@@ -95,20 +95,20 @@ def test_the_entry_goes_before_the_defaults_and_those_before_the_catalog(cells_o
 
 
 @pytest.mark.parametrize("lines", [("image_size: [32, 64]",), ("params: {image_size: [32, 64]}",)])
-def test_a_parameter_stands_in_the_entry_or_under_params(cells_of: Expand, lines: tuple[str, ...]) -> None:
+def test_parameter_is_set_in_the_entry_or_under_params(cells_of: Expand, lines: tuple[str, ...]) -> None:
     found = cells_of(of("mobilenet_v3_small", *lines), backends=("jax",))
 
     assert [c.settings.params for c in found] == [{"alpha": 1.0, "image_size": 32}, {"alpha": 1.0, "image_size": 64}]
 
 
-def test_a_users_workload_takes_any_parameters_and_has_defaults_of_its_own(cells_of: Expand) -> None:
+def test_user_workload_accepts_any_parameter_and_has_own_defaults(cells_of: Expand) -> None:
     found = cells_of(of("my_package.net:Build", "params: {width: [1, 2.5, true, x]}"), backends=("jax",))
 
     assert [cell.settings.params["width"] for cell in found] == [1, 2.5, True, "x"]
     assert (found[0].settings.batch_size, found[0].settings.samples) == (32, 1000)
 
 
-def test_what_the_matrix_sets_of_a_users_options_is_part_of_a_cells_name(cells_of: Expand) -> None:
+def test_options_set_for_a_user_workload_are_part_of_the_cell_id(cells_of: Expand) -> None:
     left, chosen, default = (
         cells_of(text, backends=("jax",))[0]
         for text in (
@@ -124,25 +124,25 @@ def test_what_the_matrix_sets_of_a_users_options_is_part_of_a_cells_name(cells_o
     assert replace(left.settings, set_by_matrix="eager,samples") == chosen.settings
 
 
-def test_the_command_line_sets_a_users_option_as_the_matrix_does(cells_of: Expand) -> None:
+def test_command_line_sets_a_users_option_as_the_matrix_does(cells_of: Expand) -> None:
     (cell,) = cells_of(of("a.b:c", "samples: 9"), backends=("jax",), assignments={"eager": False})
 
     assert cell.settings.set_by_matrix == "eager,samples"
 
 
-def test_a_workload_of_ours_leaves_nothing_to_itself(cells_of: Expand) -> None:
+def test_catalog_workload_does_not_decide_options_itself(cells_of: Expand) -> None:
     (cell,) = cells_of(of("mnist_mlp", "eager: false"), backends=("jax",))
 
     assert (cell.settings.set_by_matrix, cell.settings.leaves("samples")) == ("", False)
 
 
-def test_a_whole_number_and_the_float_it_equals_are_one_cell(cells_of: Expand) -> None:
+def test_integer_and_equal_float_are_one_cell(cells_of: Expand) -> None:
     one, other = (cells_of(of("mobilenet_v3_small", f"alpha: {text}")) for text in ("1", "1.0"))
 
     assert [cell.cell_id for cell in one] == [cell.cell_id for cell in other]
 
 
-def test_the_identity_of_each_cell_is_that_of_its_settings(cells_of: Expand) -> None:
+def test_cell_id_is_the_identity_of_its_settings(cells_of: Expand) -> None:
     found = cells_of(
         of("mobilenet_v3_small", "image_size: [32, 64]", "alpha: [0.5, 1e-1]", "jit: [auto, true, false]", "phase: fit")
         + "  - workload: a.b:c\n    params: {z: ['%s', 'é\"', {}], a: [1, 1.0, true]}\n".replace("{}", "'{0}'")
@@ -154,7 +154,7 @@ def test_the_identity_of_each_cell_is_that_of_its_settings(cells_of: Expand) -> 
     assert [cell_id(cell.settings) for cell in found] == [cell.cell_id for cell in found]
 
 
-def test_exclude_leaves_out_the_points_that_have_all_it_names(cells_of: Expand) -> None:
+def test_exclude_leaves_out_points_that_match_all_its_values(cells_of: Expand) -> None:
     lines = ("batch_size: [1, 2]", "exclude:", "  - {backend: [jax, torch], batch_size: 2}")
     found = cells_of(entry(*lines))
 
@@ -166,7 +166,7 @@ def test_exclude_leaves_out_the_points_that_have_all_it_names(cells_of: Expand) 
     ]
 
 
-def test_exclude_may_name_a_parameter(cells_of: Expand) -> None:
+def test_exclude_accepts_a_parameter(cells_of: Expand) -> None:
     lines = ("image_size: [32, 64]", "alpha: [0.5, 1]", "exclude: [{alpha: 1, image_size: 64}]")
     found = cells_of(of("mobilenet_v3_small", *lines), backends=("jax",))
 
@@ -246,12 +246,12 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "clocks of a CPU locked": (
         ("clocks: [free, locked]",),
         [
-            "5: cells[0].clocks: must be free on device cpu, got 'locked'; give GPU cells an entry of their own",
+            "5: cells[0].clocks: must be free on device cpu, got 'locked'; write a separate entry for GPU cells",
         ],
     ),
     "autotune of a CPU switched off": (
         ("device: [gpu, cpu]", "autotune: off"),
-        ["6: cells[0].autotune: must be fresh on device cpu, got 'off'; give GPU cells an entry of their own"],
+        ["6: cells[0].autotune: must be fresh on device cpu, got 'off'; write a separate entry for GPU cells"],
     ),
     "a list of CPUs that is none": (
         ("cpus: 0..3",),
@@ -277,7 +277,7 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "exclude of everything": (("exclude: [{batch_size: 32}]",), ["4: cells[0]: exclude leaves 0 cells"]),
     "too many excludes": (
         ("exclude: [" + "{seed: 0}, " * 101 + "]",),
-        ["5: cells[0].exclude: must hold at most 100 items (a value may be a list), got 101"],
+        ["5: cells[0].exclude: must have at most 100 items (a value may be a list), got 101"],
     ),
     "include of another workload": (
         ("include: [{workload: lstm}]",),
@@ -285,7 +285,10 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
     ),
     "include of the same": (
         ("include:", "  - {seed: 0}"),
-        ["6: cells[0].include[0]: must not make a cell twice, got mnist_mlp on tensorflow at batch 32 of line 4 again"],
+        [
+            "6: cells[0].include[0]: must not define a cell twice, got mnist_mlp on tensorflow at batch 32 of line 4 "
+            "again"
+        ],
     ),
     "a parameter it does not have": (
         ("image_size: 3",),
@@ -302,7 +305,7 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED_ENTRIES)
-def test_a_wrong_entry_is_refused_in_these_words(case: str, problems_of: Callable[..., list[str]]) -> None:
+def test_wrong_entry_is_refused_with_a_message(case: str, problems_of: Callable[..., list[str]]) -> None:
     lines, expected = REFUSED_ENTRIES[case]
 
     assert expected == problems_of(entry(*lines))
@@ -347,7 +350,7 @@ REFUSED_FILES: dict[str, tuple[str, list[str]]] = {
         "defaults: {seed: [1, 2]}\n" + HEAD,
         ["1: defaults.seed: must be one value (an axis belongs in cells), got a list of 2"],
     ),
-    "defaults that contradict, told once": (
+    "contradicting defaults, reported once": (
         f"defaults: {{discard: 9}}\n{HEAD}  - workload: lstm\n",
         ["1: defaults.discard: discard must be less than epochs (4), got 9"],
     ),
@@ -376,7 +379,7 @@ REFUSED_FILES: dict[str, tuple[str, list[str]]] = {
     ),
     "a parameter given twice": (
         of("mobilenet_v3_small", "image_size: 64", "params: {image_size: 64}"),
-        ["6: cells[0].params.image_size: must be given once, got it beside params too"],
+        ["6: cells[0].params.image_size: must be given once, got it in params too"],
     ),
     "a parameter out of range": (
         of("mobilenet_v3_small", "image_size: 16", "alpha: x"),
@@ -391,14 +394,14 @@ REFUSED_FILES: dict[str, tuple[str, list[str]]] = {
     ),
     "the same entry twice": (
         HEAD + "  - {workload: mnist_mlp, seed: [0, 1]}\n",
-        ["5: cells[1]: must not make a cell twice, got mnist_mlp on tensorflow at batch 32 of line 4 again"],
+        ["5: cells[1]: must not define a cell twice, got mnist_mlp on tensorflow at batch 32 of line 4 again"],
     ),
     "everything at once": (
         "version: 3\nbackends: [jax]\nextra: 1\ncells:\n  - {workload: lstm, seed: -1, seed: 2}\n  - 5\n",
         [
             "1: version: must be 1, got 3",
             "3: extra: unknown key, got 'extra'",
-            "5: cells[0].seed: keys must not repeat, first seen on line 5",
+            "5: cells[0].seed: keys must not repeat, first used on line 5",
             "5: cells[0].seed: must be a whole number from 0 to 2147483647, got -1",
             "6: cells[1]: must be a mapping with a workload, got 5",
         ],
@@ -407,50 +410,50 @@ REFUSED_FILES: dict[str, tuple[str, list[str]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED_FILES)
-def test_a_wrong_file_is_refused_in_these_words(case: str, problems_of: Callable[..., list[str]]) -> None:
+def test_wrong_file_is_refused_with_a_message(case: str, problems_of: Callable[..., list[str]]) -> None:
     text, expected = REFUSED_FILES[case]
 
     assert expected == problems_of(text)
 
 
-def test_a_report_stops_after_fifty_problems(problems_of: Callable[..., list[str]]) -> None:
+def test_at_most_fifty_problems_are_reported(problems_of: Callable[..., list[str]]) -> None:
     found = problems_of(entry(*(f"key{n}: 1" for n in range(1000))))
 
     assert len(found) == 51
-    assert found[-1] == "54: stopped after 50 problems; mend these first"
+    assert found[-1] == "54: stopped after 50 problems; fix these first"
 
 
-def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(MatrixError, match=r"none\.yaml: there is no such file; name one with --matrix"):
+def test_missing_file_and_folder_are_refused_with_their_path(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match=r"none\.yaml: no such file; give the path with --matrix"):
         load(tmp_path / "none.yaml", CATALOG)
     with pytest.raises(MatrixError, match="is not a regular file"):
         load(tmp_path, CATALOG)
 
 
-def test_a_matrix_that_explodes_is_counted_before_it_is_made(problems_of: Callable[..., list[str]]) -> None:
+def test_too_many_cells_are_refused_before_they_are_created(problems_of: Callable[..., list[str]]) -> None:
     seeds = f"seed: [{', '.join(map(str, range(2000)))}]"
     sizes = f"batch_size: [{', '.join(map(str, range(1, 1001)))}]"
 
     assert problems_of(entry(seeds, sizes)) == [
-        "4: cells[0]: must make at most 100000 cells in all, got 6000000 of 6000000 here; "
+        "4: cells[0]: must define at most 100000 cells in total, got 6000000 of 6000000 here; "
         "its longest axis is seed with 2000 values"
     ]
 
 
-def test_a_count_beyond_reading_is_not_written_out(problems_of: Callable[..., list[str]]) -> None:
+def test_very_large_count_is_abbreviated(problems_of: Callable[..., list[str]]) -> None:
     (problem,) = problems_of(of("a:b", f"params: {{{', '.join(f'p{n}: [1, 2]' for n in range(3000))}}}"))
 
     assert "got more than 10^15 of more than 10^15 here" in problem
 
 
-def test_the_limit_is_a_limit(cells_of: Expand, problems_of: Callable[..., list[str]]) -> None:
+def test_number_of_cells_may_equal_the_limit(cells_of: Expand, problems_of: Callable[..., list[str]]) -> None:
     assert len(cells_of(entry("seed: [1, 2]"), limit=6)) == 6
-    assert "must make at most 5 cells" in problems_of(entry("seed: [1, 2]"), limit=5)[0]
+    assert "must define at most 5 cells" in problems_of(entry("seed: [1, 2]"), limit=5)[0]
 
 
-def test_too_many_repeats_are_refused_too(problems_of: Callable[..., list[str]]) -> None:
+def test_too_many_repeats_are_refused(problems_of: Callable[..., list[str]]) -> None:
     assert problems_of(entry("repeats: 1000", f"seed: [{', '.join(map(str, range(500)))}]")) == [
-        "4: cells[0]: must make at most 1000000 repeats in all, got 1500000 of 1500000 here; "
+        "4: cells[0]: must define at most 1000000 repeats in total, got 1500000 of 1500000 here; "
         "lower repeats or shorten an axis"
     ]
 
@@ -458,17 +461,17 @@ def test_too_many_repeats_are_refused_too(problems_of: Callable[..., list[str]])
 # The command line.
 
 
-def test_backends_and_filters_keep_what_they_name(cells_of: Expand) -> None:
+def test_backends_and_filters_select_matching_cells(cells_of: Expand) -> None:
     text = entry("batch_size: [1, 16, 128]", "jit: [auto, true]") + "  - workload: mobilenet_v3_small\n"
 
-    def kept(**overrides: Any) -> set[tuple[object, ...]]:
+    def selected(**overrides: Any) -> set[tuple[object, ...]]:
         found = cells_of(text, **overrides)
         return {(c.settings.workload, c.settings.backend, c.settings.batch_size, c.settings.jit) for c in found}
 
-    assert {("mobilenet_v3_small", "jax", 16, "auto")} == kept(backends=("jax",), filters=("mobile",))
-    assert {("mnist_mlp", "torch", 1, True)} == kept(filters=("backend=tor*", "batch_size=1", "jit=true"))
-    assert len(kept(filters=("batch_size=1*", "mnist*", "jit=auto"), backends=("jax", "torch"))) == 6
-    assert {16} == {point[2] for point in kept(filters=("image_size=224",))}
+    assert {("mobilenet_v3_small", "jax", 16, "auto")} == selected(backends=("jax",), filters=("mobile",))
+    assert {("mnist_mlp", "torch", 1, True)} == selected(filters=("backend=tor*", "batch_size=1", "jit=true"))
+    assert len(selected(filters=("batch_size=1*", "mnist*", "jit=auto"), backends=("jax", "torch"))) == 6
+    assert {16} == {point[2] for point in selected(filters=("image_size=224",))}
 
 
 def test_set_replaces_defaults_entries_axes_and_parameters_where_they_apply(cells_of: Expand) -> None:
@@ -485,11 +488,11 @@ def test_set_replaces_defaults_entries_axes_and_parameters_where_they_apply(cell
     assert [cell_id(c.settings) for c in found] == [c.cell_id for c in found]
 
 
-def test_repeats_of_the_command_line_go_first(cells_of: Expand) -> None:
+def test_repeats_flag_has_priority(cells_of: Expand) -> None:
     assert {2} == {c.repeats for c in cells_of(entry("repeats: 9"), repeats=2, assignments={"repeats": 5})}
 
 
-def test_exclude_looks_at_what_set_has_made(cells_of: Expand) -> None:
+def test_exclude_applies_after_set(cells_of: Expand) -> None:
     text = entry("batch_size: [1, 2]", "exclude: [{backend: jax, batch_size: 2}]")
 
     assert [c.settings.backend for c in cells_of(text, assignments={"batch_size": 2})] == ["tensorflow", "torch"]
@@ -501,7 +504,7 @@ def test_exclude_looks_at_what_set_has_made(cells_of: Expand) -> None:
     [
         (
             {"backends": ("jx",)},
-            "--backend jx: must be one the matrix has (tensorflow, jax, torch), got 'jx'; did you mean jax?",
+            "--backend jx: must be a backend of the matrix (tensorflow, jax, torch), got 'jx'; did you mean jax?",
         ),
         ({"filters": ("mnst*",)}, "--filter mnst*: matches no cell; workload is one of mnist_mlp"),
         ({"filters": ("batch_size=7",)}, "--filter batch_size=7: matches no cell; batch_size is one of 1, 32"),
@@ -533,7 +536,7 @@ def test_exclude_looks_at_what_set_has_made(cells_of: Expand) -> None:
         ({"repeats": 0}, "--repeats: must be auto or a whole number from 1 to 1000, got 0"),
     ],
 )
-def test_a_wrong_flag_is_named_with_what_there_is(overrides: dict[str, Any], message: str, cells_of: Expand) -> None:
+def test_wrong_flag_is_refused_with_the_valid_values(overrides: dict[str, Any], message: str, cells_of: Expand) -> None:
     with pytest.raises(UsageError) as caught:
         cells_of(entry("batch_size: [1, 32]"), **overrides)
 
@@ -551,12 +554,12 @@ def test_a_wrong_flag_is_named_with_what_there_is(overrides: dict[str, Any], mes
         ("seed=012", ("seed", "012")),
     ],
 )
-def test_an_assignment_follows_the_rules_of_the_file(text: str, expected: tuple[str, object]) -> None:
+def test_assignment_follows_the_rules_of_the_file(text: str, expected: tuple[str, object]) -> None:
     assert expected == parse_assignment(text)
 
 
 @pytest.mark.parametrize("text", ["batch_size", "=3", "a=", "a=null", ""])
-def test_an_assignment_needs_a_key_and_a_value(text: str) -> None:
+def test_assignment_needs_a_key_and_a_value(text: str) -> None:
     with pytest.raises(UsageError, match="must be key=value, for example --set batch_size=64"):
         parse_assignment(text)
 
@@ -594,13 +597,15 @@ def only_matrix_or_matrix_error(path: Path, text: str) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(text=st.text(max_size=200) | TREES.map(repr))
 @example(text="")
-def test_any_text_gives_a_matrix_or_a_matrix_error(tmp_path: Path, text: str) -> None:
+def test_any_text_results_in_a_matrix_or_a_matrix_error(tmp_path: Path, text: str) -> None:
     only_matrix_or_matrix_error(tmp_path / "matrix.yaml", text)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(entries=ENTRIES, extra=st.dictionaries(WORDS, TREES, max_size=2))
-def test_any_entries_give_a_matrix_or_a_matrix_error(tmp_path: Path, entries: object, extra: dict[str, object]) -> None:
+def test_any_entries_result_in_a_matrix_or_a_matrix_error(
+    tmp_path: Path, entries: object, extra: dict[str, object]
+) -> None:
     import yaml
 
     text = yaml.safe_dump({"version": 1, "backends": ["jax"], "cells": entries} | extra, allow_unicode=True)
@@ -612,7 +617,7 @@ def test_any_entries_give_a_matrix_or_a_matrix_error(tmp_path: Path, entries: ob
 
 
 @pytest.mark.parametrize("path", [ROOT / "matrix.yaml", *sorted((ROOT / "matrices").glob("*.yaml"))], ids=str)
-def test_the_shipped_matrices_can_be_expanded(path: Path) -> None:
+def test_shipped_matrices_can_be_expanded(path: Path) -> None:
     assert expand(load(path))
 
 
@@ -628,7 +633,7 @@ def test_cpus_are_set_on_the_command_line(cells_of: Expand, text: str, expected:
     assert {cell.settings.cpus for cell in found} == {expected}
 
 
-def test_a_gpu_cell_may_lock_its_clocks_and_pin_its_tuning(cells_of: Expand) -> None:
+def test_gpu_cell_may_lock_its_clocks_and_pin_its_tuning(cells_of: Expand) -> None:
     found = cells_of(entry("device: gpu", "clocks: [free, locked]", "autotune: [fresh, pinned, off]"))
     assert len({(cell.settings.clocks, cell.settings.autotune) for cell in found}) == 6
 

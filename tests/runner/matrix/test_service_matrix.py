@@ -1,4 +1,4 @@
-"""What a container's service runs of a matrix, and what it lists as left out with the reason."""
+"""The cells of a matrix that a container's service runs, and those that it leaves out with the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORT = {"tensorflow": "tf", "jax": "jax", "torch": "torch"}
 
 
 def expected_left_out(matrix: str, backend: str, device: str) -> list[str]:
-    """Return what a service cannot run of a shipped matrix; it runs everything else."""
+    """Return the cells of a shipped matrix that a service cannot run."""
     if (matrix, device) == ("matrices/tasks.yaml", "gpu"):
         return [
             f"{matrix}:6: task train_digits: gpus: the command uses no GPU, and this service is for gpu; set gpus: 1, "
@@ -39,7 +39,7 @@ def expected_left_out(matrix: str, backend: str, device: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def mounted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds what compose.yaml mounts of this project, and nothing else."""
+    """A folder with only the files of this project that compose.yaml mounts."""
     folder = tmp_path_factory.mktemp("mounted")
     shutil.copytree(ROOT / "matrices", folder / "matrices")
     shutil.copy(ROOT / "matrix.yaml", folder)
@@ -48,7 +48,7 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder of the service jax-cpu, with nothing mounted yet."""
+    """The working folder of the service jax-cpu, without mounts."""
     monkeypatch.chdir(tmp_path)
     serve(monkeypatch, "jax", "cpu")
     return tmp_path
@@ -64,7 +64,7 @@ def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
 
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the settings of the planned cells, and the lines about what is left out."""
+    """Return the settings of the planned cells, and the lines about cells that are left out."""
     code = runner("plan", "--json", *arguments)
     printed = capsys.readouterr()
     assert code == 0, printed.err
@@ -83,7 +83,7 @@ def page(run: Run) -> str:
 
 @pytest.mark.parametrize("service", SERVICES, ids="-".join)
 @pytest.mark.parametrize("matrix", SHIPPED, ids=str)
-def test_every_shipped_matrix_runs_in_every_service_or_says_why_not(
+def test_shipped_matrix_runs_in_every_service_or_gives_the_reason(
     mounted: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -99,7 +99,7 @@ def test_every_shipped_matrix_runs_in_every_service_or_says_why_not(
     if matrix.name == "tasks.yaml" and device == "gpu":
         assert code == 2
         assert printed.err == (
-            f"runner: {matrix}: this service ({backend} on gpu) can run none of the cells that were asked for:\n"
+            f"runner: {matrix}: this service ({backend} on gpu) cannot run any of the selected cells:\n"
             f"  {expected[0]}\n"
         )
         return
@@ -119,7 +119,7 @@ def test_every_shipped_matrix_runs_in_every_service_or_says_why_not(
         ),
         (
             "cells: [{workload: lstm, exclude: [{backend: jax}]}]",
-            "4: lstm: exclude leaves out all that this service (jax on cpu) could run",
+            "4: lstm: exclude leaves out every cell that this service (jax on cpu) could run",
         ),
         (
             "cells: [{workload: lstm, device: gpu}]",
@@ -141,8 +141,7 @@ def test_every_shipped_matrix_runs_in_every_service_or_says_why_not(
         ),
         (
             TASK.format("echo"),
-            "5: task train: backends: the command does not say which backend it is for; set backends: [jax] to run it "
-            "in this service",
+            "5: task train: backends: the command sets no backend; set backends: [jax] to run it in this service",
         ),
         (
             TASK.format("echo") + "    backends: [torch]",
@@ -197,7 +196,7 @@ def test_every_shipped_matrix_runs_in_every_service_or_says_why_not(
         ),
     ],
 )
-def test_an_entry_that_a_service_cannot_run_is_left_out_with_the_reason_and_the_rest_is_planned(
+def test_entry_that_a_service_cannot_run_is_left_out_with_the_reason_and_the_rest_is_planned(
     folder: Path, capsys: pytest.CaptureFixture[str], entry: str, reason: str
 ) -> None:
     (folder / "mounted").mkdir()
@@ -215,25 +214,23 @@ def test_only_the_devices_of_other_services_are_left_out_of_an_axis_of_devices(
     assert left_out == ["matrix.yaml:4: lstm: device: gpu is not this service's (cpu); run the service jax-gpu"]
 
 
-def test_the_services_device_replaces_no_device_that_the_defaults_set(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_service_device_does_not_replace_a_default_device(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "matrix.yaml").write_text(HEAD.replace("repeats: 1", "device: gpu") + "cells: [{workload: lstm}]")
     assert runner("plan") == 2
     assert capsys.readouterr().err == (
-        "runner: matrix.yaml: this service (jax on cpu) can run none of the cells that were asked for:\n"
+        "runner: matrix.yaml: this service (jax on cpu) cannot run any of the selected cells:\n"
         "  matrix.yaml:4: lstm: device: gpu is not this service's (cpu); run the service jax-gpu\n"
     )
 
 
-def test_a_device_that_the_command_line_sets_replaces_the_files_in_its_service(
+def test_device_flag_replaces_the_device_of_the_matrix_in_a_service(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cells, left_out = of_matrix(folder, "cells: [{workload: lstm, device: gpu}]", capsys, "--set", "device=cpu")
     assert ([cell["device"] for cell in cells], left_out) == (["cpu"], [])
 
 
-def test_settings_of_a_gpu_can_be_set_on_the_command_line_of_a_gpu_service(
+def test_gpu_settings_can_be_set_by_flags_in_a_gpu_service(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(monkeypatch, "jax", "gpu")
@@ -251,7 +248,7 @@ def test_fc_workers_on_a_network_are_left_out_of_a_gpu_service(
     assert left_out == ["matrix.yaml:4: fc: network: 200mbit is for workers on a CPU; run the service torch-cpu"]
 
 
-def test_commands_compared_over_another_axis_run_for_the_services_backend(
+def test_commands_compared_over_another_axis_run_for_the_service_backend(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = TASK.format("echo, '{n}'") + "    backends: [jax, torch]\n    compare: n\n    params: {n: [1, 2]}\n"
@@ -270,16 +267,14 @@ def test_commands_compared_over_another_axis_run_for_the_services_backend(
         '"{outputs}/made"',
     ],
 )
-def test_a_command_whose_files_are_known_only_when_it_runs_is_planned(
+def test_command_with_files_determined_at_run_time_is_planned(
     folder: Path, capsys: pytest.CaptureFixture[str], words: str
 ) -> None:
     cells, left_out = of_matrix(folder, TASK.format(words) + "    backends: [jax]\n", capsys)
     assert (len(cells), left_out) == (1, [])
 
 
-def test_of_the_values_of_a_parameter_those_whose_file_is_missing_are_left_out(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parameter_values_with_a_missing_file_are_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "a.py").touch()
     task = TASK.format('"{python}", "{script}"') + "    backends: [jax]\n    params: {script: [a.py, b.py]}\n"
     cells, left_out = of_matrix(folder, task, capsys)
@@ -290,7 +285,7 @@ def test_of_the_values_of_a_parameter_those_whose_file_is_missing_are_left_out(
     ]
 
 
-def test_what_is_mounted_is_planned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cells_with_mounted_files_are_planned(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "mine").mkdir()
     (folder / "mine" / "models.py").touch()
     (folder / "train.py").touch()
@@ -300,15 +295,15 @@ def test_what_is_mounted_is_planned(folder: Path, capsys: pytest.CaptureFixture[
     assert left_out == []
 
 
-def test_a_filter_that_keeps_only_what_is_left_out_says_the_reason(
+def test_filter_that_matches_only_left_out_cells_reports_the_reason(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "matrix.yaml").write_text(HEAD + TASK.format("echo") + "cells: [{workload: gru}]")
     assert runner("--filter", "workload=task*") == 2
-    assert "matrix.yaml:5: task train: backends: the command does not say" in capsys.readouterr().err
+    assert "matrix.yaml:5: task train: backends: the command sets no backend" in capsys.readouterr().err
 
 
-def test_outside_of_a_service_nothing_is_left_out(
+def test_no_cell_is_left_out_outside_of_a_service(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KERAS_BENCHMARK_BACKENDS")
@@ -317,7 +312,7 @@ def test_outside_of_a_service_nothing_is_left_out(
     assert (len(cells), left_out) == (4, [])
 
 
-def test_what_is_left_out_is_listed_before_and_after_measuring_and_kept_with_the_run(
+def test_left_out_cells_are_listed_before_and_after_measuring_and_stored(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "matrix.yaml").write_text(HEAD + "cells: [{workload: gru}, {workload: lstm, device: gpu}]")
@@ -340,32 +335,32 @@ def test_what_is_left_out_is_listed_before_and_after_measuring_and_kept_with_the
     ]
 
 
-def test_a_cell_that_fails_decides_the_exit_code_whatever_is_left_out(folder: Path) -> None:
+def test_failed_cell_determines_the_exit_code_regardless_of_left_out_cells(folder: Path) -> None:
     (folder / "matrix.yaml").write_text(HEAD + "cells: [{workload: gru}, {workload: lstm, device: gpu}]")
     assert runner(executor=FakeExecutor(behaviours={"gru": crash()})) == 1
     assert [record.status for record in newest_records(folder)] == [Status.CRASH]
 
 
-def test_a_command_chosen_by_its_name_needs_no_backends_in_a_service(folder: Path) -> None:
+def test_command_selected_by_name_needs_no_backends_in_a_service(folder: Path) -> None:
     (folder / "matrix.yaml").write_text(HEAD + TASK.format("echo"))
     assert runner("task", "--task-name", "train") == 0
     assert [record.settings.workload for record in newest_records(folder)] == ["task train"]
 
 
-def test_the_result_file_of_a_command_goes_to_the_results_in_a_service(folder: Path) -> None:
+def test_result_file_of_a_command_is_in_the_results_in_a_service(folder: Path) -> None:
     (folder / "matrix.yaml").write_text(HEAD + TASK.format("echo") + "    backends: [jax]")
     assert runner("task", "--task-name", "train") == 0
     assert not (folder / "dlbenchmark_result.json").exists()
     assert (folder / "results" / "dlbenchmark_result.json").is_file()
 
 
-def test_a_command_chosen_by_its_name_runs_for_the_services_backend_alone(folder: Path) -> None:
+def test_command_selected_by_name_runs_only_for_the_service_backend(folder: Path) -> None:
     (folder / "matrix.yaml").write_text(HEAD + TASK.format("echo") + "    backends: [tensorflow, jax]")
     assert runner("task", "--task-name", "train") == 0
     assert [record.settings.backend for record in newest_records(folder)] == ["jax"]
 
 
-def test_a_trace_in_a_service_is_of_one_of_its_own_cells(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_in_a_service_uses_a_cell_of_the_service(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "matrix.yaml").write_text(HEAD + "cells: [{workload: gru}]")
     assert runner("trace", "gru") == 0
     assert "jax gru" in capsys.readouterr().out
@@ -380,7 +375,7 @@ def test_a_trace_in_a_service_is_of_one_of_its_own_cells(folder: Path, capsys: p
         '    environment: {PATH: "bin"}\n',
     ],
 )
-def test_a_command_whose_program_is_not_of_this_image_is_left_to_the_executor(
+def test_command_without_its_program_is_refused_by_the_executor(
     folder: Path, capsys: pytest.CaptureFixture[str], more: str
 ) -> None:
     (folder / "bin").mkdir()
@@ -392,7 +387,7 @@ def test_a_command_whose_program_is_not_of_this_image_is_left_to_the_executor(
     assert (len(cells), left_out) == (1, [])
 
 
-def test_a_workload_in_a_package_of_the_image_is_planned_and_a_missing_part_of_one_is_not(
+def test_workload_in_an_installed_package_is_planned_unless_its_module_is_missing(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "cells: [{workload: 'email.message:build'}, {workload: 'email.gone:build'}]"
@@ -401,7 +396,7 @@ def test_a_workload_in_a_package_of_the_image_is_planned_and_a_missing_part_of_o
     assert "there is no module email.gone in" in reason
 
 
-def test_what_is_left_out_is_in_the_order_of_the_file_and_each_reason_once(
+def test_left_out_cells_are_in_file_order_with_each_reason_once(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (
@@ -412,15 +407,13 @@ def test_what_is_left_out_is_in_the_order_of_the_file_and_each_reason_once(
     assert [one.split(":")[:2] for one in left_out] == [["matrix.yaml", "5"], ["matrix.yaml", "6"]]
 
 
-def test_a_setting_of_the_command_line_that_makes_two_points_one_is_no_error_in_a_service(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flag_that_merges_two_points_is_accepted_in_a_service(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "cells: [{workload: gru}, {workload: gru, batch_size: 64}]"
     cells, left_out = of_matrix(folder, text, capsys, "--set", "batch_size=8")
     assert ([cell["batch_size"] for cell in cells], left_out) == ([8], [])
 
 
-def test_an_entry_whose_excludes_leave_nothing_anywhere_is_not_left_out_by_the_service(
+def test_entry_fully_excluded_everywhere_is_not_listed_as_left_out(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "cells: [{workload: gru}, {workload: lstm, batch_size: 8, exclude: [{batch_size: 8}]}]"
@@ -432,7 +425,7 @@ def test_an_entry_whose_excludes_leave_nothing_anywhere_is_not_left_out_by_the_s
     assert "lstm: exclude" not in inside[1]
 
 
-def test_a_service_of_several_backends_runs_those_that_are_asked_for(
+def test_service_with_several_backends_runs_the_requested_ones(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(monkeypatch, "jax,torch", "cpu")

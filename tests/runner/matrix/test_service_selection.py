@@ -1,4 +1,4 @@
-"""What a container's service pins, no argument can lose."""
+"""Arguments cannot override the backend and device of a container's service."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ def runner(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--set", "batch_size=8"], ["--backend", "jax"], ["--set", "device=gpu"]])
-def test_a_service_measures_its_backend_on_its_device_whatever_follows(folder: Path, arguments: list[str]) -> None:
+def test_service_measures_its_backend_on_its_device(folder: Path, arguments: list[str]) -> None:
     assert runner(*arguments) == 0
     assert {(r.settings.backend, r.settings.device) for r in newest_records(folder)} == {("jax", "gpu")}
 
 
-def test_a_plan_of_a_service_is_of_its_cells(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_in_a_service_contains_its_cells(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("plan") == 0
     assert "tensorflow" not in capsys.readouterr().out
 
 
-def test_commands_that_measure_nothing_are_as_anywhere(folder: Path) -> None:
+def test_commands_without_measurement_are_unchanged_in_a_service(folder: Path) -> None:
     assert runner("list") == 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--backend", "tensorflow"], "--backend tensorflow: this service has jax (KERAS_BENCHMARK_BACKENDS)"),
         (["--set", "device=cpu"], "--set device=cpu: this service is for gpu (KERAS_BENCHMARK_DEVICE)"),
         (["fc", "--mode", "fc_data", "--device", "cpu"], "--device cpu: this service is for gpu"),
     ],
 )
-def test_what_asks_for_another_is_told_which_service_to_run(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+def test_request_for_another_backend_or_device_names_the_service_to_run(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
 ) -> None:
     assert runner(*arguments) == 2
     printed = capsys.readouterr().err
-    assert told in printed
+    assert expected in printed
     assert "run the service" in printed
 
 
-def test_a_service_ends_with_the_command_that_merges_the_services_runs(
+def test_service_ends_with_the_command_that_merges_the_services_runs(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runner() == 0
@@ -71,7 +71,7 @@ def test_a_service_ends_with_the_command_that_merges_the_services_runs(
 
 
 @pytest.mark.parametrize(("flags", "hinted"), [(["--backend", "jax"], True), ([], False)])
-def test_a_run_of_one_backend_on_the_host_ends_with_the_command_that_merges_and_others_do_not(
+def test_run_of_one_backend_on_the_host_ends_with_the_command_that_merges_and_others_do_not(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: list[str], hinted: bool
 ) -> None:
     monkeypatch.delenv("KERAS_BENCHMARK_BACKENDS")

@@ -1,4 +1,4 @@
-"""The strict YAML loader: what it takes literally, and what it refuses with which words."""
+"""The strict YAML loader: accepted values, and the messages for refused ones."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def value(text: str) -> object:
         ("", None),
     ],
 )
-def test_a_plain_scalar_is_a_number_or_boolean_only_when_it_says_so_plainly(text: str, expected: object) -> None:
+def test_plain_scalar_is_a_number_or_boolean_only_if_unambiguous(text: str, expected: object) -> None:
     found = resolve(text)
 
     assert expected == found
@@ -86,15 +86,15 @@ def test_values_keep_the_line_of_their_key_or_item() -> None:
 
 
 @pytest.mark.parametrize("text", ["\ufeffa: 1\n", "a: 1\r\n", "a: 1", "---\na: 1\n...\n", "%YAML 1.2\n---\na: 1\n"])
-def test_a_mark_at_the_start_line_ends_of_windows_and_an_explicit_document_are_welcome(text: str) -> None:
+def test_byte_order_mark_windows_line_ends_and_explicit_document_are_accepted(text: str) -> None:
     assert value(text) == {"a": 1}
 
 
 REFUSALS: dict[str, tuple[str | bytes, list[str]]] = {
     "empty file": ("", ["1:: the file is empty"]),
     "only a comment": ("# nothing\n", ["1:: the file is empty"]),
-    "duplicate key": ("a: 1\nb: 2\na: 3\n", ["3:a: keys must not repeat, first seen on line 1"]),
-    "duplicate nested key": ("a:\n  b: 1\n  'b': 2\n", ["3:a.b: keys must not repeat, first seen on line 2"]),
+    "duplicate key": ("a: 1\nb: 2\na: 3\n", ["3:a: keys must not repeat, first used on line 1"]),
+    "duplicate nested key": ("a:\n  b: 1\n  'b': 2\n", ["3:a.b: keys must not repeat, first used on line 2"]),
     "anchor": ("a: &x 1\n", ["1:a: anchors are not allowed, got &x"]),
     "alias": ("a: &x 1\nb: *x\n", ["1:a: anchors are not allowed, got &x", "2:b: aliases are not allowed, got *x"]),
     "cycle": ("&a [*a]", ["1:: anchors are not allowed, got &a", "1:[0]: aliases are not allowed, got *a"]),
@@ -118,7 +118,7 @@ REFUSALS: dict[str, tuple[str | bytes, list[str]]] = {
     "escape": ("a: \x1b[31m\n", ["1:: control characters are not allowed, got U+001B"]),
     "too large": (b"#" * (MAX_BYTES + 1), ["1:: a file must be at most 1048576 bytes, got more"]),
     "too deep": ("[" * 3000, ["1:: must be nested at most 20 deep, got more"]),
-    "too many values": (f"[{'1,' * 30_000}]", ["1:: must hold at most 20000 values, got more"]),
+    "too many values": (f"[{'1,' * 30_000}]", ["1:: must have at most 20000 values, got more"]),
     "open bracket": (
         "a: [1\nb: 2\n",
         ["2:: not YAML: while parsing a flow sequence did not find expected ',' or ']'"],
@@ -128,38 +128,38 @@ REFUSALS: dict[str, tuple[str | bytes, list[str]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_each_trap_of_yaml_is_refused_in_these_words(case: str) -> None:
+def test_ambiguous_yaml_is_refused_with_a_message(case: str) -> None:
     text, expected = REFUSALS[case]
 
     assert expected == problems(text)
 
 
-def test_an_alias_bomb_is_read_without_being_built() -> None:
+def test_alias_bomb_is_refused_without_expansion() -> None:
     bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(f"{n}: &{n} [{f'*{chr(ord(n) - 1)},' * 9}]\n" for n in "bcdef")
 
     assert all("not allowed" in line or "stopped after" in line for line in problems(bomb))
 
 
-def test_a_file_full_of_problems_is_not_read_to_its_end() -> None:
+def test_file_with_many_problems_is_not_read_completely() -> None:
     found = problems("".join(f"{n}: a\n" for n in range(1000)))
 
     assert len(found) == MAX_PROBLEMS + 1
-    assert found[-1] == "50:: stopped after 50 problems; mend these first"
+    assert found[-1] == "50:: stopped after 50 problems; fix these first"
 
 
-def test_a_refused_value_is_marked_so_that_nobody_complains_twice() -> None:
+def test_refused_value_is_reported_only_once() -> None:
     assert read(b"a: !x 3\nb: 1\n").value == {"a": REFUSED, "b": 1}
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
-def test_any_bytes_give_a_document_or_problems(data: bytes) -> None:
+def test_any_bytes_result_in_a_document_or_problems(data: bytes) -> None:
     document = read(data)
 
     assert document.problems or document.value is not REFUSED
 
 
 @given(st.text(alphabet="a:-[]{}&*!|>'\"#%@`?,<~ \t\n01", max_size=60))
-def test_any_soup_of_yaml_signs_gives_a_document_or_problems(text: str) -> None:
+def test_random_yaml_characters_result_in_a_document_or_problems(text: str) -> None:
     document = read(text.encode())
 
     assert document.problems or document.value is not REFUSED
@@ -179,11 +179,11 @@ def test_any_soup_of_yaml_signs_gives_a_document_or_problems(text: str) -> None:
         (2.5, "2.5"),
     ],
 )
-def test_a_value_received_is_said_shortly_and_printably(received: object, expected: str) -> None:
+def test_received_value_is_short_and_printable(received: object, expected: str) -> None:
     assert expected == say(received)
 
 
 @given(st.text(max_size=300))
-def test_what_is_printable_fits_a_line(text: str) -> None:
+def test_printable_text_fits_a_line(text: str) -> None:
     assert printable(text).isprintable()
     assert len(printable(text)) <= 120

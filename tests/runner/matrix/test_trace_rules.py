@@ -1,4 +1,4 @@
-"""What may be asked of a trace: in a matrix file, and what it does to cells and plans."""
+"""The rules for traces in a matrix file, and their effect on cells and plans."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cells_of(tmp_path: Path) -> Cells:
 
 
 @pytest.mark.parametrize(
-    ("asked", "wanted"),
+    ("trace", "wanted"),
     [
         ("{}", Trace([2], 5)),
         ("{epochs: [2], steps: 5}", Trace([2], 5)),
@@ -39,12 +39,12 @@ def cells_of(tmp_path: Path) -> Cells:
         ("{steps: 7}", Trace([2], 7)),
     ],
 )
-def test_a_cell_asks_for_a_trace_of_epochs_and_steps(cells_of: Cells, asked: str, wanted: Trace) -> None:
-    (cell,) = cells_of(f"cells:\n  - workload: mnist_mlp\n    trace: {asked}\n")
+def test_cell_requests_a_trace_of_epochs_and_steps(cells_of: Cells, trace: str, wanted: Trace) -> None:
+    (cell,) = cells_of(f"cells:\n  - workload: mnist_mlp\n    trace: {trace}\n")
     assert cell.trace == wanted
 
 
-def test_a_trace_is_no_part_of_what_a_cell_is_but_of_what_a_plan_is(cells_of: Cells) -> None:
+def test_trace_is_part_of_the_plan_id_and_not_of_the_cell_id(cells_of: Cells) -> None:
     (plain,) = cells_of("cells:\n  - workload: mnist_mlp\n")
     (traced,) = cells_of("cells:\n  - workload: mnist_mlp\n    trace: {}\n")
     assert (traced.cell_id, traced.settings) == (plain.cell_id, plain.settings)
@@ -52,7 +52,7 @@ def test_a_trace_is_no_part_of_what_a_cell_is_but_of_what_a_plan_is(cells_of: Ce
     assert plan_id([replace(traced, trace=None, line=plain.line)]) == plan_id([plain])
 
 
-def test_defaults_hold_for_every_entry_and_an_include_replaces_its_entrys(cells_of: Cells) -> None:
+def test_default_trace_applies_to_every_entry_and_include_replaces_it(cells_of: Cells) -> None:
     text = (
         "defaults: {trace: {steps: 3}}\n"
         "cells:\n"
@@ -65,7 +65,7 @@ def test_defaults_hold_for_every_entry_and_an_include_replaces_its_entrys(cells_
 
 
 @pytest.mark.parametrize(
-    ("asked", "problem"),
+    ("trace", "problem"),
     [
         ("{steps: 0}", "cells[0].trace.steps: must be a whole number from 1 to 10000, got 0"),
         ("{steps: 1.5}", "cells[0].trace.steps: must be a whole number from 1 to 10000, got 1.5"),
@@ -73,8 +73,8 @@ def test_defaults_hold_for_every_entry_and_an_include_replaces_its_entrys(cells_
         ("{epochs: 2}", "cells[0].trace.epochs: must be a list of at least one item, got 2"),
         (
             "{epochs: [0]}",
-            "cells[0].trace.epochs[0]: must be a whole number from 1 to 100, got 0; epochs are counted from the first "
-            "after the measured ones, which no trace may touch",
+            "cells[0].trace.epochs[0]: must be a whole number from 1 to 100, got 0; number 1 is the first epoch "
+            "after the measured ones, which are never traced",
         ),
         ("{epochs: [2, 2]}", "cells[0].trace.epochs[1]: must not repeat, got 2 twice"),
         ("{epochs: [true]}", "cells[0].trace.epochs[0]: must be a whole number from 1 to 100, got true"),
@@ -82,13 +82,13 @@ def test_defaults_hold_for_every_entry_and_an_include_replaces_its_entrys(cells_
         ("5", "cells[0].trace: must be a mapping, got 5"),
     ],
 )
-def test_what_cannot_be_traced_is_refused_at_its_line(cells_of: Cells, asked: str, problem: str) -> None:
+def test_invalid_trace_is_refused_with_its_line(cells_of: Cells, trace: str, problem: str) -> None:
     with pytest.raises(MatrixError) as caught:
-        cells_of(f"cells:\n  - workload: mnist_mlp\n    trace: {asked}\n")
-    (told,) = caught.value.problems
-    assert told.endswith(f"matrix.yaml:5: {problem}")
+        cells_of(f"cells:\n  - workload: mnist_mlp\n    trace: {trace}\n")
+    (message,) = caught.value.problems
+    assert message.endswith(f"matrix.yaml:5: {problem}")
 
 
-def test_an_external_command_has_no_trace_of_ours(cells_of: Cells) -> None:
+def test_external_command_has_no_trace(cells_of: Cells) -> None:
     with pytest.raises(MatrixError, match="tasks\\[0\\]\\.trace: unknown key"):
         cells_of("tasks:\n  - task: mine\n    command: [true]\n    metrics: {a: 'a (.)'}\n    trace: {}\n")

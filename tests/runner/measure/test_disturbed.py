@@ -1,4 +1,4 @@
-"""A block that the machine disturbed from outside is measured again, whole, and nothing of it is lost."""
+"""A block that was disturbed from outside is measured again completely, and its records are retained."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def run(
     executor.sees = sees
     assert main(["--matrix", "matrix.yaml", "--set", f"device={device}"], Seams(executor=executor)) == 0
     records = Results(folder / "results").runs()[-1].load()[0]
-    told = {(record.repeat, record.attempt) for record in records if record.surroundings.disturbed}
+    disturbed = {(record.repeat, record.attempt) for record in records if record.surroundings.disturbed}
     for record in records:
-        # What hit one arm is told of all arms of the block.
-        assert ((record.repeat, record.attempt) in told) is bool(record.surroundings.disturbed)
+        # A disturbance of one arm is recorded for all arms of the block.
+        assert ((record.repeat, record.attempt) in disturbed) is bool(record.surroundings.disturbed)
     return Counter((r.settings.backend, r.repeat, r.attempt) for r in records)
 
 
-def test_what_is_measured_again_is_no_progress(
+def test_repeated_block_is_not_counted_as_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(tmp_path, monkeypatch, lambda job: STOLEN if job.attempt == 0 else CALM)
@@ -79,7 +79,7 @@ def test_what_is_measured_again_is_no_progress(
     assert counts == [f"{n}/10" for block in range(2) for n in (2 * block + 1, *[2 * block + 2] * 3)]
 
 
-def test_a_calm_machine_repeats_no_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_block_is_repeated_on_an_idle_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(tmp_path, monkeypatch, lambda job: CALM)
     assert {(backend, repeat, 0) for backend in ("jax", "torch") for repeat in range(5)} == set(found)
 
@@ -97,9 +97,7 @@ def test_all_arms_of_a_disturbed_block_are_measured_again_whichever_was_hit(
 
 
 @DEVICE
-def test_a_block_is_judged_as_a_whole_and_not_by_its_worst_arm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
-) -> None:
+def test_block_is_judged_by_all_its_arms_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     found = run(
         tmp_path,
         monkeypatch,
@@ -109,7 +107,7 @@ def test_a_block_is_judged_as_a_whole_and_not_by_its_worst_arm(
     assert [key for key in found if key[2]] == []
 
 
-def test_a_block_is_measured_again_only_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_is_repeated_a_limited_number_of_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(tmp_path, monkeypatch, lambda job: STOLEN)
     assert max(attempt for _, _, attempt in found) == MOST_REPLACEMENTS == 1
 
@@ -135,22 +133,18 @@ def attempts(folder: Path, monkeypatch: pytest.MonkeyPatch, ends: Callable[[Job]
     return sorted(record.attempt for record in records if record.settings.backend == "jax")
 
 
-def test_a_disturbed_block_in_which_nothing_was_measured_is_not_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disturbed_block_without_measurements_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert attempts(tmp_path, monkeypatch, lambda job: Outcome(signal=11)) == [0]
 
 
-def test_what_is_measured_again_may_be_spoiled_as_often_as_what_is_measured(
+def test_repeated_block_has_the_same_number_of_infrastructure_attempts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = Outcome(infrastructure="server: pretended to be gone")
     assert attempts(tmp_path, monkeypatch, lambda job: gone if job.attempt else None) == [0, 1, 2, 3]
 
 
-def test_on_a_machine_that_is_always_disturbed_a_quarter_of_the_blocks_is_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_most_a_quarter_of_the_blocks_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(tmp_path, monkeypatch, lambda job: STOLEN, repeats=16)
     again = sorted({repeat for _, repeat, attempt in found if attempt})
     # The first two; then whenever a quarter of what was measured is more than what was measured again.
@@ -192,7 +186,7 @@ class WaitingRunning(FakeRunning):
         return True
 
 
-def test_each_measured_epoch_knows_the_cells_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_epochs_receive_the_waiting_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.yaml").write_text(MATRIX.replace("repeats: 5", "repeats: 2"))
     executor = Waiting()
@@ -208,8 +202,8 @@ BURNING = "while True: sum(range(100000))"
 
 
 @pytest.mark.process
-def test_cpu_time_of_every_process_of_the_run_is_its_own(tmp_path: Path) -> None:
-    """Also that of a waiting cell, which is not below the cell that works."""
+def test_cpu_time_of_all_processes_of_the_run_is_not_a_disturbance(tmp_path: Path) -> None:
+    """Including a waiting cell, which is not a child of the working one."""
     settings = make_settings(epochs=2, discard=1)
     epochs = Epochs(Job("nonce", cell_id(settings), 0, 0, settings, 10, str(tmp_path), [], None, None))
     with (
@@ -244,8 +238,8 @@ def cpu_time_s(pid: int) -> float:
     return found
 
 
-def test_of_a_process_only_its_kept_epochs_are_watched(tmp_path: Path) -> None:
-    """What it does before them and after them may be disturbed as it will."""
+def test_only_measured_epochs_of_a_process_are_watched(tmp_path: Path) -> None:
+    """Disturbances before and after the measured epochs do not count."""
     settings = make_settings(epochs=4, discard=1)
     epochs = Epochs(Job("nonce", cell_id(settings), 0, 0, settings, 10, str(tmp_path), [], None, None))
     for _ in range(5):

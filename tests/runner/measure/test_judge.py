@@ -35,7 +35,7 @@ GOOD = FakeExecutor().result(JOB)
 ENDED_WELL = Outcome(exit_code=0)
 
 
-def kept(*times_s: float) -> CellResult:
+def result_with(*times_s: float) -> CellResult:
     return replace(GOOD, times=replace(GOOD.times, epoch_times_s=list(times_s), epoch_time_median_s=sorted(times_s)[1]))
 
 
@@ -43,7 +43,7 @@ def raised(kind: str, message: str = "what happened") -> CellResult:
     return CellResult(1, "nonce", JOB.cell_id, 0, 0, exception=kind, message=message)
 
 
-def test_a_valid_result_and_a_clean_end_are_ok() -> None:
+def test_valid_result_and_a_clean_end_are_ok() -> None:
     assert judge(JOB, ENDED_WELL, accept(dumps(GOOD).encode(), JOB), None).status is Status.OK
 
 
@@ -60,12 +60,12 @@ def test_a_valid_result_and_a_clean_end_are_ok() -> None:
         (Outcome(infrastructure="server: gone"), Status.INFRA),
     ],
 )
-def test_a_good_result_never_outweighs_how_the_process_ended(outcome: Outcome, status: Status) -> None:
+def test_valid_result_does_not_override_a_failed_process(outcome: Outcome, status: Status) -> None:
     assert judge(JOB, outcome, GOOD, None).status is status
 
 
 @pytest.mark.parametrize("going_on", [{"board": True}, {"trace": Trace()}, {"board": True, "trace": Trace()}])
-def test_figures_that_were_complete_before_a_profile_or_a_trace_stay_however_the_process_ended(
+def test_figures_published_before_a_profile_or_trace_count_regardless_of_the_end(
     going_on: dict[str, Any],
 ) -> None:
     job = replace(JOB, **going_on)
@@ -76,9 +76,9 @@ def test_figures_that_were_complete_before_a_profile_or_a_trace_stay_however_the
     assert judge(job, ended, raised("builtins.ValueError"), None).status is Status.TIMEOUT
 
 
-def test_a_clean_end_without_a_result_is_an_error() -> None:
-    verdict = judge(JOB, ENDED_WELL, None, "no_result: the process wrote none")
-    assert (verdict.status, verdict.reason) == (Status.ERROR, "no_result: the process wrote none")
+def test_clean_end_without_a_result_is_an_error() -> None:
+    verdict = judge(JOB, ENDED_WELL, None, "no_result: the process did not write one")
+    assert (verdict.status, verdict.reason) == (Status.ERROR, "no_result: the process did not write one")
 
 
 @pytest.mark.parametrize(
@@ -94,41 +94,41 @@ def test_a_clean_end_without_a_result_is_an_error() -> None:
         (dumps(replace(GOOD, schema_version=SCHEMA_VERSION + 1)).encode(), "another attempt"),
         (dumps(GOOD).replace('"repeat": 0', '"repeat": 1e999').encode(), "bad_result"),
         (dumps(GOOD).replace('"import_time_s": 1.0', '"import_time_s": 1' + "0" * 400).encode(), "bad_result"),
-        (dumps(replace(GOOD, device=None)).encode(), "proves no device"),
+        (dumps(replace(GOOD, device=None)).encode(), "does not prove its device"),
         (dumps(replace(GOOD, device=DeviceProof("gpu", "x", 1))).encode(), "measured on gpu, not on cpu"),
-        (dumps(replace(GOOD, resolved=None)).encode(), "what the settings became"),
-        (dumps(kept(0.1, 0.2, 0.0)).encode(), "an epoch took no time"),
-        (dumps(kept(0.1, -0.2, 0.1)).encode(), "an epoch took no time"),
-        (dumps(kept(0.1, 0.2)).encode(), "holds 2 kept epochs, not 3"),
+        (dumps(replace(GOOD, resolved=None)).encode(), "does not contain the resolved settings"),
+        (dumps(result_with(0.1, 0.2, 0.0)).encode(), "an epoch has no duration"),
+        (dumps(result_with(0.1, -0.2, 0.1)).encode(), "an epoch has no duration"),
+        (dumps(result_with(0.1, 0.2)).encode(), "has 2 measured epochs, not 3"),
     ],
 )
-def test_a_result_that_is_not_this_jobs_is_refused(raw: bytes | None, reason: str) -> None:
+def test_result_of_another_job_is_refused(raw: bytes | None, reason: str) -> None:
     with pytest.raises(ResultRefused, match=reason):
         accept(raw, JOB)
 
 
 @given(length=st.integers(0, 2000))
-def test_a_truncated_result_is_refused(length: int) -> None:
+def test_truncated_result_is_refused(length: int) -> None:
     data = dumps(GOOD).encode().rstrip()
     if length < len(data):
         with pytest.raises(ResultRefused, match="bad_result"):
             accept(data[:length], JOB)
 
 
-def test_a_loss_that_is_not_finite_is_diverged_in_its_epoch() -> None:
+def test_non_finite_loss_is_diverged_with_its_epoch() -> None:
     verdict = judge(JOB, ENDED_WELL, replace(GOOD, learning=Learning(loss=[1.0, None, None, None])), None)
     assert (verdict.status, verdict.reason) == (Status.DIVERGED, "the loss was not finite in epoch 2")
 
 
-def test_a_slow_second_epoch_is_unstable_with_advice() -> None:
-    verdict = judge(JOB, ENDED_WELL, kept(1.3, 1.0, 1.0), None)
+def test_slow_second_epoch_is_unstable_with_advice() -> None:
+    verdict = judge(JOB, ENDED_WELL, result_with(1.3, 1.0, 1.0), None)
     assert verdict.status is Status.UNSTABLE
     assert "1.30 times the median" in (verdict.reason or "")
     assert "discard" in (verdict.reason or "")
 
 
-def test_a_second_epoch_at_the_limit_is_ok() -> None:
-    assert judge(JOB, ENDED_WELL, kept(1.2, 1.0, 1.0), None).status is Status.OK
+def test_second_epoch_at_the_limit_is_ok() -> None:
+    assert judge(JOB, ENDED_WELL, result_with(1.2, 1.0, 1.0), None).status is Status.OK
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,12 @@ def test_a_second_epoch_at_the_limit_is_ok() -> None:
     [
         ("keras_matrix.runner.cell.backends.Unsupported", "no", Status.UNSUPPORTED),
         ("keras_matrix.models.workload.UnsupportedWorkload", "no", Status.UNSUPPORTED),
-        ("keras_matrix.runner.cell.measure.DeviceMismatch", "gpu asked", Status.DEVICE_MISMATCH),
+        ("keras_matrix.runner.cell.measure.DeviceMismatch", "gpu requested", Status.DEVICE_MISMATCH),
         ("builtins.MemoryError", "", Status.ERROR),
         ("builtins.ValueError", "RESOURCE_EXHAUSTED: out of memory", Status.ERROR),
     ],
 )
-def test_an_exception_becomes_its_status_on_a_cpu(kind: str, message: str, status: Status) -> None:
+def test_exception_becomes_its_status_on_a_cpu(kind: str, message: str, status: Status) -> None:
     assert judge(JOB, Outcome(exit_code=1), raised(kind, message), None).status is status
 
 
@@ -157,7 +157,7 @@ def test_an_exception_becomes_its_status_on_a_cpu(kind: str, message: str, statu
         ("jaxlib._jax.XlaRuntimeError", "INTERNAL: failed to allocate 2.0GiB: CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
     ],
 )
-def test_each_backends_word_for_no_device_memory_is_oom_device_on_a_gpu(kind: str, message: str) -> None:
+def test_out_of_memory_error_of_each_backend_is_oom_device_on_a_gpu(kind: str, message: str) -> None:
     job = replace(JOB, settings=make_settings(device="gpu"))
     assert judge(job, Outcome(exit_code=1), raised(kind, message), None).status is Status.OOM_DEVICE
 
@@ -166,22 +166,22 @@ def test_each_backends_word_for_no_device_memory_is_oom_device_on_a_gpu(kind: st
     ("surroundings", "rule"),
     [(Surroundings(steal_share=0.05), "steal"), (Surroundings(other_cpu_share=0.3), "busy")],
 )
-def test_a_disturbed_machine_is_a_warning(surroundings: Surroundings, rule: str) -> None:
-    verdict = judge(JOB, replace(ENDED_WELL, surroundings=surroundings), kept(1.0, 1.0, 1.0), None)
+def test_disturbed_machine_is_a_warning(surroundings: Surroundings, rule: str) -> None:
+    verdict = judge(JOB, replace(ENDED_WELL, surroundings=surroundings), result_with(1.0, 1.0, 1.0), None)
     assert verdict.status is Status.OK
     assert [warning.partition(":")[0] for warning in verdict.warnings] == [rule]
 
 
 def test_busy_machine_warning_names_the_busiest_process() -> None:
     around = Surroundings(other_cpu_share=0.3, busiest_process="stress (process 123, 0.60 CPUs)")
-    (warning,) = judge(JOB, replace(ENDED_WELL, surroundings=around), kept(1.0, 1.0, 1.0), None).warnings
+    (warning,) = judge(JOB, replace(ENDED_WELL, surroundings=around), result_with(1.0, 1.0, 1.0), None).warnings
     busiest = "(busiest: stress (process 123, 0.60 CPUs))"
     assert warning == f"busy: processes outside the run used 30.0 % of the CPUs {busiest}; stop them"
 
 
 def test_cell_slowed_down_by_a_waiting_cell_is_ok_with_a_warning_that_names_it() -> None:
     around = Surroundings(busy_neighbours=["jax:my_plugin:build (48.5 % of the CPUs)"])
-    verdict = judge(JOB, replace(ENDED_WELL, surroundings=around), kept(1.0, 1.0, 1.0), None)
+    verdict = judge(JOB, replace(ENDED_WELL, surroundings=around), result_with(1.0, 1.0, 1.0), None)
     (warning,) = verdict.warnings
     assert verdict.status is Status.OK
     assert warning.startswith("busy_neighbour: jax:my_plugin:build (48.5 % of the CPUs) computed while waiting")
@@ -190,7 +190,7 @@ def test_cell_slowed_down_by_a_waiting_cell_is_ok_with_a_warning_that_names_it()
 @pytest.mark.parametrize(("share", "warned"), [(None, False), (0.0, False), (0.029, False), (0.031, True)])
 def test_cell_that_computes_while_it_waits_is_warned_beyond_the_limit(share: float | None, warned: bool) -> None:
     outcome = replace(ENDED_WELL, surroundings=Surroundings(waiting_cpu_share=share))
-    warnings = judge(JOB, outcome, kept(1.0, 1.0, 1.0), None).warnings
+    warnings = judge(JOB, outcome, result_with(1.0, 1.0, 1.0), None).warnings
     assert [warning.partition(":")[0] for warning in warnings] == ["busy_while_waiting"] * warned
 
 
@@ -209,7 +209,7 @@ def test_programs_made_during_measured_epochs_are_a_warning_with_advice(
 ) -> None:
     assert GOOD.resolved is not None
     resolved = replace(GOOD.resolved, recompiles_timed=recompiles, graph_breaks_timed=graph_breaks)
-    verdict = judge(JOB, ENDED_WELL, replace(kept(1.0, 1.0, 1.0), resolved=resolved), None)
+    verdict = judge(JOB, ENDED_WELL, replace(result_with(1.0, 1.0, 1.0), resolved=resolved), None)
     assert verdict.status is Status.OK
     parts = [warning.partition("; ")[0].partition(", whose")[0] for warning in verdict.warnings]
     assert parts == expected
@@ -222,15 +222,13 @@ def test_programs_made_during_measured_epochs_are_a_warning_with_advice(
     ("field", "limit"), [("steal_share", disturbance.STEAL_LIMIT), ("other_cpu_share", disturbance.OTHER_CPU_LIMIT)]
 )
 @pytest.mark.parametrize(("times", "warned"), [(0.99, False), (1.01, True)])
-def test_a_repeat_is_warned_of_from_where_a_block_is_replaced(
-    field: str, limit: float, times: float, warned: bool
-) -> None:
+def test_warning_has_the_same_limit_as_block_replacement(field: str, limit: float, times: float, warned: bool) -> None:
     outcome = replace(ENDED_WELL, surroundings=Surroundings(**{field: limit * times}))
-    assert bool(judge(JOB, outcome, kept(1.0, 1.0, 1.0), None).warnings) is warned
+    assert bool(judge(JOB, outcome, result_with(1.0, 1.0, 1.0), None).warnings) is warned
 
 
 @pytest.mark.parametrize(
-    ("asked", "affinity", "believed"),
+    ("cpus", "affinity", "accepted"),
     [
         ("all", None, True),
         ("all", "0-7", True),
@@ -242,19 +240,19 @@ def test_a_repeat_is_warned_of_from_where_a_block_is_replaced(
         (2, None, False),
     ],
 )
-def test_a_cell_that_ran_on_other_cpus_than_asked_for_is_not_believed(
-    asked: int | str, affinity: str | None, believed: bool
+def test_result_from_cpus_other_than_requested_is_refused(
+    cpus: int | str, affinity: str | None, accepted: bool
 ) -> None:
-    job = replace(JOB, settings=make_settings(cpus=asked))
+    job = replace(JOB, settings=make_settings(cpus=cpus))
     result = replace(GOOD, resolved=replace(GOOD.resolved, affinity=affinity))
-    if believed:
+    if accepted:
         assert accept(dumps(result).encode(), job) == result
     else:
-        with pytest.raises(ResultRefused, match=f"it ran on CPUs {affinity}, though cpus is {asked}"):
+        with pytest.raises(ResultRefused, match=f"it ran on CPUs {affinity}, though cpus is {cpus}"):
             accept(dumps(result).encode(), job)
 
 
-def test_what_this_machine_does_not_do_is_unsupported_with_its_reason() -> None:
+def test_refused_process_is_unsupported_with_the_reason() -> None:
     verdict = judge(JOB, Outcome(refused="clocks: locked: not here"), None, "no_result")
     assert (verdict.status, verdict.reason) == (Status.UNSUPPORTED, "clocks: locked: not here")
 
@@ -268,20 +266,20 @@ def test_what_this_machine_does_not_do_is_unsupported_with_its_reason() -> None:
         ([None, None, None], [None, None, None], []),
     ],
 )
-def test_a_gpu_that_was_held_back_is_a_warning(
+def test_throttled_gpu_is_a_warning(
     thermal_s: list[float | None], power_s: list[float | None], warned: list[str]
 ) -> None:
     gpu = GpuEpochs([], [], [], [], [], [], thermal_s, power_s)
     outcome = replace(ENDED_WELL, surroundings=Surroundings(gpu=gpu))
-    found = judge(JOB, outcome, kept(1.0, 1.0, 1.0), None)
+    found = judge(JOB, outcome, result_with(1.0, 1.0, 1.0), None)
     assert [warning.partition(":")[0] for warning in found.warnings] == warned
 
 
-def test_the_gpu_that_was_held_back_longest_counts() -> None:
+def test_longest_throttled_gpu_counts() -> None:
     first, second = (GpuEpochs([], [], [], [], [], [], [], [seconds]) for seconds in (0.0, 0.5))
     outcome = replace(ENDED_WELL, surroundings=Surroundings(gpu=first, further_gpus=[second]))
-    (found,) = judge(JOB, outcome, kept(1.0, 1.0, 1.0), None).warnings
-    assert found.startswith("gpu_throttled: heat or power held the GPU's clock back 16.7% of the time")
+    (found,) = judge(JOB, outcome, result_with(1.0, 1.0, 1.0), None).warnings
+    assert found.startswith("gpu_throttled: temperature or power limits throttled the GPU for 16.7% of the time")
 
 
 GPU_JOB = replace(JOB, settings=make_settings(device="gpu"))
@@ -289,17 +287,17 @@ assert GOOD.work is not None
 GPU_GOOD = replace(GOOD, device=DeviceProof("gpu", "cuda:0", 1), work=replace(GOOD.work, weight_platforms=["gpu"]))
 
 
-def test_figures_that_nvml_did_not_give_are_a_warning() -> None:
+def test_figures_missing_from_nvml_are_a_warning() -> None:
     around = Surroundings(gpu_unread="GPU 0: nvidia-ml-py is not installed")
     found, *_ = judge(GPU_JOB, replace(ENDED_WELL, surroundings=around), GPU_GOOD, None).warnings
     missing = "power, memory or throttling is missing: GPU 0: nvidia-ml-py is not installed"
     assert found.startswith(f"gpu_unread: {missing}; run as a user who may read NVML")
 
 
-def test_a_mig_device_is_a_warning() -> None:
+def test_mig_device_is_a_warning() -> None:
     around = Surroundings(gpu=GpuEpochs([], [], [], [], [], [], [], [], mig=True))
     found, *_ = judge(GPU_JOB, replace(ENDED_WELL, surroundings=around), GPU_GOOD, None).warnings
-    assert found.startswith("gpu_mig: the cell ran on a MIG device: power, energy, clocks and temperature are the ")
+    assert found.startswith("gpu_mig: the cell ran on a MIG device: power, energy, clocks and temperature are those ")
 
 
 @pytest.mark.parametrize(
@@ -322,7 +320,7 @@ def test_a_mig_device_is_a_warning() -> None:
         ),
     ],
 )
-def test_what_the_preflight_warned_of_is_not_a_second_warning_of_the_readings(
+def test_warning_of_the_preflight_is_not_repeated_by_the_readings(
     preflight: str, unread: str, expected: list[str]
 ) -> None:
     outcome = replace(ENDED_WELL, warnings=(preflight,), surroundings=Surroundings(gpu_unread=unread))
@@ -330,7 +328,7 @@ def test_what_the_preflight_warned_of_is_not_a_second_warning_of_the_readings(
     assert [one.partition("; run as")[0] for one in warnings if one.startswith("gpu_")] == expected
 
 
-def test_a_mig_device_that_the_preflight_named_is_one_warning() -> None:
+def test_mig_device_reported_by_the_preflight_is_one_warning() -> None:
     around = Surroundings(gpu=GpuEpochs([], [], [], [], [], [], [], [], mig=True))
     outcome = replace(ENDED_WELL, warnings=("gpu_mig: GPU 0 is divided",), surroundings=around)
     warnings = judge(GPU_JOB, outcome, GPU_GOOD, None).warnings
@@ -345,7 +343,7 @@ def test_a_mig_device_that_the_preflight_named_is_one_warning() -> None:
         Outcome(signal=9, deadline_exceeded=True, gpu_lost="GPU 0: GPU is lost"),
     ],
 )
-def test_a_gpu_that_nvml_reports_lost_is_infra_however_the_process_ended(outcome: Outcome) -> None:
+def test_gpu_that_nvml_reports_lost_is_infra_however_the_process_ended(outcome: Outcome) -> None:
     found = judge(GPU_JOB, outcome, GPU_GOOD, None)
     assert found.status is Status.INFRA
     assert found.reason == (
@@ -362,10 +360,10 @@ LOST_MESSAGES = [
 
 
 @pytest.mark.parametrize("message", LOST_MESSAGES)
-def test_a_failed_cell_whose_output_names_a_lost_gpu_is_infra(message: str) -> None:
+def test_failed_cell_whose_output_names_a_lost_gpu_is_infra(message: str) -> None:
     printed = judge(GPU_JOB, Outcome(signal=6, output_tail=f"first\n{message}\nlast"), None, "no_result")
-    told = judge(GPU_JOB, Outcome(exit_code=0), raised("builtins.RuntimeError", message), None)
-    assert [one.status for one in (printed, told)] == [Status.INFRA] * 2
+    raised_lost = judge(GPU_JOB, Outcome(exit_code=0), raised("builtins.RuntimeError", message), None)
+    assert [one.status for one in (printed, raised_lost)] == [Status.INFRA] * 2
     assert (printed.reason or "").startswith('GPU lost: the cell failed and its output says "')
 
 
@@ -382,15 +380,15 @@ BUSY_MESSAGES = [
 
 
 @pytest.mark.parametrize("message", BUSY_MESSAGES)
-def test_a_failed_cell_whose_gpu_another_process_uses_exclusively_is_infra_and_no_lost_gpu(message: str) -> None:
+def test_failed_cell_whose_gpu_another_process_uses_exclusively_is_infra_and_no_lost_gpu(message: str) -> None:
     printed = judge(GPU_JOB, Outcome(signal=6, output_tail=f"first\n{message}\nlast"), None, "no_result")
     in_result = judge(GPU_JOB, Outcome(exit_code=0), raised("builtins.RuntimeError", message), None)
     assert [one.status for one in (printed, in_result)] == [Status.INFRA] * 2
-    assert (printed.reason or "").startswith("GPU busy: another process holds it exclusively (the output says ")
+    assert (printed.reason or "").startswith("GPU busy: another process uses it exclusively (the output says ")
     assert (printed.reason or "").endswith("; stop it, or end the exclusive mode: nvidia-smi -c DEFAULT")
 
 
-def test_a_busy_gpu_in_the_output_of_a_cell_that_worked_or_ran_on_a_cpu_changes_nothing() -> None:
+def test_busy_gpu_in_the_output_of_a_cell_that_worked_or_ran_on_a_cpu_changes_nothing() -> None:
     (message, _) = BUSY_MESSAGES
     assert judge(GPU_JOB, Outcome(exit_code=0, output_tail=message), GPU_GOOD, None).status is Status.OK
     assert judge(JOB, Outcome(exit_code=1, output_tail=message), None, "no_result").status is Status.ERROR
@@ -403,7 +401,7 @@ def test_a_busy_gpu_in_the_output_of_a_cell_that_worked_or_ran_on_a_cpu_changes_
         "E0000 could not synchronize: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
     ],
 )
-def test_a_launch_failure_is_a_fault_of_a_kernel_unless_nvml_reports_the_gpu_lost(message: str) -> None:
+def test_launch_failure_is_a_fault_of_a_kernel_unless_nvml_reports_the_gpu_lost(message: str) -> None:
     aborted = Outcome(signal=6, output_tail=message)
     assert judge(GPU_JOB, aborted, None, "no_result").status is Status.CRASH
     result = raised("builtins.RuntimeError", message)
@@ -411,13 +409,15 @@ def test_a_launch_failure_is_a_fault_of_a_kernel_unless_nvml_reports_the_gpu_los
     assert judge(GPU_JOB, replace(aborted, gpu_lost="GPU 0: x"), None, "no_result").status is Status.INFRA
 
 
-def test_a_model_that_tells_no_loss_has_not_diverged() -> None:
+def test_model_that_tells_no_loss_has_not_diverged() -> None:
     assert judge(JOB, ENDED_WELL, replace(GOOD, learning=Learning()), None).status is Status.OK
 
 
-def test_a_short_epoch_is_a_warning_only_where_its_length_was_ours() -> None:
-    automatic = judge(JOB, ENDED_WELL, kept(0.1, 0.1, 0.1), None)
-    chosen = judge(replace(JOB, settings=make_settings(steps_per_epoch=10)), ENDED_WELL, kept(0.1, 0.1, 0.1), None)
+def test_short_epoch_is_a_warning_only_where_its_length_was_ours() -> None:
+    automatic = judge(JOB, ENDED_WELL, result_with(0.1, 0.1, 0.1), None)
+    chosen = judge(
+        replace(JOB, settings=make_settings(steps_per_epoch=10)), ENDED_WELL, result_with(0.1, 0.1, 0.1), None
+    )
     assert ([w.partition(":")[0] for w in automatic.warnings], chosen.warnings) == (["short_epoch"], ())
 
 
@@ -436,7 +436,7 @@ def test_a_short_epoch_is_a_warning_only_where_its_length_was_ours() -> None:
         ),
     ],
 )
-def test_the_advice_on_a_module_that_was_not_found_names_the_folders_searched(
+def test_advice_on_a_module_that_was_not_found_names_the_folders_searched(
     container: Container | None, advice: str
 ) -> None:
     job = replace(JOB, import_roots=["/here", "/matrices", "/here"])
@@ -459,27 +459,27 @@ def watched(*wall_times_s: float) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("seen_s", "reason"),
+    ("watched_s", "reason"),
     [
         ((1.0, 1.1, 1.0), None),
         ((2.9, 3.9, 9.0), None),  # a busy machine; after the last epoch fit has more to do
         ((0.0, 0.0, 0.0), None),
-        ((1.0, 4.1, 1.0), "bad_result: kept epoch 2 took 1 s by its own clock and 4.1 s by the runner's"),
-        ((1.0, 1.0), "bad_result: it reports 3 kept epochs, of which the runner saw 2"),
-        ((), "bad_result: it reports 3 kept epochs, of which the runner saw 0"),
+        ((1.0, 4.1, 1.0), "bad_result: measured epoch 2 took 1 s by the cell's clock and 4.1 s by the runner's"),
+        ((1.0, 1.0), "bad_result: it reports 3 measured epochs, but the runner observed 2"),
+        ((), "bad_result: it reports 3 measured epochs, but the runner observed 0"),
     ],
 )
-def test_epochs_that_the_runner_saw_otherwise_are_not_believed(seen_s: tuple[float, ...], reason: str | None) -> None:
-    verdict = judge(JOB, watched(*seen_s), kept(1.0, 1.0, 1.0), None)
+def test_epochs_that_contradict_the_runners_clock_are_refused(watched_s: tuple[float, ...], reason: str | None) -> None:
+    verdict = judge(JOB, watched(*watched_s), result_with(1.0, 1.0, 1.0), None)
     assert (verdict.status, verdict.reason) == (Status.ERROR if reason else Status.OK, reason)
 
 
-def test_a_result_that_counts_no_work_is_not_believed() -> None:
-    with pytest.raises(ResultRefused, match="bad_result: it does not say what work was done"):
+def test_result_that_counts_no_work_is_not_believed() -> None:
+    with pytest.raises(ResultRefused, match="bad_result: it does not report the work that was done"):
         accept(dumps(replace(GOOD, work=None)).encode(), JOB)
 
 
-def test_a_fit_that_ran_too_few_epochs_is_a_work_mismatch() -> None:
+def test_fit_that_ran_too_few_epochs_is_a_work_mismatch() -> None:
     message = "fit was asked for 4 epochs and ended 0"
     verdict = judge(JOB, ENDED_WELL, raised("keras_matrix.runner.cell.phases.WorkMismatch", message), None)
     assert (verdict.status, verdict.reason) == (Status.WORK_MISMATCH, message)

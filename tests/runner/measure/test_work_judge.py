@@ -1,4 +1,4 @@
-"""From what a process counted to its status: pure, so that every case is a value."""
+"""The status derived from a process's counts. Pure, so every case is a value."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def result_of(work: WorkDone | None, settings: Settings = SETTINGS) -> CellResul
 
 
 def counted(**changes: Any) -> WorkDone:
-    """Work as asked, with changes to its one stretch or to the whole."""
+    """Requested work, with changes to its only stretch or to the work."""
     work = work_as_asked(SETTINGS, STEPS)
     stretch = replace(work.stretches[0], **{k: v for k, v in changes.items() if hasattr(work.stretches[0], k)})
     made = sum(u or 0 for u in [*stretch.updates, *stretch.skipped_updates])
@@ -52,7 +52,7 @@ def warned(work: WorkDone) -> list[str]:
     return [caveat.partition(":")[0] for caveat in work_caveats(result_of(work), SETTINGS)]
 
 
-def test_work_done_as_asked_has_no_caveat() -> None:
+def test_requested_work_has_no_caveat() -> None:
     assert (found(counted()), warned(counted())) == (None, [])
 
 
@@ -68,22 +68,22 @@ def test_work_done_as_asked_has_no_caveat() -> None:
         ),
         (counted(batches_drawn=39), "the epochs: 39 of 40 batches were drawn from the feed"),
         (counted(batches_drawn=45), "the epochs: 45 batches were drawn from the feed, not 40"),
-        (counted(changed_variables=0, optimizer_state_changed=False), "none of 2 trainable weights changed"),
+        (counted(changed_variables=0, optimizer_state_changed=False), "0 of 2 trainable weights changed"),
         (
             counted(changed_variables=0, optimizer_state_changed=False, changed_at_high_rate=False),
-            "none of 2 trainable weights changed",
+            "0 of 2 trainable weights changed",
         ),
         (counted(trainable_variables=0, changed_variables=0), "the model has no trainable weight"),
         (
             counted(updates=[0] * 4, updates_outside=40),
-            "the epochs: the optimizer counted 0 of 10 updates in epoch 1, and 40 outside the epochs' clock",
+            "the epochs: the optimizer counted 0 of 10 updates in epoch 1, and 40 outside the timed epochs",
         ),
-        (counted(optimizer_replaced=True), "the model has another optimizer after fit than before"),
-        (counted(updates=[0] * 4, changed_variables=0), "none of 2 trainable weights changed"),
-        (counted(updates=[None] * 4, changed_variables=0), "none of 2 trainable weights changed"),
+        (counted(optimizer_replaced=True), "the model has a different optimizer after fit than before"),
+        (counted(updates=[0] * 4, changed_variables=0), "0 of 2 trainable weights changed"),
+        (counted(updates=[None] * 4, changed_variables=0), "0 of 2 trainable weights changed"),
     ],
 )
-def test_work_that_differs_from_what_was_asked_is_a_mismatch(work: WorkDone, expected: str) -> None:
+def test_work_other_than_requested_is_a_mismatch(work: WorkDone, expected: str) -> None:
     assert (found(work) or "")[: len(expected)] == expected
     verdict = judge(JOB, Outcome(exit_code=0), result_of(work), None)
     assert verdict.status is Status.WORK_MISMATCH
@@ -112,11 +112,11 @@ def test_work_that_differs_from_what_was_asked_is_a_mismatch(work: WorkDone, exp
         ),
     ],
 )
-def test_what_could_not_be_counted_is_a_caveat(work: WorkDone, rules: list[str]) -> None:
+def test_uncounted_work_is_a_caveat(work: WorkDone, rules: list[str]) -> None:
     assert (found(work), warned(work)) == (None, rules)
 
 
-def test_samples_that_a_metric_counts_once_a_step_are_believed_only_of_a_step_of_the_models_own() -> None:
+def test_one_sample_per_step_is_accepted_only_for_an_overridden_train_step() -> None:
     assert found(counted(samples=[10] * 4)) is not None
 
 
@@ -124,7 +124,7 @@ def test_samples_that_a_metric_counts_once_a_step_are_believed_only_of_a_step_of
     ("batch_size", "steps", "expected"),
     [(1, 256, 256), (1, 257, 256), (8, 256, 2048), (8, 300, 2048), (12, 300, 4096), (300, 2, 600), (257, 1, 256)],
 )
-def test_a_sum_in_bfloat16_stops_growing(batch_size: int, steps: int, expected: int) -> None:
+def test_sum_in_bfloat16_stops_growing(batch_size: int, steps: int, expected: int) -> None:
     assert counted_in_bfloat16(batch_size, steps) == expected
 
 
@@ -148,7 +148,7 @@ def test_samples_counted_in_bfloat16_may_be_as_few_as_its_rounding_makes_them(
     assert (mismatch(result_of(work, settings), settings) is None) is fits
 
 
-def test_samples_of_a_part_of_the_steps_are_a_mismatch_though_more_than_asked() -> None:
+def test_samples_of_a_part_of_the_steps_are_a_mismatch() -> None:
     expected = "the epochs: the loss was taken over 480 samples in epoch 1, not over 320 (10 steps of 32)"
     assert (found(counted(samples=[480] * 4)), found(counted(samples=[640] * 4))) == (expected, None)
 
@@ -165,16 +165,16 @@ def test_exact_samples_fit_where_bfloat16_would_have_rounded_them_up() -> None:
     assert mismatch(result_of(work, settings), settings) is None
 
 
-def test_weights_that_were_not_compared_are_no_mismatch() -> None:
+def test_weights_that_were_not_compared_are_not_a_mismatch() -> None:
     assert found(counted(changed_variables=None, optimizer_state_changed=None)) is None
 
 
-def test_one_sample_a_step_is_uncounted_only_of_methods_of_the_models_own() -> None:
+def test_one_sample_per_step_is_uncounted_only_for_overridden_methods() -> None:
     assert warned(counted(samples_per_step=1.0)) == []
     assert warned(counted(samples_per_step=1.0, own_methods=["train_step"])) == ["work_not_counted"]
 
 
-def test_caveats_are_of_the_epochs_alone() -> None:
+def test_caveats_concern_only_the_epochs() -> None:
     work = counted(samples=[None] * 4, updates=[8] * 4, skipped_updates=[2] * 4)
     before = replace(work.stretches[0], name="first_step", steps=1, epochs=1, samples=[32])
     found = work_caveats(result_of(replace(work, stretches=[before, *work.stretches])), SETTINGS)
@@ -190,7 +190,7 @@ def test_batches_of_one_sample_are_counted() -> None:
     assert work_caveats(result_of(work, settings), settings) == []
 
 
-def test_several_rows_a_sample_are_all_predictions() -> None:
+def test_several_rows_per_sample_are_predictions() -> None:
     settings = make_settings(phase="predict")
     work = work_as_asked(settings, STEPS)
     for rows, fits in ((1600, True), (320, True), (160, False), (480, False), (0, False)):
@@ -207,7 +207,7 @@ def test_predict_calls_are_counted_by_the_rows_they_return() -> None:
     assert mismatch(result_of(few), settings) == expected
     own = replace(work, own_methods=["predict_on_batch"])
     assert work_caveats(result_of(own), settings) == [
-        "work_not_counted: the model has its own predict_on_batch: what a call computes is not known"
+        "work_not_counted: the model overrides predict_on_batch: the computation of a call is not known"
     ]
 
 
@@ -222,37 +222,37 @@ def test_weights_or_output_on_another_platform_are_a_device_mismatch(field: str)
     assert judge(job, Outcome(exit_code=0), result, None).status is Status.DEVICE_MISMATCH
 
 
-def test_options_that_a_workload_set_itself_are_a_caveat_that_names_the_keys_of_the_matrix() -> None:
+def test_options_set_by_a_workload_are_a_caveat_with_the_matrix_keys() -> None:
     resolved = Resolved(10, 10, "fork", "float32", own_compile_options=["run_eagerly=True", "jit_compile=True"])
     assert option_caveats(resolved, SETTINGS) == [
-        "own_options: the workload compiled its model with run_eagerly=True, jit_compile=True, and so it ran; set "
-        "eager, jit in the matrix to decide it there"
+        "own_options: the workload compiled its model with run_eagerly=True, jit_compile=True, which was used; set "
+        "eager, jit in the matrix to override it"
     ]
 
 
-def test_options_that_a_workload_changes_while_it_trains_are_a_caveat() -> None:
-    asked = make_settings(workload="mine:build", set_by_matrix="eager")
+def test_options_changed_during_training_are_a_caveat() -> None:
+    wanted = make_settings(workload="mine:build", set_by_matrix="eager")
     resolved = Resolved(10, 10, "fork", "float32", eager=True, steps_per_execution=1)
     expected = (
-        "own_options: eager was False before training and True after it: the workload's code sets run_eagerly while it "
-        "trains; remove that"
+        "own_options: eager was False before training and True after it: the workload sets run_eagerly during "
+        "training; remove that code"
     )
-    assert option_caveats(resolved, asked) == [expected]
-    assert len(option_caveats(replace(resolved, steps_per_execution=4), asked)) == 2
-    assert option_caveats(replace(resolved, eager=False), asked) == []
-    assert option_caveats(replace(resolved, eager=None, steps_per_execution=None), asked) == []
+    assert option_caveats(resolved, wanted) == [expected]
+    assert len(option_caveats(replace(resolved, steps_per_execution=4), wanted)) == 2
+    assert option_caveats(replace(resolved, eager=False), wanted) == []
+    assert option_caveats(replace(resolved, eager=None, steps_per_execution=None), wanted) == []
     own = replace(resolved, own_compile_options=["run_eagerly=True"])
     assert [caveat.partition(" in the")[0] for caveat in option_caveats(own, SETTINGS)] == [
-        "own_options: the workload compiled its model with run_eagerly=True, and so it ran; set eager"
+        "own_options: the workload compiled its model with run_eagerly=True, which was used; set eager"
     ]
 
 
-def test_samples_that_had_to_be_repeated_are_a_caveat_only_where_the_matrix_asked_for_them() -> None:
+def test_repeated_samples_are_a_caveat_only_if_the_matrix_sets_samples() -> None:
     resolved = Resolved(10, 10, "fork", "float32", available_samples=300)
     own = make_settings(workload="mine:build", samples=1000)
     assert option_caveats(resolved, own) == []
-    asked = replace(own, set_by_matrix="samples")
-    assert option_caveats(replace(resolved, available_samples=1000), asked) == []
-    assert option_caveats(resolved, asked) == [
-        "samples_repeated: samples is 1000, the workload brought 300: they were repeated"
+    wanted = replace(own, set_by_matrix="samples")
+    assert option_caveats(replace(resolved, available_samples=1000), wanted) == []
+    assert option_caveats(resolved, wanted) == [
+        "samples_repeated: samples is 1000, but the workload has 300, which were repeated"
     ]

@@ -65,14 +65,14 @@ def newest(folder: Path) -> tuple[Counter[str], dict[str, Any]]:
     return Counter(record.settings.backend for record in counted), finished["stopped"]
 
 
-def test_a_precise_comparison_stops_at_the_first_look(folder: Path) -> None:
+def test_precise_comparison_stops_at_the_first_look(folder: Path) -> None:
     assert runner(executor=FakeExecutor(step_time_s=noisy(0.005))) == 0
     counts, why = newest(folder)
     assert counts == {"jax": 5, "torch": 5}
     assert set(why.values()) == {"precise enough"}
 
 
-def test_a_noisy_comparison_gets_more_blocks_and_stops_at_a_look(folder: Path) -> None:
+def test_noisy_comparison_gets_more_blocks_and_stops_at_a_look(folder: Path) -> None:
     assert runner(executor=FakeExecutor(step_time_s=noisy(0.05))) == 0
     counts, why = newest(folder)
     assert counts["jax"] == counts["torch"]
@@ -80,26 +80,26 @@ def test_a_noisy_comparison_gets_more_blocks_and_stops_at_a_look(folder: Path) -
     assert set(why.values()) == {"precise enough"}
 
 
-def test_a_hopeless_comparison_stops_at_the_last_look(folder: Path) -> None:
+def test_very_noisy_comparison_stops_at_the_last_look(folder: Path) -> None:
     runner(executor=FakeExecutor(step_time_s=noisy(2.0)))
     counts, why = newest(folder)
     assert counts == {"jax": 40, "torch": 40}
     assert set(why.values()) == {"no look left"}
 
 
-def test_added_blocks_come_in_the_order_that_as_many_fixed_ones_would(folder: Path) -> None:
-    """Comparisons in random order, each one's cells in random order, which every second block turns round."""
+def test_added_blocks_have_the_order_of_fixed_ones(folder: Path) -> None:
+    """Comparisons are in random order, and so are the cells of each; every second block reverses the cells."""
     (folder / "matrix.yaml").write_text(MATRIX + "  - workload: lstm\n  - workload: mnist_mlp\n")
     executor = FakeExecutor(step_time_s=noisy(2.0))
     runner("--order-seed", "7", executor=executor)
     cells = [replace(cell, repeats=40) for cell in expand(load(Path("matrix.yaml")))]
-    expected = [(step.cell.cell_id, step.repeat) for step in order(cells, 7)]
+    expected = [(planned.cell.cell_id, planned.repeat) for planned in order(cells, 7)]
     assert expected == [(job.cell_id, job.repeat) for job in executor.jobs]
 
 
 @pytest.mark.parametrize(("budget", "blocks"), [("15", 5), ("17", 8), ("23", 8), ("25", 12)])
-def test_a_spent_budget_stops_it_at_a_look_and_says_so(folder: Path, budget: str, blocks: int) -> None:
-    """A pretended process takes a second, a block of two takes two: 8 blocks are bought for 16 seconds, 12 for 24."""
+def test_spent_budget_stops_a_comparison_and_is_reported(folder: Path, budget: str, blocks: int) -> None:
+    """A fake process takes a second, a block of two takes two: 8 blocks need 16 seconds, 12 need 24."""
     runner("--budget", budget, executor=FakeExecutor(step_time_s=noisy(2.0)))
     counts, why = newest(folder)
     assert counts == {"jax": blocks, "torch": blocks}
@@ -113,7 +113,7 @@ class Torchless(FakeExecutor):
         return crash()(job) if job.settings.backend == "torch" else super().end(job)
 
 
-def test_what_always_fails_keeps_no_other_waiting(folder: Path) -> None:
+def test_failing_cell_does_not_delay_other_comparisons(folder: Path) -> None:
     given = ("gate", "--plant", "slower:0.2")
     assert runner(*given, executor=Torchless(step_time_s=noisy(0.005))) == 4
     counts, why = newest(folder)
@@ -121,7 +121,7 @@ def test_what_always_fails_keeps_no_other_waiting(folder: Path) -> None:
     assert set(why.values()) == {"regressed"}
 
 
-def test_repeats_that_fail_are_repeats_too(folder: Path) -> None:
+def test_failed_repeats_count_as_repeats(folder: Path) -> None:
     class Once(FakeExecutor):
         def end(self, job: Job) -> Outcome:
             return crash()(job) if job.repeat else super().end(job)
@@ -132,7 +132,7 @@ def test_repeats_that_fail_are_repeats_too(folder: Path) -> None:
     assert set(why.values()) == {"no look left"}
 
 
-def test_where_nothing_is_measured_nothing_is_added_and_that_is_said(folder: Path) -> None:
+def test_without_measurements_no_repeats_are_added_and_the_reason_is_reported(folder: Path) -> None:
     assert runner(executor=FakeExecutor(behaviours={"gru": crash()})) == 1
     counts, why = newest(folder)
     assert counts == {"jax": 5, "torch": 5}
@@ -144,13 +144,13 @@ def two_cells() -> tuple[Cell, Cell]:
     return jax, torch
 
 
-def test_a_ratio_is_new_over_base_whichever_was_measured_first(folder: Path) -> None:
+def test_ratio_is_new_over_base_whichever_was_measured_first(folder: Path) -> None:
     jax, torch = two_cells()
     times = {("new", jax.cell_id): {0: 0.02, 1: 0.02}, ("base", jax.cell_id): {1: 0.01}}
     assert series([jax, torch], times, ["base", "new"]) == [(pytest.approx(math.log(2)),)]
 
 
-def test_a_repeat_that_was_measured_again_counts_by_its_latest_attempt_even_where_that_failed() -> None:
+def test_latest_attempt_of_a_repeat_counts_even_if_it_failed() -> None:
     first = [make_record(0.01, repeat) for repeat in range(3)]
     again, failed = replace(make_record(0.02, 1), attempt=1), replace(make_record(None, 2, Status.CRASH), attempt=1)
     found = step_times([("new", again), ("new", failed), *(("new", record) for record in first), ("base", first[2])])
@@ -158,8 +158,8 @@ def test_a_repeat_that_was_measured_again_counts_by_its_latest_attempt_even_wher
 
 
 @pytest.mark.parametrize(("rule", "workload"), [(Rule(), "gru"), (None, "lstm")])
-def test_the_last_of_a_budget_goes_where_what_is_asked_is_open(folder: Path, rule: Rule | None, workload: str) -> None:
-    """The noisier ratio may be 1.05, which a gate asks for; it cannot be 1, which a comparison asks for."""
+def test_end_of_the_budget_is_spent_on_the_undecided_comparison(folder: Path, rule: Rule | None, workload: str) -> None:
+    """The noisier ratio may be 1.05, as a gate tests; it cannot be 1, as a comparison tests."""
     (folder / "matrix.yaml").write_text(MATRIX.replace("jax, torch", "jax") + "  - workload: lstm\n")
     cells = expand(load(Path("matrix.yaml")))
     ratios = {"gru": (1.10, 0.07), "lstm": (1.02, 0.06)}  # the centre and the scatter over eight blocks
@@ -173,10 +173,10 @@ def test_the_last_of_a_budget_goes_where_what_is_asked_is_open(folder: Path, rul
     session = SimpleNamespace(runs=made, seed=0, records=made.__getitem__)
     pays_for_one = Goal(4 * 8 + 2 * (12 - 8) + 1.0, rule)
     adaptive = Adaptive(session, cells, pays_for_one, lambda: 0.0)  # type: ignore[arg-type]
-    assert {step.cell.settings.workload for step in adaptive.more()} == {workload}
+    assert {planned.cell.settings.workload for planned in adaptive.more()} == {workload}
 
 
-def test_in_one_arm_each_backend_is_set_against_the_quickest_and_a_lone_one_against_nothing(folder: Path) -> None:
+def test_one_arm_compares_each_backend_with_the_lowest_and_a_single_one_with_none(folder: Path) -> None:
     jax, torch = two_cells()
     times = {("", jax.cell_id): {0: 0.02, 1: 0.03}, ("", torch.cell_id): {0: 0.01, 1: 0.01}}
     assert series([jax, torch], times, [""]) == [(pytest.approx(math.log(2)), pytest.approx(math.log(3)))]
@@ -184,7 +184,7 @@ def test_in_one_arm_each_backend_is_set_against_the_quickest_and_a_lone_one_agai
     assert series([jax, torch], alone, [""]) == [(pytest.approx(math.log(0.02)),)]
 
 
-def test_a_comparison_goes_on_until_its_widest_pair_is_precise(folder: Path) -> None:
+def test_comparison_continues_until_its_widest_pair_is_precise(folder: Path) -> None:
     assert widest([(0.0, 0.1), (0.0, 0.3), (0.0, 0.2)]) == (0.0, 0.3)
     (folder / "matrix.yaml").write_text(MATRIX.replace("[jax, torch]", "[tensorflow, jax, torch]"))
 
@@ -198,9 +198,7 @@ def test_a_comparison_goes_on_until_its_widest_pair_is_precise(folder: Path) -> 
 
 
 @pytest.mark.parametrize(("later_s", "goes_on"), [(0.0, True), (100.0, False)])
-def test_the_budget_is_spent_by_the_clock_too_and_not_by_processes_alone(
-    folder: Path, later_s: float, goes_on: bool
-) -> None:
+def test_budget_includes_elapsed_time_besides_processes(folder: Path, later_s: float, goes_on: bool) -> None:
     cells = expand(load(Path("matrix.yaml")))
     drawn, times_s = Random(1), iter([0.0, later_s])
     made = [
@@ -213,7 +211,7 @@ def test_the_budget_is_spent_by_the_clock_too_and_not_by_processes_alone(
     assert bool(adaptive.more()) is goes_on
 
 
-def test_a_gate_does_not_go_on_with_a_session_whose_repeats_its_looks_did_not_decide(folder: Path) -> None:
+def test_gate_does_not_continue_a_session_with_other_stopping(folder: Path) -> None:
     class Stopping(FakeExecutor):
         def end(self, job: Any) -> Any:
             if len(self.jobs) == 8:
@@ -227,9 +225,7 @@ def test_a_gate_does_not_go_on_with_a_session_whose_repeats_its_looks_did_not_de
 
 
 @pytest.mark.parametrize(("arguments", "looks"), [((), LOOKS), (("--repeats", "8"), FIXED)], ids=["auto", "fixed"])
-def test_the_intervals_of_a_table_allow_for_how_its_repeats_were_decided(
-    folder: Path, arguments: tuple[str, ...], looks: Looks
-) -> None:
+def test_intervals_of_a_table_depend_on_the_stopping(folder: Path, arguments: tuple[str, ...], looks: Looks) -> None:
     runner(*arguments, executor=FakeExecutor(step_time_s=noisy(0.05)))
     (row,) = findings_of(Results(folder / "results").runs()[-1]).rows
     (ratio,) = row.ratios
@@ -242,7 +238,7 @@ def test_the_intervals_of_a_table_allow_for_how_its_repeats_were_decided(
     ("arguments", "looks"),
     [(("gate",), GATE_LOOKS), (("gate", "--repeats", "8"), FIXED), (("compare", "--repeats", "auto"), LOOKS)],
 )
-def test_the_intervals_of_a_comparison_allow_for_how_its_repeats_were_decided(
+def test_intervals_of_a_comparison_depend_on_the_stopping(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], looks: Looks
 ) -> None:
     """A gate that may look until it has decided has wider intervals than a number of repeats fixed beforehand."""
@@ -255,14 +251,14 @@ def test_the_intervals_of_a_comparison_allow_for_how_its_repeats_were_decided(
         assert (one["ratio"]["low"], one["ratio"]["high"]) == pytest.approx((expected.low, expected.high))
 
 
-def test_the_budget_of_the_matrix_is_that_of_the_flag(folder: Path) -> None:
+def test_budget_in_the_matrix_equals_the_flag(folder: Path) -> None:
     (folder / "matrix.yaml").write_text(MATRIX + "budget: 1\n")
     runner(executor=FakeExecutor(step_time_s=noisy(2.0)))
     assert newest(folder)[1].keys()
     assert newest(folder)[0]["jax"] <= 6
 
 
-def test_an_interrupted_auto_run_goes_on_where_it_was(folder: Path) -> None:
+def test_interrupted_auto_run_is_continued(folder: Path) -> None:
     class Stopping(FakeExecutor):
         def end(self, job: Any) -> Any:
             if len(self.jobs) == 13:
@@ -284,7 +280,7 @@ def test_an_interrupted_auto_run_goes_on_where_it_was(folder: Path) -> None:
         (("--plant", "slower:0.02"), 0, "no worse"),
     ],
 )
-def test_a_gate_adds_blocks_until_it_has_decided(
+def test_gate_adds_blocks_until_it_has_decided(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, outcome: str
 ) -> None:
     import sys
@@ -298,7 +294,7 @@ def test_a_gate_adds_blocks_until_it_has_decided(
 
 
 @pytest.mark.parametrize(
-    ("fault", "kinds", "told"),
+    ("fault", "kinds", "message"),
     [
         ("slower:0.5", ["slower steps"], "with +50.0 % FLOPs"),
         ("copy:10", ["slower steps"], "with the same FLOPs: extra memory traffic or overhead"),
@@ -307,12 +303,12 @@ def test_a_gate_adds_blocks_until_it_has_decided(
         ("variance:0.3", ["more scatter"], "more scatter only: "),
     ],
 )
-def test_each_kind_of_fault_is_called_by_its_name(
-    folder: Path, capsys: pytest.CaptureFixture[str], fault: str, kinds: list[str], told: str
+def test_each_injected_fault_is_reported_by_its_regression_kind(
+    folder: Path, capsys: pytest.CaptureFixture[str], fault: str, kinds: list[str], message: str
 ) -> None:
     given = ("compare", "--plant", fault, "--repeats", "8", "--set", "discard=1")
     assert runner(*given, executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
-    assert capsys.readouterr().out.count(told) == 2
+    assert capsys.readouterr().out.count(message) == 2
     assert runner(*given, "--new", "--json", executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
     found = json.loads(capsys.readouterr().out)
     assert [one["kinds"] for one in found["comparisons"]] == [kinds, kinds]
@@ -322,7 +318,7 @@ def test_each_kind_of_fault_is_called_by_its_name(
 
 
 @pytest.mark.parametrize(("also", "code"), [((), 0), (("--also", "first-epoch"), 4), (("--also", "scatter"), 0)])
-def test_a_gate_fails_on_a_slower_first_epoch_only_where_it_was_asked_to(
+def test_gate_fails_on_a_slower_first_epoch_only_if_requested(
     folder: Path, capsys: pytest.CaptureFixture[str], also: tuple[str, ...], code: int
 ) -> None:
     given = ("gate", "--plant", "first-epoch:1", "--repeats", "10", *also)
@@ -330,7 +326,9 @@ def test_a_gate_fails_on_a_slower_first_epoch_only_where_it_was_asked_to(
     assert "slower first epoch only: +" in capsys.readouterr().out
 
 
-def test_a_selftest_tells_of_every_stored_session_of_its_kind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_selftest_reports_every_stored_session_with_the_same_fault(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for _ in range(2):
         assert runner("selftest", "--repeats", "10", "--new", executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
     capsys.readouterr()
@@ -342,7 +340,7 @@ def test_a_selftest_tells_of_every_stored_session_of_its_kind(folder: Path, caps
     assert [one["outside"]["of"] for one in document["findings"]] == [4, 4, 8]
 
 
-def test_a_selftest_over_the_sessions_of_two_machines_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_selftest_over_two_machines_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         assert runner("selftest", "--repeats", "5", "--new", executor=FakeExecutor(step_time_s=noisy(0.01))) == 0
     assert "machines differ" not in capsys.readouterr().out
@@ -354,7 +352,7 @@ def test_a_selftest_over_the_sessions_of_two_machines_says_so(folder: Path, caps
     assert "machines differ among these sessions (2): the rates are of all" in capsys.readouterr().out
 
 
-def test_repeats_that_are_added_are_not_told_to_be_measured_again(
+def test_added_repeats_are_not_reported_as_repeated_measurements(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runner("--repeats", "auto", executor=FakeExecutor(step_time_s=noisy(0.2))) == 0
@@ -364,29 +362,27 @@ def test_repeats_that_are_added_are_not_told_to_be_measured_again(
 
 
 class Noting(FakeExecutor):
-    """Notes what happens to a block, of every arm."""
+    """Records the calls of a block of every arm."""
 
-    seen: list[str]
+    calls: list[str]
 
     def begin_block(self, settings: Sequence[Settings]) -> None:
         super().begin_block(settings)
-        self.seen.append("begun")
+        self.calls.append("begun")
 
     def await_block(self) -> None:
         super().await_block()
-        self.seen.append("waited for")
+        self.calls.append("waited for")
 
 
-def test_the_servers_of_both_arms_start_side_by_side(folder: Path) -> None:
+def test_servers_of_both_arms_start_concurrently(folder: Path) -> None:
     executor = Noting(step_time_s=noisy(0.01))
-    executor.seen = []
+    executor.calls = []
     assert runner("selftest", "--repeats", "5", executor=executor) == 0
-    assert executor.seen == ["begun", "begun", "waited for", "waited for"] * 5
+    assert executor.calls == ["begun", "begun", "waited for", "waited for"] * 5
 
 
-def test_a_planted_slowdown_is_told_apart_from_the_sessions_without(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sessions_with_an_injected_slowdown_are_separate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner("selftest", "--repeats", "5", executor=FakeExecutor(step_time_s=noisy(0.01)))
     capsys.readouterr()
     assert runner("selftest", "--repeats", "5", "--plant", "slower:0.2", "--json") == 0
@@ -396,7 +392,7 @@ def test_a_planted_slowdown_is_told_apart_from_the_sessions_without(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("selftest", "--plant", "faster:1"), "--plant: must be slower"),
         (("selftest", "--stored"), "contains no selftest"),
@@ -410,10 +406,10 @@ def test_a_planted_slowdown_is_told_apart_from_the_sessions_without(
         (("run", "--budget", "soon"), "--budget: must be a number"),
     ],
 )
-def test_what_cannot_be_compared_is_one_error(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+def test_incomparable_environments_are_one_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     assert runner(*arguments) == 2
     printed = capsys.readouterr()
-    assert told in printed.err
+    assert message in printed.err
     assert len(printed.err.splitlines()) == 1

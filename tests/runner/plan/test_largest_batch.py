@@ -1,4 +1,4 @@
-"""The search for the largest batch that fits, on a pretended memory."""
+"""The search for the largest batch that fits, with a fake memory."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def test_another_status_than_out_of_memory_stops_the_search_with_its_reason() ->
     assert (found.stopped, found.tries) == (broken, 3)
 
 
-def test_an_unstable_try_fits() -> None:
+def test_unstable_try_fits() -> None:
     found = search(lambda size: Try(size, Status.UNSTABLE if size <= 2 else Status.OOM_HOST))
     assert found.largest == Try(2, Status.UNSTABLE)

@@ -1,4 +1,4 @@
-"""`batch_size: largest` in a matrix, from end to end with pretended cells, and the numbers that `run.json` keeps."""
+"""`batch_size: largest` in a matrix, end to end with fake cells, and the numbers in `run.json`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.errors import Interrupted, MatrixError
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
-from keras_matrix.runner.plan.largest_cells import WHOLE_PASS, Found, about, kept
+from keras_matrix.runner.plan.largest_cells import FULL_PASS, Found, about, stored_results
 from tests.fakes.executor import FakeExecutor
 from tests.runner.cli.measure.test_fit_batch import device_of
 
@@ -64,18 +64,18 @@ def test_each_backend_is_measured_with_its_own_largest_batch(folder: Path) -> No
     assert {("jax", 2), ("jax", 5), ("torch", 2), ("torch", 6)} == sizes(folder)
 
 
-def test_a_record_has_the_number_and_the_cell_id_of_the_number(folder: Path) -> None:
+def test_record_has_the_number_and_the_cell_id_of_the_number(folder: Path) -> None:
     runner()
     assert [cell_id(record.settings) for record in newest(folder)] == [record.cell_id for record in newest(folder)]
 
 
-def test_the_tries_are_no_runs_of_the_results_folder(folder: Path) -> None:
+def test_tries_are_not_runs_of_the_results_folder(folder: Path) -> None:
     runner()
     assert len(Results(folder / "results").runs()) == 1
     assert len(Results(folder / "results" / "fit-batch").runs()) == 12
 
 
-def test_the_run_prints_and_keeps_what_was_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_prints_and_stores_the_search_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner()
     printed = capsys.readouterr()
     assert "jax         mnist_mlp batch_size=largest" in printed.out
@@ -87,7 +87,7 @@ def test_the_run_prints_and_keeps_what_was_found(folder: Path, capsys: pytest.Ca
     assert [one["largest"] for one in found] == [5, 6]
 
 
-def test_a_continued_run_uses_the_numbers_that_it_began_with(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_continued_run_uses_the_numbers_that_it_began_with(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Stopping(FakeExecutor):
         def end(self, job: Job) -> Outcome:
             if "fit-batch" not in job.folder and job.settings.backend == "torch":
@@ -103,58 +103,64 @@ def test_a_continued_run_uses_the_numbers_that_it_began_with(folder: Path, capsy
     assert "as found by the run that is continued" in capsys.readouterr().out
 
 
-def test_a_finished_run_is_followed_by_a_new_search(folder: Path) -> None:
+def test_finished_run_is_followed_by_a_new_search(folder: Path) -> None:
     runner()
     assert runner(executor=fake(jax=3, torch=3)) == 0
     assert {("jax", 2), ("jax", 3), ("torch", 2), ("torch", 3)} == sizes(folder)
 
 
-def test_a_cell_of_which_no_batch_fits_is_out_of_memory_at_batch_1_and_the_others_are_measured(folder: Path) -> None:
+def test_cell_without_a_fitting_batch_is_out_of_memory_and_others_are_measured(folder: Path) -> None:
     assert runner("--filter", "batch_size=largest", executor=fake(jax=0, torch=3)) == 1
     found = {(r.settings.backend, r.settings.batch_size, r.status) for r in newest(folder)}
     assert {("jax", 1, Status.OOM_DEVICE), ("torch", 3, Status.OK)} == found
 
 
-def test_a_cell_whose_search_stopped_has_a_record_with_the_reason(folder: Path) -> None:
+def test_cell_whose_search_stopped_has_a_record_with_the_reason(folder: Path) -> None:
     executor = FakeExecutor(behaviours={"mnist_mlp": lambda job: Outcome(refused="too few GPUs")})
     assert runner("--set", "batch_size=largest", "--backend", "jax", executor=executor) == 0
     assert [(record.settings.batch_size, record.reason) for record in newest(folder)] == [(1, "too few GPUs")]
 
 
-def test_a_number_that_the_matrix_has_too_is_measured_once(folder: Path) -> None:
+def test_found_number_that_the_matrix_contains_is_measured_once(folder: Path) -> None:
     assert runner("--backend", "jax", executor=fake(jax=2)) == 0
     assert [record.settings.batch_size for record in newest(folder)] == [2]
 
 
-def test_a_row_of_the_report_compares_only_backends_with_the_same_batch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_row_of_the_report_compares_only_backends_with_the_same_batch(capsys: pytest.CaptureFixture[str]) -> None:
     runner("--filter", "batch_size=largest", "--json")
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert sorted(list(row["cells"]) for row in rows) == [["jax"], ["torch"]]
 
 
-@pytest.mark.parametrize(("asked", "held"), [("auto", WHOLE_PASS), ("seed", WHOLE_PASS), ("20", 20)])
-def test_a_try_holds_as_many_batches_as_a_measured_cell(asked: str, held: int) -> None:
+@pytest.mark.parametrize(("steps", "in_memory"), [("auto", FULL_PASS), ("seed", FULL_PASS), ("20", 20)])
+def test_try_has_as_many_batches_in_memory_as_a_measured_cell(steps: str, in_memory: int) -> None:
     executor = FakeExecutor()
     runner(
-        "fit-batch", "jax:mnist_mlp", "--set", f"steps_per_epoch={asked}", "--set", "batch_size=8", executor=executor
+        "fit-batch",
+        "jax:mnist_mlp",
+        "--set",
+        f"steps_per_epoch={steps}",
+        "--set",
+        "batch_size=8",
+        executor=executor,
     )
-    assert {held} == {job.steps_held for job in executor.jobs}
+    assert {in_memory} == {job.steps_held for job in executor.jobs}
     assert {2} == {job.steps for job in executor.jobs}
 
 
-def test_a_measured_cell_holds_what_its_epochs_use() -> None:
+def test_measured_cell_has_only_its_own_batches_in_memory() -> None:
     executor = fake(jax=3, torch=3)
     runner(executor=executor)
     assert {0} == {job.steps_held for job in executor.jobs if "fit-batch" not in job.folder}
 
 
-def test_tries_leave_nothing_for_tensorboard(folder: Path) -> None:
+def test_tries_write_no_tensorboard_files(folder: Path) -> None:
     executor = fake(jax=3, torch=3)
     runner("--log-dir", str(folder / "logs"), executor=executor)
     assert not [job for job in executor.jobs if "fit-batch" in job.folder and job.board]
 
 
-def test_the_plan_searches_nothing_and_says_when_the_number_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_does_not_search_and_says_when_the_number_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     executor = fake(jax=5, torch=6)
     assert runner("plan", "--set", "steps_per_epoch=seed", executor=executor) == 0
     printed = capsys.readouterr().out
@@ -163,7 +169,7 @@ def test_the_plan_searches_nothing_and_says_when_the_number_is_found(capsys: pyt
     assert executor.jobs == []
 
 
-def test_the_plan_as_json_has_the_word(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_plan_contains_largest(capsys: pytest.CaptureFixture[str]) -> None:
     runner("plan", "--json", "--filter", "batch_size=largest")
     assert [cell["settings"]["batch_size"] for cell in json.loads(capsys.readouterr().out)["cells"]] == ["largest"] * 2
 
@@ -177,7 +183,7 @@ def test_the_plan_as_json_has_the_word(capsys: pytest.CaptureFixture[str]) -> No
         (("--set", "batch_size=larges"), "--set batch_size=larges: must be largest or a whole number from 1 to"),
     ],
 )
-def test_bad_input_is_one_error_and_nothing_runs(
+def test_bad_input_is_one_error_without_a_process(
     arguments: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     executor = FakeExecutor()
@@ -186,14 +192,15 @@ def test_bad_input_is_one_error_and_nothing_runs(
     assert executor.jobs == []
 
 
-def test_the_largest_batch_can_be_excluded_for_one_backend() -> None:
+def test_largest_batch_can_be_excluded_for_one_backend() -> None:
     text = f"{MATRIX}    exclude: [{{backend: torch, batch_size: largest}}]\n"
     assert sorted(
-        ((cell.settings.backend, cell.asks_largest) for cell in cells_of(text)), key=lambda one: (one[0], not one[1])
+        ((cell.settings.backend, cell.uses_largest_batch) for cell in cells_of(text)),
+        key=lambda one: (one[0], not one[1]),
     ) == [("jax", True), ("jax", False), ("torch", False)]
 
 
-def test_the_fc_network_needs_a_number() -> None:
+def test_fc_workload_requires_a_number() -> None:
     with pytest.raises(MatrixError, match=r"batch_size: must be a whole number for fc, got 'largest'"):
         cells_of(MATRIX.replace("mnist_mlp", "fc"))
 
@@ -210,17 +217,19 @@ def run_json(*found: Found, memory_bytes: int | None = None) -> dict[str, Any]:
     return document
 
 
-def test_kept_numbers_stand_for_a_search_of_the_same_cells_only() -> None:
-    (cell,) = [one for one in cells_of(MATRIX.replace(", torch", "")) if one.asks_largest]
+def test_stored_numbers_replace_only_a_search_of_the_same_cells() -> None:
+    (cell,) = [one for one in cells_of(MATRIX.replace(", torch", "")) if one.uses_largest_batch]
     own = found(cell.cell_id, smallest_too_large=9, peak_memory_bytes=None)
-    assert kept(run_json(own), [cell], None) == [own]
-    assert kept(run_json(own, memory_bytes=1 << 30), [cell], None) is None
-    assert kept(run_json(own, found("0" * 16, smallest_too_large=9, peak_memory_bytes=1)), [cell], None) is None
-    assert kept({"largest_batch": {"memory_bytes": None, "cells": [{"planned": 3}]}}, [cell], None) is None
-    assert kept({}, [cell], None) is None
+    assert stored_results(run_json(own), [cell], None) == [own]
+    assert stored_results(run_json(own, memory_bytes=1 << 30), [cell], None) is None
+    assert (
+        stored_results(run_json(own, found("0" * 16, smallest_too_large=9, peak_memory_bytes=1)), [cell], None) is None
+    )
+    assert stored_results({"largest_batch": {"memory_bytes": None, "cells": [{"planned": 3}]}}, [cell], None) is None
+    assert stored_results({}, [cell], None) is None
 
 
-def test_numbers_of_a_search_that_infrastructure_stopped_are_not_used_again() -> None:
-    (cell,) = [one for one in cells_of(MATRIX.replace(", torch", "")) if one.asks_largest]
+def test_search_stopped_by_infrastructure_is_not_reused() -> None:
+    (cell,) = [one for one in cells_of(MATRIX.replace(", torch", "")) if one.uses_largest_batch]
     spoiled = found(cell.cell_id, smallest_too_large=None, peak_memory_bytes=None, stopped="infra: GPU lost")
-    assert kept(run_json(spoiled), [cell], None) is None
+    assert stored_results(run_json(spoiled), [cell], None) is None

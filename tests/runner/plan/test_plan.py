@@ -1,4 +1,4 @@
-"""The order of a run, what is left of one, and how long it may take."""
+"""The order of a run, its pending repeats, and its estimated duration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keras_matrix.records.schema import Status
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import Cell, expand, load
 from keras_matrix.runner.plan import plan
-from keras_matrix.runner.plan.plan import Step
+from keras_matrix.runner.plan.plan import PlannedRepeat
 
 CATALOG = catalog.load(Path(__file__).parents[1] / "catalog.json")
 BACKENDS = {"tensorflow", "jax", "torch"}
@@ -31,42 +31,42 @@ def some(tmp_path_factory: pytest.TempPathFactory) -> list[Cell]:
     return cells(tmp_path_factory.mktemp("plan"))
 
 
-def keys(steps: list[Step]) -> list[tuple[str, int]]:
-    return [(step.cell.cell_id, step.repeat) for step in steps]
+def keys(repeats: list[PlannedRepeat]) -> list[tuple[str, int]]:
+    return [(planned.cell.cell_id, planned.repeat) for planned in repeats]
 
 
 @given(seed=st.integers(0, 2**31 - 1))
-def test_an_order_holds_every_repeat_of_every_cell_once(some: list[Cell], seed: int) -> None:
+def test_order_contains_every_repeat_of_every_cell_once(some: list[Cell], seed: int) -> None:
     expected = Counter((cell.cell_id, repeat) for cell in some for repeat in range(cell.repeats))
 
     assert expected == Counter(keys(plan.order(some, seed)))
 
 
-def test_a_repeat_starts_when_the_one_before_has_run_for_all_cells(some: list[Cell]) -> None:
-    repeats = [step.repeat for step in plan.order(some, 7)]
+def test_repeat_starts_after_the_previous_one_of_all_cells(some: list[Cell]) -> None:
+    repeats = [planned.repeat for planned in plan.order(some, 7)]
 
     assert sorted(repeats) == repeats
 
 
-def test_cells_with_fewer_repeats_leave_the_later_blocks(tmp_path: Path) -> None:
+def test_cells_with_fewer_repeats_are_absent_from_later_blocks(tmp_path: Path) -> None:
     mixed = cells(tmp_path, "  - {workload: lstm, repeats: 1}\n  - {workload: mnist_mlp, repeats: 3}\n")
-    steps = plan.order(mixed, 0)
+    repeats = plan.order(mixed, 0)
 
-    assert Counter(step.repeat for step in steps) == {0: 6, 1: 3, 2: 3}
-    assert {"mnist_mlp"} == {step.cell.settings.workload for step in steps if step.repeat}
+    assert Counter(planned.repeat for planned in repeats) == {0: 6, 1: 3, 2: 3}
+    assert {"mnist_mlp"} == {planned.cell.settings.workload for planned in repeats if planned.repeat}
 
 
 @given(seed=st.integers(0, 1000))
-def test_the_backends_of_a_comparison_run_one_right_after_another(some: list[Cell], seed: int) -> None:
-    steps = plan.order(some, seed)
+def test_backends_of_a_comparison_are_adjacent(some: list[Cell], seed: int) -> None:
+    repeats = plan.order(some, seed)
 
-    for start in range(0, len(steps), 3):
-        trio = steps[start : start + 3]
-        assert {step.cell.settings.backend for step in trio} == BACKENDS
-        assert len({step.cell.settings.batch_size for step in trio}) == 1
+    for start in range(0, len(repeats), 3):
+        trio = repeats[start : start + 3]
+        assert {planned.cell.settings.backend for planned in trio} == BACKENDS
+        assert len({planned.cell.settings.batch_size for planned in trio}) == 1
 
 
-def test_the_order_depends_on_the_seed_and_the_block_alone(some: list[Cell]) -> None:
+def test_order_depends_on_the_seed_and_the_block_alone(some: list[Cell]) -> None:
     first = keys(plan.order(some, 1))
     blocks = [[cell_id for cell_id, repeat in first if repeat == block] for block in range(3)]
 
@@ -77,57 +77,59 @@ def test_the_order_depends_on_the_seed_and_the_block_alone(some: list[Cell]) -> 
 
 def test_every_backend_comes_first_about_equally_often(tmp_path: Path) -> None:
     many = cells(tmp_path, "  - workload: lstm\n    repeats: 1000\n")
-    first = Counter(step.cell.settings.backend for step in plan.order(many, 0)[::3])
+    first = Counter(planned.cell.settings.backend for planned in plan.order(many, 0)[::3])
 
     assert first.keys() == BACKENDS
     assert all(250 <= count <= 420 for count in first.values())
 
 
-def test_no_cells_make_an_empty_order() -> None:
+def test_order_without_cells_is_empty() -> None:
     assert plan.order([], 0) == []
 
 
-def test_what_is_published_is_not_done_again(some: list[Cell]) -> None:
-    steps = plan.order(some, 0)
-    done = [("", step.cell.cell_id, step.repeat, 0, Status.OK) for step in steps[:5]]
+def test_published_repeat_is_not_pending(some: list[Cell]) -> None:
+    repeats = plan.order(some, 0)
+    done = [("", planned.cell.cell_id, planned.repeat, 0, Status.OK) for planned in repeats[:5]]
 
-    assert steps[5:] == plan.remaining(steps, done)
+    assert repeats[5:] == plan.remaining(repeats, done)
 
 
-def test_only_a_repeat_whose_latest_attempt_is_infra_is_done_again(some: list[Cell]) -> None:
-    steps = plan.order(some, 0)
-    (a, b, c), rest = [step.cell.cell_id for step in steps[:3]], steps[3:]
+def test_repeat_is_pending_again_only_if_its_latest_attempt_is_infra(some: list[Cell]) -> None:
+    repeats = plan.order(some, 0)
+    (a, b, c), rest = [planned.cell.cell_id for planned in repeats[:3]], repeats[3:]
     tried = [(a, 0, 1, "ok"), (a, 0, 0, "infra"), (b, 0, 0, "infra"), (b, 0, 1, "infra"), (c, 0, 0, "crash")]
 
-    assert [steps[1], *rest] == plan.remaining(steps, [("", *key) for key in tried])
+    assert [repeats[1], *rest] == plan.remaining(repeats, [("", *key) for key in tried])
 
 
-def test_what_one_arm_has_published_the_other_has_still_to_do(some: list[Cell]) -> None:
-    steps = plan.order(some, 0, ("base", "new"))
-    done = [(step.arm, step.cell.cell_id, step.repeat, 0, "ok") for step in steps if step.arm == "base"]
+def test_repeat_published_in_one_arm_is_pending_in_the_other(some: list[Cell]) -> None:
+    repeats = plan.order(some, 0, ("base", "new"))
+    done = [
+        (planned.arm, planned.cell.cell_id, planned.repeat, 0, "ok") for planned in repeats if planned.arm == "base"
+    ]
 
-    assert [step for step in steps if step.arm == "new"] == plan.remaining(steps, done)
+    assert [planned for planned in repeats if planned.arm == "new"] == plan.remaining(repeats, done)
 
 
-def test_every_second_block_turns_the_order_within_its_comparisons_round(some: list[Cell]) -> None:
-    steps = plan.order([replace(cell, repeats=4) for cell in some], 3, ("base", "new"))
+def test_every_second_block_reverses_the_order_within_comparisons(some: list[Cell]) -> None:
+    repeats = plan.order([replace(cell, repeats=4) for cell in some], 3, ("base", "new"))
     orders: dict[tuple[int, int], list[tuple[str, str]]] = {}
-    for step in steps:
-        key = step.repeat, step.cell.settings.batch_size
-        orders.setdefault(key, []).append((step.cell.settings.backend, step.arm))
+    for planned in repeats:
+        key = planned.repeat, planned.cell.settings.batch_size
+        orders.setdefault(key, []).append((planned.cell.settings.backend, planned.arm))
 
     for (repeat, batch_size), order in orders.items():
         if repeat % 2:
             assert orders[repeat - 1, batch_size][::-1] == order
 
 
-def test_what_was_published_of_another_plan_changes_nothing(some: list[Cell]) -> None:
-    steps = plan.order(some, 0)
+def test_records_of_another_plan_have_no_effect(some: list[Cell]) -> None:
+    repeats = plan.order(some, 0)
 
-    assert steps == plan.remaining(steps, [("", "0" * 16, 0, 0, "ok"), ("", some[0].cell_id, 99, 0, "ok")])
+    assert repeats == plan.remaining(repeats, [("", "0" * 16, 0, 0, "ok"), ("", some[0].cell_id, 99, 0, "ok")])
 
 
-def test_a_plan_keeps_its_name_in_any_order_and_changes_it_with_its_repeats(tmp_path: Path) -> None:
+def test_plan_id_depends_on_repeats_and_not_on_order(tmp_path: Path) -> None:
     one = cells(tmp_path)
     more = cells(tmp_path, "  - workload: lstm\n    batch_size: [1, 2, 4, 8]\n    repeats: 4\n")
 
@@ -135,7 +137,7 @@ def test_a_plan_keeps_its_name_in_any_order_and_changes_it_with_its_repeats(tmp_
     assert len({plan.plan_id(one), plan.plan_id(one[1:]), plan.plan_id(more)}) == 3
 
 
-def test_cells_that_differ_in_their_backend_alone_share_their_number_of_steps(some: list[Cell]) -> None:
+def test_cells_that_differ_only_in_backend_share_their_steps(some: list[Cell]) -> None:
     groups: dict[str, list[Cell]] = {}
     for cell in some:
         groups.setdefault(plan.calibration_group(cell.settings), []).append(cell)
@@ -155,11 +157,11 @@ def test_cells_that_differ_in_their_backend_alone_share_their_number_of_steps(so
         ("{workload: mnist_mlp, epochs: 10000}", 0.5 + 2 + 10_000 * 0.7),
     ],
 )
-def test_a_cell_never_run_is_estimated_from_its_operations(entry: str, expected_s: float, tmp_path: Path) -> None:
+def test_cell_never_run_is_estimated_from_its_operations(entry: str, expected_s: float, tmp_path: Path) -> None:
     cell = cells(tmp_path, f"  - {entry}\n")[0]
 
     assert expected_s == pytest.approx(plan.estimate_s(cell, CATALOG, {}))
 
 
-def test_a_cell_run_before_is_estimated_from_that(some: list[Cell]) -> None:
+def test_measured_cell_is_estimated_from_its_earlier_run(some: list[Cell]) -> None:
     assert plan.estimate_s(some[0], CATALOG, {some[0].cell_id: 1.25}) == 1.25

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.task import Compute, Goal, MetricAsked
+from keras_matrix.records.task import Compute, Goal, MetricSpec
 from keras_matrix.runner.errors import MatrixError
-from keras_matrix.runner.tasks.cfg import Filled, goal_of, placeless, read_cfg, substituted, unused_keys
+from keras_matrix.runner.tasks.cfg import Filled, flags_without_place, goal_of, read_cfg, substituted, unused_keys
 from keras_matrix.runner.tasks.cfg_file import lines_of
 
 # The example of that driver's own document.
@@ -32,16 +32,16 @@ def file_of(tmp_path: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_the_example_of_the_driver_is_read_as_it_stands(tmp_path: Path) -> None:
+def test_example_of_the_driver_is_read_unchanged(tmp_path: Path) -> None:
     task = read_cfg(file_of(tmp_path, SEED), None, Filled())
     assert (task.name, task.gpus, task.shell, task.inherit) == ("resnet50_cifar10_imperative", 8, True, None)
     assert task.command == [COMMAND]
     number = r"(\d+\.\d+|\d+)"
     assert task.metrics == [
-        MetricAsked("speed", f"Speed: {number} samples/sec", None, Compute.AVERAGE, Goal.HIGHER),
-        MetricAsked("training_acc", f"training: accuracy={number}", None, Compute.LAST, Goal.HIGHER),
-        MetricAsked("validation_acc", f"validation: accuracy={number}", None, Compute.LAST, Goal.HIGHER),
-        MetricAsked("total_training_time", f"time cost: {number}", None, Compute.TOTAL, Goal.LOWER),
+        MetricSpec("speed", f"Speed: {number} samples/sec", None, Compute.AVERAGE, Goal.HIGHER),
+        MetricSpec("training_acc", f"training: accuracy={number}", None, Compute.LAST, Goal.HIGHER),
+        MetricSpec("validation_acc", f"validation: accuracy={number}", None, Compute.LAST, Goal.HIGHER),
+        MetricSpec("total_training_time", f"time cost: {number}", None, Compute.TOTAL, Goal.LOWER),
     ]
 
 
@@ -61,22 +61,25 @@ def test_fields_of_the_template_are_filled_in(filled: Filled, expected: str) -> 
     assert substituted("run --gpus 8 --epochs 20 --kvstore device --dtype float32", filled) == expected
 
 
-def test_a_value_is_filled_in_as_it_stands() -> None:
+def test_value_is_filled_in_literally() -> None:
     assert substituted("run --kvstore device", Filled(kvstore=r"\1\g<0>")) == r"run --kvstore \1\g<0>"
 
 
-def test_fields_that_a_command_does_not_have_are_known() -> None:
+def test_flags_without_a_place_in_the_command_are_found() -> None:
     filled = Filled(gpus=2, epochs=3, kvstore="nccl", dtype="float16")
-    assert placeless("run --epochs 20 --kvstore dist --dtype=float32", filled) == ["--kvstore nccl", "--dtype float16"]
-    assert placeless("run --epochs 20 --kvstore device --dtype float32", filled) == []
-    assert placeless("run", Filled()) == []
+    assert flags_without_place("run --epochs 20 --kvstore dist --dtype=float32", filled) == [
+        "--kvstore nccl",
+        "--dtype float16",
+    ]
+    assert flags_without_place("run --epochs 20 --kvstore device --dtype float32", filled) == []
+    assert flags_without_place("run", Filled()) == []
 
 
-def test_a_list_of_gpus_is_replaced_whole() -> None:
+def test_full_list_of_gpus_is_replaced() -> None:
     assert substituted("run --gpus 1,0,2,3 -b 2", Filled(gpus=2)) == "run --gpus 2 -b 2"
 
 
-def test_the_metrics_of_a_section_serve_another_command(tmp_path: Path) -> None:
+def test_metrics_of_a_section_serve_another_command(tmp_path: Path) -> None:
     text = "[policy]\npatterns = ['x=(.)']\nmetrics = ['x']\ncompute_method = ['last']\n"
     task = read_cfg(file_of(tmp_path, text), "mine", Filled(policy="policy", command="echo x=1"))
     assert (task.name, task.command, [m.name for m in task.metrics]) == ("mine", ["echo x=1"], ["x"])
@@ -94,7 +97,7 @@ def test_the_metrics_of_a_section_serve_another_command(tmp_path: Path) -> None:
         ("test_perplexity", Goal.LOWER),
     ],
 )
-def test_the_goal_follows_from_the_name(name: str, goal: Goal) -> None:
+def test_goal_follows_from_the_name(name: str, goal: Goal) -> None:
     assert goal_of(name) == goal
 
 
@@ -111,7 +114,7 @@ def section(**values: str) -> str:
 WRONG = {
     "unequal lists": (
         section(metrics="['a', 'b', 'c']"),
-        "task_config.cfg:1: [t]: its lists must be of equal length, item for item; patterns has 2, metrics has 3, "
+        "task_config.cfg:1: [t]: its lists must have the same length; patterns has 2, metrics has 3, "
         "compute_method has 2",
     ),
     "an unknown way to compute": (
@@ -121,15 +124,15 @@ WRONG = {
     ),
     "no list": (
         section(metrics="speed"),
-        "task_config.cfg:3: [t] metrics: must be a list of texts as Python writes it, got 'speed'",
+        "task_config.cfg:3: [t] metrics: must be a Python list of texts, got 'speed'",
     ),
     "no list of texts": (
         section(metrics="[1, 2]"),
-        "[t] metrics: must be a list of texts as Python writes it, got '[1, 2]'",
+        "[t] metrics: must be a Python list of texts, got '[1, 2]'",
     ),
     "no group": (
         section(patterns="['a', 'b=(.)']"),
-        "[t] patterns: must have one group, round the number, got none: 'a'",
+        "[t] patterns: must have one group, around the number, got none: 'a'",
     ),
     "no command": (
         section(command_to_execute=""),
@@ -160,9 +163,9 @@ WRONG = {
     ),
     "two sections of one name": (
         "[t]\n[t]\n",
-        "task_config.cfg:2: [t]: must not appear twice; rename one or take it out",
+        "task_config.cfg:2: [t]: must not appear twice; rename or remove one",
     ),
-    "one key twice": ("[t]\na = 1\na = 2\n", "task_config.cfg:3: [t] a: must not appear twice; take one out"),
+    "one key twice": ("[t]\na = 1\na = 2\n", "task_config.cfg:3: [t] a: must not appear twice; remove one"),
     "a line without a value": (
         "[s]\n[t]\npatterns\n",
         "task_config.cfg:3: [t]: must be key = value, got 'patterns\\n'",
@@ -180,13 +183,13 @@ WRONG = {
         "task_config.cfg:5: [t] command: unknown key; did you mean command_to_execute?",
     ),
     "not UTF-8": (b"[t\xff]\n", "must be UTF-8, got byte 0xff at 2"),
-    "more than a file of tasks": (SEED + "# so\n" * (1 << 18), "must have at most 1,048,576 bytes; take out the tasks"),
-    "several tasks": ("[a]\n[b]\n", "holds 2 tasks; name one with --task-name: a, b"),
+    "more than a file of tasks": (SEED + "# so\n" * (1 << 18), "must have at most 1,048,576 bytes; remove the tasks"),
+    "several tasks": ("[a]\n[b]\n", "has 2 tasks; choose one with --task-name: a, b"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_file_is_refused_in_these_words(tmp_path: Path, case: str) -> None:
+def test_wrong_file_is_refused_with_a_message(tmp_path: Path, case: str) -> None:
     text, expected = WRONG[case]
     with pytest.raises(MatrixError) as caught:
         read_cfg(file_of(tmp_path, text), None, Filled())
@@ -208,23 +211,23 @@ TEMPLATE = "".join(
 )
 
 
-def test_a_section_is_read_whatever_other_sections_contain(tmp_path: Path) -> None:
+def test_other_sections_do_not_affect_the_chosen_one(tmp_path: Path) -> None:
     task = read_cfg(file_of(tmp_path, TEMPLATE), "plain", Filled())
     assert (task.command, [metric.name for metric in task.metrics]) == (["run --gpus 8"], ["speed"])
 
 
-def test_a_bare_percent_sign_in_the_chosen_section_is_literal(tmp_path: Path) -> None:
+def test_bare_percent_sign_in_the_chosen_section_is_literal(tmp_path: Path) -> None:
     task = read_cfg(file_of(tmp_path, TEMPLATE), "train_7", Filled())
     assert task.command == ["date +%s; run --gpus 8 --batch 7"]
     assert [metric.pattern for metric in task.metrics] == [r"speed: (\d+)", r"errors: (\d+)\%"]
 
 
-def test_a_section_without_a_command_gives_its_metrics_to_another_command(tmp_path: Path) -> None:
+def test_section_without_a_command_gives_its_metrics_to_another_command(tmp_path: Path) -> None:
     task = read_cfg(file_of(tmp_path, TEMPLATE), "mine", Filled(policy="metrics_only", command="echo speed: 3"))
     assert (task.name, task.command, [m.name for m in task.metrics]) == ("mine", ["echo speed: 3"], ["speed"])
 
 
-def test_a_section_without_a_command_is_refused_at_its_own_line(tmp_path: Path) -> None:
+def test_section_without_a_command_is_refused_at_its_own_line(tmp_path: Path) -> None:
     line = TEMPLATE[: TEMPLATE.index("[metrics_only]")].count("\n") + 1
     with pytest.raises(MatrixError) as caught:
         read_cfg(file_of(tmp_path, TEMPLATE), "metrics_only", Filled())
@@ -239,7 +242,7 @@ def test_percent_signs_are_read_as_documented(tmp_path: Path) -> None:
     assert task.command == ["date +%s 100% %s /data/%d %(root)s 5%"]
 
 
-def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
+def test_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     task = read_cfg(file_of(tmp_path, b"\xef\xbb\xbf" + section().encode()), None, Filled())
     assert task.name == "t"
 
@@ -266,11 +269,11 @@ def test_keys_that_other_values_refer_to_are_not_reported(tmp_path: Path) -> Non
     assert unused_keys(path, None, Filled()) == []
 
 
-def test_a_missing_section_is_told_with_a_near_one(tmp_path: Path) -> None:
-    with pytest.raises(MatrixError, match=r"there is no section \[resnet\]|did you mean"):
+def test_missing_section_is_reported_with_a_similar_name(tmp_path: Path) -> None:
+    with pytest.raises(MatrixError, match=r"no section \[resnet\]|did you mean"):
         read_cfg(file_of(tmp_path, SEED), "resnet50_cifar10_imperativ", Filled())
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(MatrixError, match="cannot be read"):
         read_cfg(tmp_path / "none.cfg", None, Filled())

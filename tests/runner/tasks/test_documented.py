@@ -1,4 +1,4 @@
-"""What docs/tasks.md states is what is in force: its example, its keys and its limits."""
+"""The example, the keys and the limits in docs/tasks.md are those of the code."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ WORDS = " ".join(TEXT.split())
 
 
 def code(text: str) -> set[str]:
-    """Return what a text has between backquotes."""
+    """Return the texts between backquotes."""
     return set(re.findall(r"`([^`]+)`", text))
 
 
 def first_cells(heading: str) -> set[str]:
-    """Return what stands in backquotes in the first column of the first table after a heading."""
+    """Return the texts between backquotes in the first column of the first table after a heading."""
     table = re.search(r"^\| key \|.*\n(?:\|.*\n)+", TEXT[TEXT.index(heading) :], re.MULTILINE)
     assert table is not None
     return {name for line in table[0].splitlines() for name in code(line.split(" | ")[0])}
 
 
-def test_the_example_of_the_document_is_the_matrix_that_it_names() -> None:
+def test_example_of_the_document_is_the_matrix_that_it_names() -> None:
     example = re.search(r"```yaml\n(version: 1.*?)```", TEXT, re.DOTALL)
     assert example is not None
     place = ROOT / "matrices" / "tasks.yaml"
@@ -44,7 +44,7 @@ def test_every_key_of_a_task_and_of_a_metric_is_documented_and_no_other() -> Non
     assert first_cells("## Metrics") == {*METRIC_KEYS}
 
 
-def test_the_values_and_defaults_of_a_metric_are_documented() -> None:
+def test_values_and_defaults_of_a_metric_are_documented() -> None:
     row = next(line for line in TEXT.splitlines() if line.startswith("| `compute` |"))
     assert code(row) == {"compute", *map(str, Compute)}
     assert f"`{METRIC['compute'].default}` (the default)" in row
@@ -59,7 +59,7 @@ def test_every_place_that_is_always_there_is_documented() -> None:
     assert "makes `{backend}` an axis" in TEXT
 
 
-def test_the_limits_on_output_time_and_values_are_those_documented() -> None:
+def test_limits_on_output_time_and_values_are_those_documented() -> None:
     assert f"{values.MOST_VALUES:,} of them" in WORDS
     read_mb = search.SLOWEST_BYTES_PER_S / 1e6
     assert f"after {search.START_LIMIT_S:g} s and a second for every {read_mb:g} MB of output" in WORDS
@@ -68,5 +68,5 @@ def test_the_limits_on_output_time_and_values_are_those_documented() -> None:
     assert f"More than {watch.LOG_LIMIT_BYTES >> 30} GiB of output, or more than is {left}, ends it" in WORDS
 
 
-def test_the_keys_of_a_cfg_file_are_those_of_the_driver() -> None:
+def test_keys_of_a_cfg_file_are_those_of_the_driver() -> None:
     assert KNOWN == ("patterns", "metrics", "compute_method", "command_to_execute", "num_gpus")

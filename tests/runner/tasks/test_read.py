@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.task import Compute, Goal, MetricAsked
+from keras_matrix.records.task import Compute, Goal, MetricSpec
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.matrix.catalog import Catalog
 from keras_matrix.runner.matrix.overrides import Overrides
@@ -32,7 +32,7 @@ def problems_of(text: str) -> list[str]:
     return caught.value.problems
 
 
-def test_a_list_is_an_axis_and_its_values_stand_in_the_command() -> None:
+def test_list_is_an_axis_and_its_values_are_filled_into_the_command() -> None:
     found = cells_of(TASK + "    params: {batch_size: [8, 32]}\n")
     assert [cell.task.command for cell in found if cell.task] == [
         ["{python}", "train.py", "--batch", "8"],
@@ -51,7 +51,7 @@ def test_backends_are_compared_and_other_axes_make_rows() -> None:
     assert len(comparisons(found)) == 2
 
 
-def test_another_axis_can_be_compared_than_the_backend() -> None:
+def test_axis_other_than_the_backend_can_be_compared() -> None:
     text = TASK + "    params: {batch_size: [8, 32]}\n    backends: [torch, jax]\n    compare: batch_size\n"
     found = cells_of(text)
     assert {(cell.settings.backend, cell.settings.params["backend"]) for cell in found} == {
@@ -62,7 +62,7 @@ def test_another_axis_can_be_compared_than_the_backend() -> None:
     }
 
 
-def test_what_decides_what_is_measured_is_part_of_the_identity_and_limits_are_not() -> None:
+def test_task_definition_is_part_of_the_identity_and_limits_are_not() -> None:
     alone = TASK.replace(', --batch, "{batch_size}"', "")
     first = cells_of(alone)[0].cell_id
     assert cells_of(alone + "    timeout_s: 5\n    repeats: 9\n")[0].cell_id == first
@@ -82,13 +82,13 @@ def test_metrics_are_read_with_their_defaults() -> None:
     assert task is not None
     assert task.primary == "speed"
     assert task.metrics == [
-        MetricAsked("speed", r"Speed: (\S+)", "samples/s", Compute.P50, Goal.HIGHER, 2),
-        MetricAsked("loss", r"loss: (\S+)", None, Compute.AVERAGE, Goal.LOWER, 0),
-        MetricAsked("reported", None, "ms", Compute.AVERAGE, Goal.LOWER, 0),
+        MetricSpec("speed", r"Speed: (\S+)", "samples/s", Compute.P50, Goal.HIGHER, 2),
+        MetricSpec("loss", r"loss: (\S+)", None, Compute.AVERAGE, Goal.LOWER, 0),
+        MetricSpec("reported", None, "ms", Compute.AVERAGE, Goal.LOWER, 0),
     ]
 
 
-def test_a_shell_reads_one_text_and_keeps_its_own_variables() -> None:
+def test_shell_command_is_one_text_with_its_own_variables() -> None:
     text = TASK.replace('["{python}", train.py, --batch, "{batch_size}"]', "'echo ${HOME} {n} | cat'")
     task = cells_of(text + "    shell: true\n    params: {n: 3}\n")[0].task
     assert task is not None
@@ -115,12 +115,12 @@ def test_places_are_filled_in_the_command_the_wrapper_and_the_environment() -> N
     assert (task.primary, task.workers) == ("uptime_in_seconds", 3)
 
 
-def test_what_any_cell_may_say_of_its_threads_and_limits_a_task_may_too() -> None:
+def test_task_accepts_threads_and_limits_of_cells() -> None:
     (cell,) = cells_of(TASK + "    params: {batch_size: 8}\n    threads: 1\n    repeats: 7\n    timeout_s: 9\n")
     assert (cell.settings.threads, cell.repeats, cell.timeout_s) == (1, 7, 9)
 
 
-def test_the_command_line_narrows_and_sets_a_task_too() -> None:
+def test_flags_filter_and_set_tasks() -> None:
     text = TASK + "    params: {batch_size: [8, 32], rate: [0.1, 0.2]}\n    environment: {RATE: '{rate}'}\n"
     kept = cells_of(text, Overrides(backends=("batch_size=32",), filters=("rate=0.2",), repeats=1))
     assert [(c.settings.backend, c.settings.params["rate"], c.repeats) for c in kept] == [("batch_size=32", 0.2, 1)]
@@ -184,12 +184,11 @@ WRONG = {
     ),
     "a pattern without a group": (
         f"  - task: a\n{COMMAND}    metrics: {{x: 'a+'}}\n",
-        "6: tasks[0].metrics.x.pattern: must have one group, round the number, got none: 'a+'",
+        "6: tasks[0].metrics.x.pattern: must have one group, around the number, got none: 'a+'",
     ),
     "a pattern with two groups": (
         f"  - task: a\n{COMMAND}    metrics: {{x: '(a)(b)'}}\n",
-        "6: tasks[0].metrics.x.pattern: must have one group, got 2; write (?: ) for those that only hold together: "
-        "'(a)(b)'",
+        "6: tasks[0].metrics.x.pattern: must have one group, got 2; write (?: ) for groups without a value: '(a)(b)'",
     ),
     "a pattern that is none": (
         f"  - task: a\n{COMMAND}    metrics: {{x: '('}}\n",
@@ -217,15 +216,15 @@ WRONG = {
     ),
     "an axis that fills no place": (
         f"  - task: a\n{COMMAND}    params: {{n: [1, 2]}}\n",
-        "6: tasks[0].params.n: must stand somewhere in the command or the environment, as {n}",
+        "6: tasks[0].params.n: must be used in the command or the environment, as {n}",
     ),
     "an axis that is none": (
         f"  - task: a\n{COMMAND}    compare: n\n",
-        "6: tasks[0].compare: must be one of its axes (it has none), got 'n'",
+        "6: tasks[0].compare: must be one of its axes (no axis), got 'n'",
     ),
     "a parameter of our name": (
         f"  - task: a\n{COMMAND}    params: {{outputs: 1}}\n",
-        "6: tasks[0].params.outputs: must be a name in small letters that is none of ours, got 'outputs'",
+        "6: tasks[0].params.outputs: must be a lower-case name that is not reserved, got 'outputs'",
     ),
     "a variable that is none": (
         f"  - task: a\n{COMMAND}    environment: {{A-B: c}}\n",
@@ -245,12 +244,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_task_is_refused_in_these_words(case: str) -> None:
+def test_wrong_task_is_refused_with_a_message(case: str) -> None:
     text, expected = WRONG[case]
     assert [f"m.yaml:{expected}"] == problems_of("version: 1\ndefaults: {repeats: 1}\ntasks:\n" + text)
 
 
-def test_cells_still_ask_for_backends_and_a_file_for_something_to_do() -> None:
+def test_cells_require_backends_and_a_file_requires_entries() -> None:
     assert problems_of("version: 1\n") == [
         "m.yaml:1: backends is missing; write for example backends: [tensorflow, jax, torch]",
         "m.yaml:1: cells is missing; write at least one entry, for example - workload: mnist_mlp",

@@ -14,7 +14,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def used(host_kib: float, gpu_mib: float | None) -> Usage:
-    """Memory of which mean, deviation and most can be told apart."""
+    """Memory with different mean, deviation and maximum."""
     host = MemoryUse(host_kib * KIB, 1.0, int(2 * host_kib * KIB), 9, int(3 * host_kib * KIB))
     gpu = None if gpu_mib is None else MemoryUse(gpu_mib * MIB, 7.5 * MIB, int(2 * gpu_mib * MIB), 9, 1 << 50)
     return Usage(1.0, 0.1, "processes", host_resident=host, device_memory=gpu)
@@ -25,7 +25,7 @@ def ran(repeat: int, speed: float | None, usage: Usage | None = None, **changes:
     return make_record(None, repeat, task=task, usage=usage, **changes)
 
 
-def test_each_figure_is_the_median_of_the_repeats_and_what_was_not_measured_has_no_key() -> None:
+def test_figure_is_the_median_of_the_repeats_and_missing_ones_have_no_key() -> None:
     records = [ran(0, 3.0, used(100, 10)), ran(1, 5.0, used(300, 30)), ran(2, 100.0, used(200, 20))]
     assert document(records, Labels()) == {
         "train.speed": 5.0,
@@ -36,12 +36,12 @@ def test_each_figure_is_the_median_of_the_repeats_and_what_was_not_measured_has_
     }
 
 
-def test_the_framework_is_put_before_each_key_and_the_suffix_after_it() -> None:
+def test_framework_is_put_before_each_key_and_the_suffix_after_it() -> None:
     found = document([ran(0, 3.0, used(100, None))], Labels("mxnet", "daily"))
     assert found == {"mxnet.train.speed.daily": 3.0, "mxnet.train.cpu_memory_usage.daily": 100.0}
 
 
-def test_what_failed_gives_no_figure() -> None:
+def test_failed_repeats_have_no_figures() -> None:
     assert document([ran(0, 3.0, status=Status.ERROR)], Labels()) == {}
     assert document([ran(0, 3.0, status=Status.ERROR), ran(1, 5.0)], Labels()) == {"train.speed": 5.0}
 
@@ -52,19 +52,19 @@ def without_primary(repeat: int, other: float, **changes: Any) -> Record:
     return make_record(None, repeat, task=TaskRun("train", ["true"], "speed", metrics), **changes)
 
 
-def test_a_missing_primary_metric_keeps_the_other_figures() -> None:
+def test_other_figures_remain_without_the_primary_metric() -> None:
     assert document([without_primary(0, 0.5)], Labels()) == {"train.loss": 0.5}
     diverged = without_primary(0, 0.5, status=Status.DIVERGED, reason="metric speed: not_finite: nan")
     assert document([diverged, without_primary(1, 1.5)], Labels()) == {"train.loss": 1.0}
 
 
-def test_a_failed_command_gives_no_figure_though_it_printed_some() -> None:
+def test_failed_command_has_no_figures_despite_its_output() -> None:
     assert document([without_primary(0, 0.5, reason="exit code 3: oops")], Labels()) == {}
     assert document([without_primary(0, 0.5, reason="log_limit: so")], Labels()) == {}
     assert document([without_primary(0, 0.5, status=Status.TIMEOUT, reason="the time limit passed")], Labels()) == {}
 
 
-def test_several_cells_of_a_task_have_names_of_their_own() -> None:
+def test_cells_of_a_task_have_separate_names() -> None:
     records = [
         ran(0, speed, settings=make_settings(backend=backend, params={"rate": 0.5, "definition": "0123"}))
         for backend, speed in (("batch_size=8", 1.0), ("batch_size=32", 2.0))

@@ -1,4 +1,4 @@
-"""What is started for a command: its words, its environment, its GPUs."""
+"""The arguments, the environment and the GPUs of a command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras_matrix.records.task import Task
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.host.gpus.present import PresentGpus
-from keras_matrix.runner.measure.judge import Verdict
+from keras_matrix.runner.measure.judge import StatusVerdict
 from keras_matrix.runner.tasks.start import Command, NoDevice, NotStarted, command_of, contained
 from keras_matrix.runner.tasks.verdict import judge_task
 from tests.conftest import make_settings
@@ -44,7 +44,7 @@ def started(job: Job, caller: dict[str, str] | None = None, **task: Any) -> Comm
     return command_of(replace(job, task=replace(TASK, **task)), sys.executable, "mark", CALLER | (caller or {}))
 
 
-def test_places_are_filled_wherever_they_stand_and_those_of_a_shell_are_left_to_it(job: Job) -> None:
+def test_placeholders_are_filled_except_those_of_a_shell(job: Job) -> None:
     text = "{python} {outputs} ${python} ${outputs} {unknown} $HOME"
     found = started(job, command=[text], shell=True, wrap=["env", "A={outputs}"], environment={"B": "{python}"})
     outputs = job.outputs_dir
@@ -54,7 +54,7 @@ def test_places_are_filled_wherever_they_stand_and_those_of_a_shell_are_left_to_
     assert found.environment["B"] == sys.executable
 
 
-def test_a_command_has_the_usual_variables_what_it_asks_for_and_a_home_of_its_own(job: Job) -> None:
+def test_command_has_default_and_inherited_variables_and_its_own_home(job: Job) -> None:
     found = started(job, inherit=["KEPT"]).environment
     assert (found["KEPT"], found["PATH"], found.get("SECRET")) == ("y", os.defpath, None)
     assert all(found[name].startswith(job.folder) for name in ("HOME", "TMPDIR"))
@@ -62,35 +62,35 @@ def test_a_command_has_the_usual_variables_what_it_asks_for_and_a_home_of_its_ow
     assert "KERAS_BACKEND" not in found
 
 
-def test_a_folder_is_relative_to_that_of_the_matrix_file(job: Job, tmp_path: Path) -> None:
+def test_folder_is_relative_to_that_of_the_matrix_file(job: Job, tmp_path: Path) -> None:
     (tmp_path / "scripts").mkdir()
     elsewhere = replace(job, import_roots=["/", str(tmp_path)], task=replace(TASK, folder="scripts"))
     assert command_of(elsewhere, sys.executable, "mark", CALLER).folder == str(tmp_path / "scripts")
 
 
-def test_a_command_with_an_image_is_unsupported_outside_a_container(job: Job) -> None:
+def test_command_with_an_image_is_unsupported_outside_a_container(job: Job) -> None:
     ended = ProcessExecutor().start(replace(job, task=replace(TASK, image="mine:1")), 1.0).finish()
-    assert judge_task(ended) == Verdict(
+    assert judge_task(ended) == StatusVerdict(
         Status.UNSUPPORTED, "image: mine:1: it is to run in a container; add --executor docker"
     )
 
 
-def test_a_command_that_inherits_all_has_the_callers_home_too(job: Job) -> None:
+def test_command_that_inherits_all_has_the_callers_home_too(job: Job) -> None:
     found = started(job, inherit=None).environment
     assert (found["HOME"], found["SECRET"]) == (CALLER["HOME"], "x")
 
 
-def test_a_home_that_a_command_asks_for_is_the_callers(job: Job) -> None:
+def test_inherited_home_is_that_of_the_caller(job: Job) -> None:
     assert started(job, inherit=["HOME"]).environment["HOME"] == CALLER["HOME"]
 
 
-def test_a_backend_and_threads_of_a_cell_are_told_by_the_usual_variables(job: Job) -> None:
+def test_backend_and_threads_are_set_as_environment_variables(job: Job) -> None:
     settings = make_settings(backend="jax", threads=3)
     found = command_of(replace(job, settings=settings), sys.executable, "mark", CALLER).environment
     assert (found["KERAS_BACKEND"], found["OMP_NUM_THREADS"]) == ("jax", "3")
 
 
-def test_a_backend_that_is_not_the_compared_axis_is_set_too(job: Job) -> None:
+def test_backend_that_is_not_the_compared_axis_is_set_too(job: Job) -> None:
     settings = make_settings(backend="batch_size=8", params={"backend": "jax"})
     found = command_of(replace(job, settings=settings), sys.executable, "mark", CALLER).environment
     assert found["KERAS_BACKEND"] == "jax"
@@ -108,7 +108,7 @@ def test_a_backend_that_is_not_the_compared_axis_is_set_too(job: Job) -> None:
         (1, "GPU-8f2a,GPU-11c0", "GPU-8f2a"),
     ],
 )
-def test_a_command_sees_as_many_gpus_as_it_asks_for_of_those_its_caller_sees(
+def test_command_gets_the_first_visible_gpus_of_its_caller(
     job: Job, two_gpus: None, gpus: int, visible: str | None, seen: str
 ) -> None:
     caller = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
@@ -118,15 +118,15 @@ def test_a_command_sees_as_many_gpus_as_it_asks_for_of_those_its_caller_sees(
 
 
 @pytest.mark.parametrize(("gpus", "visible", "there"), [(3, None, 2), (2, "1", 1), (1, "", 0)])
-def test_more_gpus_than_can_be_had_are_refused_with_their_number(
+def test_more_gpus_than_available_are_refused(
     job: Job, two_gpus: None, gpus: int, visible: str | None, there: int
 ) -> None:
     caller = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    with pytest.raises(NoDevice, match=f"it asks for {gpus}, and {there} can be had here"):
+    with pytest.raises(NoDevice, match=f"must be at most {there}, the number available here.*got {gpus}"):
         started(job, caller, gpus=gpus)
 
 
-def test_a_container_gets_the_gpus_it_asks_for_and_numbers_them_from_0(job: Job, two_gpus: None) -> None:
+def test_container_gets_its_gpus_numbered_from_0(job: Job, two_gpus: None) -> None:
     of_one = replace(job, task=replace(TASK, gpus=1, image="mine:1"))
     found, _ = contained(of_one, "mark", {"CUDA_VISIBLE_DEVICES": "1"})
     assert (found.gpus, found.environment["CUDA_VISIBLE_DEVICES"]) == (("1",), "0")
@@ -134,17 +134,17 @@ def test_a_container_gets_the_gpus_it_asks_for_and_numbers_them_from_0(job: Job,
     assert (found.gpus, found.environment["CUDA_VISIBLE_DEVICES"]) == (("1", "0"), "0,1")
 
 
-def test_a_command_is_not_started_where_the_driver_lists_no_gpu(
+def test_command_is_not_started_where_the_driver_lists_no_gpu(
     job: Job, two_gpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("keras_matrix.runner.tasks.start.present_gpus", lambda: PresentGpus(()))
-    with pytest.raises(NoDevice, match=r"asks for 1, and 0 can be had here .device: gpu was requested"):
+    with pytest.raises(NoDevice, match=r"must be at most 0, the number available here .device: gpu was requested"):
         started(job, gpus=1)
 
 
 @pytest.mark.parametrize("visible", ["-1", "NoDevFiles", "0;1"])
-def test_a_command_is_not_given_a_gpu_that_is_not_visible(job: Job, two_gpus: None, visible: str) -> None:
-    with pytest.raises(NoDevice, match=f"asks for 1, and 0 can be had here .CUDA_VISIBLE_DEVICES is '{visible}'"):
+def test_command_is_not_given_a_gpu_that_is_not_visible(job: Job, two_gpus: None, visible: str) -> None:
+    with pytest.raises(NoDevice, match=f"at most 0, the number available here .CUDA_VISIBLE_DEVICES is '{visible}'"):
         started(job, {"CUDA_VISIBLE_DEVICES": visible}, gpus=1)
 
 
@@ -154,11 +154,11 @@ def test_a_command_is_not_given_a_gpu_that_is_not_visible(job: Job, two_gpus: No
         ("/bin", "/bin is a folder, not a program"),
         ("no-such-program", "there is no program 'no-such-program' on its PATH"),
         ("./none", "there is no program './none' in "),
-        ("python-none", "on its PATH; {python} is the runner's own"),
+        ("python-none", "on its PATH; use {python} for the runner's interpreter"),
         ("./plain", "./plain is not executable; chmod"),
     ],
 )
-def test_what_cannot_be_started_says_why_and_what_to_do(job: Job, tmp_path: Path, word: str, why: str) -> None:
+def test_command_that_cannot_be_started_has_a_reason_and_advice(job: Job, tmp_path: Path, word: str, why: str) -> None:
     (tmp_path / "plain").write_text("not a program")
     with pytest.raises(NotStarted) as caught:
         started(job, command=[word])

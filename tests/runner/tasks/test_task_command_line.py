@@ -1,4 +1,4 @@
-"""Tasks through the whole command line, with pretended processes."""
+"""Tasks on the command line, end to end with fake processes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def tasks(folder: Path) -> list[Record]:
     ("only", "steps", "commands"),
     [((), True, True), (("workload=task train",), False, True), (("workload=mnist_mlp",), True, False)],
 )
-def test_below_the_table_stands_what_its_lines_are(
+def test_table_has_an_explanation_below(
     only: tuple[str, ...], steps: bool, commands: bool, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runner(*(word for one in only for word in ("--filter", one))) == 0
@@ -83,7 +83,7 @@ def test_tasks_and_workloads_are_measured_together_and_each_repeat_has_a_record(
     assert "league tasks" not in printed
 
 
-def test_the_page_tells_every_metric_and_the_command(folder: Path) -> None:
+def test_page_contains_every_metric_and_the_command(folder: Path) -> None:
     runner("--filter", "workload=task train")
     page = (folder / "results" / "latest" / "report.html").read_text()
     for words in (
@@ -99,13 +99,13 @@ def test_the_page_tells_every_metric_and_the_command(folder: Path) -> None:
     assert '<th scope="row">time per step' not in page
 
 
-def test_a_goal_turns_the_verdict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_goal_reverses_the_verdict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "matrix.yaml").write_text(MATRIX.replace(", goal: higher", ""))
     runner("--filter", "workload=task train")
     assert "task train batch_size=8: word=a is best by speed" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_cell_is_shown_whole_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cell_is_shown_in_detail_by_its_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner("--filter", "workload=task train", "--filter", "batch_size=8", "--backend", "word=a")
     capsys.readouterr()
     assert main(["show", "train"]) == 0
@@ -114,18 +114,18 @@ def test_a_cell_is_shown_whole_by_its_name(folder: Path, capsys: pytest.CaptureF
     assert "repeat  status  speed  wait  uptime_in_seconds  peak memory" in shown
 
 
-def test_a_document_for_machines_tells_every_metric(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_document_contains_every_metric(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--filter", "workload=task train", "--filter", "batch_size=8", "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    told = row["cells"]["word=a"]["metrics"]
-    assert [(one["name"], one["unit"], one["count"]) for one in told] == [
+    metrics = row["cells"]["word=a"]["metrics"]
+    assert [(one["name"], one["unit"], one["count"]) for one in metrics] == [
         ("speed", "samples/s", 5),
         ("wait", "ms", 5),
         ("uptime_in_seconds", "s", 5),
     ]
 
 
-def test_an_unfinished_run_is_continued(folder: Path) -> None:
+def test_unfinished_run_is_continued(folder: Path) -> None:
     chosen = ("--filter", "workload=task train", "--repeats", "2")
     spoiled = FakeExecutor(behaviours={"task train": lambda job: Outcome(infrastructure="server: pretended")})
     assert runner(*chosen, executor=spoiled) == 3
@@ -135,7 +135,7 @@ def test_an_unfinished_run_is_continued(folder: Path) -> None:
     assert len(list((folder / "results").glob("2*"))) == 1
 
 
-def test_no_backend_is_missed_and_no_server_started_for_a_command(folder: Path) -> None:
+def test_command_needs_no_backend_and_no_server(folder: Path) -> None:
     assert runner("--filter", "workload=task train", executor=FakeExecutor(absent=frozenset({"word=a"}))) == 0
 
 
@@ -147,7 +147,7 @@ def below_zero(job: Job) -> Outcome:
     return replace(seen, task=replace(seen.task, run=replace(seen.task.run, metrics=metrics)))
 
 
-def test_a_metric_below_zero_is_shown_and_not_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metric_below_zero_is_shown_and_not_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chosen = ("--filter", "workload=task train", "--filter", "batch_size=8")
     for _ in range(2):
         assert runner(*chosen, "--new", executor=FakeExecutor(behaviours={"task train": below_zero})) == 0
@@ -160,15 +160,15 @@ def test_a_metric_below_zero_is_shown_and_not_compared(folder: Path, capsys: pyt
     assert page.count("-0.5") >= 2
     base, new = sorted(path.name for path in (folder / "results").glob("2*"))
     assert main(["compare", base, new]) == 1  # of nothing there is a ratio
-    told = "-0.500 samples/s -0.500 samples/s - - - not comparable: speed is not above zero in base, and no ratio"
-    assert told in " ".join(capsys.readouterr().out.split())
+    expected = "-0.500 samples/s -0.500 samples/s - - - not comparable: speed is not above zero in base, and no ratio"
+    assert expected in " ".join(capsys.readouterr().out.split())
 
 
 def without_first_metric(job: Job) -> Outcome:
     """Return the end of a command in whose output the first metric was not found."""
     seen = FakeExecutor().succeed(job)
     assert seen.task is not None
-    missing = replace(seen.task.run.metrics[0], value=None, problem="no_match: nothing in the output matches")
+    missing = replace(seen.task.run.metrics[0], value=None, problem="no_match: no line of the output matches")
     return replace(
         seen, task=replace(seen.task, run=replace(seen.task.run, metrics=[missing, *seen.task.run.metrics[1:]]))
     )
@@ -182,9 +182,7 @@ def exits_with_3(job: Job) -> Outcome:
 ONE_CELL = ("--filter", "workload=task train", "--filter", "batch_size=8", "--backend", "word=a")
 
 
-def test_a_missing_first_metric_keeps_the_others_in_record_table_document_and_page(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_first_metric_does_not_remove_the_others(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     executor = FakeExecutor(behaviours={"task train": without_first_metric})
     assert runner(*ONE_CELL, executor=executor) == 1
     printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
@@ -200,7 +198,7 @@ def test_a_missing_first_metric_keeps_the_others_in_record_table_document_and_pa
     assert metrics == {"speed": (True, 0), "wait": (False, 5), "uptime_in_seconds": (False, 5)}
 
 
-def test_a_missing_first_metric_of_a_cfg_file_keeps_the_others_in_the_result_file(folder: Path) -> None:
+def test_missing_first_metric_of_a_cfg_file_does_not_remove_the_others(folder: Path) -> None:
     text = CFG.replace("['speed (.)']", "['speed (.)', 'loss (.)']").replace("['speed']", "['speed', 'loss']")
     (folder / "task_config.cfg").write_text(text.replace("['average']", "['average', 'last']"))
     executor = FakeExecutor(behaviours={"task train": without_first_metric})
@@ -209,7 +207,7 @@ def test_a_missing_first_metric_of_a_cfg_file_keeps_the_others_in_the_result_fil
     assert set(found) == {"train.loss", "train.uptime_in_seconds", "train.cpu_memory_usage"}
 
 
-def test_a_result_file_of_an_earlier_run_is_removed_where_the_new_run_fails(folder: Path) -> None:
+def test_result_file_of_an_earlier_run_is_removed_where_the_new_run_fails(folder: Path) -> None:
     (folder / "dlbenchmark_result.json").write_text("{}")
     (folder / "task_config.cfg").write_text(CFG)
     executor = FakeExecutor(behaviours={"task train": exits_with_3})
@@ -218,7 +216,7 @@ def test_a_result_file_of_an_earlier_run_is_removed_where_the_new_run_fails(fold
 
 
 @pytest.mark.parametrize(("exit_code", "kept"), [(0, ""), (3, "the last words")])
-def test_a_record_keeps_the_output_of_a_failed_command_only(folder: Path, exit_code: int, kept: str) -> None:
+def test_record_contains_the_output_only_of_a_failed_command(folder: Path, exit_code: int, kept: str) -> None:
     def prints(job: Job) -> Outcome:
         return replace(FakeExecutor().succeed(job), exit_code=exit_code, output_tail="the last words")
 
@@ -226,7 +224,7 @@ def test_a_record_keeps_the_output_of_a_failed_command_only(folder: Path, exit_c
     assert {record.evidence.output_tail for record in tasks(folder)} == {kept}
 
 
-def test_metrics_of_a_failed_command_are_no_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_of_a_failed_command_are_not_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner(*ONE_CELL, "--json", executor=FakeExecutor(behaviours={"task train": exits_with_3})) == 1
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["cells"]["word=a"]["metrics"] == []
@@ -234,7 +232,7 @@ def test_metrics_of_a_failed_command_are_no_figures(folder: Path, capsys: pytest
     assert '<th scope="row">wait' not in page
 
 
-def test_the_memory_of_each_process_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_of_each_process_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner("--filter", "workload=task train", "--filter", "batch_size=8", "--backend", "word=a")
     capsys.readouterr()
     assert main(["show", "train"]) == 0
@@ -254,7 +252,7 @@ def test_two_runs_of_a_task_are_compared_by_its_metric(folder: Path, capsys: pyt
     assert [one["ratio"]["centre"] for one in found] == pytest.approx([1.0] * 4)
 
 
-def test_a_plan_tells_commands_as_any_cell(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_lists_commands_like_cells(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--filter", "workload=task train"]) == 0
     printed = capsys.readouterr().out
     assert "4 cells, 20 processes" in printed
@@ -262,7 +260,7 @@ def test_a_plan_tells_commands_as_any_cell(folder: Path, capsys: pytest.CaptureF
     assert "definition" not in printed
 
 
-def test_the_result_file_has_the_keys_of_the_driver(folder: Path) -> None:
+def test_result_file_has_the_keys_of_the_driver(folder: Path) -> None:
     (folder / "task_config_template.cfg").write_text(CFG)
     executor = FakeExecutor()
     flags = ("--framework", "keras", "--metrics-suffix", "daily", "--num-gpus", "2")
@@ -277,28 +275,28 @@ def test_the_result_file_has_the_keys_of_the_driver(folder: Path) -> None:
     }
 
 
-def test_gpus_of_a_task_of_the_matrix_are_those_of_the_command_line(folder: Path) -> None:
+def test_gpus_flag_applies_to_a_task_of_the_matrix(folder: Path) -> None:
     executor = FakeExecutor()
     assert runner("task", "--num-gpus", "3", executor=executor) == 0
     assert {job.task.gpus for job in executor.jobs if job.task} == {3}
     assert {job.settings.device for job in executor.jobs} == {"gpu"}
 
 
-@pytest.mark.parametrize(("told", "workers"), [(None, 1), ("0", 1), ("4", 4)])
-def test_workers_of_a_cfg_file_are_told_by_the_drivers_own_variable(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, told: str | None, workers: int
+@pytest.mark.parametrize(("variable", "workers"), [(None, 1), ("0", 1), ("4", 4)])
+def test_workers_of_a_cfg_file_are_read_from_the_drivers_variable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, workers: int
 ) -> None:
     (folder / "task_config.cfg").write_text(CFG)
     monkeypatch.delenv("DEEPLEARNING_WORKERS_COUNT", raising=False)
-    if told is not None:
-        monkeypatch.setenv("DEEPLEARNING_WORKERS_COUNT", told)
+    if variable is not None:
+        monkeypatch.setenv("DEEPLEARNING_WORKERS_COUNT", variable)
     executor = FakeExecutor()
     assert runner("task", "--num-gpus", "0", executor=executor) == 0
     assert executor.jobs[0].task is not None
     assert executor.jobs[0].task.workers == workers
 
 
-def test_another_number_of_workers_than_a_whole_one_is_refused(
+def test_number_of_workers_that_is_not_an_integer_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "task_config.cfg").write_text(CFG)
@@ -307,7 +305,7 @@ def test_another_number_of_workers_than_a_whole_one_is_refused(
     assert "DEEPLEARNING_WORKERS_COUNT: must be a whole number, got 'two'" in capsys.readouterr().err
 
 
-def test_the_result_file_is_there_though_who_waits_for_the_table_stops(
+def test_result_file_is_written_although_the_reader_of_the_table_stops(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> None:
@@ -320,7 +318,7 @@ def test_the_result_file_is_there_though_who_waits_for_the_table_stops(
 
 
 @pytest.mark.parametrize("place", [".", "nowhere/mine.json"])
-def test_a_place_for_the_result_that_is_none_is_refused_before_anything_runs(
+def test_invalid_result_path_is_refused_before_a_process_starts(
     folder: Path, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
     executor = FakeExecutor()
@@ -329,7 +327,7 @@ def test_a_place_for_the_result_that_is_none_is_refused_before_anything_runs(
     assert executor.jobs == []
 
 
-def test_a_field_that_the_command_does_not_have_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flag_without_a_place_in_the_command_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "task_config.cfg").write_text(CFG)
     assert runner("task", "--num-gpus", "2", "--epochs", "3", "--kvstore", "nccl") == 0
     assert capsys.readouterr().err.splitlines() == [
@@ -338,7 +336,7 @@ def test_a_field_that_the_command_does_not_have_is_told(folder: Path, capsys: py
     ]
 
 
-def test_a_key_of_a_cfg_file_without_effect_is_reported_and_the_task_runs(
+def test_key_of_a_cfg_file_without_effect_is_reported_and_the_task_runs(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "task_config.cfg").write_text(CFG + "repeats = 3\n")
@@ -351,7 +349,7 @@ def test_a_key_of_a_cfg_file_without_effect_is_reported_and_the_task_runs(
     assert len(executor.jobs) == 1
 
 
-def test_the_template_goes_before_the_other_cfg_file_and_both_before_the_matrix(folder: Path) -> None:
+def test_template_has_priority_over_the_cfg_file_and_the_matrix(folder: Path) -> None:
     chosen = []
     for name in ("matrix.yaml", "task_config.cfg", "task_config_template.cfg"):
         if name.endswith(".cfg"):
@@ -362,7 +360,7 @@ def test_the_template_goes_before_the_other_cfg_file_and_both_before_the_matrix(
     assert chosen == [{"train"}, {"task_config.cfg --gpus 8"}, {"task_config_template.cfg --gpus 8"}]
 
 
-def test_a_task_of_the_matrix_may_be_run_alone_and_its_cells_have_names(folder: Path) -> None:
+def test_single_task_of_the_matrix_can_be_run_with_named_cells(folder: Path) -> None:
     executor = FakeExecutor()
     assert runner("task", "--task-name", "train", "--repeats", "2", executor=executor) == 0
     assert len(executor.jobs) == 4 * 2
@@ -372,10 +370,10 @@ def test_a_task_of_the_matrix_may_be_run_alone_and_its_cells_have_names(folder: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--task-name", "trian"], "must be a task of matrix.yaml (train), got trian; did you mean train?"),
-        (["--config", "none.cfg"], "none.cfg: cannot be read (No such file or directory); name a file with --config"),
+        (["--config", "none.cfg"], "none.cfg: cannot be read (No such file or directory); give a file with --config"),
         (["--config", "a", "--matrix", "b"], "--config, --matrix: name one file, not both"),
         (["--epochs", "3"], "--epochs: belongs to a .cfg file; a matrix file has params in their place"),
         (["--config", "x.cfg", "--num-gpus", "-1"], "--num-gpus: must be at least 0, got -1"),
@@ -386,9 +384,9 @@ def test_a_task_of_the_matrix_may_be_run_alone_and_its_cells_have_names(folder: 
         ),
     ],
 )
-def test_a_wrong_flag_is_refused_in_these_words(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+def test_wrong_flag_is_refused_with_a_message(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     (folder / "x.cfg").write_text(CFG)
     assert runner("task", *arguments) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

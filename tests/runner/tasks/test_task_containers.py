@@ -50,7 +50,7 @@ def runner(engine: FakeEngine) -> int:
     return main(["--executor", "docker"], Seams(engine=engine))
 
 
-def test_a_command_runs_in_its_own_image_and_sees_its_folder(folder: Path) -> None:
+def test_command_runs_in_its_own_image_and_sees_its_folder(folder: Path) -> None:
     engine = engine_that(b"speed 7\n", End())
     assert runner(engine) == 0
     (spec,) = engine.specs
@@ -75,25 +75,25 @@ def test_a_command_runs_in_its_own_image_and_sees_its_folder(folder: Path) -> No
     ("end", "status"),
     [(End(3), Status.ERROR), (End(KILLED, oom_killed=True), Status.OOM_HOST), (End(139), Status.CRASH)],
 )
-def test_each_end_of_its_container_has_its_status(folder: Path, end: End, status: Status) -> None:
+def test_each_end_of_a_container_has_its_status(folder: Path, end: End, status: Status) -> None:
     assert runner(engine_that(b"speed 7\n", end)) == 1
     assert {record.status for record in newest_records(folder)} == {status}
 
 
-def test_an_image_that_is_not_here_is_infrastructure(folder: Path) -> None:
+def test_missing_image_is_infrastructure(folder: Path) -> None:
     assert runner(FakeEngine()) == 3
     assert {record.reason for record in newest_records(folder)} == {
         "image_missing: mine:1 is not here, and none is pulled; have the engine pull or build it before"
     }
 
 
-def test_a_command_without_an_image_is_not_run_in_a_container(folder: Path) -> None:
+def test_command_without_an_image_is_not_run_in_a_container(folder: Path) -> None:
     (folder / "matrix.yaml").write_text(MATRIX.replace("    image: mine:1\n", ""))
     assert runner(FakeEngine()) == 0
     assert {record.status for record in newest_records(folder)} == {Status.UNSUPPORTED}
 
 
-def test_the_image_is_part_of_what_a_command_is(folder: Path) -> None:
+def test_image_is_part_of_the_identity_of_a_command(folder: Path) -> None:
     assert main([], Seams(executor=FakeExecutor())) == 0
     one = {record.cell_id for record in newest_records(folder)}
     (folder / "matrix.yaml").write_text(MATRIX.replace("mine:1", "mine:2"))

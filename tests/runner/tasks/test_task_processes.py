@@ -1,4 +1,4 @@
-"""External commands as real processes: every way to end, and nothing left behind."""
+"""External commands as real processes: all ways to end, with no process left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Results
-from keras_matrix.records.task import MetricAsked, Task
+from keras_matrix.records.task import MetricSpec, Task
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.tasks.metrics import search
 from keras_matrix.runner.tasks.metrics.search import Written, metrics_of
@@ -112,10 +112,10 @@ def values(record: Record) -> dict[str, float | None]:
         ("missing", Status.ERROR, "command: there is no program 'no-such-program' on its PATH"),
         ("not_executable", Status.ERROR, "command: ./plain.txt is not executable"),
         ("exits", Status.ERROR, "exit code 3: oops"),
-        ("daemon", Status.ERROR, "metric s: no_match: nothing in the output matches; processes outlived the command"),
+        ("daemon", Status.ERROR, "metric s: no_match: no line of the output matches; processes outlived the command"),
         ("stubborn", Status.TIMEOUT, "the time limit passed (timeout_s); the process was ended"),
         ("segfault", Status.CRASH, "ended by signal 11"),
-        ("gpus", Status.DEVICE_MISMATCH, "gpus: it asks for 64, and "),
+        ("gpus", Status.DEVICE_MISMATCH, "gpus: must be at most "),
         ("nan", Status.DIVERGED, "metric loss: not_finite: 1 of 1 values are nan or infinite"),
         ("no_folder", Status.ERROR, "folder: there is no folder "),
         ("partly", Status.OK, "None"),
@@ -128,21 +128,21 @@ def test_each_end_has_its_status(faults: dict[str, Record], name: str, status: S
     assert (faults[name].status, str(faults[name].reason)[: len(reason)]) == (status, reason)
 
 
-def test_nothing_of_any_command_is_left(faults: dict[str, Record]) -> None:
+def test_no_process_of_a_command_remains(faults: dict[str, Record]) -> None:
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"60.5" in _read(path)]
     assert left == []
     assert faults["daemon"].task is not None
     assert faults["daemon"].task.outlived == 1
 
 
-def test_a_missing_metric_fails_itself_alone(faults: dict[str, Record]) -> None:
+def test_missing_metric_does_not_affect_others(faults: dict[str, Record]) -> None:
     assert values(faults["partly"]) == {"s": 3.0, "t": None}
     assert [warning.partition(";")[0] for warning in faults["partly"].warnings if "metric" in warning] == [
-        "metric_missing: t: no_match: nothing in the output matches"
+        "metric_missing: t: no_match: no line of the output matches"
     ]
 
 
-def test_metrics_come_over_a_pipe_and_outputs_of_a_wrapper_are_kept(faults: dict[str, Record]) -> None:
+def test_metrics_are_read_from_a_pipe_and_outputs_of_a_wrapper_stored(faults: dict[str, Record]) -> None:
     task = faults["reports"].task
     assert task is not None
     assert values(faults["reports"]) == {"m": 19_999.0, "unasked": 7.0}
@@ -152,7 +152,7 @@ def test_metrics_come_over_a_pipe_and_outputs_of_a_wrapper_are_kept(faults: dict
     assert any(warning.startswith("reports: 1 lines on the pipe") for warning in faults["reports"].warnings)
 
 
-def test_memory_is_that_of_the_whole_tree(faults: dict[str, Record]) -> None:
+def test_memory_includes_the_full_process_tree(faults: dict[str, Record]) -> None:
     peak = faults["grandchild"].memory.peak_host_memory_bytes
     assert peak is not None
     assert 300 << 20 < peak < 400 << 20
@@ -165,21 +165,21 @@ def test_memory_is_that_of_the_whole_tree(faults: dict[str, Record]) -> None:
     assert usage.host_anonymous.samples >= 5
 
 
-def test_a_command_sees_the_usual_what_it_asks_for_and_nothing_else(faults: dict[str, Record]) -> None:
+def test_command_sees_only_default_and_inherited_variables(faults: dict[str, Record]) -> None:
     assert values(faults["environment"]) == {"uid": None}
 
 
-def test_a_pattern_that_backtracks_costs_its_own_metric_and_its_time_limit(tmp_path: Path) -> None:
+def test_backtracking_pattern_affects_only_its_own_metric(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("a" * 60 + " b\nspeed 3\n")
-    asked = [MetricAsked("first", r"speed (\d)"), MetricAsked("bad", r"(a+a+)+b"), MetricAsked("last", r"speed (\d)")]
+    asked = [MetricSpec("first", r"speed (\d)"), MetricSpec("bad", r"(a+a+)+b"), MetricSpec("last", r"speed (\d)")]
     found, caveat = metrics_of(Task("t", ["true"], asked), Written(log, tmp_path / "none"), limit_s=1.0)
     assert [metric.value for metric in found] == [3.0, None, 3.0]
     assert str(found[1].problem).startswith("time_limit: the pattern was not matched within 1 s")
     assert caveat is None
 
 
-def test_a_command_that_prints_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_with_endless_output_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keras_matrix.runner.tasks.watch.LOG_LIMIT_BYTES", 1 << 20)
     text = "version: 1\ntasks:\n  - {task: flood, command: ['yes'], repeats: 1, timeout_s: 60}\n"
     (tmp_path / "matrix.yaml").write_text(text)
@@ -192,7 +192,7 @@ def test_a_command_that_prints_without_end_is_ended(tmp_path: Path, monkeypatch:
 
 
 def record_of(folder: Path, task: str, script: str = "") -> Record:
-    """Return the record of a task that runs once, beside a script of this text."""
+    """Return the record of a task that runs once, with a script of this text in its folder."""
     (folder / "script.py").write_text(script)
     (folder / "matrix.yaml").write_text(
         f"version: 1\ndefaults: {{repeats: 1, timeout_s: 60}}\ntasks:\n  - {{{task}}}\n"
@@ -204,9 +204,7 @@ def record_of(folder: Path, task: str, script: str = "") -> Record:
     return record
 
 
-def test_a_command_that_fills_the_disk_is_ended_and_one_that_prints_little_on_a_full_one_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_is_killed_only_if_it_fills_the_disk_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keras_matrix.runner.tasks.watch._free_bytes", lambda _: 1 << 20)
     flood = record_of(tmp_path, "task: flood, command: ['yes']")
     assert (flood.status, str(flood.reason)[:10]) == (Status.ERROR, "disk_full:")
@@ -217,7 +215,7 @@ def test_a_command_that_fills_the_disk_is_ended_and_one_that_prints_little_on_a_
     assert (uptime.name, 0.4 <= (uptime.value or 0) < 10) == ("uptime_in_seconds", True)
 
 
-def test_of_very_many_outputs_the_record_names_the_first(tmp_path: Path) -> None:
+def test_record_lists_a_limited_number_of_outputs(tmp_path: Path) -> None:
     script = "import sys, pathlib; [(pathlib.Path(sys.argv[1]) / f'{n:03}').touch() for n in range(120)]"
     record = record_of(tmp_path, "task: many, command: ['{python}', script.py, '{outputs}']", script)
     assert record.task is not None
@@ -225,7 +223,7 @@ def test_of_very_many_outputs_the_record_names_the_first(tmp_path: Path) -> None
     assert len(list((tmp_path / "results").glob("2*/outputs/*/*"))) == 120
 
 
-def test_a_command_whose_time_is_up_is_asked_to_end_and_has_time_for_it(tmp_path: Path) -> None:
+def test_command_gets_sigterm_and_a_grace_period_after_its_time_limit(tmp_path: Path) -> None:
     script = """
 import signal, sys, time
 def ending(*_):
@@ -239,7 +237,7 @@ time.sleep(60)
     assert (record.status, record.evidence.output_tail) == (Status.TIMEOUT, "put away\n")
 
 
-def test_a_command_is_held_to_as_many_cpus_as_it_has_threads(tmp_path: Path) -> None:
+def test_command_is_pinned_to_as_many_cpus_as_threads(tmp_path: Path) -> None:
     script = "import os; print(len(os.sched_getaffinity(0)), 'CPUs', os.environ['OMP_NUM_THREADS'], 'threads')"
     asked = "metrics: {cpus: '(.*) CPUs', threads: 'CPUs (.*) threads'}"
     record = record_of(tmp_path, f"task: held, command: ['{{python}}', script.py], threads: 1, {asked}", script)
@@ -247,7 +245,7 @@ def test_a_command_is_held_to_as_many_cpus_as_it_has_threads(tmp_path: Path) -> 
     assert list((tmp_path / "results").glob("*/outputs/*")) == []  # it left nothing, and nothing is kept
 
 
-def test_reports_without_end_are_cut_and_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_reports_are_cut_without_blocking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keras_matrix.runner.tasks.watch.REPORT_LIMIT_BYTES", 1 << 17)
     script = """
 import os
@@ -262,17 +260,17 @@ with open(os.environ["KERAS_BENCHMARK_METRICS"], "w") as pipe:
     assert any("came over the pipe, the rest was left out" in warning for warning in record.warnings)
 
 
-def test_a_matching_process_that_dies_costs_one_metric_and_says_so(
+def test_killed_matching_process_affects_one_metric_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
     log.write_text("speed 3\n")
     monkeypatch.setattr("keras_matrix.runner.tasks.metrics.search.sys.executable", "/bin/false")
-    found, _ = metrics_of(Task("t", ["true"], [MetricAsked("m", r"speed (\d)")]), Written(log, tmp_path / "none"))
+    found, _ = metrics_of(Task("t", ["true"], [MetricSpec("m", r"speed (\d)")]), Written(log, tmp_path / "none"))
     assert [(one.value, str(one.problem)[:13]) for one in found] == [(None, "match_failed:")]
 
 
-def test_the_drivers_own_example_gives_the_drivers_own_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_of_the_driver_has_the_figures_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The section of its document runs unchanged, against a script that prints the log of its document."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "image_classification").mkdir()
@@ -299,7 +297,7 @@ def test_the_drivers_own_example_gives_the_drivers_own_figures(tmp_path: Path, m
     assert found[f"{stem}.cpu_memory_usage.daily"] > 1000
 
 
-def test_a_task_that_fails_leaves_no_result_of_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_task_removes_an_earlier_result_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lists = "patterns = ['x=(.)']\nmetrics = ['x']\ncompute_method = ['last']\n"
     (tmp_path / "task_config.cfg").write_text(f"[t]\n{lists}command_to_execute = echo x=1; exit 7\n")
@@ -315,7 +313,7 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def test_the_time_limit_of_a_metric_grows_with_its_log(tmp_path: Path) -> None:
+def test_time_limit_of_a_metric_grows_with_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert Written(log, log).limit_s == search.START_LIMIT_S
     log.touch()

@@ -1,4 +1,4 @@
-"""From what was seen of a command to its status."""
+"""The status derived from the observation of a command."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 from keras_matrix.records.schema import Status, Surroundings
 from keras_matrix.records.task import Metric, TaskRun
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.tasks.observation import TaskSeen
+from keras_matrix.runner.tasks.observation import TaskObservation
 from keras_matrix.runner.tasks.verdict import judge_task
 
 RUN = TaskRun("t", ["true"], "speed", [Metric("speed", 3.0, "m/s"), Metric("loss", 0.5)])
-DONE = Outcome(exit_code=0, wall_time_s=1.0, task=TaskSeen(RUN))
+DONE = Outcome(exit_code=0, wall_time_s=1.0, task=TaskObservation(RUN))
 
 
 def without(problem: str) -> Outcome:
     metrics = [Metric("speed", None, problem=problem), Metric("loss", 0.5)]
-    return replace(DONE, task=TaskSeen(replace(RUN, metrics=metrics)))
+    return replace(DONE, task=TaskObservation(replace(RUN, metrics=metrics)))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def without(problem: str) -> Outcome:
         (
             replace(DONE, exit_code=None, signal=9, oom_kills=1),
             Status.OOM_HOST,
-            "the kernel ended the process for memory",
+            "the kernel killed the process because memory was exhausted",
         ),
         (
             replace(DONE, exit_code=None, signal=15, deadline_exceeded=True),
@@ -41,9 +41,9 @@ def without(problem: str) -> Outcome:
             Status.TIMEOUT,
             "the time limit passed (timeout_s); the process was ended",
         ),
-        (replace(DONE, signal=15, task=TaskSeen(RUN, stopped="log_limit: so")), Status.ERROR, "log_limit: so"),
-        (Outcome(task=TaskSeen(RUN, never="command: none")), Status.ERROR, "command: none"),
-        (Outcome(task=TaskSeen(RUN, no_device="gpus: none")), Status.DEVICE_MISMATCH, "gpus: none"),
+        (replace(DONE, signal=15, task=TaskObservation(RUN, stopped="log_limit: so")), Status.ERROR, "log_limit: so"),
+        (Outcome(task=TaskObservation(RUN, never="command: none")), Status.ERROR, "command: none"),
+        (Outcome(task=TaskObservation(RUN, no_device="gpus: none")), Status.DEVICE_MISMATCH, "gpus: none"),
         (Outcome(infrastructure="server: gone"), Status.INFRA, "server: gone"),
         (
             replace(DONE, exit_code=1, gpu_lost="GPU 0: GPU is lost"),
@@ -55,21 +55,21 @@ def without(problem: str) -> Outcome:
         (without("no_match: none"), Status.ERROR, "metric speed: no_match: none"),
         (without("not_finite: nan"), Status.DIVERGED, "metric speed: not_finite: nan"),
         (
-            replace(DONE, task=TaskSeen(replace(RUN, metrics=[]))),
+            replace(DONE, task=TaskObservation(replace(RUN, metrics=[]))),
             Status.ERROR,
-            "metric speed: no_match: the command reported no such metric",
+            "metric speed: no_match: the command did not report this metric",
         ),
     ],
 )
-def test_evidence_decides(outcome: Outcome, status: Status, reason: str | None) -> None:
+def test_status_follows_from_the_evidence(outcome: Outcome, status: Status, reason: str | None) -> None:
     verdict = judge_task(outcome)
     assert (verdict.status, verdict.reason) == (status, reason)
 
 
-def test_what_is_doubtful_is_a_warning_with_advice() -> None:
+def test_caveats_are_warnings_with_advice() -> None:
     missing = replace(RUN, outlived=2, metrics=[*RUN.metrics, Metric("wait", None, problem="no_match: none")])
     outcome = replace(
-        DONE, task=TaskSeen(missing, caveats=("reports: bad",)), surroundings=Surroundings(steal_share=0.5)
+        DONE, task=TaskObservation(missing, caveats=("reports: bad",)), surroundings=Surroundings(steal_share=0.5)
     )
     assert [warning.partition(":")[0] for warning in judge_task(outcome).warnings] == [
         "outlived",

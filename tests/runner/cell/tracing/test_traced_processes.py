@@ -25,7 +25,7 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.measure.record_builder import record_of
 from keras_matrix.runner.measure.scheduler import utc_now
-from keras_matrix.runner.measure.traces import with_trace_kept
+from keras_matrix.runner.measure.traces import with_trace_stored
 from tests.conftest import MACHINE, make_settings
 
 pytestmark = pytest.mark.process
@@ -54,7 +54,7 @@ def traced(executor: ProcessExecutor, folder: Path, workload: str, **changes: An
     job = replace(plain, trace=trace, board=board)
     outcome = executor.start(job, TIMEOUT_S).finish()
     record = record_of(run.run_id, MACHINE, job, (outcome, utc_now()))
-    return with_trace_kept(run, job, record), run.folder, job
+    return with_trace_stored(run, job, record), run.folder, job
 
 
 def spans_of(record: Record, folder: Path) -> list[Span]:

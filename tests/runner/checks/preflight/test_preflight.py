@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,6 @@ from keras_matrix.records.host.procfs import Tree
 from keras_matrix.records.schema import Status
 from keras_matrix.runner.checks.preflight import cells
 from keras_matrix.runner.checks.preflight.cells import NO_TOOLKIT, Preflight, preflight_of
-from keras_matrix.runner.checks.preflight.executor import CheckedExecutor, WithWarnings
 from keras_matrix.runner.checks.preflight.facts import GpuFacts, TpuFacts, read_gpus
 from keras_matrix.runner.checks.preflight.rules import NO_DRIVER
 from keras_matrix.runner.cli.main import Seams, main
@@ -56,7 +56,7 @@ def measured(folder: Path, executor: FakeExecutor, checked: Preflight) -> dict[s
     }
 
 
-def test_a_refused_cell_gets_its_status_and_reason_without_a_process(folder: Path) -> None:
+def test_refused_cell_gets_its_status_and_reason_without_a_process(folder: Path) -> None:
     executor = FakeExecutor()
     found = measured(folder, executor, preflight(folder, FakePynvml(V100)))
     assert {job.settings.backend for job in executor.jobs} == {"tensorflow", "jax"}
@@ -65,7 +65,7 @@ def test_a_refused_cell_gets_its_status_and_reason_without_a_process(folder: Pat
     assert (found["tensorflow"][0], found["jax"][0]) == (Status.OK, Status.OK)
 
 
-def test_a_missing_driver_is_explained_once_and_each_cell_names_it(
+def test_missing_driver_is_explained_once_and_each_cell_names_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = measured(folder, FakeExecutor(), Preflight(gpus=GpuFacts(driver=None)))
@@ -79,7 +79,7 @@ def test_a_missing_driver_is_explained_once_and_each_cell_names_it(
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]])
-def test_a_search_of_the_largest_batch_explains_a_missing_driver_once(
+def test_search_of_the_largest_batch_explains_a_missing_driver_once(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     seams = Seams(executor=FakeExecutor(), preflight=Preflight(gpus=GpuFacts(driver=None)))
@@ -91,7 +91,7 @@ def test_a_search_of_the_largest_batch_explains_a_missing_driver_once(
         assert [line.partition("  ")[2].strip() for line in printed.out.splitlines()] == [stopped] * 3
 
 
-def test_a_driver_too_old_for_one_backend_leaves_the_others_measured(folder: Path) -> None:
+def test_driver_too_old_for_one_backend_leaves_the_others_measured(folder: Path) -> None:
     found = measured(folder, FakeExecutor(), preflight(folder, FakePynvml(FakeGpu(), driver="550.54.14", cuda=12040)))
     assert {backend: status for backend, (status, _) in found.items()} == {
         "tensorflow": Status.OK,
@@ -109,7 +109,7 @@ def test_warnings_are_printed_once_and_stored_in_each_record(folder: Path, capsy
     assert printed.count("preflight: gpu_persistence: ") == 1
 
 
-def test_a_lost_gpu_is_infrastructure_and_the_exit_code_is_3(folder: Path) -> None:
+def test_lost_gpu_is_infrastructure_and_the_exit_code_is_3(folder: Path) -> None:
     lost = FakeGpu(errors={"nvmlDeviceGetHandleByIndex": LOST})
     executor = FakeExecutor()
     assert main([], Seams(executor=executor, preflight=preflight(folder, FakePynvml(lost)))) == 3
@@ -117,7 +117,7 @@ def test_a_lost_gpu_is_infrastructure_and_the_exit_code_is_3(folder: Path) -> No
     assert {record.status for record in newest_records(folder)} == {Status.INFRA}
 
 
-def test_a_plan_for_the_cpu_reads_nothing_and_imports_no_nvml(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_for_the_cpu_reads_nothing_and_imports_no_nvml(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.delitem(sys.modules, "keras_matrix.runner.checks.preflight.cells", raising=False)
     (folder / "matrix.yaml").write_text(MATRIX.replace("gpu", "cpu"))
@@ -126,9 +126,7 @@ def test_a_plan_for_the_cpu_reads_nothing_and_imports_no_nvml(folder: Path, monk
     assert preflight_of([make_settings(device="cpu")]) is None
 
 
-def test_the_preflight_reads_the_gpus_of_the_cells_of_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_preflight_reads_the_gpus_of_the_cells_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     write(tmp_path, DRIVER_FILES[0], "")
     library = FakePynvml(V100, FakeGpu())
@@ -146,7 +144,7 @@ def test_the_preflight_reads_the_gpus_of_the_cells_of_this_machine(
         ("0,1", 3, "too_few_gpus", Status.UNSUPPORTED),
     ],
 )
-def test_a_cell_whose_gpus_are_not_visible_is_refused_with_the_reason(
+def test_cell_whose_gpus_are_not_visible_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str, workers: int, name: str, status: Status
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -159,7 +157,7 @@ def test_a_cell_whose_gpus_are_not_visible_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize(("tool", "expected"), [(None, [NO_TOOLKIT]), ("/usr/bin/nvidia-ctk", [])])
-def test_a_missing_container_toolkit_is_a_warning_for_cells_in_containers(
+def test_missing_container_toolkit_is_a_warning_for_cells_in_containers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str | None, expected: list[object]
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -171,27 +169,20 @@ def test_a_missing_container_toolkit_is_a_warning_for_cells_in_containers(
     assert list(found.problems(gpu)) == expected  # the image's build is not known on the host, and not judged
 
 
-def test_a_tpu_cell_without_a_tpu_is_a_device_mismatch() -> None:
+def test_tpu_cell_without_a_tpu_is_a_device_mismatch() -> None:
     checked = Preflight(tpus=TpuFacts((), has_library=True))
     [problem] = checked.problems(make_settings(device="tpu"))
     assert (problem.name, problem.status) == ("tpu_missing", Status.DEVICE_MISMATCH)
     assert checked.problems(make_settings(device="cpu")) == ()
 
 
-def test_a_process_with_warnings_is_otherwise_the_same() -> None:
-    from keras_matrix.runner.executors import Outcome
-    from keras_matrix.runner.executors.supervise.watch import Never
-
-    running = WithWarnings(Never(Outcome(exit_code=0)), ("a: b",))
-    assert (running.calibrated(), running.turn(), running.root(), running.resident_bytes()) == (None, False, None, 0)
-    running.resume(3)
-    running.abandon()
-    assert running.finish() == Outcome(exit_code=0, warnings=("a: b",))
+def test_job_without_problems_is_not_refused_and_has_no_warnings() -> None:
+    job: Any = SimpleNamespace(settings=make_settings(device="cpu"), task=None)
+    assert (Preflight().refused(job), Preflight().warnings(job)) == (None, ())
 
 
-def test_a_command_that_lacks_a_gpu_is_left_to_the_executor_which_records_the_command() -> None:
+def test_refusal_of_a_command_without_a_gpu_is_left_to_its_executor_which_records_the_command() -> None:
     """The record of a command has its task only if the executor that starts commands refuses it."""
     refusing = Preflight(gpus=GpuFacts(driver=None))
-    inner = SimpleNamespace(name="fake", start=lambda job, timeout_s: "the executor's own answer")
-    job = SimpleNamespace(settings=make_settings(device="gpu"), task=SimpleNamespace(image=None))
-    assert CheckedExecutor(inner, refusing).start(job, 1.0) == "the executor's own answer"  # type: ignore[arg-type, comparison-overlap]
+    job: Any = SimpleNamespace(settings=make_settings(device="gpu"), task=SimpleNamespace(image=None))
+    assert (refusing.refused(job), refusing.warnings(job)) == (None, ())

@@ -1,4 +1,4 @@
-"""Each trouble of a GPU gives one message that says what to do, and the status of the cell."""
+"""Each problem of a GPU results in one message with advice, and in the status of the cell."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def only(found: list[Problem]) -> tuple[str, Status | None, str]:
     return problem.name, problem.status, problem.message
 
 
-def test_a_supported_gpu_has_no_problem(tmp_path: Path) -> None:
+def test_supported_gpu_has_no_problem(tmp_path: Path) -> None:
     for build in BUILDS:
         assert problems(tmp_path, FakePynvml(FakeGpu()), build) == []
 
@@ -48,7 +48,7 @@ def test_a_supported_gpu_has_no_problem(tmp_path: Path) -> None:
     ("build", "driver", "cuda"),
     [(TENSORFLOW, "470.82.01", 11040), (JAX, "520.61.05", 11080), (TORCH, "535.104.05", 12020)],
 )
-def test_a_driver_below_the_minimum_of_cuda_is_a_device_mismatch(
+def test_driver_below_the_minimum_of_cuda_is_a_device_mismatch(
     tmp_path: Path, build: Build, driver: str, cuda: int
 ) -> None:
     name, status, message = only(problems(tmp_path, FakePynvml(FakeGpu(), driver=driver, cuda=cuda), build))
@@ -59,18 +59,18 @@ def test_a_driver_below_the_minimum_of_cuda_is_a_device_mismatch(
     )
 
 
-def test_an_older_driver_with_nvidias_compatibility_libraries_is_accepted(tmp_path: Path) -> None:
+def test_older_driver_with_nvidias_compatibility_libraries_is_accepted(tmp_path: Path) -> None:
     assert problems(tmp_path, FakePynvml(FakeGpu(), driver="535.104.05", cuda=13000), TORCH) == []
 
 
-def test_a_gpu_without_code_in_the_build_is_unsupported_and_the_images_with_code_are_named(tmp_path: Path) -> None:
+def test_gpu_without_code_in_the_build_is_unsupported_and_the_images_with_code_are_named(tmp_path: Path) -> None:
     name, status, message = only(problems(tmp_path, FakePynvml(V100), TORCH))
     assert (name, status) == ("no_gpu_code", Status.UNSUPPORTED)
     assert "GPU 0 (Tesla V100-SXM2-16GB) has compute capability 7.0" in message
     assert message.endswith("the build supports 7.5, 8.0, 8.6, 9.0, 10.0, 12.0; use tf-gpu or jax-gpu")
 
 
-def test_a_gpu_that_no_image_supports_has_other_advice(tmp_path: Path) -> None:
+def test_gpu_that_no_image_supports_has_other_advice(tmp_path: Path) -> None:
     _, status, message = only(problems(tmp_path, FakePynvml(K80), TORCH))
     assert status is Status.UNSUPPORTED
     assert message.endswith("install a version of the backend that has")
@@ -99,14 +99,14 @@ def test_ptx_that_the_driver_compiles_is_a_warning_about_the_first_epoch(tmp_pat
     assert "the driver compiles it in the first epoch" in message
 
 
-def test_a_gpu_that_users_report_as_failing_is_a_warning_with_the_source(tmp_path: Path) -> None:
+def test_gpu_that_users_report_as_failing_is_a_warning_with_the_source(tmp_path: Path) -> None:
     name, status, message = only(problems(tmp_path, FakePynvml(RTX_5090)))
     assert (name, status) == ("gpu_reported_failing", None)
     assert "https://github.com/tensorflow/tensorflow/issues/97387" in message
     assert message.endswith("use jax-gpu or torch-gpu")
 
 
-def test_a_build_that_is_not_in_the_table_is_not_judged(tmp_path: Path) -> None:
+def test_build_that_is_not_in_the_table_is_not_judged(tmp_path: Path) -> None:
     assert problems(tmp_path, FakePynvml(K80, driver="390.157", cuda=9010), None) == []
 
 
@@ -126,20 +126,20 @@ def test_a_build_that_is_not_in_the_table_is_not_judged(tmp_path: Path) -> None:
         ("torch", {}, None),
     ],
 )
-def test_a_build_is_found_by_the_installed_versions(
+def test_build_is_found_by_the_installed_versions(
     backend: str, versions: dict[str, str], expected: Build | CpuBuild | None
 ) -> None:
     assert build_of(backend, versions) == expected
 
 
-def test_a_build_for_the_cpu_is_a_device_mismatch(tmp_path: Path) -> None:
+def test_build_for_the_cpu_is_a_device_mismatch(tmp_path: Path) -> None:
     found = problems(tmp_path, FakePynvml(FakeGpu()), CpuBuild("tensorflow-cpu", "2.21.0", "tf-gpu"))
     name, status, message = only(found)
     assert (name, status) == ("cpu_build", Status.DEVICE_MISMATCH)
     assert "use the service tf-gpu" in message
 
 
-def test_a_machine_without_a_driver_is_a_device_mismatch_and_nothing_is_loaded(tmp_path: Path) -> None:
+def test_machine_without_a_driver_is_a_device_mismatch_and_nothing_is_loaded(tmp_path: Path) -> None:
     library = FakePynvml(init_error=NO_PERMISSION)
     name, status, message = only(gpu_problems(read_gpus(["0"], Tree(tmp_path), library), ["0"], TENSORFLOW))
     assert (name, status) == ("gpu_missing", Status.DEVICE_MISMATCH)
@@ -167,7 +167,7 @@ def test_nvml_that_cannot_be_opened_is_a_warning_unless_the_driver_does_not_work
     assert advice in found[2]
 
 
-def test_a_missing_nvml_library_is_a_warning_that_names_the_package(
+def test_missing_nvml_library_is_a_warning_that_names_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
@@ -192,16 +192,14 @@ CONDITIONS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "name", "text"), CONDITIONS)
-def test_a_condition_that_disturbs_figures_is_a_warning_and_the_cell_is_measured(
-    tmp_path: Path, changes: dict[str, Any], name: str, text: str
-) -> None:
+def test_disturbing_gpu_condition_is_a_warning(tmp_path: Path, changes: dict[str, Any], name: str, text: str) -> None:
     write(tmp_path, "/proc/41/comm", "trainer\n")
     found = only(problems(tmp_path, FakePynvml(replace(FakeGpu(), **changes))))
     assert found[:2] == (name, None)
     assert text in found[2]
 
 
-def test_a_mig_slice_named_by_its_uuid_is_a_warning_and_judged_by_its_whole_gpu(tmp_path: Path) -> None:
+def test_mig_slice_named_by_uuid_is_a_warning_and_judged_by_its_gpu(tmp_path: Path) -> None:
     whole = FakeGpu(persistence=0)
     part = FakeGpu(name="NVIDIA A100-SXM4-80GB MIG 1g.10gb", uuid="MIG-1234", capability=(0, 0), slice_of=whole)
     found = gpu_problems(facts(tmp_path, FakePynvml(whole, part), "MIG-1234"), ["MIG-1234"], TENSORFLOW)
@@ -209,13 +207,13 @@ def test_a_mig_slice_named_by_its_uuid_is_a_warning_and_judged_by_its_whole_gpu(
 
 
 @pytest.mark.parametrize("name", ["1", "GPU-0000", "-1", "", "MIG-none", "all"])
-def test_a_gpu_that_does_not_exist_is_a_device_mismatch(tmp_path: Path, name: str) -> None:
+def test_gpu_that_does_not_exist_is_a_device_mismatch(tmp_path: Path, name: str) -> None:
     found = only(gpu_problems(facts(tmp_path, FakePynvml(FakeGpu()), name), [name], TENSORFLOW))
     assert found[:2] == ("gpu_missing", Status.DEVICE_MISMATCH)
     assert f"CUDA_VISIBLE_DEVICES names GPU {name!r}: " in found[2]
 
 
-def test_a_gpu_is_found_by_the_beginning_of_its_uuid_as_cuda_finds_it(tmp_path: Path) -> None:
+def test_gpu_is_found_by_the_beginning_of_its_uuid_as_cuda_finds_it(tmp_path: Path) -> None:
     assert gpu_problems(facts(tmp_path, FakePynvml(V100, FakeGpu(uuid="GPU-b")), "GPU-8932"), ["GPU-8932"], None) == []
 
 
@@ -240,7 +238,7 @@ PROHIBITED = (
         (FakeGpu(compute_mode=3, users=[used_by(43)]), []),  # a process without a name
     ],
 )
-def test_a_gpu_that_another_process_has_exclusively_is_infrastructure(
+def test_gpu_used_exclusively_by_another_process_is_infrastructure(
     tmp_path: Path, gpu: FakeGpu, expected: list[str]
 ) -> None:
     write(tmp_path, "/proc/41/comm", "trainer\n")
@@ -250,7 +248,7 @@ def test_a_gpu_that_another_process_has_exclusively_is_infrastructure(
 
 
 @pytest.mark.parametrize("code", [LOST, RESET])
-def test_a_lost_gpu_is_infrastructure_with_the_advice_to_reset_it(tmp_path: Path, code: int) -> None:
+def test_lost_gpu_is_infrastructure_with_the_advice_to_reset_it(tmp_path: Path, code: int) -> None:
     lost = FakeGpu(errors={"nvmlDeviceGetHandleByIndex": code})
     name, status, message = only(problems(tmp_path, FakePynvml(lost)))
     assert (name, status) == ("gpu_lost", Status.INFRA)
@@ -271,13 +269,13 @@ def test_only_the_gpus_of_a_cell_are_judged(tmp_path: Path) -> None:
         (TpuFacts(("/dev/accel0",), has_library=True), []),
     ],
 )
-def test_a_tpu_needs_its_library_and_its_device_files(found: TpuFacts, names: list[str]) -> None:
+def test_tpu_needs_its_library_and_its_device_files(found: TpuFacts, names: list[str]) -> None:
     assert [problem.name for problem in tpu_problems(found)] == names
     assert {problem.status for problem in tpu_problems(found)} <= {Status.DEVICE_MISMATCH}
 
 
 @pytest.mark.parametrize("path", ["/dev/accel0", "/dev/vfio/0"])
-def test_a_tpu_is_recognised_by_its_device_files(tmp_path: Path, path: str) -> None:
+def test_tpu_is_recognised_by_its_device_files(tmp_path: Path, path: str) -> None:
     write(tmp_path, "/dev/vfio/vfio", "")
     assert read_tpus(Tree(tmp_path)).devices == ()
     write(tmp_path, path, "")
@@ -290,7 +288,7 @@ def test_drivers_are_compared_by_their_numbers() -> None:
     assert numbers("R580 beta") == ()
 
 
-def test_a_driver_whose_version_is_unread_is_not_judged(tmp_path: Path) -> None:
+def test_driver_whose_version_is_unread_is_not_judged(tmp_path: Path) -> None:
     found = facts(tmp_path, FakePynvml(FakeGpu(), cuda=12020))
     assert isinstance(found.driver, Driver)
     unread = replace(found, driver=Driver(found.gpus["0"], found.gpus["0"]))  # type: ignore[arg-type]

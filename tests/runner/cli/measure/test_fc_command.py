@@ -20,7 +20,7 @@ from keras_matrix.records.fc.spec import Task
 from keras_matrix.records.schema import CellResult, Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job, write_result
-from keras_matrix.runner.checks.fc import ProofRequest, epochs_of
+from keras_matrix.runner.checks.fc import ProofRequest, matrix_of
 from keras_matrix.runner.checks.preflight.cells import Preflight
 from keras_matrix.runner.checks.preflight.facts import GpuFacts
 from keras_matrix.runner.checks.preflight.rules import NO_DRIVER
@@ -311,7 +311,8 @@ def test_a_lost_worker_is_named_in_the_status(folder: Path) -> None:
 
 @pytest.mark.parametrize(("batches", "epochs"), [(100, (10, 10)), (20, (2, 10)), (10, (10, 1)), (7, (7, 1))])
 def test_batches_are_timed_in_tens_if_divisible(batches: int, epochs: tuple[int, int]) -> None:
-    assert epochs_of(batches) == epochs
+    defaults = matrix_of(["jax"], {}, batches, 1)["defaults"]
+    assert (defaults["epochs"] - defaults["discard"], defaults["steps_per_epoch"]) == epochs
 
 
 def test_successful_proof_is_a_table_and_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from keras_matrix.runner.checks.preflight.facts import GpuFacts
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.cli.render.format import seconds
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.measure.traces import with_trace_kept
+from keras_matrix.runner.measure.traces import with_trace_stored
 from tests.fakes.executor import Behaviour, FakeExecutor
 from tests.records.traces.made_up import chrome, damaged, step_of_torch
 from tests.sessions import newest_records
@@ -92,7 +92,7 @@ def test_trace_left_without_a_record_is_replaced(folder: Path) -> None:
     scratch = str(run.scratch("again"))
     job = Job("nonce", record.cell_id, 0, 0, record.settings, 1, scratch, [], None, None, trace=Trace([2], 7))
     FakeExecutor().succeed(job)
-    kept = with_trace_kept(run, job, replace(record, trace=Traced(7, "traced")))
+    kept = with_trace_stored(run, job, replace(record, trace=Traced(7, "traced")))
     assert neutral.head_of(run.folder / str(kept.trace and kept.trace.folder) / TRACE_NAME).steps == 7
     assert {path.name for path in (run.folder / "traces").glob("*/*")} == {TRACE_NAME, TABLE_NAME}
 
@@ -106,7 +106,7 @@ def test_trace_that_is_a_link_is_refused_and_removed(folder: Path) -> None:
     FakeExecutor().succeed(job)
     (job.traced_path / TRACE_NAME).unlink()
     (job.traced_path / TRACE_NAME).symlink_to(folder / "elsewhere.json.gz")
-    kept = with_trace_kept(run, job, replace(record, trace=Traced(7, "traced")))
+    kept = with_trace_stored(run, job, replace(record, trace=Traced(7, "traced")))
     assert kept.trace == Traced(7, None, f"TraceError: {TRACE_NAME}: the process left no such file")
     assert [path.name for path in (run.folder / "traces").iterdir()] == [f"{record.cell_id}.0.0"]
 
@@ -251,7 +251,7 @@ def test_damaged_stored_trace_is_an_error_with_its_path(folder: Path, capsys: py
         (("absent.json",), "CELL: there is no file absent.json"),
         (("jax:gru", "--to", "."), "--to: must be a file in an existing folder, got ."),
         (("jax:gru", "--to", "nowhere/mine.json"), "--to: must be a file in an existing folder, got nowhere/mine"),
-        (("jax:gru", "--matrix", "absent.yaml"), "absent.yaml: there is no such file"),
+        (("jax:gru", "--matrix", "absent.yaml"), "absent.yaml: no such file"),
     ],
 )
 def test_request_that_cannot_be_traced_is_one_error(

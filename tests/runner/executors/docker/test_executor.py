@@ -314,10 +314,14 @@ def test_variables_that_name_a_folder_name_it_as_the_container_has_it() -> None:
 @pytest.mark.parametrize(
     ("pretence", "status", "reason"),
     [
-        (ending(KILLED, oom_killed=True), Status.OOM_HOST, "the kernel ended the process for memory"),
+        (
+            ending(KILLED, oom_killed=True),
+            Status.OOM_HOST,
+            "the kernel killed the process because memory was exhausted",
+        ),
         (ending(KILLED), Status.CRASH, "ended by signal 9"),
         (ending(139), Status.CRASH, "ended by signal 11"),
-        (ending(135), Status.CRASH, "ended by signal 7: as a rule /dev/shm was too small"),
+        (ending(135), Status.CRASH, "ended by signal 7: usually /dev/shm is too small"),
         (ending(3), Status.ERROR, "exit code 3: no_result"),
         (ending(0), Status.ERROR, "no_result"),
     ],

@@ -32,7 +32,7 @@ def edges(nodes: list[Node]) -> dict[str, tuple[str, ...]]:
     return {node.name: node.inputs for node in nodes}
 
 
-def test_a_sequential_model_is_a_chain() -> None:
+def test_sequential_model_is_a_chain() -> None:
     model = sequential("s", [layer("in", "InputLayer"), layer("a"), layer("b", "Dropout")])
     assert nodes_of(model) == [
         Node("s/in", "InputLayer", ()),
@@ -41,7 +41,7 @@ def test_a_sequential_model_is_a_chain() -> None:
     ]
 
 
-def test_a_functional_model_has_its_branches() -> None:
+def test_functional_model_has_its_branches() -> None:
     layers = [
         layer("in", "InputLayer"),
         layer("left", "Dense", ("in", 0)),
@@ -57,7 +57,7 @@ def test_a_functional_model_has_its_branches() -> None:
     }
 
 
-def test_a_model_within_a_model_is_a_scope_that_its_inputs_lead_into_and_its_outputs_out_of() -> None:
+def test_nested_model_is_a_scope_connected_by_its_inputs_and_outputs() -> None:
     inner = functional(
         "inner",
         [layer("x", "InputLayer"), layer("one", "Dense", ("x", 0)), layer("two", "Dense", ("x", 0))],
@@ -71,7 +71,7 @@ def test_a_model_within_a_model_is_a_scope_that_its_inputs_lead_into_and_its_out
     assert found["f/end"] == ("f/inner/two",)
 
 
-def test_a_sequential_model_within_a_functional_one_is_a_chain_from_its_source() -> None:
+def test_sequential_model_within_a_functional_one_is_a_chain_from_its_source() -> None:
     inner = sequential("tower", [layer("a"), layer("b")], ("in", 0))
     layers = [layer("in", "InputLayer"), inner, layer("end", "Dense", ("tower", 0))]
     found = edges(nodes_of(functional("f", layers, ["in", 0, 0], ["end", 0, 0])))
@@ -79,7 +79,7 @@ def test_a_sequential_model_within_a_functional_one_is_a_chain_from_its_source()
 
 
 @pytest.mark.parametrize("entrances", [{"b": ["two", 0, 0], "a": ["one", 0, 0]}, [["two", 0, 0], ["one", 0, 0]]])
-def test_inputs_by_name_and_by_place_are_found(entrances: Any) -> None:
+def test_named_and_positional_inputs_are_found(entrances: Any) -> None:
     layers = [
         layer("one", "InputLayer"),
         layer("two", "InputLayer"),
@@ -88,7 +88,7 @@ def test_inputs_by_name_and_by_place_are_found(entrances: Any) -> None:
     assert edges(nodes_of(functional("f", layers, entrances, ["sum", 0, 0])))["f/sum"] == ("f/one", "f/two")
 
 
-def test_a_tensor_among_the_named_arguments_is_a_source_too() -> None:
+def test_tensor_among_the_named_arguments_is_a_source_too() -> None:
     attention = layer("attention", "MultiHeadAttention", ("q", 0))
     attention["inbound_nodes"][0]["kwargs"] = {"value": layer("_", "_", ("v", 0))["inbound_nodes"][0]["args"][0]}
     layers = [layer("q", "InputLayer"), layer("v", "InputLayer"), attention]
@@ -97,6 +97,6 @@ def test_a_tensor_among_the_named_arguments_is_a_source_too() -> None:
 
 
 @pytest.mark.parametrize("described", [{}, {"config": {}}, {"config": {"name": "x"}}, {"config": None}])
-def test_what_describes_no_model_is_refused(described: dict[str, Any]) -> None:
+def test_invalid_model_description_is_refused(described: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError)):
         nodes_of(described)

@@ -58,7 +58,7 @@ def test_scalars_graph_and_profile_are_written_of_every_backend(logs: Path, back
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_tensorboard_s_own_reader_finds_scalars_and_graph(logs: Path, backend: str) -> None:
+def test_tensorboard_reads_scalars_and_graph(logs: Path, backend: str) -> None:
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="no tensorboard")
     record, folder = of(logs, backend)
     found = reading.EventAccumulator(str(folder))
@@ -69,24 +69,24 @@ def test_tensorboard_s_own_reader_finds_scalars_and_graph(logs: Path, backend: s
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_profile_plugin_s_own_reader_opens_the_profile(logs: Path, backend: str) -> None:
+def test_profile_plugin_opens_the_profile(logs: Path, backend: str) -> None:
     converting = pytest.importorskip("xprof.convert.raw_to_tool_data", reason="no xprof")
     _, folder = of(logs, backend)
     (profile,) = folder.glob("plugins/profile/*/*.xplane.pb")
-    told, _ = converting.xspace_to_tool_data([str(profile)], "trace_viewer", {})
-    assert told is not None
-    assert '"ph":"X"' in told.replace(" ", "")
+    content, _ = converting.xspace_to_tool_data([str(profile)], "trace_viewer", {})
+    assert content is not None
+    assert '"ph":"X"' in content.replace(" ", "")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_profile_holds_operations(logs: Path, backend: str) -> None:
+def test_profile_contains_operations(logs: Path, backend: str) -> None:
     words = {"tensorflow": b"MatMul", "jax": b"dot", "torch": b"aten::"}
     _, folder = of(logs, backend)
     (profile,) = folder.glob("plugins/profile/*/*.xplane.pb")
     assert words[backend] in profile.read_bytes()
 
 
-def test_a_process_that_dies_while_it_leaves_its_profile_keeps_its_figures(
+def test_process_that_dies_while_writing_its_profile_retains_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)  # where the workload is found

@@ -1,4 +1,4 @@
-"""What lies in the log folder afterwards, and what a record says where it could not be written."""
+"""The files in the log folder, and the problems in the record if a file could not be written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.measure.tensorboard import writer
 from keras_matrix.runner.measure.tensorboard.messages import Event, GraphDef
 from keras_matrix.runner.measure.tensorboard.scalars import points
-from keras_matrix.runner.measure.tensorboard.writer import Attempt, folder_of, written
+from keras_matrix.runner.measure.tensorboard.writer import AttemptToWrite, folder_of, written
 from tests.conftest import make_record, make_settings
 from tests.fakes.executor import LAYERS, FakeExecutor
 from tests.sessions import newest_records
@@ -32,7 +32,7 @@ from tests.sessions import newest_records
 TIMES = Times(step_time_s=0.01, discarded_epoch_times_s=[2.0], epoch_times_s=[1.0, 1.5])
 LEARNED = Learning([3.0, None, 1.0], {"accuracy": [0.1, 0.2, 0.3]})
 RECORD = make_record(0.01, times=TIMES, learning=LEARNED)
-COURSE = UsageSeries([0.0, 0.1], [5, None], device_power_w=[1.5, 2.5])
+SERIES = UsageSeries([0.0, 0.1], [5, None], device_power_w=[1.5, 2.5])
 XPLANE = b"what a profiler wrote"
 MATRIX = """\
 version: 1
@@ -55,12 +55,12 @@ def job(tmp_path: Path) -> Job:
     return Job("n", RECORD.cell_id, 0, 0, make_settings(), 1, str(folder), [], None, None, board=True)
 
 
-def write_all(job: Job, log_dir: Path, record: Record = RECORD, course: UsageSeries | None = COURSE) -> Record:
-    return written(Attempt(record, course, job), log_dir)
+def write_all(job: Job, log_dir: Path, record: Record = RECORD, series: UsageSeries | None = SERIES) -> Record:
+    return written(AttemptToWrite(record, series, job), log_dir)
 
 
 def events(path: Path) -> list[Any]:
-    """Return what an event file holds."""
+    """Return the content of an event file."""
     content, found = path.read_bytes(), []
     while content:
         (length,) = struct.unpack("<Q", content[:8])
@@ -77,8 +77,8 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def test_epochs_course_and_figures_are_points_and_what_was_not_measured_is_none() -> None:
-    found = [(one.tag, one.step, one.value) for one in points(RECORD, COURSE)]
+def test_epochs_usage_and_figures_become_points_unless_not_measured() -> None:
+    found = [(one.tag, one.step, one.value) for one in points(RECORD, SERIES)]
     assert found == [
         ("epoch/time_s", 0, 2.0),
         ("epoch/time_s", 1, 1.0),
@@ -95,13 +95,13 @@ def test_epochs_course_and_figures_are_points_and_what_was_not_measured_is_none(
     ]
 
 
-def test_a_command_s_metrics_are_points() -> None:
+def test_command_s_metrics_are_points() -> None:
     task = TaskRun("t", ["true"], "speed", [Metric("speed", 3.5), Metric("lost", None)])
     found = [(one.tag, one.value) for one in points(make_record(None, task=task), None)]
     assert found == [("metric/speed", 3.5)]
 
 
-def test_scalars_graph_and_profile_lie_in_the_attempt_s_own_folder(job: Job, tmp_path: Path) -> None:
+def test_scalars_graph_and_profile_are_in_the_folder_of_the_attempt(job: Job, tmp_path: Path) -> None:
     found = write_all(job, tmp_path / "logs")
     assert found.tensorboard == Board(folder_of(RECORD), ["scalars", "graph", "profile"])
     assert found.warnings == []
@@ -113,7 +113,7 @@ def test_scalars_graph_and_profile_lie_in_the_attempt_s_own_folder(job: Job, tmp
     assert (profile.name, profile.read_bytes()) == ("jax.xplane.pb", XPLANE)
 
 
-def test_the_graph_holds_the_layers_and_their_edges(job: Job, tmp_path: Path) -> None:
+def test_graph_contains_the_layers_and_their_edges(job: Job, tmp_path: Path) -> None:
     write_all(job, tmp_path / "logs")
     (_, event) = events(tmp_path / "logs" / folder_of(RECORD) / f"{writer.EVENTS}.graph")
     graph = GraphDef.FromString(event.graph_def)
@@ -123,7 +123,7 @@ def test_the_graph_holds_the_layers_and_their_edges(job: Job, tmp_path: Path) ->
     ]
 
 
-def test_a_trace_of_pytorch_becomes_what_the_plugin_opens(job: Job, tmp_path: Path) -> None:
+def test_pytorch_trace_is_converted_for_the_profile_plugin(job: Job, tmp_path: Path) -> None:
     for left in job.profile_dir.rglob("*.xplane.pb"):
         left.unlink()
     event = {"ph": "X", "name": "aten::mm", "ts": 1, "dur": 2, "tid": 3}
@@ -133,17 +133,17 @@ def test_a_trace_of_pytorch_becomes_what_the_plugin_opens(job: Job, tmp_path: Pa
     assert b"aten::mm" in profile.read_bytes()
 
 
-def test_what_the_cell_did_not_leave_is_not_written_and_said_where_it_failed(job: Job, tmp_path: Path) -> None:
+def test_missing_files_of_a_cell_are_skipped_and_failures_reported(job: Job, tmp_path: Path) -> None:
     job.model_path.unlink()
     for left in job.profile_dir.rglob("*.xplane.pb"):
         left.unlink()
     job.undone_path.write_text("profile: RuntimeError: no\x1b[31m profiler\n")
     found = write_all(job, tmp_path / "logs")
     assert found.tensorboard == Board(folder_of(RECORD), ["scalars"], "profile: RuntimeError: no profiler")
-    assert found.warnings == ["tensorboard: profile: RuntimeError: no profiler; what was measured is not touched by it"]
+    assert found.warnings == ["tensorboard: profile: RuntimeError: no profiler; the figures are not affected"]
 
 
-def test_a_profile_in_whose_midst_the_process_ended_is_not_written(job: Job, tmp_path: Path) -> None:
+def test_incomplete_profile_is_not_written(job: Job, tmp_path: Path) -> None:
     job.undone_path.write_text(f"profile: {ENDED}\n")
     found = write_all(job, tmp_path / "logs")
     assert found.tensorboard == Board(folder_of(RECORD), ["scalars", "graph"], f"profile: {ENDED}")
@@ -153,7 +153,7 @@ INFINITE = '{"traceEvents": [{"ph": "X", "ts": 1}, {"ph": "X", "ts": Infinity}]}
 
 
 @pytest.mark.parametrize("text", ["not JSON", "[]", '{"config": 3}', '{"traceEvents": [3]}', INFINITE, "null"])
-def test_garbage_that_a_cell_left_costs_its_own_part_alone(job: Job, tmp_path: Path, text: str) -> None:
+def test_invalid_file_of_a_cell_affects_only_its_own_part(job: Job, tmp_path: Path, text: str) -> None:
     job.model_path.write_text(text)
     for left in job.profile_dir.rglob("*.xplane.pb"):
         left.unlink()
@@ -164,7 +164,7 @@ def test_garbage_that_a_cell_left_costs_its_own_part_alone(job: Job, tmp_path: P
     assert found.tensorboard.problem is not None
 
 
-def test_names_with_half_a_surrogate_pair_are_written_all_the_same(job: Job, tmp_path: Path) -> None:
+def test_names_with_half_a_surrogate_pair_are_written(job: Job, tmp_path: Path) -> None:
     half = "\ud800"
     layer = {"class_name": f"D{half}", "config": {"name": f"d{half}"}}
     job.model_path.write_text(json.dumps({"class_name": "Sequential", "config": {"name": "m", "layers": [layer]}}))
@@ -175,7 +175,7 @@ def test_names_with_half_a_surrogate_pair_are_written_all_the_same(job: Job, tmp
     assert scalars(tmp_path / "logs" / folder_of(record))["metric/?"] == [(0, 3.5)]
 
 
-def test_a_link_that_a_cell_left_is_not_followed(job: Job, tmp_path: Path) -> None:
+def test_link_written_by_a_cell_is_not_followed(job: Job, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(json.dumps(LAYERS))
     job.model_path.unlink()
     job.model_path.symlink_to(tmp_path / "secret")
@@ -184,20 +184,18 @@ def test_a_link_that_a_cell_left_is_not_followed(job: Job, tmp_path: Path) -> No
     assert "graph" not in found.written
 
 
-def test_a_profile_in_a_folder_that_is_a_link_is_not_looked_for(job: Job, tmp_path: Path) -> None:
+def test_profile_folder_that_is_a_link_is_ignored(job: Job, tmp_path: Path) -> None:
     job.profile_dir.rename(tmp_path / "elsewhere")
     job.profile_dir.symlink_to(tmp_path / "elsewhere")
     found = write_all(job, tmp_path / "logs").tensorboard
-    assert found == Board(
-        folder_of(RECORD), ["scalars", "graph"], "profile: the folder of the profile that was left is a link"
-    )
+    assert found == Board(folder_of(RECORD), ["scalars", "graph"], "profile: the profile folder of the cell is a link")
 
 
 @pytest.mark.parametrize(
     ("link", "written_all_the_same"),
     [(RECORD.run_id, []), (f"{folder_of(RECORD)}/plugins", ["scalars", "graph"])],
 )
-def test_nothing_is_written_through_a_link_out_of_the_log_folder(
+def test_no_file_is_written_through_a_link_out_of_the_log_folder(
     job: Job, tmp_path: Path, link: str, written_all_the_same: list[str]
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -207,11 +205,11 @@ def test_nothing_is_written_through_a_link_out_of_the_log_folder(
     found = write_all(job, tmp_path / "logs").tensorboard
     assert found is not None
     assert found.written == written_all_the_same
-    assert "leads elsewhere, by a link" in str(found.problem)
+    assert "is outside of the log folder, because of a link" in str(found.problem)
     assert [path for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()] == []
 
 
-def test_a_file_that_is_a_link_is_replaced_and_not_written_through(job: Job, tmp_path: Path) -> None:
+def test_file_that_is_a_link_is_replaced_and_not_written_through(job: Job, tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("kept")
     names = [writer.EVENTS, f"{writer.EVENTS}.graph", f"plugins/profile/{RECORD.run_id}/jax.xplane.pb"]
     for name in names:
@@ -223,14 +221,14 @@ def test_a_file_that_is_a_link_is_replaced_and_not_written_through(job: Job, tmp
 
 
 @pytest.mark.parametrize("name", ["..", "../../up:f", "a/b:c", "/etc/passwd:x", "x" * 300, "\x00"])
-def test_a_workload_of_any_name_stays_below_the_log_folder(job: Job, tmp_path: Path, name: str) -> None:
+def test_workload_with_any_name_is_written_below_the_log_folder(job: Job, tmp_path: Path, name: str) -> None:
     record = make_record(0.01, settings=make_settings(workload=name))
     assert write_all(job, tmp_path / "logs", record).tensorboard.problem is None
     files = [path for path in tmp_path.rglob("*") if path.is_file() and "scratch" not in path.parts]
     assert all(path.is_relative_to(tmp_path / "logs") for path in files)
 
 
-def test_a_full_disk_changes_nothing_but_a_warning(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_adds_only_a_warning(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -239,7 +237,7 @@ def test_a_full_disk_changes_nothing_but_a_warning(job: Job, tmp_path: Path, mon
     assert found.tensorboard is not None
     assert (found.tensorboard.written, found.status) == (["profile"], Status.OK)
     assert found.tensorboard.problem == "scalars: No space left on device; graph: No space left on device"
-    assert found.warnings[0].endswith("; free some space, or name another --log-dir")
+    assert found.warnings[0].endswith("; free some space, or set another --log-dir")
     assert replace(found, tensorboard=None, warnings=[]) == RECORD
     assert list((tmp_path / "logs").rglob("events*")) == []
 
@@ -259,7 +257,7 @@ def tiny(tmp_path: Path) -> Any:
 
 
 @pytest.mark.process
-def test_a_disk_that_is_really_full_leaves_the_run_ok(tiny: Path, tmp_path: Path) -> None:
+def test_run_on_a_full_disk_is_ok(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     places = ["--matrix", str(tmp_path / "matrix.yaml"), "--results", str(tmp_path / "results")]
     (tiny / "filler").write_bytes(b"x" * 8192)
@@ -269,9 +267,7 @@ def test_a_disk_that_is_really_full_leaves_the_run_ok(tiny: Path, tmp_path: Path
     assert any("No space left" in str(r.tensorboard.problem) for r in records if r.tensorboard)
 
 
-def test_a_run_with_a_log_folder_writes_each_attempt_and_its_records_say_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_with_a_log_folder_writes_and_records_each_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     assert main(["--log-dir", "logs", "--json"], Seams(executor=FakeExecutor())) == 0
@@ -284,7 +280,7 @@ def test_a_run_with_a_log_folder_writes_each_attempt_and_its_records_say_so(
 
 
 def imported(arguments: list[str], names: tuple[str, ...]) -> list[str]:
-    """Return what a runner of its own has imported of these, and below them, after it measured."""
+    """Return the modules with these prefixes that a separate runner process has imported after a measurement."""
     script = (
         "import sys; from keras_matrix.runner.cli.main import Seams, main\n"
         "from tests.fakes.executor import FakeExecutor\n"
@@ -298,7 +294,7 @@ def imported(arguments: list[str], names: tuple[str, ...]) -> list[str]:
     return done.stdout.splitlines()[-1].split()[1:]
 
 
-def test_without_a_log_folder_nothing_is_asked_of_a_cell_and_nothing_is_imported(
+def test_run_without_a_log_folder_writes_and_imports_no_tensorboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -316,21 +312,21 @@ def test_without_a_log_folder_nothing_is_asked_of_a_cell_and_nothing_is_imported
     )
 
 
-def test_what_is_written_takes_no_backend_into_the_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_tensorboard_files_imports_no_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     assert imported(["--log-dir", "logs"], ("keras.", "tensorflow", "jax", "torch")) == []
     assert list((tmp_path / "logs").rglob(writer.EVENTS)) != []
 
 
-@pytest.mark.parametrize(("name", "told"), [("", "must name a folder"), ("matrix.yaml", "must name a folder, got")])
-def test_a_log_folder_that_is_none_is_refused_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, told: str
+@pytest.mark.parametrize(("name", "message"), [("", "must name a folder"), ("matrix.yaml", "must name a folder, got")])
+def test_invalid_log_folder_is_refused_before_a_process_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     assert main(["--log-dir", name], Seams(executor=FakeExecutor())) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
 
 
@@ -354,7 +350,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return found
 
 
-def test_tensorboard_opens_the_newest_log_folder_on_this_machine_alone(
+def test_tensorboard_opens_the_newest_log_folder_locally(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[list[str]]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -369,7 +365,7 @@ def test_tensorboard_opens_the_newest_log_folder_on_this_machine_alone(
     ]
 
 
-def test_a_run_that_was_continued_with_a_log_folder_is_opened_there(
+def test_run_that_was_continued_with_a_log_folder_is_opened_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[list[str]]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -384,7 +380,7 @@ def test_a_run_that_was_continued_with_a_log_folder_is_opened_there(
     assert started[0][4] == str(tmp_path / "logs")
 
 
-def test_without_the_profile_plugin_tensorboard_starts_and_is_told_what_it_lacks(
+def test_missing_profile_plugin_is_reported_when_tensorboard_starts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -397,7 +393,7 @@ def test_without_the_profile_plugin_tensorboard_starts_and_is_told_what_it_lacks
     assert "pip install tensorboard-plugin-profile" in capsys.readouterr().err
 
 
-def test_tensorboard_that_is_not_installed_is_told_with_what_to_do(
+def test_missing_tensorboard_is_reported_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -406,7 +402,7 @@ def test_tensorboard_that_is_not_installed_is_told_with_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--log-dir", "nowhere"], "there is no folder"),
         ([], "no run of results has a log folder"),
@@ -418,8 +414,8 @@ def test_bad_input_of_tensorboard_is_one_clear_error(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    told: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["tensorboard", *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

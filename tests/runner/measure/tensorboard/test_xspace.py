@@ -30,9 +30,11 @@ def space() -> Any:
     for message, fields in LAYOUT.items():
         made = file.message_type.add(name=message)
         for name, (number, kind) in fields.items():
-            told = types.TYPE_INT64 if kind is None else types.TYPE_STRING if kind == "" else types.TYPE_MESSAGE
+            field_type = types.TYPE_INT64 if kind is None else types.TYPE_STRING if kind == "" else types.TYPE_MESSAGE
             label = types.LABEL_REPEATED if name in REPEATED else types.LABEL_OPTIONAL
-            made.field.add(name=name, number=number, type=told, label=label, type_name=f".t.{kind}" if kind else None)
+            made.field.add(
+                name=name, number=number, type=field_type, label=label, type_name=f".t.{kind}" if kind else None
+            )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Space"))
@@ -42,7 +44,7 @@ def event(name: str, at_us: float, took_us: float, **more: Any) -> dict[str, Any
     return {"ph": "X", "name": name, "ts": at_us, "dur": took_us, "pid": 1, "tid": 7, "cat": "cpu_op", **more}
 
 
-def told(events: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[str, float, float]]]]:
+def decoded(events: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[str, float, float]]]]:
     """The events of each plane and line: name, begin and duration in microseconds."""
     found = space().FromString(xspace(events))
     planes: dict[str, dict[str, list[tuple[str, float, float]]]] = {}
@@ -59,7 +61,7 @@ def told(events: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[str, fl
 
 
 def test_operations_are_lines_of_the_host_and_kernels_of_their_device() -> None:
-    found = told(
+    found = decoded(
         [
             event("aten::mm", 1000.5, 20.25),
             event("aten::add", 1030.0, 3.0),
@@ -78,7 +80,7 @@ def test_operations_are_lines_of_the_host_and_kernels_of_their_device() -> None:
     }
 
 
-def test_a_trace_without_events_is_an_empty_space() -> None:
+def test_trace_without_events_is_an_empty_space() -> None:
     assert xspace([]) == b""
 
 
@@ -86,8 +88,8 @@ def test_a_trace_without_events_is_an_empty_space() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 10**9), st.integers(0, 10**7)), min_size=1, max_size=30)
 )
-def test_every_event_keeps_its_place_and_its_length(events: list[tuple[str, int, int]]) -> None:
-    (lines,) = told([event(name, at_ns / 1000, took_ns / 1000) for name, at_ns, took_ns in events]).values()
+def test_events_retain_their_begin_and_duration(events: list[tuple[str, int, int]]) -> None:
+    (lines,) = decoded([event(name, at_ns / 1000, took_ns / 1000) for name, at_ns, took_ns in events]).values()
     begun = min(at_ns for _, at_ns, _ in events)
     expected = sorted((at_ns - begun, took_ns) for _, at_ns, took_ns in events)
     received = sorted((round(at_us * 1000), round(took_us * 1000)) for _, at_us, took_us in lines["thread 7"])

@@ -1,4 +1,4 @@
-"""Words that every match holds: long ones where there are some, and never one that a match can do without."""
+"""Texts that every match contains: long ones if possible, and never one that a match may lack."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from keras_matrix.runner.tasks.metrics.literals import required
         (r"", ""),
     ],
 )
-def test_the_longest_word_of_every_match_is_known(pattern: str, word: str) -> None:
+def test_longest_common_text_of_all_matches_is_found(pattern: str, word: str) -> None:
     assert required(pattern) == word
 
 
@@ -33,12 +33,12 @@ def test_the_longest_word_of_every_match_is_known(pattern: str, word: str) -> No
     ("pattern", "text"),
     [(r"a(?:bc|bd)e(\d)", "abde1"), (r"x{2,3}y(\d)", "xxy1"), (r"(?x) a b (\d)", "ab1"), (r"a[bc]d(\d)", "acd1")],
 )
-def test_no_word_is_asked_for_that_a_match_does_not_hold(pattern: str, text: str) -> None:
+def test_required_text_is_contained_in_every_match(pattern: str, text: str) -> None:
     found = re.search(pattern, text)
     assert found is not None
     assert required(pattern) in found.group(0)
 
 
-def test_another_shape_of_the_parse_tree_finds_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_parse_tree_has_no_required_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keras_matrix.runner.tasks.metrics.literals.importlib.import_module", lambda name: object())
     assert required("speed") == ""

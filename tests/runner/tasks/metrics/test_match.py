@@ -42,9 +42,9 @@ def found(tmp_path: Path, text: str | bytes, pattern: str) -> list[str | None]:
 
 def measured(tmp_path: Path, text: str | bytes, reported: str = "", **metric: Any) -> dict[str, Any]:
     (tmp_path / "reported").write_text(reported)
-    asked = {"name": "m", "pattern": r"x=(\S+)", "compute": "average", "discard": 0} | metric
+    spec = {"name": "m", "pattern": r"x=(\S+)", "compute": "average", "discard": 0} | metric
     order = {"log": str(log_of(tmp_path, text)), "reported": str(tmp_path / "reported"), "workers": 1}
-    return next(measure(order | {"metrics": [asked], "unasked": False}))
+    return next(measure(order | {"metrics": [spec], "unrequested": False}))
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,7 @@ def measured(tmp_path: Path, text: str | bytes, reported: str = "", **metric: An
         (f"time cost: {NUMBER}", "total", 130.2971),
     ],
 )
-def test_the_log_of_the_driver_we_follow_gives_its_figures(
-    tmp_path: Path, pattern: str, compute: str, value: float
-) -> None:
+def test_log_of_the_original_driver_has_its_figures(tmp_path: Path, pattern: str, compute: str, value: float) -> None:
     assert measured(tmp_path, SEED_LOG, pattern=pattern, compute=compute)["value"] == pytest.approx(value, abs=1e-9)
 
 
@@ -77,12 +75,12 @@ def test_the_log_of_the_driver_we_follow_gives_its_figures(
         (b"\n\n\n", []),
     ],
 )
-def test_what_a_line_is_does_not_depend_on_how_it_ends(tmp_path: Path, text: bytes, expected: list[str]) -> None:
+def test_lines_may_have_any_line_end(tmp_path: Path, text: bytes, expected: list[str]) -> None:
     assert expected == found(tmp_path, text, r"x=(\S+)")
 
 
 @pytest.mark.parametrize("pattern", [r"\s*x=(\d+)\s*", r"x=\s*(\d+)", r"(?s)x=(\d+).*", r"\Ax=(\d+)\Z", r"^x=(\d+)$"])
-def test_a_match_over_the_end_of_a_line_is_none_and_hides_none(tmp_path: Path, pattern: str) -> None:
+def test_match_does_not_extend_over_a_line_end(tmp_path: Path, pattern: str) -> None:
     assert found(tmp_path, "x=1\nx=2\n\nx=\n3\nx=4\n", pattern) == ["1", "2", "4"]
 
 
@@ -92,7 +90,7 @@ def test_pieces_of_a_log_are_cut_between_lines(tmp_path: Path, monkeypatch: pyte
     assert found(tmp_path, text, r"x=(\d+)$") == [str(i) for i in range(1000)]
 
 
-def test_a_line_without_end_takes_no_more_than_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_line_is_cut_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(match, "CHUNK_BYTES", 100)
     monkeypatch.setattr(match, "LINE_BYTES", 300)
     with log_of(tmp_path, b"a" * 5000 + b"\nx=1").open("rb") as file:
@@ -102,7 +100,7 @@ def test_a_line_without_end_takes_no_more_than_its_limit(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("pattern", [r"dur\xe9e: (\d)", "dur\\u00e9e: (\\d)", r"(?u)dur\we: (\d)"])
-def test_a_pattern_may_name_letters_by_their_numbers(tmp_path: Path, pattern: str) -> None:
+def test_pattern_may_name_letters_by_their_numbers(tmp_path: Path, pattern: str) -> None:
     assert found(tmp_path, "durée: 3 s\n", pattern) == ["3"]
 
 
@@ -110,13 +108,11 @@ def test_a_pattern_may_name_letters_by_their_numbers(tmp_path: Path, pattern: st
     ("pattern", "expected"),
     [(r"x=(.)", ["\ufffd"]), (r"x=(\S+) ", ["\ufffd5"]), (r"x=([^ ]+)", ["\ufffd5"]), (r"x=(\w)", []), (r"x=(5)", [])],
 )
-def test_what_is_no_utf_8_is_matched_by_what_takes_any_character(
-    tmp_path: Path, pattern: str, expected: list[str]
-) -> None:
+def test_invalid_utf_8_is_matched_by_any_character(tmp_path: Path, pattern: str, expected: list[str]) -> None:
     assert found(tmp_path, b"x=\xff5 y\n", pattern) == expected
 
 
-def test_a_pattern_of_other_letters_finds_them(tmp_path: Path) -> None:
+def test_pattern_of_other_letters_finds_them(tmp_path: Path) -> None:
     assert found(tmp_path, "durée: 3 s\nDurée [é]: 4 s\n", r"dur[é]e: (\d)") == ["3"]
 
 
@@ -135,11 +131,11 @@ def test_a_pattern_of_other_letters_finds_them(tmp_path: Path) -> None:
         ("10-20", None),
     ],
 )
-def test_a_group_holds_one_number_or_none(text: str | None, expected: float | None) -> None:
+def test_group_contains_exactly_one_number(text: str | None, expected: float | None) -> None:
     assert number(text) == expected
 
 
-def test_a_number_may_be_none_that_can_be_counted_with() -> None:
+def test_number_may_be_nan_or_infinite() -> None:
     assert math.isnan(number("loss nan") or 0)
     assert number("-inf") == -math.inf
 
@@ -160,7 +156,7 @@ def test_a_number_may_be_none_that_can_be_counted_with() -> None:
         ("average_aggregate", 4.0),
     ],
 )
-def test_values_become_one(tmp_path: Path, compute: str, value: float) -> None:
+def test_values_are_reduced_to_one(tmp_path: Path, compute: str, value: float) -> None:
     made = measured(tmp_path, "x=1\nx=2\nx=5\nx=9\nx=3\n", compute=compute)
     assert made == {"name": "m", "value": pytest.approx(value), "matches": 5, "problem": None, "unit": None}
 
@@ -168,7 +164,7 @@ def test_values_become_one(tmp_path: Path, compute: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("compute", "value"), [("min", 1.0), ("max", 9.0), ("total", 20.0), ("first", 1.0), ("last", 3.0), ("p50", 3.0)]
 )
-def test_values_become_one_however_few_are_held_at_a_time(
+def test_reduction_does_not_depend_on_the_buffer_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: str, value: float
 ) -> None:
     monkeypatch.setattr("keras_matrix.runner.tasks.metrics.values.FOLD_AT", 2)
@@ -205,25 +201,25 @@ def test_quantiles_are_those_of_numpy(share: float) -> None:
 @pytest.mark.parametrize(
     ("text", "metric", "problem"),
     [
-        ("y=1\n", {}, "no_match: nothing in the output matches"),
-        ("x=1\nx=abc\n", {}, "no_number: 1 of 2 matches hold no single number, such as 'abc'"),
+        ("y=1\n", {}, "no_match: no line of the output matches"),
+        ("x=1\nx=abc\n", {}, "no_number: 1 of 2 matches are not a single number, such as 'abc'"),
         ("x=1\nx=nan\n", {}, "not_finite: 1 of 2 values are nan or infinite"),
         ("x=1\nx=nan\n", {"compute": "last"}, "not_finite: its last is nan"),
         ("x=1e308\nx=1e308\n", {"compute": "total"}, "not_finite: the values are too large to be summed"),
-        ("x=1\nx=2\n", {"discard": 2}, "no_match: nothing in the output matches"),
-        ("x=1\n", {"pattern": r"x=1|(\d)9"}, "no_number: 1 of 1 matches hold no single number, such as ''"),
+        ("x=1\nx=2\n", {"discard": 2}, "no_match: no line of the output matches"),
+        ("x=1\n", {"pattern": r"x=1|(\d)9"}, "no_number: 1 of 1 matches are not a single number, such as ''"),
     ],
 )
-def test_a_metric_without_a_value_says_why(tmp_path: Path, text: str, metric: dict[str, Any], problem: str) -> None:
+def test_metric_without_a_value_has_a_reason(tmp_path: Path, text: str, metric: dict[str, Any], problem: str) -> None:
     made = measured(tmp_path, text, **metric)
     assert (made["value"], made["problem"]) == (None, problem)
 
 
-def test_nan_before_the_last_value_does_not_spoil_the_last(tmp_path: Path) -> None:
+def test_nan_before_the_last_value_is_ignored_by_last(tmp_path: Path) -> None:
     assert measured(tmp_path, "x=nan\nx=2\n", compute="last")["value"] == 2.0
 
 
-def test_the_logs_own_first_values_can_be_discarded(tmp_path: Path) -> None:
+def test_first_values_of_a_log_can_be_discarded(tmp_path: Path) -> None:
     assert measured(tmp_path, "x=100\nx=1\nx=3\n", discard=1)["value"] == 2.0
 
 
@@ -234,12 +230,12 @@ def test_order_statistics_stop_where_memory_would_grow(tmp_path: Path, monkeypat
     assert str(made["problem"]).startswith("too_many: ")
 
 
-def test_a_command_reports_metrics_on_its_pipe(tmp_path: Path) -> None:
+def test_command_reports_metrics_on_its_pipe(tmp_path: Path) -> None:
     lines = '{"metric": "m", "value": 3, "unit": "ms"}\n{"metric": "m", "value": 5}\n'
     assert measured(tmp_path, "", lines, pattern=None)["value"] == 4.0
 
 
-def test_what_is_reported_unasked_is_kept_and_what_is_none_is_counted(tmp_path: Path) -> None:
+def test_unrequested_metrics_are_stored_and_bad_lines_counted(tmp_path: Path) -> None:
     lines = [
         '{"metric": "loss", "value": 0.5, "unit": "nats"}',
         '{"metric": "loss", "value": 0.25, "unit": "nats"}',
@@ -253,14 +249,14 @@ def test_what_is_reported_unasked_is_kept_and_what_is_none_is_counted(tmp_path: 
     ]
     (tmp_path / "reported").write_text("\n".join(lines))
     order = {"log": str(log_of(tmp_path, "")), "reported": str(tmp_path / "reported"), "workers": 1}
-    assert list(measure(order | {"metrics": [], "unasked": True})) == [
-        {"name": "loss", "value": 0.25, "matches": 2, "problem": None, "unit": "nats", "unasked": True},
+    assert list(measure(order | {"metrics": [], "unrequested": True})) == [
+        {"name": "loss", "value": 0.25, "matches": 2, "problem": None, "unit": "nats", "unrequested": True},
         {"bad_lines": 6},
     ]
 
 
-def test_of_metrics_without_number_that_nobody_asked_for_the_first_are_kept(tmp_path: Path) -> None:
+def test_number_of_unrequested_metrics_is_limited(tmp_path: Path) -> None:
     lines = [json.dumps({"metric": f"m{number}", "value": number}) for number in range(100)]
     (tmp_path / "reported").write_text("\n".join(lines))
     values, _, bad = match.reported(tmp_path / "reported")
-    assert (list(values), bad) == ([f"m{number}" for number in range(match.MOST_UNASKED)], 0)
+    assert (list(values), bad) == ([f"m{number}" for number in range(match.MOST_UNREQUESTED)], 0)
