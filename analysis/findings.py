@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from keras_matrix.analysis.comparison import primary_metric
-from keras_matrix.analysis.comparison.context import NOTHING, RunContext, same_work
+from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, same_work
 from keras_matrix.analysis.comparison.table import CellSummary, Ratio, Row, work_key
 from keras_matrix.analysis.fc import parallel
-from keras_matrix.analysis.hardware.roofline import Share
+from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
 from keras_matrix.analysis.history.sessions import Session
 from keras_matrix.analysis.stats.blocks import Estimate
@@ -40,7 +40,7 @@ VERSIONS = {
     "geometric mean over sessions": 1,
     "least squares segmentation": 1,
 }
-PEAKS: Mapping[str, tuple[str, Callable[[Share], float | None]]] = {
+PEAKS: Mapping[str, tuple[str, Callable[[PeakShare], float | None]]] = {
     "achieved_flop_per_s": ("FLOP/s", lambda s: s.achieved_flop_per_s),
     "peak_flop_per_s": ("FLOP/s", lambda s: s.peak_flop_per_s),
     "roof_flop_per_s": ("FLOP/s", lambda s: s.roof_flop_per_s),
@@ -64,8 +64,8 @@ MACHINE_FACTS = frozenset(
 )
 
 
-def of_run(
-    rows: Sequence[Row], run_context: RunContext = NOTHING, assessed: Iterable[Assessment] = (), run_id: str = ""
+def run_findings(
+    rows: Sequence[Row], run_context: RunContext = NO_CONTEXT, assessed: Iterable[Assessment] = (), run_id: str = ""
 ) -> list[Finding]:
     """Return everything found in a run: its table, what stands beside it, and its histories up to this run."""
     told = [
@@ -82,7 +82,7 @@ def work_id(cell: CellSummary) -> str:
     return hashlib.sha256(work_key(cell.settings).encode()).hexdigest()[:16]
 
 
-def who_should_look(versions: Sequence[VersionChange]) -> str:
+def likely_owner(versions: Sequence[VersionChange]) -> str:
     """Return who probably knows about a change, by what changed nearest to it."""
     if not versions:
         return "nobody by name: no version or setting on record changed there; bisect"
@@ -176,7 +176,7 @@ def _interval(estimate: Estimate | None) -> dict[str, Any]:
     return {"estimate": estimate.centre, "low": estimate.low, "high": estimate.high, "count": estimate.count}
 
 
-def _peak(base: Finding, share: Share | None) -> Iterator[Finding]:
+def _peak(base: Finding, share: PeakShare | None) -> Iterator[Finding]:
     if share is None or share.achieved_flop_per_s is None:
         return
     method = "model FLOPs over the best product"
@@ -336,6 +336,6 @@ def _change(base: Finding, change: Change) -> Finding:
         at_run_id=change.run_id,
         verdict=word,
         said=change.note,
-        look=None if word == "intended" else who_should_look(change.versions),
+        look=None if word == "intended" else likely_owner(change.versions),
         facts={one.name: f"{one.before or 'absent'} → {one.after or 'absent'}" for one in change.versions},
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.versus import versus
 from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
-from keras_matrix.analysis.regression.regression_kinds import Kind
+from keras_matrix.analysis.regression.regression_kinds import RegressionKind
 from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, of_logs, paired_logs
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import latest_attempts
@@ -61,7 +61,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SelftestResult:
     """What the comparisons of one backend, or of all, came to.
 
     `outside`: intervals that do not hold 1. `slower`: those wholly above it. `half_width`: the median one, relative.
@@ -88,7 +88,7 @@ def cut(session: Labelled, blocks: int = MIN_BLOCKS) -> dict[str, list[list[floa
     return found
 
 
-def findings(sessions: Sequence[Labelled], blocks: int = MIN_BLOCKS) -> list[Finding]:
+def findings(sessions: Sequence[Labelled], blocks: int = MIN_BLOCKS) -> list[SelftestResult]:
     """Return what all sessions came to, by backend, and over all of them last."""
     by_backend: dict[str, list[list[float]]] = {}
     for session in sessions:
@@ -125,24 +125,24 @@ def gate_alarms(sessions: Iterable[Labelled], rule: Rule) -> Rate:
     return Rate(sum(outcomes), len(outcomes))
 
 
-def named(sessions: Sequence[Labelled], rule: Rule) -> dict[str, dict[Kind, Rate]]:
+def named(sessions: Sequence[Labelled], rule: Rule) -> dict[str, dict[RegressionKind, Rate]]:
     """Return, by backend, in how many comparisons each kind of regression was named; a cell of a session is one."""
-    found: dict[str, list[tuple[Kind, ...]]] = {}
+    found: dict[str, list[tuple[RegressionKind, ...]]] = {}
     for base, new in sessions:
         for one in versus(base, new, rule).comparisons:
             if one.facets:
                 found.setdefault(one.either.settings.backend, []).append(one.facets.kinds)
     return {
-        backend: {kind: Rate(sum(kind in kinds for kinds in several), len(several)) for kind in Kind}
+        backend: {kind: Rate(sum(kind in kinds for kinds in several), len(several)) for kind in RegressionKind}
         for backend, several in sorted(found.items())
     }
 
 
-def _finding(name: str, sessions: int, comparisons: Sequence[Sequence[float]]) -> Finding:
+def _finding(name: str, sessions: int, comparisons: Sequence[Sequence[float]]) -> SelftestResult:
     estimates = [estimate for logs in comparisons if (estimate := of_logs(logs)) is not None]
     widths = [estimate.half_width for estimate in estimates if estimate.half_width is not None]
     logs = [log for comparison in comparisons for log in comparison]
-    return Finding(
+    return SelftestResult(
         name=name,
         sessions=sessions,
         outside=Rate(sum(estimate.excludes(1.0) for estimate in estimates), len(estimates)),

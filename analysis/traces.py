@@ -33,7 +33,7 @@ Worked = tuple[int, int, int]  # begin, end, the number of its key
 Key = tuple[str, str | None, str | None, str]  # operation, layer, phase, kind of track
 
 
-def tabled(path: Path) -> Table:
+def read_table(path: Path) -> Table:
     """Return what the trace at `path` comes to. Raises `TraceError`."""
     return table(neutral.head_of(path), neutral.spans(path))
 

@@ -14,8 +14,8 @@ from enum import StrEnum
 
 from keras_matrix.analysis.comparison.merge import MergeSummary
 from keras_matrix.analysis.comparison.table import CellSummary, Row
-from keras_matrix.analysis.hardware.roofline import Share
-from keras_matrix.analysis.parity.deviations import Stored, stored
+from keras_matrix.analysis.hardware.roofline import PeakShare
+from keras_matrix.analysis.parity.deviations import StoredComparison, latest_comparison
 from keras_matrix.records.instruments.parity import Pair, ParityRecord
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.task import PREFIX
@@ -25,7 +25,7 @@ from keras_matrix.records.traces.table import Table
 SHOWN = {"fit": ("float64", "gradient"), "predict": ("float64", "loss")}
 
 
-class Standing(StrEnum):
+class WorkStatus(StrEnum):
     """What a comparison of twins says of a speed."""
 
     AGREES = "same work"
@@ -39,7 +39,7 @@ class Standing(StrEnum):
 class SameWork:
     """Whether backends did the same work: the worst relative deviation of `figure`, and remarks, one line each."""
 
-    standing: Standing
+    status: WorkStatus
     deviation: float | None = None
     figure: str = ""
     remarks: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class SameWork:
     @property
     def text(self) -> str:
         """The whole in a few words, such as `same work: 3e-9 (float64 gradient)`."""
-        return str(self.standing) if self.value is None else f"{self.standing}: {self.value} ({self.figure})"
+        return str(self.status) if self.value is None else f"{self.status}: {self.value} ({self.figure})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class RunContext:
     """
 
     parity: tuple[ParityRecord, ...] = ()
-    shares: Mapping[str, Share] = field(default_factory=dict)
+    shares: Mapping[str, PeakShare] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     traces: Mapping[str, ShownTrace] = field(default_factory=dict)
     usage_series: Mapping[tuple[str, int, int], UsageSeries] = field(default_factory=dict)
@@ -86,37 +86,37 @@ class RunContext:
         return any(share.peak_flop_per_s for share in self.shares.values())
 
 
-NOTHING = RunContext()
+NO_CONTEXT = RunContext()
 
 
 def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = None) -> SameWork:
     """Return what the twins say of a row's backends, or of one of them against the others."""
     cells = {name: cell for name, cell in row.cells.items() if cell.step_time}
     if not cells or (backend is not None and backend not in cells):
-        return SameWork(Standing.NOT_CHECKED)
+        return SameWork(WorkStatus.NOT_CHECKED)
     settings = next(iter(cells.values())).settings
     if settings.workload.startswith(PREFIX):
-        return SameWork(Standing.NOT_CHECKED, remarks=("what an external command does is not ours to check",))
+        return SameWork(WorkStatus.NOT_CHECKED, remarks=("what an external command does is not ours to check",))
     versions = {name: told for name, cell in cells.items() if (told := _versions(name, cell))}
-    found = stored(records, settings.workload, settings.params, versions)
+    found = latest_comparison(records, settings.workload, settings.params, versions)
     pairs = _pairs(found, set(cells), backend)
     if found is None or not pairs:
         return SameWork(
-            Standing.NOT_CHECKED, remarks=(f"compare the backends with: runner parity {settings.workload}",)
+            WorkStatus.NOT_CHECKED, remarks=(f"compare the backends with: runner parity {settings.workload}",)
         )
     precision, figure = SHOWN[settings.phase]
     values = [getattr(pair.deviations[precision], figure) for pair in pairs if precision in pair.deviations]
     known = [value for value in values if value is not None]
     concerned = {name for pair in pairs for name in pair.backends}
     stale = [name for name in found.stale if name in concerned]
-    standing, absent = _standing(pairs, stale), sorted(set(cells) - concerned) if backend is None else []
-    if absent and standing in (Standing.AGREES, Standing.EXPLAINED):
+    status, absent = _work_status(pairs, stale), sorted(set(cells) - concerned) if backend is None else []
+    if absent and status in (WorkStatus.AGREES, WorkStatus.EXPLAINED):
         remark = f"{', '.join(absent)} was compared with none of the others: runner parity {settings.workload}"
-        return SameWork(Standing.NOT_CHECKED, remarks=(remark,))
-    return SameWork(standing, max(known, default=None), f"{precision} {figure}", _remarks(found, pairs, stale))
+        return SameWork(WorkStatus.NOT_CHECKED, remarks=(remark,))
+    return SameWork(status, max(known, default=None), f"{precision} {figure}", _remarks(found, pairs, stale))
 
 
-def cell_caveats(cell: CellSummary, run_context: RunContext = NOTHING) -> tuple[str, ...]:
+def cell_caveats(cell: CellSummary, run_context: RunContext = NO_CONTEXT) -> tuple[str, ...]:
     """Return what is doubtful about one cell's figures."""
     share = run_context.shares.get(cell.cell_id)
     above = share and share.note and share.share_of_peak is not None
@@ -129,20 +129,20 @@ def _versions(backend: str, cell: CellSummary) -> dict[str, str] | None:
     return {name: told[name] for name in ("keras", backend)} if {"keras", backend} <= set(told) else None
 
 
-def _pairs(found: Stored | None, cells: set[str], backend: str | None) -> list[Pair]:
+def _pairs(found: StoredComparison | None, cells: set[str], backend: str | None) -> list[Pair]:
     pairs = found.record.pairs if found else []
     return [pair for pair in pairs if cells.issuperset(pair.backends) and (backend is None or backend in pair.backends)]
 
 
-def _standing(pairs: Sequence[Pair], stale: Sequence[str]) -> Standing:
+def _work_status(pairs: Sequence[Pair], stale: Sequence[str]) -> WorkStatus:
     if stale:
-        return Standing.STALE
+        return WorkStatus.STALE
     if not all(pair.agrees for pair in pairs):
-        return Standing.DEVIATES
-    return Standing.EXPLAINED if any(pair.findings for pair in pairs) else Standing.AGREES
+        return WorkStatus.DEVIATES
+    return WorkStatus.EXPLAINED if any(pair.findings for pair in pairs) else WorkStatus.AGREES
 
 
-def _remarks(found: Stored, pairs: Sequence[Pair], stale: Sequence[str]) -> tuple[str, ...]:
+def _remarks(found: StoredComparison, pairs: Sequence[Pair], stale: Sequence[str]) -> tuple[str, ...]:
     lines = []
     if stale:
         lines.append(

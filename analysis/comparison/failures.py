@@ -17,7 +17,7 @@ from keras_matrix.records.schema import MEASURED, Record, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class PartialFailure:
     """One way in which a side failed: in `count` of its `of` repeats, with the reason of the first of them."""
 
     side: str
@@ -31,7 +31,9 @@ class Failing:
         return f"{self.side}: {self.status} in {self.count} of {self.of} repeats"
 
 
-def failing(sides: Mapping[str, Sequence[Record]], repeats: Collection[int] | None = None) -> list[Failing]:
+def partial_failures(
+    sides: Mapping[str, Sequence[Record]], repeats: Collection[int] | None = None
+) -> list[PartialFailure]:
     """Return every way in which these sides failed; `repeats` are those that count, None for all.
 
     The records are the attempts that count, one a repeat.
@@ -41,11 +43,11 @@ def failing(sides: Mapping[str, Sequence[Record]], repeats: Collection[int] | No
         tried = [r for r in records if r.status is not Status.INFRA and (repeats is None or r.repeat in repeats)]
         reasons = {record.status: record.reason for record in reversed(tried)}
         counts = Counter(record.status for record in tried if record.status not in MEASURED)
-        found += [Failing(side, status, n, len(tried), reasons[status]) for status, n in sorted(counts.items())]
+        found += [PartialFailure(side, status, n, len(tried), reasons[status]) for status, n in sorted(counts.items())]
     return found
 
 
-def more_often(found: Sequence[Failing], new: str) -> Failing | None:
+def increased_failure(found: Sequence[PartialFailure], new: str) -> PartialFailure | None:
     """Return the first way in which the side `new` failed in a larger share of its repeats than the other; or None."""
     before = {one.status: one.count / one.of for one in found if one.side != new}
     return next((one for one in found if one.side == new and one.count / one.of > before.get(one.status, 0.0)), None)

@@ -153,7 +153,7 @@ def choose(candidates: Iterable[MergeCandidate]) -> Merge:
         for backend, found in one.backends.items():
             if backend in runs:
                 continue
-            if reason := misfit(reference, one, found):
+            if reason := mismatch(reference, one, found):
                 left_out.append(LeftOut(one.run_id, backend, reason))
                 continue
             runs[backend] = one.run_id
@@ -176,7 +176,7 @@ def choose(candidates: Iterable[MergeCandidate]) -> Merge:
     )
 
 
-def misfit(reference: MergeCandidate, one: MergeCandidate, found: BackendRun) -> str | None:
+def mismatch(reference: MergeCandidate, one: MergeCandidate, found: BackendRun) -> str | None:
     """Return why a backend's cells of a run do not belong beside the reference, None where they do."""
     if not found.measured:
         return "no cell was measured"
@@ -267,7 +267,7 @@ def _everything(run: MergeCandidate) -> BackendRun:
     )
 
 
-def few(left_out: Iterable[LeftOut]) -> Iterable[LeftOut]:
+def shortened(left_out: Iterable[LeftOut]) -> Iterable[LeftOut]:
     """Yield the newest of each backend and reason, and of each backend no more than `REASONS_SHOWN`."""
     seen: dict[str, set[str]] = {}
     for one in left_out:

@@ -38,7 +38,7 @@ def figure_of(records: Iterable[Record]) -> Figure:
     return STEP_TIME
 
 
-def told(record: Record) -> float | None:
+def figure_value(record: Record) -> float | None:
     """Return the figure as it is told: seconds, or a metric in its own unit; None where there is none above zero."""
     if record.task is None:
         return record.times.step_time_s or None
@@ -46,7 +46,7 @@ def told(record: Record) -> float | None:
     return found.value if found and found.value is not None and found.value > 0 else None
 
 
-def beside_mean(record: Record) -> tuple[float | None, float | None]:
+def epoch_quantiles(record: Record) -> tuple[float | None, float | None]:
     """Return median and 95th percentile, over the kept epochs, of a step's time in seconds; None where not timed."""
     steps = record.resolved.steps_per_epoch if record.resolved else 0
     epochs_s = (record.times.epoch_time_median_s, record.times.epoch_time_p95_s)
@@ -56,7 +56,7 @@ def beside_mean(record: Record) -> tuple[float | None, float | None]:
 
 def cost(record: Record) -> float | None:
     """Return the figure turned so that less is better."""
-    found = told(record)
+    found = figure_value(record)
     if found is None or record.task is None or figure_of([record]).goal is Goal.LOWER:
         return found
     return 1 / found
@@ -64,10 +64,10 @@ def cost(record: Record) -> float | None:
 
 def without_ratio(records: Iterable[Record]) -> bool:
     """Return whether a command's figure is not above zero in one of these, so that no ratio can be drawn of them."""
-    return any(record.task is not None and told(record) is None for record in records)
+    return any(record.task is not None and figure_value(record) is None for record in records)
 
 
-def shown(records: Sequence[Record]) -> float | None:
+def primary_value(records: Sequence[Record]) -> float | None:
     """Return the median of a command's primary metric, above zero or not; None for a workload."""
     name = figure_of(records).name
     return next((one.value for one in metrics_over(records) if one.name == name), None)

@@ -23,7 +23,7 @@ NIGHT_S = 7200.0
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Fraction:
     """So many of the comparisons of a run: each cell of a row against its quickest, drawn or not."""
 
     able: int
@@ -50,13 +50,13 @@ def lines(rows: Sequence[Row]) -> list[str]:
     return told
 
 
-def detectable(rows: Sequence[Row], effect: float) -> Share:
+def detectable(rows: Sequence[Row], effect: float) -> Fraction:
     """Return how many of the comparisons would have shown a relative difference of `effect`."""
     known = [ratio.smallest_difference for row in rows for ratio in row.ratios]
-    return Share(sum(found is not None and found <= effect for found in known), _expected(rows))
+    return Fraction(sum(found is not None and found <= effect for found in known), _expected(rows))
 
 
-def projected(rows: Sequence[Row], budget_s: float, effect: float = NOTABLE) -> Share | None:
+def projected(rows: Sequence[Row], budget_s: float, effect: float = NOTABLE) -> Fraction | None:
     """Return how many comparisons a budget would probably bring to show `effect`; None where too little is known.
 
     Blocks are those of `repeats: auto`: up to its last look, and at its looks only.
@@ -70,7 +70,7 @@ def projected(rows: Sequence[Row], budget_s: float, effect: float = NOTABLE) -> 
         longest = max(most_blocks, blocks)
         if spent_s + cost_s + longest * servers_s <= budget_s:
             spent_s, most_blocks, able = spent_s + cost_s, longest, able + count
-    return Share(able, _expected(rows))
+    return Fraction(able, _expected(rows))
 
 
 def _expected(rows: Sequence[Row]) -> int:

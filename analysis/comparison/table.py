@@ -17,7 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from keras_matrix.analysis.comparison.caveats import measurement_caveats
-from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure, cost, figure_of, told, without_ratio
+from keras_matrix.analysis.comparison.primary_metric import (
+    STEP_TIME,
+    Figure,
+    cost,
+    figure_of,
+    figure_value,
+    without_ratio,
+)
 from keras_matrix.analysis.comparison.same_work import differing, mixed, work_caveats
 from keras_matrix.analysis.comparison.titles import Usual, titles
 from keras_matrix.analysis.stats.blocks import (
@@ -184,7 +191,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
     measured = [record for record in kept if record.status in MEASURED]
     times = [record.times for record in measured]
     used = [record.usage for record in measured if record.usage]
-    step_times = [] if without_ratio(measured) else [found for record in measured if (found := told(record))]
+    step_times = [] if without_ratio(measured) else [found for record in measured if (found := figure_value(record))]
     return CellSummary(
         cell_id=kept[0].cell_id,
         settings=kept[0].settings,
@@ -317,14 +324,14 @@ def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
     lowest = row.lowest
     assert lowest is not None
     if adjusted_p > LEVEL:
-        told = ", ".join(_interval(ratio) for ratio in row.ratios)
+        text = ", ".join(_interval(ratio) for ratio in row.ratios)
         return replace(
             row,
-            verdict=f"not separable: {lowest} against {told}: not a discovery among {rows} rows (p {adjusted_p:.2g})"
+            verdict=f"not separable: {lowest} against {text}: not a discovery among {rows} rows (p {adjusted_p:.2g})"
             f"{_how(row.ratios)}",
         )
-    told = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}{_with_disturbed(r)}" for r in row.ratios)
-    verdict = f"{lowest} is {_best(row.cells[lowest])}: {told}{_how(row.ratios)}"
+    text = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}{_with_disturbed(r)}" for r in row.ratios)
+    verdict = f"{lowest} is {_best(row.cells[lowest])}: {text}{_how(row.ratios)}"
     return replace(row, fastest=lowest, verdict=verdict)
 
 
@@ -339,8 +346,8 @@ def _open_verdict(lowest: str, ratios: Sequence[Ratio], others: int) -> str:
         return f"not separable: fewer than {MIN_BLOCKS} repeats give no interval"
     if len(ratios) < others:
         return "not separable: some cells have no repeat in common"
-    told = ", ".join(_interval(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
-    return f"not separable: {lowest} against {told}{_how(ratios) or _would_have_shown(ratios)}"
+    text = ", ".join(_interval(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
+    return f"not separable: {lowest} against {text}{_how(ratios) or _would_have_shown(ratios)}"
 
 
 def _how(ratios: Sequence[Ratio]) -> str:

@@ -12,13 +12,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.failures import failing, more_often
+from keras_matrix.analysis.comparison.failures import increased_failure, partial_failures
 from keras_matrix.analysis.comparison.primary_metric import without_ratio
 from keras_matrix.analysis.comparison.same_work import mixed, work_caveats
 from keras_matrix.analysis.comparison.table import CellSummary, all_data, by_repeat, incomparable, summarise
 from keras_matrix.analysis.history.sessions import SessionRatio
 from keras_matrix.analysis.regression.gate import Outcome, Rule, Verdict, judge, overall
-from keras_matrix.analysis.regression.regression_kinds import Facets, Pair, facets
+from keras_matrix.analysis.regression.regression_kinds import Facets, RecordPair, facets
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, MOST_BLOCKS, Estimate, adjusted_p_values, paired_logs
 from keras_matrix.analysis.stats.suite import SuiteRatio, per_group
 from keras_matrix.records.schema import Record, Status
@@ -80,7 +80,7 @@ class Versus:
 
     comparisons: tuple[Comparison, ...]
     by_backend: dict[str, SuiteRatio]
-    whole: SuiteRatio | None
+    suite: SuiteRatio | None
     outcome: Outcome
     paired: bool
     changed: tuple[str, ...]
@@ -104,11 +104,11 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
         one = _comparison(cell, ends, logs.get(cell, ()), verdict, reasons[cell])
         comparisons.append(replace(one, all_data=_all_data(one, rule)))
     comparisons = [_with_failures(one, apart) for one in _with_facets(comparisons, rule, paired=not apart)]
-    by_backend, whole = per_group(_grouped(comparisons), rule.looks)
+    by_backend, suite = per_group(_grouped(comparisons), rule.looks)
     return Versus(
         tuple(sorted(comparisons, key=lambda one: (one.either.settings.workload, one.cell_id))),
         {backend: found for backend, found in by_backend.items() if found},
-        whole,
+        suite,
         _outcome(comparisons, rule),
         not apart,
         changed((one.base, one.new) for one in comparisons if one.base and one.new),
@@ -117,7 +117,7 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
 
 def _with_facets(comparisons: Sequence[Comparison], rule: Rule, *, paired: bool) -> list[Comparison]:
     pairs = {
-        one.cell_id: Pair(
+        one.cell_id: RecordPair(
             {record.repeat: record for record in one.base.measured},
             {record.repeat: record for record in one.new.measured},
             Verdict(one.outcome, one.ratio, one.adjusted_p),
@@ -136,9 +136,9 @@ def _with_failures(one: Comparison, apart: bool) -> Comparison:
         return one
     sides = {"base": one.base.records, "new": one.new.records}
     common = None if apart else {r.repeat for r in one.base.records} & {r.repeat for r in one.new.records}
-    found = failing(sides, common)
+    found = partial_failures(sides, common)
     told = replace(one, failures=tuple(f"{way}: {way.reason}" for way in found))
-    worse = more_often(found, "new")
+    worse = increased_failure(found, "new")
     if worse is None or one.outcome in (Outcome.REGRESSED, Outcome.NOT_MEASURED):
         return told
     return replace(told, outcome=Outcome.NOT_MEASURED, more_blocks=None, reason=f"not measured in {worse}")

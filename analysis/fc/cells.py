@@ -50,7 +50,7 @@ def summary(records: Sequence[Record]) -> Summary | None:
     )
 
 
-def proof_fault(proof: Proof) -> str | None:
+def proof_problem(proof: Proof) -> str | None:
     """Return why a proof does not hold, None where it does."""
     limit = LIMITS[proof.task.precision]
     for what, error in (

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison.table import CellSummary, Row, by_repeat
-from keras_matrix.analysis.fc.parallel import Figure, figures
-from keras_matrix.analysis.hardware.roofline import Share
+from keras_matrix.analysis.fc.parallel import FcFigure, figures
+from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
 from keras_matrix.records.codec import canonical
 
@@ -27,8 +27,8 @@ NATIVE = ("fc_data", "fc_single_manual")  # automatic gradients first, as Keras'
 class Gap:
     """How many times the native loop's step one of Keras's layers takes; `fixed_share` of that is `fit`'s an epoch."""
 
-    keras: Figure
-    native: Figure
+    keras: FcFigure
+    native: FcFigure
     ratio: Estimate
     fixed_share: float | None
 
@@ -39,7 +39,7 @@ class Gap:
         return low > NOTABLE_GAP
 
 
-def gaps(found: Sequence[Figure], cells: Mapping[str, CellSummary]) -> list[Gap]:
+def gaps(found: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[Gap]:
     """Return Keras's layers against the native loop wherever both were measured; `cells` are by cell_id."""
     by_settings = {canonical(figure.settings): figure for figure in found}
     compared = []
@@ -54,14 +54,14 @@ def gaps(found: Sequence[Figure], cells: Mapping[str, CellSummary]) -> list[Gap]
     return compared
 
 
-def lines(rows: Sequence[Row], shares: Mapping[str, Share]) -> list[str]:
+def lines(rows: Sequence[Row], shares: Mapping[str, PeakShare]) -> list[str]:
     """Return what falls short, in lines; none where nothing does, or nothing is known. `shares` are by cell_id."""
     cells = {cell.cell_id: cell for row in rows for cell in row.cells.values()}
     found = figures(cells.values(), shares)
     return [*(_gap_line(gap) for gap in gaps(found, cells) if gap.notable), *_library_lines(found)]
 
 
-def _natives(figure: Figure, by_settings: Mapping[str, Figure]) -> Iterator[Figure]:
+def _natives(figure: FcFigure, by_settings: Mapping[str, FcFigure]) -> Iterator[FcFigure]:
     for mode in NATIVE:
         asked = replace(figure.settings, params={**figure.settings.params, "mode": mode})
         if found := by_settings.get(canonical(asked)):
@@ -88,7 +88,7 @@ def _gap_line(gap: Gap) -> str:
     return f"{ratio}: {gap.fixed_share:.1%} of it is fit's own time an epoch (docs/fc.md: {SECTION})"
 
 
-def _library_lines(found: Sequence[Figure]) -> Iterator[str]:
+def _library_lines(found: Sequence[FcFigure]) -> Iterator[str]:
     """Yield, once for each backend and precision, that its own product stays far below the machine's best."""
     named: set[tuple[str, str]] = set()
     for figure in found:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison.table import CellSummary, by_repeat
-from keras_matrix.analysis.hardware.roofline import Share
+from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc import rules, spec
@@ -31,7 +31,7 @@ RIVALS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class StepBreakdown:
     """Where a step's time went, in the epochs in which its collectives were watched: medians over the repeats.
 
     Seconds; `share` is of 1, and below 0 where a difference drowned in noise.
@@ -43,7 +43,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class FcFigure:
     """One cell of the FC modes over its repeats.
 
     Shares of the machine's best measured product and of the backend's own are of 1; `communication_share` is 0 where
@@ -62,7 +62,7 @@ class Figure:
     share_of_own: float | None
     bytes_per_step: int
     communication_share: float | None
-    spent: Spent | None
+    spent: StepBreakdown | None
     efficiency: Estimate | None
     worker_memory_bytes: int | None
     processes: int
@@ -70,11 +70,11 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Duel:
+class DataVersusModel:
     """Data against model parallelism at one size: how many times longer a step of the model's takes."""
 
-    data: Figure
-    model: Figure
+    data: FcFigure
+    model: FcFigure
     ratio: Estimate
 
     @property
@@ -83,7 +83,7 @@ class Duel:
         return self.ratio.excludes(1.0)
 
 
-def figures(cells: Iterable[CellSummary], shares: Mapping[str, Share]) -> list[Figure]:
+def figures(cells: Iterable[CellSummary], shares: Mapping[str, PeakShare]) -> list[FcFigure]:
     """Return the figures of those cells that are of the FC modes and were measured; `shares` are by cell_id."""
     found = [cell for cell in cells if cell.settings.workload == spec.WORKLOAD and cell.step_time]
     alone = {work_of(cell.settings): cell for cell in found if spec.task_of(cell.settings).workers == 1}
@@ -95,7 +95,7 @@ def work_of(settings: Settings) -> str:
     return canonical(rules.one_worker(settings))
 
 
-def duels(figures: Sequence[Figure], cells: Mapping[str, CellSummary]) -> list[Duel]:
+def data_versus_model(figures: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[DataVersusModel]:
     """Return data against model parallelism wherever both were measured on more than one worker.
 
     `cells` are those of the figures, by cell_id.
@@ -105,8 +105,8 @@ def duels(figures: Sequence[Figure], cells: Mapping[str, CellSummary]) -> list[D
 
 
 def _duels(
-    figures: Sequence[Figure], by_settings: Mapping[str, Figure], cells: Mapping[str, CellSummary]
-) -> Iterator[Duel]:
+    figures: Sequence[FcFigure], by_settings: Mapping[str, FcFigure], cells: Mapping[str, CellSummary]
+) -> Iterator[DataVersusModel]:
     for figure in figures:
         rival = RIVALS.get(figure.task.mode)
         if rival is None or figure.task.workers == 1:
@@ -117,15 +117,15 @@ def _duels(
             continue
         logs = paired_logs(by_repeat(cells[other.cell_id]), by_repeat(cells[figure.cell_id]))
         if ratio := of_logs(list(logs.values())):
-            yield Duel(figure, other, ratio)
+            yield DataVersusModel(figure, other, ratio)
 
 
-def _figure(cell: CellSummary, share: Share | None, alone: CellSummary | None) -> Figure:
+def _figure(cell: CellSummary, share: PeakShare | None, alone: CellSummary | None) -> FcFigure:
     assert cell.step_time is not None
     task, step_time_s = spec.task_of(cell.settings), cell.step_time.centre
     peaks = [_peaks_bytes(record) for record in cell.measured]
     spent = _spent(cell.measured)
-    return Figure(
+    return FcFigure(
         cell_id=cell.cell_id,
         settings=cell.settings,
         task=task,
@@ -158,11 +158,11 @@ def _silent(records: Sequence[Record]) -> bool:
     return bool(told) and all(one is not None and not one.counted_bytes_per_step for one in told)
 
 
-def _spent(records: Sequence[Record]) -> Spent | None:
+def _spent(records: Sequence[Record]) -> StepBreakdown | None:
     seen = [r.parallel.communication for r in records if r.parallel and r.parallel.communication]
     if not seen:
         return None
-    return Spent(
+    return StepBreakdown(
         seen[0].method,
         statistics.median(one.step_time_s for one in seen),
         statistics.median(one.share for one in seen),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from keras_matrix.analysis.fc.parallel import Figure
+from keras_matrix.analysis.fc.parallel import FcFigure
 from keras_matrix.records.fc.spec import LOCAL, Task, gpu_aggr
 from keras_matrix.records.settings import BACKENDS
 
@@ -39,13 +39,13 @@ MEBI = 2**20
 ABSENT = "N/A"
 
 
-def backends_of(figures: Iterable[Figure]) -> list[str]:
+def backends_of(figures: Iterable[FcFigure]) -> list[str]:
     """Return the backends that measured a point of the sweep, in their usual order."""
     there = {figure.settings.backend for figure in figures if _is_point(figure)}
     return [backend for backend in BACKENDS if backend in there]
 
 
-def as_csv(figures: Iterable[Figure], backend: str) -> str:
+def as_csv(figures: Iterable[FcFigure], backend: str) -> str:
     """Return the sweep of one backend as text with a final newline."""
     times_s = {
         (*_configuration(f), f.task.weight_size, f.task.batch_size): f.step_time_s
@@ -61,13 +61,13 @@ def as_csv(figures: Iterable[Figure], backend: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _configuration(figure: Figure) -> tuple[str, int, int]:
+def _configuration(figure: FcFigure) -> tuple[str, int, int]:
     """Return the column of a cell: its mode, its workers and `gpu_aggr`."""
     task = figure.task
     return task.mode, task.workers, gpu_aggr(task.mode, task.workers, figure.settings.device)
 
 
-def _is_point(figure: Figure) -> bool:
+def _is_point(figure: FcFigure) -> bool:
     """Return whether a cell is one of the sweep's: its sizes, and all else as the sweep has it."""
     task = figure.task
     asked = Task(task.mode, task.workers, weight_size=task.weight_size, batch_size=task.batch_size)

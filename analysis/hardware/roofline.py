@@ -42,7 +42,7 @@ QUIET_SHARE = 0.05  # of all CPU time, by others: above it the peaks are told to
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ComputePlace:
     """Where products run: a device, a precision, a number of CPUs. On an accelerator the CPUs do not matter."""
 
     device: str
@@ -54,7 +54,7 @@ class Place:
 class Roof:
     """The best product of any backend at a place: best and median over `calls` calls, in FLOP/s."""
 
-    place: Place
+    place: ComputePlace
     backend: str
     size: int
     best_flop_per_s: float
@@ -82,7 +82,7 @@ class Slope:
 class OwnGemm:
     """A backend's own product against the machine's best at the same place."""
 
-    place: Place
+    place: ComputePlace
     backend: str
     size: int
     best_flop_per_s: float
@@ -92,7 +92,7 @@ class OwnGemm:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PeakShare:
     """One cell's use of the machine. Shares are of 1; None where a part of them is not known.
 
     `low` and `high` are the ends of the step time's interval between processes, turned into shares of the peak.
@@ -103,7 +103,7 @@ class Share:
     cell_id: str
     title: str
     backend: str
-    place: Place | None
+    place: ComputePlace | None
     flops_per_step: int | None
     bytes_per_step: int | None
     intensity_flop_per_byte: float | None
@@ -126,7 +126,7 @@ class Share:
 class Roofline:
     """A run against its machine."""
 
-    shares: tuple[Share, ...]
+    shares: tuple[PeakShare, ...]
     roofs: tuple[Roof, ...]
     slopes: tuple[Slope, ...]
     own: tuple[OwnGemm, ...]
@@ -155,15 +155,15 @@ class Measured:
     slopes: tuple[Slope, ...] = ()
     own: tuple[OwnGemm, ...] = ()
 
-    def roof(self, place: Place | None) -> Roof | None:
+    def roof(self, place: ComputePlace | None) -> Roof | None:
         """Return the roof over a place."""
         return next((r for r in self.roofs if place and _same(r.place, place)), None)
 
-    def own_gemm(self, place: Place | None, backend: str) -> OwnGemm | None:
+    def own_gemm(self, place: ComputePlace | None, backend: str) -> OwnGemm | None:
         """Return a backend's own product at a place."""
         return next((o for o in self.own if place and o.backend == backend and _same(o.place, place)), None)
 
-    def peak_of(self, place: Place | None) -> str | None:
+    def peak_of(self, place: ComputePlace | None) -> str | None:
         """Return of which backend a GPU's peak is, and out of how many; None on a CPU."""
         roof = self.roof(place)
         if roof is None or roof.place.device != gpu_peaks.DEVICE:
@@ -173,7 +173,7 @@ class Measured:
             f"{roof.backend}, this image's backend only" if count == 1 else f"{roof.backend}, best of {count} backends"
         )
 
-    def slope(self, place: Place | None) -> Slope | None:
+    def slope(self, place: ComputePlace | None) -> Slope | None:
         """Return the memory's slope at a place."""
         if place is None:
             return None
@@ -214,7 +214,7 @@ def bytes_per_step(settings: Settings, work: Work | None) -> int | None:
     return kept * variables + batch + 2 * settings.batch_size * work.kept_elements_per_sample * computed
 
 
-def place_of(cell: CellSummary) -> Place | None:
+def place_of(cell: CellSummary) -> ComputePlace | None:
     """Return where a cell's products ran, as its records tell; None where none was measured."""
     record = next((r for r in cell.measured if r.resolved is not None), None)
     if record is None or record.resolved is None:
@@ -223,14 +223,14 @@ def place_of(cell: CellSummary) -> Place | None:
     if precision == "float32" and tf32.of_step(record.resolved):
         precision = "tf32"
     threads = record.resolved.cpus if record.resolved.cpus is not None else record.machine.logical_cpus
-    return Place(cell.settings.device, precision, threads)
+    return ComputePlace(cell.settings.device, precision, threads)
 
 
 def roofs(peaks: Peaks) -> tuple[Roof, ...]:
     """Return one roof a place: the fastest call of the fastest backend."""
     found = {}
     for gemm in sorted(peaks.gemms, key=lambda gemm: gemm.flop_per_s.best):
-        found[Place(gemm.device, gemm.precision, gemm.threads)] = gemm
+        found[ComputePlace(gemm.device, gemm.precision, gemm.threads)] = gemm
     return tuple(_roof(place, gemm, peaks) for place, gemm in sorted(found.items(), key=_order))
 
 
@@ -246,9 +246,9 @@ def slopes(peaks: Peaks) -> tuple[Slope, ...]:
 def own_gemms(peaks: Peaks, over: tuple[Roof, ...]) -> tuple[OwnGemm, ...]:
     """Return each backend's best product at each place, against the roof there."""
     best = {roof.place: roof.best_flop_per_s for roof in over}
-    found: dict[tuple[Place, str], Gemm] = {}
+    found: dict[tuple[ComputePlace, str], Gemm] = {}
     for gemm in sorted(peaks.gemms, key=lambda gemm: gemm.flop_per_s.best):
-        found[Place(gemm.device, gemm.precision, gemm.threads), gemm.backend] = gemm
+        found[ComputePlace(gemm.device, gemm.precision, gemm.threads), gemm.backend] = gemm
     return tuple(
         OwnGemm(
             place,
@@ -263,17 +263,17 @@ def own_gemms(peaks: Peaks, over: tuple[Roof, ...]) -> tuple[OwnGemm, ...]:
     )
 
 
-def _order(item: tuple[Place, object]) -> tuple[str, int, str]:
+def _order(item: tuple[ComputePlace, object]) -> tuple[str, int, str]:
     place = item[0]
     return place.device, -place.threads, place.precision
 
 
-def _same(one: Place, other: Place) -> bool:
+def _same(one: ComputePlace, other: ComputePlace) -> bool:
     cpus_differ = one.device == "cpu" and one.threads != other.threads
     return one.device == other.device and one.precision == other.precision and not cpus_differ
 
 
-def _roof(place: Place, gemm: Gemm, peaks: Peaks) -> Roof:
+def _roof(place: ComputePlace, gemm: Gemm, peaks: Peaks) -> Roof:
     timed = gemm.flop_per_s
     sheet = datasheet(peaks.devices.get(place.device)) if place.device != "cpu" else None
     stated = sheet.flop_per_s.get(place.precision) if sheet else None
@@ -299,7 +299,7 @@ def _slope(triad: Stream, peaks: Peaks) -> Slope:
     )
 
 
-def _share(title: str, cell: CellSummary, work: Work | None, measured: Measured) -> Share:
+def _share(title: str, cell: CellSummary, work: Work | None, measured: Measured) -> PeakShare:
     place, step = place_of(cell), cell.step_time
     flops, moved = flops_per_step(cell.settings, work), bytes_per_step(cell.settings, work)
     roof, own = measured.roof(place), measured.own_gemm(place, cell.settings.backend)
@@ -307,7 +307,7 @@ def _share(title: str, cell: CellSummary, work: Work | None, measured: Measured)
     intensity = flops / moved if flops and moved else None
     stated = roof.datasheet_flop_per_s if roof else None
     achieved = flops / step.centre if flops and step else None
-    return Share(
+    return PeakShare(
         cell_id=cell.cell_id,
         title=title,
         backend=cell.settings.backend,
@@ -341,7 +341,7 @@ def _over(value: float | None, *divisors: float | None) -> float | None:
 
 
 def _why(
-    cell: CellSummary, flops: int | None, place: Place | None, rates: tuple[float | None, float | None]
+    cell: CellSummary, flops: int | None, place: ComputePlace | None, rates: tuple[float | None, float | None]
 ) -> str | None:
     """Return why there is no share, or why it is doubtful."""
     achieved, peak = rates
@@ -356,7 +356,7 @@ def _why(
     return None
 
 
-def _cpus(place: Place) -> str:
+def _cpus(place: ComputePlace) -> str:
     return f"{place.threads} CPU" + "s" * (place.threads != 1)
 
 

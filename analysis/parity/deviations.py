@@ -47,7 +47,7 @@ WORST_WEIGHT = {"gradient": "gradient_at", "update": "update_at"}
 
 
 @dataclass(frozen=True, slots=True)
-class Twin:
+class ParityProcess:
     """One process's trace and its arrays: `arrays("gradient", i)` is that of weight i. Read one at a time."""
 
     backend: str
@@ -60,7 +60,7 @@ def pairs(backends: Iterable[str]) -> list[tuple[str, str]]:
     return list(combinations(sorted(backends, key=BACKENDS.index), 2))
 
 
-def zeros(twins: Sequence[Twin], precision: str, kind: str) -> frozenset[int]:
+def zeros(twins: Sequence[ParityProcess], precision: str, kind: str) -> frozenset[int]:
     """Return the weights whose gradient or update, as `kind` says, is zero but for rounding on these twins."""
     norms = []
     for twin in twins:
@@ -85,7 +85,7 @@ class Zeros:
 NO_ZEROS = Zeros()
 
 
-def deviation(a: Twin, b: Twin, precision: str, zero: Zeros = NO_ZEROS) -> Deviation:
+def deviation(a: ParityProcess, b: ParityProcess, precision: str, zero: Zeros = NO_ZEROS) -> Deviation:
     """Return how far two twins of one precision are apart."""
     trainable = _of_kind(a.trace, "gradient")
     compared = [i for i in trainable if i not in zero.gradient]
@@ -108,7 +108,7 @@ def deviation(a: Twin, b: Twin, precision: str, zero: Zeros = NO_ZEROS) -> Devia
     )
 
 
-def drawn_otherwise(precision: str, a: Trace, b: Trace) -> list[Finding]:
+def initializer_findings(precision: str, a: Trace, b: Trace) -> list[Finding]:
     """Return a finding where two backends draw a weight, before one is loaded, from different distributions.
 
     They draw different numbers: mean and spread are compared, in standard errors; those of constants exactly.
@@ -151,7 +151,7 @@ def findings(precision: str, seen: Deviation) -> list[Finding]:
     return found
 
 
-def parting_layer(a: Sequence[Sketch], b: Sequence[Sketch], precision: str) -> str | None:
+def first_differing_layer(a: Sequence[Sketch], b: Sequence[Sketch], precision: str) -> str | None:
     """Return the first layer whose output differs between two forward passes, in the order of `a`."""
     others: dict[str, list[Sketch]] = {}
     for sketch in b:
@@ -164,7 +164,7 @@ def parting_layer(a: Sequence[Sketch], b: Sequence[Sketch], precision: str) -> s
     return None
 
 
-def parting_weight(a: Twin, b: Twin, precision: str, zero: Zeros = NO_ZEROS) -> str | None:
+def last_differing_weight(a: ParityProcess, b: ParityProcess, precision: str, zero: Zeros = NO_ZEROS) -> str | None:
     """Return the weight nearest the output whose gradient differs: a fault in it spreads towards the input."""
     for i in reversed(_of_kind(a.trace, "gradient")):
         if i in zero.gradient:
@@ -175,14 +175,16 @@ def parting_weight(a: Twin, b: Twin, precision: str, zero: Zeros = NO_ZEROS) -> 
     return None
 
 
-def parted_after_forward(pair: Pair, twins: tuple[Twin, Twin], precision: str, zero: Zeros = NO_ZEROS) -> str:
+def backward_difference(
+    pair: Pair, twins: tuple[ParityProcess, ParityProcess], precision: str, zero: Zeros = NO_ZEROS
+) -> str:
     """Return where two backends part whose layers give the same: loss, gradient, optimiser or later training."""
     unexplained = {finding.figure for finding in pair.findings if finding.explanation is None}
     if unexplained == {"initial"}:
         return f"the initialiser of {next(finding.at for finding in pair.findings if finding.figure == 'initial')}"
     if "loss" in unexplained:
         return "the loss; every layer's output agrees"
-    weight = parting_weight(*twins, precision, zero)
+    weight = last_differing_weight(*twins, precision, zero)
     if weight is not None:
         return f"the gradient of {weight}; every layer's output agrees"
     if "update" in unexplained:
@@ -198,12 +200,12 @@ def plain(name: str) -> str:
     return "/".join(part.rstrip("0123456789").rstrip("_") or part for part in name.split("/"))
 
 
-def stored(
+def latest_comparison(
     records: Sequence[ParityRecord],
     workload: str,
     params: Mapping[str, Scalar] | None = None,
     versions: Mapping[str, Mapping[str, str]] | None = None,
-) -> Stored | None:
+) -> StoredComparison | None:
     """Return the newest comparison of a workload: of these parameters where there is one, else of any.
 
     `versions` by backend are those of the figures it is to stand beside; where they differ it is `stale`. None where
@@ -219,11 +221,11 @@ def stored(
         for backend, found in (versions or {}).items()
         if any(newest.versions.get(backend, {}).get(name) != found.get(name) for name in ("keras", backend))
     ]
-    return Stored(newest, bool(exact), tuple(stale))
+    return StoredComparison(newest, bool(exact), tuple(stale))
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredComparison:
     """A stored comparison; `same_params` says whether it is of the very parameters asked, `stale` which backends have
     another version by now."""
 

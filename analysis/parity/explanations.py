@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from keras_matrix.analysis.parity.deviations import LIMITS
-from keras_matrix.analysis.parity.known_deviations import Cause, applying
+from keras_matrix.analysis.parity.known_deviations import KnownCause, applying
 from keras_matrix.records.instruments.parity import Deviation, Facts, Finding, Operation, Pair
 
 OWN_FACTOR = 3.0
@@ -63,7 +63,7 @@ def correctable(pair: Pair, facts: Mapping[str, Facts]) -> dict[tuple[str, str],
     return found
 
 
-def _candidates(finding: Finding, pair: Pair, facts: Mapping[str, Facts]) -> list[Cause]:
+def _candidates(finding: Finding, pair: Pair, facts: Mapping[str, Facts]) -> list[KnownCause]:
     """Return the causes that apply and may be as large as the finding."""
     value = finding.value
     if value is None:
@@ -82,12 +82,12 @@ def _known(finding: Finding, pair: Pair, facts: Mapping[str, Facts]) -> str | No
     return f"{texts}. Computed exactly instead, this figure is {f'{remaining:.0e}' if remaining else '0'}"
 
 
-def is_parted_training(finding: Finding) -> bool:
+def is_unexplained_training(finding: Finding) -> bool:
     """Return whether float32 losses are beyond their limit and nothing explains it yet."""
     return (finding.precision, finding.figure) == TRAINING and finding.explanation is None
 
 
-def awaits_nudge(pair: Pair, rounding: Mapping[str, Deviation]) -> bool:
+def needs_nudge(pair: Pair, rounding: Mapping[str, Deviation]) -> bool:
     """Return whether some figure is unexplained only for want of what nudged weights show."""
     return any(
         finding.explanation is None and _alike_rounded(finding, pair, rounding) is not None for finding in pair.findings

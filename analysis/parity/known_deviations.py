@@ -31,7 +31,7 @@ Limits = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class KnownCause:
     """A mechanism by which `backend` deviates: `limits` gives the largest deviation of each figure it may explain.
 
     It applies to the twins for which `applies` returns True; `operation` is what a twin corrects to rule it out.
@@ -45,7 +45,7 @@ class Cause:
     precisions: tuple[str, ...] = ("float64",)
 
 
-def applying(backends: Iterable[str], precision: str, facts: Mapping[str, Facts]) -> list[Cause]:
+def applying(backends: Iterable[str], precision: str, facts: Mapping[str, Facts]) -> list[KnownCause]:
     """Return the causes by which these backends may deviate at this precision, by what their twins report."""
     return [
         cause
@@ -131,28 +131,28 @@ def _fixed(update: float, forward: float | None = None, losses: float | None = N
 
 
 CAUSES = (
-    Cause(
+    KnownCause(
         "Keras on TensorFlow rounds Adam's beta_1 and beta_2 to float32 in the bias correction, also in float64",
         "tensorflow",
         Operation.PYTHON_FLOATS,
         _is_adam,
         _adam_limits,
     ),
-    Cause(
+    KnownCause(
         "Keras on TensorFlow rounds an optimizer's constants and scheduled learning rates to float32, also in float64",
         "tensorflow",
         Operation.PYTHON_FLOATS,
         _rounds_constants,
         _fixed(update=1e-5, losses=1e-5),
     ),
-    Cause(
+    KnownCause(
         "tf.nn.gelu multiplies by 1/sqrt(2) rounded to float32, also in float64",
         "tensorflow",
         Operation.GELU,
         _ran(Operation.GELU),
         _fixed(update=5e-6, forward=1e-7),
     ),
-    Cause(
+    KnownCause(
         "Keras on TensorFlow hands an embedding's gradient to the optimizer as rows, and squares the rows of a token "
         "that repeats within a batch one by one instead of their sum: its second moment is too small, its step too "
         "long",
@@ -162,7 +162,7 @@ CAUSES = (
         _fixed(update=0.3, losses=1e-4),
         ("float64", "float32"),
     ),
-    Cause(
+    KnownCause(
         "Keras on JAX takes the softmax of dot-product attention in float32, whatever the precision "
         "(jax.nn.dot_product_attention and Keras's own form of it)",
         "jax",

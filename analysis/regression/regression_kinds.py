@@ -54,7 +54,7 @@ Key = TypeVar("Key", bound=Hashable)
 ByRepeat = Mapping[int, Record]
 
 
-class Kind(StrEnum):
+class RegressionKind(StrEnum):
     """What got worse. A closed set; the first found in this order is the one to look at first."""
 
     RECOMPILES = "recompiles in the timed region"
@@ -66,14 +66,14 @@ class Kind(StrEnum):
 
 # What a gate may be asked to fail on beside slower steps.
 ALSO = {
-    "first-epoch": Kind.FIRST_EPOCH,
-    "scatter": Kind.SCATTER,
-    "unstable": Kind.UNSTABLE,
-    "recompiles": Kind.RECOMPILES,
+    "first-epoch": RegressionKind.FIRST_EPOCH,
+    "scatter": RegressionKind.SCATTER,
+    "unstable": RegressionKind.UNSTABLE,
+    "recompiles": RegressionKind.RECOMPILES,
 }
 
 # Those of them that can be false alarms; the count of recompiles cannot.
-TESTED = frozenset({Kind.FIRST_EPOCH, Kind.SCATTER, Kind.UNSTABLE})
+TESTED = frozenset({RegressionKind.FIRST_EPOCH, RegressionKind.SCATTER, RegressionKind.UNSTABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,12 @@ class Facets:
     unstable_processes: Counts
     recompiles: Counts
     forward_flops: Counts
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[RegressionKind, ...] = ()
     said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class RecordPair:
     """The measured records of a cell by repeat, and the gate's verdict on its step time; `paired` within a session."""
 
     base: ByRepeat
@@ -127,7 +127,7 @@ class _Claim:
     tolerance: float = 0.0
 
 
-def facets(pairs: Mapping[str, Pair], rule: Rule) -> dict[str, Facets]:
+def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
     """Return what else each comparison of a run shows, and the kinds of regression it holds."""
     first = _judged({name: _first_epoch(pair, rule) for name, pair in pairs.items()}, rule)
     scatter = _judged(
@@ -150,7 +150,7 @@ def facets(pairs: Mapping[str, Pair], rule: Rule) -> dict[str, Facets]:
     return found
 
 
-def _first_epoch(pair: Pair, rule: Rule) -> _Claim:
+def _first_epoch(pair: RecordPair, rule: Rule) -> _Claim:
     times = [
         {repeat: r.times.first_epoch_time_s for repeat, r in side.items() if r.times.first_epoch_time_s}
         for side in (pair.new, pair.base)
@@ -158,7 +158,7 @@ def _first_epoch(pair: Pair, rule: Rule) -> _Claim:
     return _of_blocks(pair, paired_logs(*times), rule, FIRST_EPOCH_TOLERANCE)
 
 
-def _scatter(pair: Pair, rule: Rule, within: bool) -> _Claim:
+def _scatter(pair: RecordPair, rule: Rule, within: bool) -> _Claim:
     if within:
         values = [
             {repeat: found for repeat, record in side.items() if (found := spread(record.times.epoch_times_s))}
@@ -170,7 +170,7 @@ def _scatter(pair: Pair, rule: Rule, within: bool) -> _Claim:
     return _between(pair, rule)
 
 
-def _between(pair: Pair, rule: Rule) -> _Claim:
+def _between(pair: RecordPair, rule: Rule) -> _Claim:
     both = [
         (new.times.step_time_s, pair.base[repeat].times.step_time_s)
         for repeat, new in pair.new.items()
@@ -190,7 +190,7 @@ def _between(pair: Pair, rule: Rule) -> _Claim:
     return _Claim(estimate, spent_p(products, replace(rule, threshold=0.0)), SCATTER_TOLERANCE)
 
 
-def _of_blocks(pair: Pair, logs: Mapping[int, float], rule: Rule, tolerance: float) -> _Claim:
+def _of_blocks(pair: RecordPair, logs: Mapping[int, float], rule: Rule, tolerance: float) -> _Claim:
     if not pair.paired or not logs:
         return _Claim(None)
     values = list(logs.values())
@@ -214,7 +214,7 @@ def _verdict(claim: _Claim, adjusted_p: float | None, rule: Rule) -> Verdict:
     return Verdict(Outcome.NO_WORSE if found.high <= 1 + claim.tolerance else Outcome.UNDECIDED, found, adjusted_p)
 
 
-def _instability(pairs: Mapping[str, Pair], rule: Rule) -> dict[str, Verdict]:
+def _instability(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Verdict]:
     """Return the verdicts on how often processes were unstable, over the blocks in which one side alone was."""
     p = {name: _unstable_p(pair, rule) for name, pair in pairs.items() if pair.paired and _blocks(pair)}
     adjusted = dict(zip(p, adjusted_p_values(list(p.values())), strict=True))
@@ -230,13 +230,13 @@ def _instability(pairs: Mapping[str, Pair], rule: Rule) -> dict[str, Verdict]:
     return found
 
 
-def _unstable_p(pair: Pair, rule: Rule) -> float:
+def _unstable_p(pair: RecordPair, rule: Rule) -> float:
     """Return the sign test's p-value: which side of a block was unstable is a coin's toss where nothing changed."""
     signs = [float(_is_unstable(pair.new[b])) - _is_unstable(pair.base[b]) for b in _blocks(pair)]
     return spent(signed_rank_p([sign for sign in signs if sign]), len(signs), rule)
 
 
-def _unstable(pair: Pair) -> Counts:
+def _unstable(pair: RecordPair) -> Counts:
     return Counts(*(sum(_is_unstable(side[block]) for block in _blocks(pair)) for side in (pair.base, pair.new)))
 
 
@@ -244,19 +244,19 @@ def _is_unstable(record: Record) -> bool:
     return record.status is Status.UNSTABLE
 
 
-def _blocks(pair: Pair) -> list[int]:
+def _blocks(pair: RecordPair) -> list[int]:
     return sorted(pair.base.keys() & pair.new.keys())
 
 
-def _kinds(found: Facets, steps: Verdict) -> tuple[Kind, ...]:
+def _kinds(found: Facets, steps: Verdict) -> tuple[RegressionKind, ...]:
     slower = steps.outcome is Outcome.REGRESSED
     first = found.first_epoch.outcome is Outcome.REGRESSED and not (slower and _explained(found.first_epoch, steps))
     worse = {
-        Kind.RECOMPILES: found.recompiles.more,
-        Kind.UNSTABLE: found.unstable.outcome is Outcome.REGRESSED,
-        Kind.STEPS: slower,
-        Kind.FIRST_EPOCH: first,
-        Kind.SCATTER: Outcome.REGRESSED in (found.scatter.outcome, found.scatter_within.outcome),
+        RegressionKind.RECOMPILES: found.recompiles.more,
+        RegressionKind.UNSTABLE: found.unstable.outcome is Outcome.REGRESSED,
+        RegressionKind.STEPS: slower,
+        RegressionKind.FIRST_EPOCH: first,
+        RegressionKind.SCATTER: Outcome.REGRESSED in (found.scatter.outcome, found.scatter_within.outcome),
     }
     return tuple(kind for kind, so in worse.items() if so)
 
@@ -270,19 +270,19 @@ def _explained(first_epoch: Verdict, steps: Verdict) -> bool:
 
 def _said(found: Facets, steps: Verdict) -> str:
     told = {
-        Kind.RECOMPILES: f"{found.recompiles.new} against {found.recompiles.base or 0}",
-        Kind.UNSTABLE: f"{found.unstable_processes.new} against {found.unstable_processes.base}",
-        Kind.STEPS: _steps_said(found, steps),
-        Kind.FIRST_EPOCH: _changed(found.first_epoch.estimate),
-        Kind.SCATTER: _scatter_said(found),
+        RegressionKind.RECOMPILES: f"{found.recompiles.new} against {found.recompiles.base or 0}",
+        RegressionKind.UNSTABLE: f"{found.unstable_processes.new} against {found.unstable_processes.base}",
+        RegressionKind.STEPS: _steps_said(found, steps),
+        RegressionKind.FIRST_EPOCH: _changed(found.first_epoch.estimate),
+        RegressionKind.SCATTER: _scatter_said(found),
     }
-    lone = len(found.kinds) == 1 and found.kinds[0] in (Kind.FIRST_EPOCH, Kind.SCATTER)
+    lone = len(found.kinds) == 1 and found.kinds[0] in (RegressionKind.FIRST_EPOCH, RegressionKind.SCATTER)
     return "; ".join(f"{kind}{' only' if lone else ''}: {told[kind]}" for kind in found.kinds)
 
 
 def _steps_said(found: Facets, steps: Verdict) -> str:
     said, flops = _changed(steps.estimate), found.forward_flops
-    if Kind.STEPS not in found.kinds or not flops.base or not flops.new:
+    if RegressionKind.STEPS not in found.kinds or not flops.base or not flops.new:
         return said
     if flops.new > flops.base:
         return f"{said}, with {_percent(flops.new / flops.base)} FLOPs"
@@ -312,7 +312,7 @@ def _percent(ratio: float) -> str:
     return f"{ratio - 1:+.1%}".replace("%", " %")
 
 
-def _recompiles(pair: Pair) -> Counts:
+def _recompiles(pair: RecordPair) -> Counts:
     """Return the sums over the repeats that both sides have: of one process more, more is no finding."""
     both = _blocks(pair)
     return Counts(*(_sum({repeat: side[repeat] for repeat in both}) for side in (pair.base, pair.new)))

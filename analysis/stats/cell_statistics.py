@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, beside_mean
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, epoch_quantiles
 from keras_matrix.analysis.comparison.table import CellSummary
 from keras_matrix.records.schema import Record
 
@@ -82,10 +82,10 @@ STATISTICS = (
               lambda cell: cell.step_time_p95 if cell.figure is STEP_TIME else None, MILLISECOND, method=P95),
     Statistic(f"{STEP_TIME_NAME}.epochs.median", "median of epochs", "s",
               "Median measured epoch of a process, per step; the median over the processes.",
-              over_processes(lambda record: beside_mean(record)[0]), MILLISECOND),
+              over_processes(lambda record: epoch_quantiles(record)[0]), MILLISECOND),
     Statistic(f"{STEP_TIME_NAME}.epochs.p95", "p95 of epochs", "s",
               "95th percentile of the measured epochs of a process, per step; the median over the processes.",
-              over_processes(lambda record: beside_mean(record)[1]), MILLISECOND),
+              over_processes(lambda record: epoch_quantiles(record)[1]), MILLISECOND),
     Statistic("times.epoch_times_s.variation", "variation of epochs", "1",
               "Standard deviation over mean of the measured epochs of a process; the median over the processes.",
               over_processes(_variation), PERCENT),

@@ -15,7 +15,7 @@ from keras_matrix.analysis.surroundings.disturbance import (
     stall_share,
     steal_share,
 )
-from keras_matrix.analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
+from keras_matrix.analysis.surroundings.findings import Check, Limit, MachineFinding, Rating, judged, unread
 from keras_matrix.analysis.surroundings.readings import Meanwhile, Readings
 from keras_matrix.analysis.surroundings.resolution import MIN_PAIRS, resolution
 from keras_matrix.records.host.procfs import Unread
@@ -33,7 +33,7 @@ MARGIN_C = Limit(-10.0, 0.0)  # temperature less the zone's own limit
 UNCOUNTED = Unread("its counters are not there, not this machine's, or hardly moved")
 
 
-def activity_findings(readings: Readings) -> Iterator[Finding]:
+def activity_findings(readings: Readings) -> Iterator[MachineFinding]:
     """Yield what is found of what the machine does."""
     yield _resolution(readings)
     yield _other_cpu(readings.meanwhile)
@@ -45,12 +45,12 @@ def activity_findings(readings: Readings) -> Iterator[Finding]:
     yield _swap(readings)
 
 
-def _resolution(readings: Readings) -> Finding:
+def _resolution(readings: Readings) -> MachineFinding:
     ratios = readings.pair_log_ratios
     found = resolution(ratios)
     if found is None:
         seen = f"not measured: of the {MIN_PAIRS} pairs it takes, {len(ratios)} were done"
-        return Finding(Check.RESOLUTION, Verdict.UNREAD, seen, "give it more time with --seconds")
+        return MachineFinding(Check.RESOLUTION, Rating.UNREAD, seen, "give it more time with --seconds")
     first = found.detectable[0]
     seen = (
         f"two identical arms, {found.pairs} pairs: {percent(first.difference)} in {first.pairs} pairs "
@@ -60,7 +60,7 @@ def _resolution(readings: Readings) -> Finding:
     return judged(Check.RESOLUTION, verdict, seen, "mend what is bad below, or plan for more repeats")
 
 
-def _other_cpu(meanwhile: Meanwhile) -> Finding:
+def _other_cpu(meanwhile: Meanwhile) -> MachineFinding:
     stretch = meanwhile.stretch
     share = stretch if isinstance(stretch, Unread) else other_cpu_share(Watched(stretch, meanwhile.own))
     if share is None or isinstance(share, Unread):
@@ -73,7 +73,7 @@ def _other_cpu(meanwhile: Meanwhile) -> Finding:
     return judged(Check.OTHER_CPU, OTHER_CPU.verdict(share), seen, "stop them")
 
 
-def _steal(meanwhile: Meanwhile) -> Finding:
+def _steal(meanwhile: Meanwhile) -> MachineFinding:
     stretch = meanwhile.stretch
     share = stretch if isinstance(stretch, Unread) else steal_share(stretch)
     if share is None or isinstance(share, Unread):
@@ -83,7 +83,7 @@ def _steal(meanwhile: Meanwhile) -> Finding:
     return judged(Check.STEAL, STEAL.verdict(share), seen, advice)
 
 
-def _pressures(meanwhile: Meanwhile) -> Iterator[Finding]:
+def _pressures(meanwhile: Meanwhile) -> Iterator[MachineFinding]:
     stretch = meanwhile.stretch
     if isinstance(stretch, Unread):
         yield from (unread(check, stretch) for check in (Check.CPU_PRESSURE, Check.MEMORY_PRESSURE, Check.IO_PRESSURE))
@@ -93,7 +93,7 @@ def _pressures(meanwhile: Meanwhile) -> Iterator[Finding]:
     yield _pressure(Check.IO_PRESSURE, STALL, stretch.io_some_s, stretch)
 
 
-def _pressure(check: Check, limit: Limit, some_s: float | None, stretch: Stretch) -> Finding:
+def _pressure(check: Check, limit: Limit, some_s: float | None, stretch: Stretch) -> MachineFinding:
     share = stall_share(some_s, stretch)
     if share is None:
         return unread(check, Unread("this kernel tells no pressure (CONFIG_PSI, boot with psi=1)"))
@@ -105,7 +105,7 @@ def _pressure(check: Check, limit: Limit, some_s: float | None, stretch: Stretch
     return judged(check, limit.verdict(share), f"something waited for {what} {percent(share)} of the time", advice)
 
 
-def _load(readings: Readings) -> Finding:
+def _load(readings: Readings) -> MachineFinding:
     if isinstance(readings.load, Unread):
         return unread(Check.LOAD, readings.load)
     cpus = readings.limits.cpus_allowed
@@ -113,21 +113,21 @@ def _load(readings: Readings) -> Finding:
     return judged(Check.LOAD, LOAD_PER_CPU.verdict(readings.load / cpus), seen, "wait until it falls")
 
 
-def _throttling(readings: Readings) -> Finding:
+def _throttling(readings: Readings) -> MachineFinding:
     stretch, since_start = readings.meanwhile.stretch, readings.heat.throttle_events
     now = None if isinstance(stretch, Unread) else stretch.throttle_events
     advice = "cool the machine, or hold its clocks below what it can keep up"
     if isinstance(since_start, Unread):
         return unread(Check.THROTTLING, since_start)
     if now:
-        return Finding(Check.THROTTLING, Verdict.BAD, f"{now} times while the machine was watched", advice)
+        return MachineFinding(Check.THROTTLING, Rating.BAD, f"{now} times while the machine was watched", advice)
     if since_start:
         seen = f"{since_start} times since the machine started, not while it was watched"
-        return Finding(Check.THROTTLING, Verdict.DOUBTFUL, seen, advice)
-    return Finding(Check.THROTTLING, Verdict.FINE, "never since the machine started")
+        return MachineFinding(Check.THROTTLING, Rating.DOUBTFUL, seen, advice)
+    return MachineFinding(Check.THROTTLING, Rating.FINE, "never since the machine started")
 
 
-def _temperature(readings: Readings) -> Finding:
+def _temperature(readings: Readings) -> MachineFinding:
     zones = readings.heat.zones
     if isinstance(zones, Unread):
         return unread(Check.TEMPERATURE, zones)
@@ -140,16 +140,16 @@ def _temperature(readings: Readings) -> Finding:
     return judged(Check.TEMPERATURE, MARGIN_C.verdict(margin_c), seen, "let the machine cool, mend its cooling")
 
 
-def _swap(readings: Readings) -> Finding:
+def _swap(readings: Readings) -> MachineFinding:
     swap, stretch = readings.swap, readings.meanwhile.stretch
     if isinstance(swap, Unread):
         return unread(Check.SWAP, swap)
     if swap.total_bytes == 0:
-        return Finding(Check.SWAP, Verdict.FINE, "there is none")
+        return MachineFinding(Check.SWAP, Rating.FINE, "there is none")
     seen = f"{swap.used_bytes / GIB:.1f} of {swap.total_bytes / GIB:.1f} GiB in use"
     rate = None if isinstance(stretch, Unread) else _swap_rate_bytes_per_s(stretch)
     seen += "; rate: not readable" if rate is None else f", {rate / MIB:.1f} MiB/s in and out"
-    verdict = Verdict.BAD if rate else Verdict.DOUBTFUL if swap.used_bytes else Verdict.FINE
+    verdict = Rating.BAD if rate else Rating.DOUBTFUL if swap.used_bytes else Rating.FINE
     return judged(Check.SWAP, verdict, seen, "free memory, then empty it: swapoff -a && swapon -a")
 
 

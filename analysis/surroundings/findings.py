@@ -47,7 +47,7 @@ class Check(StrEnum):
     GPU_BUILD = "gpu_build"
 
 
-class Verdict(StrEnum):
+class Rating(StrEnum):
     """What a finding means for measuring. `unread`: nothing is known, so nothing is said."""
 
     FINE = "fine"
@@ -57,12 +57,12 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class MachineFinding:
     """One thing that was looked at; `advice` is None where there is nothing to do."""
 
     check: Check
-    verdict: Verdict
-    seen: str
+    verdict: Rating
+    observed: str
     advice: str | None = None
 
 
@@ -73,24 +73,24 @@ class Limit:
     doubtful: float
     bad: float
 
-    def verdict(self, value: float) -> Verdict:
+    def verdict(self, value: float) -> Rating:
         """Return what a value is."""
         if value > self.bad:
-            return Verdict.BAD
-        return Verdict.DOUBTFUL if value > self.doubtful else Verdict.FINE
+            return Rating.BAD
+        return Rating.DOUBTFUL if value > self.doubtful else Rating.FINE
 
 
-def worst(found: Iterable[Finding]) -> Verdict:
+def worst(found: Iterable[MachineFinding]) -> Rating:
     """Return `bad` if any finding is, else `doubtful` if any is, else `fine`."""
     verdicts = {finding.verdict for finding in found}
-    return next((v for v in (Verdict.BAD, Verdict.DOUBTFUL) if v in verdicts), Verdict.FINE)
+    return next((v for v in (Rating.BAD, Rating.DOUBTFUL) if v in verdicts), Rating.FINE)
 
 
-def unread(check: Check, reading: Unread) -> Finding:
+def unread(check: Check, reading: Unread) -> MachineFinding:
     """Return the finding that nothing could be read."""
-    return Finding(check, Verdict.UNREAD, f"not readable: {reading.why}")
+    return MachineFinding(check, Rating.UNREAD, f"not readable: {reading.why}")
 
 
-def judged(check: Check, verdict: Verdict, seen: str, advice: str) -> Finding:
+def judged(check: Check, verdict: Rating, seen: str, advice: str) -> MachineFinding:
     """Return a finding that carries its advice only where something is to be done."""
-    return Finding(check, verdict, seen, None if verdict is Verdict.FINE else advice)
+    return MachineFinding(check, verdict, seen, None if verdict is Rating.FINE else advice)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from keras_matrix.analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
+from keras_matrix.analysis.surroundings.findings import Check, Limit, MachineFinding, Rating, judged, unread
 from keras_matrix.analysis.surroundings.readings import Gpu, GpuProcess
 from keras_matrix.records.host.procfs import Unread
 
@@ -26,16 +26,16 @@ BAD_REASONS = {
 DOUBTFUL_REASONS = {0x04: "power cap", 0x10: "held to another GPU's clock"}
 
 
-def gpu_findings(gpus: tuple[Gpu, ...] | Unread | None) -> Iterator[Finding]:
+def gpu_findings(gpus: tuple[Gpu, ...] | Unread | None) -> Iterator[MachineFinding]:
     """Yield what is found of every GPU; one finding where there is none or nothing can be read."""
     if isinstance(gpus, Unread):
         yield unread(Check.GPU, gpus)
         return
     if not gpus:
-        yield Finding(Check.GPU, Verdict.FINE, "no NVIDIA driver is loaded; other makers' are not looked for")
+        yield MachineFinding(Check.GPU, Rating.FINE, "no NVIDIA driver is loaded; other makers' are not looked for")
         return
     for gpu in gpus:
-        yield Finding(Check.GPU, Verdict.FINE, f"GPU {gpu.index}: {gpu.name}{_capability(gpu)}")
+        yield MachineFinding(Check.GPU, Rating.FINE, f"GPU {gpu.index}: {gpu.name}{_capability(gpu)}")
         yield from (rule(gpu) for rule in (_clocks, _temperature, _throttling, _persistence, _users, _mig, _ecc))
 
 
@@ -44,41 +44,41 @@ def reasons_in_words(mask: int) -> list[str]:
     return [text for bit, text in {**BAD_REASONS, **DOUBTFUL_REASONS}.items() if mask & bit]
 
 
-def _clocks(gpu: Gpu) -> Finding:
+def _clocks(gpu: Gpu) -> MachineFinding:
     if isinstance(gpu.clock_hz, Unread):
         return unread(Check.GPU_CLOCKS, gpu.clock_hz)
     if isinstance(gpu.max_clock_hz, Unread):
         return unread(Check.GPU_CLOCKS, gpu.max_clock_hz)
     why = f"whether they are locked; now {gpu.clock_hz / MHZ:.0f} of at most {gpu.max_clock_hz / MHZ:.0f} MHz"
     advice = "hold them while measuring: --set clocks=locked"
-    return Finding(Check.GPU_CLOCKS, Verdict.UNREAD, f"not readable: {why}", advice)
+    return MachineFinding(Check.GPU_CLOCKS, Rating.UNREAD, f"not readable: {why}", advice)
 
 
-def _temperature(gpu: Gpu) -> Finding:
+def _temperature(gpu: Gpu) -> MachineFinding:
     if isinstance(gpu.temperature_c, Unread):
         return unread(Check.GPU_TEMPERATURE, gpu.temperature_c)
     verdict = TEMPERATURE_C.verdict(gpu.temperature_c)
     return judged(Check.GPU_TEMPERATURE, verdict, f"{gpu.temperature_c:.0f} C", "let it cool, mend its cooling")
 
 
-def _throttling(gpu: Gpu) -> Finding:
+def _throttling(gpu: Gpu) -> MachineFinding:
     mask = gpu.throttle_mask
     if isinstance(mask, Unread):
         return unread(Check.GPU_THROTTLING, mask)
     bad = any(mask & bit for bit in BAD_REASONS)
     reasons = reasons_in_words(mask)
-    verdict = Verdict.BAD if bad else Verdict.DOUBTFUL if reasons else Verdict.FINE
+    verdict = Rating.BAD if bad else Rating.DOUBTFUL if reasons else Rating.FINE
     seen = ", ".join(reasons) or "none now"
     return judged(Check.GPU_THROTTLING, verdict, seen, "lock the clocks lower, cool it, raise its power limit")
 
 
-def _persistence(gpu: Gpu) -> Finding:
+def _persistence(gpu: Gpu) -> MachineFinding:
     if isinstance(gpu.persistence, Unread):
         return unread(Check.GPU_PERSISTENCE, gpu.persistence)
     if gpu.persistence:
-        return Finding(Check.GPU_PERSISTENCE, Verdict.FINE, "on")
+        return MachineFinding(Check.GPU_PERSISTENCE, Rating.FINE, "on")
     seen = "off: the driver unloads between processes, and each starts it anew"
-    return Finding(Check.GPU_PERSISTENCE, Verdict.DOUBTFUL, seen, "nvidia-smi -pm 1")
+    return MachineFinding(Check.GPU_PERSISTENCE, Rating.DOUBTFUL, seen, "nvidia-smi -pm 1")
 
 
 def process_text(process: GpuProcess) -> str:
@@ -94,31 +94,33 @@ def _capability(gpu: Gpu) -> str:
     return "" if isinstance(gpu.capability, Unread) else f", compute capability {gpu.capability[0]}.{gpu.capability[1]}"
 
 
-def _users(gpu: Gpu) -> Finding:
+def _users(gpu: Gpu) -> MachineFinding:
     if isinstance(gpu.users, Unread):
         return unread(Check.GPU_USERS, gpu.users)
     if not gpu.users:
-        return Finding(Check.GPU_USERS, Verdict.FINE, "no other process")
+        return MachineFinding(Check.GPU_USERS, Rating.FINE, "no other process")
     seen = f"other processes compute on it: {', '.join(process_text(one) for one in gpu.users)}"
-    return Finding(Check.GPU_USERS, Verdict.BAD, seen, "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES")
+    return MachineFinding(
+        Check.GPU_USERS, Rating.BAD, seen, "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES"
+    )
 
 
-def _mig(gpu: Gpu) -> Finding:
+def _mig(gpu: Gpu) -> MachineFinding:
     if isinstance(gpu.mig, Unread):
         return unread(Check.GPU_MIG, gpu.mig)
     seen = "divided by Multi-Instance GPU: a slice has part of the GPU, and its power is the whole GPU's"
     return judged(
-        Check.GPU_MIG, Verdict.DOUBTFUL if gpu.mig else Verdict.FINE, seen if gpu.mig else "off", "nvidia-smi -mig 0"
+        Check.GPU_MIG, Rating.DOUBTFUL if gpu.mig else Rating.FINE, seen if gpu.mig else "off", "nvidia-smi -mig 0"
     )
 
 
-def _ecc(gpu: Gpu) -> Finding:
+def _ecc(gpu: Gpu) -> MachineFinding:
     if isinstance(gpu.ecc, Unread) and gpu.ecc.absent:
-        return Finding(Check.GPU_ECC, Verdict.FINE, "this GPU has no ECC")
+        return MachineFinding(Check.GPU_ECC, Rating.FINE, "this GPU has no ECC")
     if gpu.ecc is False:
-        return Finding(Check.GPU_ECC, Verdict.FINE, "off: memory errors are not detected")
+        return MachineFinding(Check.GPU_ECC, Rating.FINE, "off: memory errors are not detected")
     if isinstance(gpu.ecc_errors, Unread):
         return unread(Check.GPU_ECC, gpu.ecc_errors)
     seen = f"{gpu.ecc_errors} uncorrected memory errors since the driver was loaded"
-    verdict = Verdict.BAD if gpu.ecc_errors else Verdict.FINE
+    verdict = Rating.BAD if gpu.ecc_errors else Rating.FINE
     return judged(Check.GPU_ECC, verdict, seen, "reset the GPU: nvidia-smi --gpu-reset; replace it if they return")

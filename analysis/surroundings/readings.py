@@ -52,7 +52,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placement:
     """Where this process runs."""
 
     hypervisor: str | Unread | None
@@ -147,7 +147,7 @@ class Readings:
     clocks: Clocks
     heat: Heat
     limits: Limits
-    place: Place
+    place: Placement
     swap: Swap | Unread
     load: float | Unread
     meanwhile: Meanwhile

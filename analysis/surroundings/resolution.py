@@ -51,7 +51,7 @@ def resolution(log_ratios: Sequence[float], planned: Sequence[int] = PLANNED_PAI
     return Resolution(count, scatter, tuple(_detectable(scatter, count, pairs) for pairs in planned))
 
 
-def in_words(found: Resolution | None, pairs: int) -> str:
+def resolution_text(found: Resolution | None, pairs: int) -> str:
     """Return what difference the machine can show, from so many measured pairs, in one sentence."""
     if found is None:
         return f"no figure: of the {MIN_PAIRS} pairs it takes, {pairs} were measured"

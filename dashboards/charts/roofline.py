@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.hardware.roofline import Roof, Roofline, Share, Slope
+from keras_matrix.analysis.hardware.roofline import PeakShare, Roof, Roofline, Slope
 from keras_matrix.dashboards.charts import axes, label_layout
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import slot_of
@@ -146,7 +146,7 @@ def _scene(found: Roofline, device: str, threads: int) -> Scene:
     )
 
 
-def _point(one: Share) -> Point | None:
+def _point(one: PeakShare) -> Point | None:
     if not one.achieved_flop_per_s or not one.intensity_flop_per_byte:
         return None
     tip = (

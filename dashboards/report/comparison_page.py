@@ -30,8 +30,8 @@ def page(found: Versus, titles: Mapping[str, str], threshold: float) -> str:
     axis = _axis(found, threshold)
     lines = [_line(one, titles[one.cell_id], axis) for one in found.comparisons]
     means = [(f"geometric mean on {name}", slot_of(name), suite.estimate) for name, suite in found.by_backend.items()]
-    if found.whole and len(means) > 1:
-        means.append(("geometric mean of all", slot_of(""), found.whole.estimate))
+    if found.suite and len(means) > 1:
+        means.append(("geometric mean of all", slot_of(""), found.suite.estimate))
     lines += [_mean(title, slot, estimate, axis) for title, slot, estimate in means]
     style = stylesheet()
     return (

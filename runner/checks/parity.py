@@ -113,7 +113,7 @@ class _Comparison:
 
     context: MeasurementContext
     subject: Subject
-    twins: dict[Key, deviations.Twin] = field(default_factory=dict)
+    twins: dict[Key, deviations.ParityProcess] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
     correct: dict[tuple[str, str], frozenset[Operation]] = field(default_factory=dict)
@@ -183,7 +183,7 @@ class _Comparison:
             elif reply.trace.weights_sha256 != self.sha256:
                 self.failures[str(key)] = "error: it trained other weights than those it was given"
             else:
-                self.twins[key] = deviations.Twin(key.backend, reply.trace, reply.arrays())
+                self.twins[key] = deviations.ParityProcess(key.backend, reply.trace, reply.arrays())
 
     def _asked(self, key: Key, role: str = "train") -> Twin:
         correct = self.correct.get((key.backend, key.precision), ()) if key.corrected else ()
@@ -209,7 +209,7 @@ class _Comparison:
                 pair.findings.extend(deviations.findings(precision, pair.deviations[precision]))
         for precision in list(pair.deviations)[:1]:  # both draw the same
             drawn = (self.twins[Key(backend, precision)].trace for backend in (a, b))
-            pair.findings.extend(deviations.drawn_otherwise(precision, *drawn))
+            pair.findings.extend(deviations.initializer_findings(precision, *drawn))
         return pair
 
     def _corrected(self, pairs: Sequence[Pair], facts: Mapping[str, Facts], zero: deviations.Zeros) -> list[Pair]:
@@ -253,7 +253,9 @@ class _Comparison:
             return found
         for backend in QUICKEST_FIRST:
             explained = [explanations.explained(pair, Evidence(found, facts=facts)) for pair in pairs]
-            parted = [pair.backends for pair in explained if any(map(explanations.is_parted_training, pair.findings))]
+            parted = [
+                pair.backends for pair in explained if any(map(explanations.is_unexplained_training, pair.findings))
+            ]
             if not any(backend in backends for backends in parted):
                 continue
             more = Key(backend, "float32", OWN_THREADS)
@@ -271,7 +273,7 @@ class _Comparison:
         for backend in QUICKEST_FIRST:
             explained = [explanations.explained(pair, replace(evidence, nudged=found)) for pair in pairs]
             concerned = [pair for pair in explained if backend in pair.backends]
-            if not any(explanations.awaits_nudge(pair, evidence.rounding) for pair in concerned):
+            if not any(explanations.needs_nudge(pair, evidence.rounding) for pair in concerned):
                 continue
             keys = [Key(backend, "float32", nudge=seed) for seed in NUDGES]
             asked = [(key, Twin("train", self.weights, key.nudge)) for key in keys]
@@ -282,7 +284,7 @@ class _Comparison:
 
     def _from_itself(self, backend: str, reply: Reply, zero: deviations.Zeros) -> Deviation:
         assert reply.trace is not None
-        other = deviations.Twin(backend, reply.trace, reply.arrays())
+        other = deviations.ParityProcess(backend, reply.trace, reply.arrays())
         return deviations.deviation(self.twins[Key(backend, "float32")], other, "float32", zero)
 
     def _located(self, pair: Pair, zero: deviations.Zeros) -> Pair:
@@ -292,11 +294,11 @@ class _Comparison:
         keys = [key if key in self.twins else replace(key, corrected=False) for key in keys]
         left, right = self.context.run(self.subject, [(key, self._asked(key, "forward")) for key in keys])
         if left.trace is not None and right.trace is not None:
-            layer = deviations.parting_layer(left.trace.sketches, right.trace.sketches, precision)
+            layer = deviations.first_differing_layer(left.trace.sketches, right.trace.sketches, precision)
             if layer is not None:
                 return replace(pair, located=f"the output of layer {layer}")
         a, b = (self.twins[key] for key in keys)
-        return replace(pair, located=deviations.parted_after_forward(pair, (a, b), precision, zero))
+        return replace(pair, located=deviations.backward_difference(pair, (a, b), precision, zero))
 
 
 def _paths(trace: Trace | None, indices: Iterable[int]) -> list[str]:

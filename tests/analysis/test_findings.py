@@ -40,7 +40,10 @@ def of(found: list[Finding], kind: Kind, metric: str = findings.STEP_TIME) -> li
 
 
 def test_a_figure_is_the_cells_own_estimate(rows: list[Row]) -> None:
-    told = {(one.cell_id, one.estimate, one.low, one.high, one.count) for one in of(findings.of_run(rows), Kind.FIGURE)}
+    told = {
+        (one.cell_id, one.estimate, one.low, one.high, one.count)
+        for one in of(findings.run_findings(rows), Kind.FIGURE)
+    }
     cells = [cell for row in rows for cell in row.cells.values()]
     assert told == {
         (c.cell_id, c.step_time.centre, c.step_time.low, c.step_time.high, c.step_time.count)
@@ -50,7 +53,7 @@ def test_a_figure_is_the_cells_own_estimate(rows: list[Row]) -> None:
 
 
 def test_a_ratio_is_the_rows_own_and_names_what_it_divides_by(rows: list[Row]) -> None:
-    found = {one.backend: one for one in of(findings.of_run(rows), Kind.RATIO)}
+    found = {one.backend: one for one in of(findings.run_findings(rows), Kind.RATIO)}
     [row] = rows
     assert {name: (one.estimate, one.low, one.against, one.verdict) for name, one in found.items()} == {
         ratio.backend: (ratio.estimate.centre, ratio.estimate.low, "tensorflow", "slower") for ratio in row.ratios
@@ -64,12 +67,12 @@ def test_a_ratio_is_against_the_quickest_though_another_has_no_repeat_in_common_
         for backend, base in step_times_s.items()
         for repeat in range(5)
     ]
-    (found,) = of(findings.of_run(table(made)), Kind.RATIO)
+    (found,) = of(findings.run_findings(table(made)), Kind.RATIO)
     assert (found.backend, found.against, found.estimate) == ("tensorflow", "torch", pytest.approx(2.0))
 
 
 def test_the_verdict_and_the_suite_are_those_of_the_comparison(rows: list[Row]) -> None:
-    found = findings.of_run(rows)
+    found = findings.run_findings(rows)
     [verdict] = of(found, Kind.VERDICT)
     assert (verdict.backend, verdict.verdict, verdict.said) == ("tensorflow", "fastest", rows[0].verdict)
     assert verdict.facts == {"same work": "same work not checked"}
@@ -81,18 +84,18 @@ def test_the_verdict_and_the_suite_are_those_of_the_comparison(rows: list[Row]) 
 
 def test_what_was_not_measured_has_no_estimate_and_says_why() -> None:
     failed = make_record(None, status=Status.TIMEOUT)
-    [figure] = of(findings.of_run(table([failed])), Kind.FIGURE)
+    [figure] = of(findings.run_findings(table([failed])), Kind.FIGURE)
     assert (figure.estimate, figure.low, figure.verdict, figure.said) == (None, None, "timeout", "timeout: a reason")
 
 
 def test_every_finding_has_a_method_of_a_version_and_a_name_of_its_own(rows: list[Row]) -> None:
-    found = findings.of_run(rows)
+    found = findings.run_findings(rows)
     assert {(one.method, one.method_version) for one in found} <= set(findings.VERSIONS.items())
     assert len({one.finding_id for one in found}) == len(found)
 
 
 def test_too_few_repeats_give_no_interval() -> None:
-    found = of(findings.of_run(table(records(3))), Kind.RATIO)
+    found = of(findings.run_findings(table(records(3))), Kind.RATIO)
     assert {(one.low, one.high, one.verdict) for one in found} == {(None, None, "open")}
 
 
@@ -101,13 +104,13 @@ def test_a_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -
     nights(tmp_path, [0.01] * 6, versions=versions)
     nights(tmp_path, [0.015] * 5, first=6, versions={**versions, "jax": "0.11.0"})
     assessed = [assess(one) for one in histories(read([tmp_path]))]
-    found = findings.of_run([], assessed=assessed, run_id=run_name(10))
+    found = findings.run_findings([], assessed=assessed, run_id=run_name(10))
     [session], [level], [change] = (of(found, kind) for kind in (Kind.SESSION, Kind.LEVEL, Kind.CHANGE))
     assert session.estimate == pytest.approx(0.015, rel=1e-4)
     assert (level.at_run_id, level.count) == (run_name(6), 5)
     assert (change.at_run_id, change.verdict, change.look) == (run_name(6), "slower", "jax: jax 0.10.0 → 0.11.0")
     assert change.estimate == pytest.approx(1.5)
-    assert findings.of_run([], assessed=assessed, run_id=run_name(99)) == []
+    assert findings.run_findings([], assessed=assessed, run_id=run_name(99)) == []
 
 
 @pytest.mark.parametrize(
@@ -124,18 +127,18 @@ def test_a_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -
     ],
 )
 def test_who_should_look_is_who_knows_what_changed_nearest(changed: list[tuple[str, int]], who: str) -> None:
-    told = findings.who_should_look([VersionChange(name, "1", "2", off) for name, off in changed])
+    told = findings.likely_owner([VersionChange(name, "1", "2", off) for name, off in changed])
     assert told.partition(":")[0] == who
 
 
 def test_nobody_is_named_where_nothing_changed() -> None:
-    assert findings.who_should_look([]).startswith("nobody by name")
+    assert findings.likely_owner([]).startswith("nobody by name")
 
 
 def test_a_not_comparable_row_says_so() -> None:
     one, other = records()[0], records()[5]
     resolved = replace(other.resolved, parameters=2000) if other.resolved else None
-    [verdict] = of(findings.of_run(table([one, replace(other, resolved=resolved)])), Kind.VERDICT)
+    [verdict] = of(findings.run_findings(table([one, replace(other, resolved=resolved)])), Kind.VERDICT)
     assert (verdict.verdict, verdict.backend) == ("not comparable", None)
 
 
@@ -150,7 +153,7 @@ def test_a_command_is_told_by_its_primary_metric_and_has_no_history() -> None:
         for axis, speed in (("jax", 4.0), ("torch", 2.0))
         for repeat in range(5)
     ]
-    found = findings.of_run(table(made))
+    found = findings.run_findings(table(made))
     assert {(one.kind, one.metric, one.unit) for one in found if one.kind is not Kind.SUITE} == {
         (Kind.FIGURE, "task.metrics.speed", "x/s"),
         (Kind.RATIO, "task.metrics.speed", "1"),

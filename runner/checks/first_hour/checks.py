@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_matrix.analysis.hardware.datasheet import datasheet
-from keras_matrix.analysis.traces import tabled
+from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.first_hour import ProbeAnswer, ProbeOrder
 from keras_matrix.records.instruments.peaks import PeakAnswer
@@ -114,7 +114,7 @@ def barrier(hour: Hour) -> Found:
 def trace(hour: Hour) -> Found:
     """Compare a trace of the cell of products with its figures."""
     record, path = _traced(hour)
-    table = tabled(path)
+    table = read_table(path)
     if table.busy_share is None or not table.steps:
         return Found(Outcome.FAILED, "the trace has no operation, or no step")
     if record.times.step_time_s is None:

@@ -18,7 +18,7 @@ from keras_matrix.runner.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keras_matrix.analysis.selftest import Finding, Labelled, Rate
+    from keras_matrix.analysis.selftest import Labelled, Rate, SelftestResult
     from keras_matrix.records.schema import Record
     from keras_matrix.records.store import Results
     from keras_matrix.runner.request import RunRequest
@@ -128,7 +128,7 @@ def _document(sessions: Sequence[Labelled], fault: str | None, cost: list[dict[s
     }
 
 
-def _finding_json(one: Finding) -> dict[str, Any]:
+def _finding_json(one: SelftestResult) -> dict[str, Any]:
     return {
         "name": one.name,
         "outside": _rate_json(one.outside),

@@ -128,7 +128,7 @@ def update_findings(run: Run) -> Findings:
 
 def keep_findings(run: Run, shown: Findings) -> None:
     """Keep the findings of a run's table and histories, which reach from `LOOKED_BACK` runs before up to this one."""
-    from keras_matrix.analysis.findings import of_run
+    from keras_matrix.analysis.findings import run_findings
     from keras_matrix.records import findings, history_reader
     from keras_matrix.runner.cli.compare.histories import assessed
 
@@ -136,7 +136,7 @@ def keep_findings(run: Run, shown: Findings) -> None:
     root = run.folder.parent
     read = history_reader.read([root], lambda cell_id, workload, backend: cell_id in cells)
     known = replace(read, runs=tuple(one for one in read.runs if one.run_id <= run.run_id)[-LOOKED_BACK:])
-    findings.keep(run, of_run(shown.rows, shown.run_context, assessed(known, [root]), run.run_id))
+    findings.keep(run, run_findings(shown.rows, shown.run_context, assessed(known, [root]), run.run_id))
 
 
 def write_report(run: Run, page: Path) -> Findings:

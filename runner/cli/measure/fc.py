@@ -31,7 +31,7 @@ from keras_matrix.runner.errors import MatrixError, UsageError
 
 if TYPE_CHECKING:
     from keras_matrix.analysis.fc.cells import Summary
-    from keras_matrix.analysis.fc.parallel import Figure
+    from keras_matrix.analysis.fc.parallel import FcFigure
     from keras_matrix.records.schema import Record
     from keras_matrix.records.store import Run
     from keras_matrix.runner.cli.look.stored import Findings
@@ -153,7 +153,7 @@ def _refuse_too_large(cells: Sequence[Cell]) -> None:
             raise UsageError("\n".join(as_flags([fault])))
 
 
-def _figures(found: Findings) -> dict[str, Figure]:
+def _figures(found: Findings) -> dict[str, FcFigure]:
     """Return the figures of a run's cells of the FC modes, by cell_id."""
     from keras_matrix.analysis.fc.parallel import figures
 
@@ -161,7 +161,7 @@ def _figures(found: Findings) -> dict[str, Figure]:
     return {figure.cell_id: figure for figure in figures(cells, found.run_context.shares)}
 
 
-def measured_lines(records: Sequence[Record], figures: Mapping[str, Figure]) -> list[str]:
+def measured_lines(records: Sequence[Record], figures: Mapping[str, FcFigure]) -> list[str]:
     """Return the original's summary of each cell, and what else is known of it."""
     from keras_matrix.runner.cli.render.fc_text import figure_lines
     from keras_matrix.runner.executors.supervise.output import printable
@@ -219,7 +219,7 @@ def _trouble_lines(records: Sequence[Record]) -> list[str]:
     return bad + [f"  {warning}" for _, r in named for warning in r.warnings if warning != r.reason]
 
 
-def _measured_document(records: Sequence[Record], figures: Mapping[str, Figure]) -> str:
+def _measured_document(records: Sequence[Record], figures: Mapping[str, FcFigure]) -> str:
     from keras_matrix.analysis.fc.cells import summary
     from keras_matrix.records.codec import to_json
 

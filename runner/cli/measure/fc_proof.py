@@ -54,7 +54,7 @@ def refuse_unused(given: Mapping[str, object]) -> None:
 
 def prove(flags: FcFlags, results: Path, seams: Seams, *, as_json: bool) -> int:
     """Prove what the flags ask for; exit code 1 where a task is beyond its limit or a backend gave no answer."""
-    from keras_matrix.analysis.fc.cells import proof_fault
+    from keras_matrix.analysis.fc.cells import proof_problem
     from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
     from keras_matrix.runner.checks import fc
     from keras_matrix.runner.executors.probe import ProcessProbe
@@ -73,7 +73,7 @@ def prove(flags: FcFlags, results: Path, seams: Seams, *, as_json: bool) -> int:
         with interruptible():
             order = ProofOrder(tasks, seed=seed, device=device)
             answers, refused = fc.prove(probe, backends, order, lambda line: print(line, file=sys.stderr))
-    holds = bool(answers) and not refused and not any(proof_fault(p) for a in answers for p in a.proofs)
+    holds = bool(answers) and not refused and not any(proof_problem(p) for a in answers for p in a.proofs)
     if as_json:
         from keras_matrix.records.codec import to_json
 
@@ -154,7 +154,7 @@ def _refuse_too_large(tasks: Sequence[Task]) -> None:
 
 def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> list[str]:
     """Return the proof as a table: the worst error of a mode over its numbers of workers, a column a backend."""
-    from keras_matrix.analysis.fc.cells import LIMITS, proof_fault
+    from keras_matrix.analysis.fc.cells import LIMITS, proof_problem
     from keras_matrix.runner.cli.render.format import columns
     from keras_matrix.runner.executors.supervise.output import printable
 
@@ -166,19 +166,19 @@ def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> l
     lines = columns(rows, right=frozenset(range(2, len(rows[0])))) if answers else []
     for answer in answers:
         for proof in answer.proofs:
-            if fault := proof_fault(proof):
+            if fault := proof_problem(proof):
                 lines.append(f"* {_named(answer.backend, proof.task)}: {fault}")
     lines += [f"* {backend}: not proved: {why}" for backend, why in refused.items()]
     return [printable(line) for line in [*lines, "", *_claims(answers)]]
 
 
 def _worst(answer: ProofAnswer, mode: str, precision: str) -> str:
-    from keras_matrix.analysis.fc.cells import proof_fault
+    from keras_matrix.analysis.fc.cells import proof_problem
 
     own = [p for p in answer.proofs if (p.task.mode, p.task.precision) == (mode, precision)]
     found = [e for p in own for e in (p.gradient_error, p.weight_error, p.update_error, p.loss_error)]
     errors = [error for error in found if error is not None]
-    mark = "" if not any(map(proof_fault, own)) else " *"
+    mark = "" if not any(map(proof_problem, own)) else " *"
     return f"{max(errors):.0e}{mark}" if errors else "-"
 
 

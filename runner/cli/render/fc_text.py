@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from keras_matrix.runner.cli.render.format import count, size
 
 if TYPE_CHECKING:
-    from keras_matrix.analysis.fc.parallel import Figure
+    from keras_matrix.analysis.fc.parallel import FcFigure
     from keras_matrix.analysis.stats.blocks import Estimate
 
 HOW = {
@@ -16,7 +16,7 @@ HOW = {
 }
 
 
-def figure_lines(figure: Figure) -> list[str]:
+def figure_lines(figure: FcFigure) -> list[str]:
     """Return what a cell shows besides its times and bytes, as lines."""
     return [
         f"  {_rate(figure)}",
@@ -24,7 +24,7 @@ def figure_lines(figure: Figure) -> list[str]:
     ]
 
 
-def _rate(figure: Figure) -> str:
+def _rate(figure: FcFigure) -> str:
     rate = f"{count(figure.flop_per_s)}FLOP/s"
     if figure.share_of_best is None:
         return f"{rate}; share of the best product not measured: runner roofline --measure"
@@ -34,7 +34,7 @@ def _rate(figure: Figure) -> str:
     return told
 
 
-def _communication(figure: Figure) -> str:
+def _communication(figure: FcFigure) -> str:
     if figure.communication_share is None:
         return "time in communication not measured"
     if figure.spent is None:
@@ -42,7 +42,7 @@ def _communication(figure: Figure) -> str:
     return f"{figure.communication_share:.0%} of the time in communication ({HOW[figure.spent.method]})"
 
 
-def _efficiency(figure: Figure) -> str:
+def _efficiency(figure: FcFigure) -> str:
     if figure.task.workers == 1:
         return "one worker"
     if figure.efficiency is None:
@@ -56,7 +56,7 @@ def _interval(estimate: Estimate) -> str:
     return f" [{estimate.low:.2f}-{estimate.high:.2f}]"
 
 
-def _memory(figure: Figure) -> str:
+def _memory(figure: FcFigure) -> str:
     if figure.worker_memory_bytes is None:
         return "memory not measured"
     told = size(figure.worker_memory_bytes)

@@ -9,7 +9,7 @@ from keras_matrix.runner.cli.render.format import NOTHING, columns, count, signi
 from keras_matrix.runner.executors.supervise.output import printable
 
 if TYPE_CHECKING:
-    from keras_matrix.analysis.hardware.roofline import OwnGemm, Roofline, Share, Slope
+    from keras_matrix.analysis.hardware.roofline import OwnGemm, PeakShare, Roofline, Slope
     from keras_matrix.records.instruments.peaks import Peaks
     from keras_matrix.records.instruments.work import FlopCheck
 
@@ -103,7 +103,7 @@ def _memory_lines(slopes: Iterable[Slope]) -> list[str]:
     return columns(rows, right=frozenset({1, 3, 4, 5, 6, 7}))
 
 
-def _cell_lines(shares: Iterable[Share]) -> list[str]:
+def _cell_lines(shares: Iterable[PeakShare]) -> list[str]:
     head = ["cell", "backend", "FLOPs/step", "reached", "peak", "share", "95 % interval", "of own product"]
     rows = [[*head, "FLOP/byte <=", "MFU", ""]]
     for one in shares:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.comparison.context import RunContext, Standing, cell_caveats, same_work
+from keras_matrix.analysis.comparison.context import RunContext, WorkStatus, cell_caveats, same_work
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.hardware.roofline import roofline
 from keras_matrix.records.instruments.parity import Deviation, Finding, Pair, ParityRecord
@@ -88,24 +88,24 @@ def test_a_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
     whole = same_work([compared(found)], three)
     assert whole.text == "same work not checked"
     assert whole.remarks == ("torch was compared with none of the others: runner parity mnist_mlp",)
-    alone = {name: same_work([compared(found)], three, name).standing for name in THREE}
-    assert alone == {"tensorflow": Standing.AGREES, "jax": Standing.AGREES, "torch": Standing.NOT_CHECKED}
-    assert same_work([compared(found, EXPLAINED)], three).standing is Standing.NOT_CHECKED
+    alone = {name: same_work([compared(found)], three, name).status for name in THREE}
+    assert alone == {"tensorflow": WorkStatus.AGREES, "jax": WorkStatus.AGREES, "torch": WorkStatus.NOT_CHECKED}
+    assert same_work([compared(found, EXPLAINED)], three).status is WorkStatus.NOT_CHECKED
     parted = replace(EXPLAINED, explanation=None)
-    assert same_work([compared(found, parted)], three).standing is Standing.DEVIATES
+    assert same_work([compared(found, parted)], three).status is WorkStatus.DEVIATES
 
 
 def test_what_an_external_command_does_is_not_ours_to_check_and_no_command_is_advised() -> None:
     metric = Metric("speed", 100.0, "samples/s", goal=Goal.HIGHER)
     task = TaskRun("train", ["./train"], "speed", [metric])
     (found,) = table([make_record(None, settings=make_settings(workload="task train"), task=task)])
-    assert same_work([], found).standing is Standing.NOT_CHECKED
+    assert same_work([], found).status is WorkStatus.NOT_CHECKED
     assert same_work([], found).remarks == ("what an external command does is not ours to check",)
 
 
 def test_a_backend_alone_is_told_by_its_own_pairs() -> None:
-    assert same_work([twins()], row(), "jax").standing is Standing.AGREES
-    assert same_work([twins()], row(), "tensorflow").standing is Standing.NOT_CHECKED
+    assert same_work([twins()], row(), "jax").status is WorkStatus.AGREES
+    assert same_work([twins()], row(), "tensorflow").status is WorkStatus.NOT_CHECKED
     assert same_work([], row()).remarks == ("compare the backends with: runner parity mnist_mlp",)
 
 

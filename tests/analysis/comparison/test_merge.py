@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.comparison.merge import REASONS_SHOWN, Merge, MergeCandidate, candidate, choose, few
+from keras_matrix.analysis.comparison.merge import REASONS_SHOWN, Merge, MergeCandidate, candidate, choose, shortened
 from keras_matrix.records.schema import DeviceProof, Record, Status
 from tests.conftest import MACHINE, make_record, make_settings
 
@@ -103,7 +103,7 @@ def test_each_reason_is_named_once_a_backend_and_no_more_than_a_few() -> None:
     others = [run(str(9 - i), "torch", versions={"keras": f"3.{i % 5}"}) for i in range(9)]
     found = choose([run("99", "jax"), *others])
     assert len(found.left_out) == 9
-    assert [one.run_id for one in few(found.left_out)] == ["9", "8", "7"][:REASONS_SHOWN]
+    assert [one.run_id for one in shortened(found.left_out)] == ["9", "8", "7"][:REASONS_SHOWN]
 
 
 def test_a_backend_that_the_same_matrix_excludes_from_some_works_is_merged_with_a_note() -> None:

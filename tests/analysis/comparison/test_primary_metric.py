@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from keras_matrix.analysis.comparison.primary_metric import cost, shown, told, without_ratio
+from keras_matrix.analysis.comparison.primary_metric import cost, figure_value, primary_value, without_ratio
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.comparison.versus import by_repeat
 from keras_matrix.records.schema import Record
@@ -38,7 +38,12 @@ def test_a_cost_is_a_metric_turned_so_that_less_is_better_and_above_zero(
 
 def test_the_cost_of_a_workload_is_its_step_time() -> None:
     record = make_record(0.01)
-    assert (told(record), cost(record), without_ratio([record]), shown([record])) == (0.01, 0.01, False, None)
+    assert (figure_value(record), cost(record), without_ratio([record]), primary_value([record])) == (
+        0.01,
+        0.01,
+        False,
+        None,
+    )
 
 
 def made(first: Sequence[float], second: Sequence[float]) -> list[Record]:
@@ -55,4 +60,4 @@ def test_what_is_not_above_zero_in_a_process_is_shown_and_not_compared(second: l
     cell = row.cells["n=2"]
     assert row.verdict == "nothing to compare: loss is not above zero, and no ratio can be drawn of that"
     assert (row.ratios, cell.step_time, by_repeat(cell)) == ((), None, {})
-    assert shown(cell.measured) == sorted(second)[2]
+    assert primary_value(cell.measured) == sorted(second)[2]

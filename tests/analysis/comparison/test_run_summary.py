@@ -33,8 +33,8 @@ def _imported(record: Record) -> Record:
 
 
 def test_what_these_blocks_would_have_shown_is_counted() -> None:
-    assert run_summary.detectable(rows(noise=0.001), 0.05) == run_summary.Share(2, 2)
-    assert run_summary.detectable(rows(noise=0.2), 0.05) == run_summary.Share(0, 2)
+    assert run_summary.detectable(rows(noise=0.001), 0.05) == run_summary.Fraction(2, 2)
+    assert run_summary.detectable(rows(noise=0.2), 0.05) == run_summary.Fraction(0, 2)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_what_failed_counts_as_not_shown_and_what_a_backend_cannot_do_does_not_c
         for r in records_of(APART, noise=0.001, workload="gru", harness=Harness(wall_time_s=WALL_S))
     ]
     both = [*rows(noise=0.001), *table(failed)]
-    assert run_summary.detectable(both, 0.05) == run_summary.Share(3, of)
-    assert run_summary.projected(both, 1e9) == run_summary.Share(3, of)
+    assert run_summary.detectable(both, 0.05) == run_summary.Fraction(3, of)
+    assert run_summary.projected(both, 1e9) == run_summary.Fraction(3, of)
     assert run_summary.lines(both)[-1] == f"a difference of 5 % would have shown in 3 of {of} comparisons{remark}"
 
 
@@ -57,7 +57,7 @@ def test_rows_that_are_not_comparable_count_as_not_shown() -> None:
     elsewhere = [
         replace(r, machine=replace(r.machine, host_id=f"{len(r.settings.backend):016}")) for r in records_of(APART)
     ]
-    assert run_summary.detectable(table(elsewhere), 0.05) == run_summary.Share(0, 2)
+    assert run_summary.detectable(table(elsewhere), 0.05) == run_summary.Fraction(0, 2)
     assert run_summary.lines(table(elsewhere)) == []
 
 
@@ -66,25 +66,25 @@ def test_a_budget_reaches_a_comparison_exactly_where_it_pays_for_its_look() -> N
     needed = max(blocks_needed(ratio.scatter or 0.0, 0.05) or 0 for ratio in found[0].ratios)
     look = next(at for at in LOOKS.blocks if at >= needed)
     cost_s = look * 3 * (WALL_S + IMPORT_S)
-    assert run_summary.projected(found, cost_s) == run_summary.Share(2, 2)
-    assert run_summary.projected(found, cost_s - 1) == run_summary.Share(0, 2)
+    assert run_summary.projected(found, cost_s) == run_summary.Fraction(2, 2)
+    assert run_summary.projected(found, cost_s - 1) == run_summary.Fraction(0, 2)
 
 
 def test_what_no_look_can_show_gets_nothing() -> None:
-    assert run_summary.projected(rows(noise=0.3), 1e9) == run_summary.Share(0, 2)
+    assert run_summary.projected(rows(noise=0.3), 1e9) == run_summary.Fraction(0, 2)
 
 
 def test_the_cheapest_comparisons_come_first() -> None:
     both = [*rows(noise=0.001), *rows(noise=0.04, workload="gru")]
     cheap_s = 5 * 3 * (WALL_S + IMPORT_S)
-    assert run_summary.projected(both, cheap_s) == run_summary.Share(2, 4)
+    assert run_summary.projected(both, cheap_s) == run_summary.Fraction(2, 4)
 
 
 def test_the_rows_of_a_block_share_its_servers() -> None:
     both = [*rows(noise=0.001), *rows(noise=0.001, workload="gru")]
     cost_s = 5 * 3 * (2 * WALL_S + IMPORT_S)
-    assert run_summary.projected(both, cost_s) == run_summary.Share(4, 4)
-    assert run_summary.projected(both, cost_s - 1) == run_summary.Share(2, 4)
+    assert run_summary.projected(both, cost_s) == run_summary.Fraction(4, 4)
+    assert run_summary.projected(both, cost_s - 1) == run_summary.Fraction(2, 4)
 
 
 @pytest.mark.parametrize("found", [[], rows(repeats=1)], ids=["nothing", "one repeat"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_matrix.analysis.comparison.primary_metric import beside_mean
+from keras_matrix.analysis.comparison.primary_metric import epoch_quantiles
 from keras_matrix.analysis.comparison.table import Row, incomparable, summarise, table, titles
 from keras_matrix.analysis.regression.gate import GATE_LOOKS
 from keras_matrix.analysis.stats.blocks import minimum_detectable_effect, spread
@@ -120,9 +120,9 @@ def test_median_and_p95_of_the_processes_stand_beside_their_mean() -> None:
 def test_median_and_p95_of_a_process_are_those_of_its_epochs_a_step() -> None:
     times = Times(epoch_time_median_s=1.0, epoch_time_p95_s=3.0, step_time_s=0.03)
     record = replace(make_record(), times=times)
-    assert beside_mean(record) == pytest.approx((0.02, 0.06))
-    assert beside_mean(replace(record, resolved=None)) == (None, None)
-    assert beside_mean(make_record(None, status=Status.CRASH)) == (None, None)
+    assert epoch_quantiles(record) == pytest.approx((0.02, 0.06))
+    assert epoch_quantiles(replace(record, resolved=None)) == (None, None)
+    assert epoch_quantiles(make_record(None, status=Status.CRASH)) == (None, None)
 
 
 def test_a_title_names_what_tells_a_work_from_others_of_its_workload_only() -> None:

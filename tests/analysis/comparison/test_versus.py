@@ -94,8 +94,8 @@ def test_the_geometric_means_are_as_sure_as_their_comparisons_at_that_look() -> 
     shuffled = [replace(record, repeat=7 - record.repeat) for record in blocks()]
     found = versus(blocks(), shuffled, Rule(looks=GATE_LOOKS))
     (one,) = found.comparisons
-    assert found.whole is not None
-    assert one.ratio == found.whole.estimate == found.by_backend["jax"].estimate
+    assert found.suite is not None
+    assert one.ratio == found.suite.estimate == found.by_backend["jax"].estimate
 
 
 def test_another_kernel_and_another_host_are_told_as_what_changed() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.fc import gap_to_peak
-from keras_matrix.analysis.hardware.roofline import Share
+from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.records.fc.spec import Task
 from keras_matrix.records.schema import Record
 from tests.synthetic_fc import fc_records
@@ -65,10 +65,10 @@ def test_a_gap_whose_interval_reaches_five_per_cent_is_in_doubt_and_one_without_
     assert line.startswith("jax: Keras's layers take 1.20x the step of fc_data,")
 
 
-def shares(found: Sequence[Row], best: float, own: float) -> dict[str, Share]:
-    nothing = dict.fromkeys(field.name for field in fields(Share))
+def shares(found: Sequence[Row], best: float, own: float) -> dict[str, PeakShare]:
+    nothing = dict.fromkeys(field.name for field in fields(PeakShare))
     named = {cell.cell_id for row in found for cell in row.cells.values()}
-    return {name: Share(**nothing | {"share_of_peak": best, "share_of_own_gemm": own}) for name in named}
+    return {name: PeakShare(**nothing | {"share_of_peak": best, "share_of_own_gemm": own}) for name in named}
 
 
 def test_a_library_far_below_the_machines_best_is_named_once() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.comparison.table import CellSummary, summarise
-from keras_matrix.analysis.fc.parallel import Figure, duels, figures
-from keras_matrix.analysis.hardware.roofline import Share
+from keras_matrix.analysis.fc.parallel import FcFigure, data_versus_model, figures
+from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.records.fc import spec
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.spec import Task
@@ -22,7 +22,7 @@ def of_tasks(*tasks: tuple[Task, Sequence[float]], backend: str = "jax") -> list
     return fc_cells([record for task, times_s in tasks for record in fc_records(task, backend, times_s)])
 
 
-def figure(cells: Sequence[CellSummary], mode: str = "fc_data", workers: int = 2) -> Figure:
+def figure(cells: Sequence[CellSummary], mode: str = "fc_data", workers: int = 2) -> FcFigure:
     found = [f for f in figures(cells, {}) if (f.task.mode, f.task.workers) == (mode, workers)]
     assert len(found) == 1
     return found[0]
@@ -109,8 +109,8 @@ def test_of_keras_own_path_nobody_saw_whether_it_communicates() -> None:
 def test_shares_of_the_machine_are_those_of_the_roofline() -> None:
     cells = of_tasks((TWO, [0.5]))
     (cell,) = cells
-    none: dict[str, Any] = dict.fromkeys(Share.__dataclass_fields__)
-    share = Share(**none | {"share_of_peak": 0.6, "share_of_own_gemm": 0.9})
+    none: dict[str, Any] = dict.fromkeys(PeakShare.__dataclass_fields__)
+    share = PeakShare(**none | {"share_of_peak": 0.6, "share_of_own_gemm": 0.9})
     (found,) = figures(cells, {cell.cell_id: share})
     assert (found.share_of_best, found.share_of_own) == (0.6, 0.9)
     assert found.flop_per_s == pytest.approx(spec.flops_per_step(TWO) / 0.5)
@@ -142,7 +142,7 @@ def test_the_memory_of_keras_own_path_is_that_of_its_process() -> None:
 
 def duel_of(*tasks: tuple[Task, Sequence[float]]) -> list[tuple[float, bool]]:
     cells = of_tasks(*tasks)
-    found = duels(figures(cells, {}), {cell.cell_id: cell for cell in cells})
+    found = data_versus_model(figures(cells, {}), {cell.cell_id: cell for cell in cells})
     return [(duel.ratio.centre, duel.settled) for duel in found]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.table import CellSummary, summarise
 from keras_matrix.analysis.hardware.datasheet import SHEETS, datasheet
-from keras_matrix.analysis.hardware.roofline import Place, Roofline, bytes_per_step, flops_per_step, roofline
+from keras_matrix.analysis.hardware.roofline import ComputePlace, Roofline, bytes_per_step, flops_per_step, roofline
 from keras_matrix.records.instruments.work import Work, work_key
 from keras_matrix.records.schema import Resolved
 from tests.conftest import make_record, make_settings
@@ -74,7 +74,7 @@ def test_the_peak_is_that_of_as_many_cpus_and_of_the_precision_computed_in() -> 
 
 
 def test_a_roof_is_the_best_size_of_the_best_backend() -> None:
-    (roof,) = [r for r in against(cell()).roofs if r.place == Place("cpu", "float32", 2)]
+    (roof,) = [r for r in against(cell()).roofs if r.place == ComputePlace("cpu", "float32", 2)]
     assert (roof.backend, roof.size, roof.best_flop_per_s, roof.calls) == ("tensorflow", 2048, 400 * GIGA, 3)
     assert roof.median_flop_per_s == pytest.approx(380 * GIGA)
 
@@ -166,7 +166,7 @@ def test_mfu_is_against_what_the_maker_states() -> None:
         "devices": {"gpu": "NVIDIA H100 80GB HBM3"},
     }
     (share,) = against(cell((0.00001,), resolved=replace(RESOLVED, tf32=True), device="gpu"), **changes).shares
-    assert share.place == Place("gpu", "tf32", 2)
+    assert share.place == ComputePlace("gpu", "tf32", 2)
     assert share.share_of_peak == pytest.approx(76.8 / 400)
     assert share.mfu == pytest.approx(76.8 / 494.7)
 
@@ -259,5 +259,5 @@ def test_mfu_on_a_gpu_is_against_the_peak_of_the_precision_computed_in(
     }
     resolved = replace(RESOLVED, precision=precision)
     (share,) = against(cell((0.00001,), resolved=resolved, device="gpu", precision=precision), **changes).shares
-    assert share.place == Place("gpu", computed_in, 2)
+    assert share.place == ComputePlace("gpu", computed_in, 2)
     assert share.mfu == pytest.approx(76.8 / stated)

@@ -26,11 +26,11 @@ def make_arrays(**changes: Any) -> dict[str, Any]:
 
 def make_twin(
     backend: str = "jax", losses: tuple[float | None, ...] = (1.0, 0.5), norm: float = 0.0, **changes: Any
-) -> deviations.Twin:
+) -> deviations.ParityProcess:
     arrays = make_arrays(**changes)
     weights = [Weight(path, [3], trainable="moving" not in path, norm=norm) for path in PATHS]
     trace = Trace("n", "0" * 64, weights, list(losses))
-    return deviations.Twin(backend, trace, lambda kind, i: arrays[f"{kind}.{i}"])
+    return deviations.ParityProcess(backend, trace, lambda kind, i: arrays[f"{kind}.{i}"])
 
 
 def test_equal_twins_deviate_by_nothing() -> None:
@@ -57,7 +57,7 @@ def test_a_moving_statistic_is_compared_as_an_update() -> None:
 
 def test_a_permuted_gradient_of_the_same_norm_is_found() -> None:
     a, b = make_twin(), make_twin()
-    turned = deviations.Twin("torch", b.trace, lambda kind, i: b.arrays(kind, i)[::-1])
+    turned = deviations.ParityProcess("torch", b.trace, lambda kind, i: b.arrays(kind, i)[::-1])
     seen = deviations.deviation(a, turned, "float64")
     assert seen.gradient_norm == 0.0
     assert seen.gradient == pytest.approx(np.sqrt(8 / 14))
@@ -102,17 +102,17 @@ def drawn(*initial: list[float], size: int = 200) -> Trace:
 
 @pytest.mark.parametrize(("other", "errors"), [([0.4, 0.5], 8.0), ([0.0, 3.0], 25 / 3), ([0.0, 0.0], None)])
 def test_weights_drawn_from_another_distribution_are_found(other: list[float], errors: float | None) -> None:
-    (found,) = deviations.drawn_otherwise("float64", drawn([1.0, 0.0], [0.0, 0.5]), drawn([1.0, 0.0], other))
+    (found,) = deviations.initializer_findings("float64", drawn([1.0, 0.0], [0.0, 0.5]), drawn([1.0, 0.0], other))
     assert (found.figure, found.at) == ("initial", "w1")
     assert found.value == (errors if errors is None else pytest.approx(errors))
 
 
 def test_weights_drawn_from_one_distribution_may_differ() -> None:
-    assert deviations.drawn_otherwise("float64", drawn([0.0, 0.5]), drawn([0.1, 0.6])) == []
+    assert deviations.initializer_findings("float64", drawn([0.0, 0.5]), drawn([0.1, 0.6])) == []
 
 
 def test_constant_initial_weights_must_be_equal() -> None:
-    (found,) = deviations.drawn_otherwise("float64", drawn([1.0, 0.0]), drawn([0.5, 0.0]))
+    (found,) = deviations.initializer_findings("float64", drawn([1.0, 0.0]), drawn([0.5, 0.0]))
     assert (found.value, found.at) == (None, "w0")
 
 
@@ -129,19 +129,19 @@ def sketch(layer: str, *projections: float, norm: float = 1.0) -> Sketch:
 def test_the_first_layer_whose_output_differs_is_named() -> None:
     a = [sketch("model/first_1", 0.1, 0.2), sketch("model/second", 0.3, 0.4), sketch("model/third", 0.5, 0.6)]
     b = [sketch("model/first", 0.1, 0.2), sketch("model/second", 0.3, 0.9), sketch("model/third", 0.9, 0.6)]
-    assert deviations.parting_layer(a, b, "float64") == "model/second"
-    assert deviations.parting_layer(a, a, "float64") is None
+    assert deviations.first_differing_layer(a, b, "float64") == "model/second"
+    assert deviations.first_differing_layer(a, a, "float64") is None
 
 
 def test_a_layer_seen_on_one_backend_only_is_passed_over() -> None:
     a = [sketch("loop/cell", 0.1, 0.2), sketch("loop", 0.1, 0.2)]
-    assert deviations.parting_layer(a, [sketch("loop", 0.1, 0.2)], "float64") is None
+    assert deviations.first_differing_layer(a, [sketch("loop", 0.1, 0.2)], "float64") is None
 
 
 def test_of_parting_gradients_the_nearest_to_the_output_is_named() -> None:
     a, b = make_twin(), make_twin("torch", gradient_0=1.5, gradient_1=1.5)
     pair = Pair(["jax", "torch"], {"float64": deviations.deviation(a, b, "float64")}, [])
-    where = deviations.parted_after_forward(pair, (a, b), "float64")
+    where = deviations.backward_difference(pair, (a, b), "float64")
     assert where == "the gradient of model/dense/bias; every layer's output agrees"
 
 
@@ -149,7 +149,7 @@ def test_a_step_that_parts_with_equal_gradients_is_the_optimisers() -> None:
     a, b = make_twin(), make_twin("torch", update_3=1.5)
     seen = deviations.deviation(a, b, "float64")
     pair = Pair(["jax", "torch"], {"float64": seen}, deviations.findings("float64", seen))
-    where = deviations.parted_after_forward(pair, (a, b), "float64")
+    where = deviations.backward_difference(pair, (a, b), "float64")
     assert where == "the optimiser's step on model/last/kernel; every gradient agrees"
 
 
@@ -171,21 +171,21 @@ def make_parity(**changes: Any) -> ParityRecord:
 
 def test_the_newest_stored_comparison_of_a_workload_is_given_and_its_worst_figure() -> None:
     old, new = make_parity(), make_parity(started_at="2026-02-01T00:00:00+00:00", params={"image_size": 9})
-    found = deviations.stored([new, old], "mnist_mlp")
+    found = deviations.latest_comparison([new, old], "mnist_mlp")
     assert found is not None
     assert found.record == new
     assert found.worst("float64", "gradient") == 1e-15
     assert found.worst("float64", "gradient", ["tensorflow", "jax"]) is None
-    exact = deviations.stored([new, old], "mnist_mlp", {"image_size": 8})
+    exact = deviations.latest_comparison([new, old], "mnist_mlp", {"image_size": 8})
     assert (exact and exact.record, exact and exact.same_params) == (old, True)
 
 
 def test_a_workload_never_compared_has_no_stored_deviation() -> None:
-    assert deviations.stored([make_parity()], "lstm") is None
+    assert deviations.latest_comparison([make_parity()], "lstm") is None
 
 
 def test_a_comparison_under_other_versions_is_stale() -> None:
     now = {"jax": {"keras": "3.15.1", "jax": "0.11.0"}}
-    found = deviations.stored([make_parity()], "mnist_mlp", versions=now)
+    found = deviations.latest_comparison([make_parity()], "mnist_mlp", versions=now)
     assert found is not None
     assert found.stale == ("jax",)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.parity import deviations
-from keras_matrix.analysis.parity.explanations import Evidence, awaits_nudge, correctable, explained, largest
+from keras_matrix.analysis.parity.explanations import Evidence, correctable, explained, largest, needs_nudge
 from keras_matrix.analysis.parity.known_deviations import CAUSES, adam_step_error, applying
 from keras_matrix.records.instruments.parity import Deviation, Facts, Finding, Operation, Pair
 
@@ -160,8 +160,8 @@ def test_float32_is_compared_with_a_float64_from_which_known_causes_are_removed(
         corrected={"float64": Deviation(update=1e-15)},
     )
     rounding = dict.fromkeys(pair.backends, Deviation(update=0.1))
-    assert awaits_nudge(pair, rounding)
-    assert not awaits_nudge(replace(pair, corrected={}), rounding)
+    assert needs_nudge(pair, rounding)
+    assert not needs_nudge(replace(pair, corrected={}), rounding)
 
 
 def test_no_cause_names_a_workload() -> None:
@@ -214,9 +214,9 @@ def test_a_norm_that_one_backend_has_right_by_chance_is_held_to_the_gradients_ro
 def test_nudged_weights_are_asked_for_only_where_they_could_explain() -> None:
     pair = Pair(["jax", "torch"], {"float64": Deviation(gradient=0.0)}, [Finding("float32", "gradient", 0.02, 1e-2)])
     rounding = {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=0.02)}
-    assert awaits_nudge(pair, rounding)
-    assert not awaits_nudge(pair, rounding | {"torch": Deviation(gradient=1e-5)})
-    assert not awaits_nudge(replace(pair, findings=[Finding("float64", "gradient", 0.02, 1e-8)]), rounding)
+    assert needs_nudge(pair, rounding)
+    assert not needs_nudge(pair, rounding | {"torch": Deviation(gradient=1e-5)})
+    assert not needs_nudge(replace(pair, findings=[Finding("float64", "gradient", 0.02, 1e-8)]), rounding)
 
 
 def test_of_several_nudges_the_largest_figure_counts() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.versus import Comparison, Versus, versus
 from keras_matrix.analysis.regression.gate import Outcome, Rule, sharing
-from keras_matrix.analysis.regression.regression_kinds import ALSO, Kind
+from keras_matrix.analysis.regression.regression_kinds import ALSO, RegressionKind
 from keras_matrix.analysis.stats.sequential import FIXED
 from keras_matrix.records.schema import Record, Resolved, Status, Times
 from tests.conftest import make_record, make_settings
@@ -72,7 +72,7 @@ def only(found: Versus) -> Comparison:
     return one
 
 
-def said(base: list[Record], new: list[Record], rule: Rule = RULE) -> tuple[tuple[Kind, ...], str]:
+def said(base: list[Record], new: list[Record], rule: Rule = RULE) -> tuple[tuple[RegressionKind, ...], str]:
     facets = only(compared(base, new, rule)).facets
     assert facets is not None
     return facets.kinds, facets.said
@@ -85,7 +85,7 @@ def test_two_equal_sides_have_no_kind_of_regression() -> None:
 def test_slower_steps_are_named_with_the_flops_that_explain_them() -> None:
     base = side(forward_flops=1000)
     more = said(base, side(always(1.5), always(1.2), seed=1, forward_flops=1500))
-    assert more[0] == (Kind.STEPS,)
+    assert more[0] == (RegressionKind.STEPS,)
     assert more[1].endswith("with +50.0 % FLOPs")
     same = said(base, side(always(1.5), seed=1, forward_flops=1000))
     assert same[1].endswith("with the same FLOPs: extra memory traffic or overhead")
@@ -98,30 +98,30 @@ def test_slower_steps_are_named_with_the_flops_that_explain_them() -> None:
 
 def test_a_first_epoch_that_alone_is_slower_is_named_as_such() -> None:
     kinds, told = said(side(), side(first=always(2.0), seed=1))
-    assert kinds == (Kind.FIRST_EPOCH,)
+    assert kinds == (RegressionKind.FIRST_EPOCH,)
     assert told.startswith("slower first epoch only: +")
 
 
 def test_a_first_epoch_as_slow_as_its_steps_is_no_finding_and_a_slower_one_is() -> None:
-    assert said(side(), side(always(2.0), always(1.9), seed=1))[0] == (Kind.STEPS,)
-    assert said(side(), side(always(2.0), always(4.0), seed=1))[0] == (Kind.STEPS, Kind.FIRST_EPOCH)
+    assert said(side(), side(always(2.0), always(1.9), seed=1))[0] == (RegressionKind.STEPS,)
+    assert said(side(), side(always(2.0), always(4.0), seed=1))[0] == (RegressionKind.STEPS, RegressionKind.FIRST_EPOCH)
 
 
 def test_more_scatter_between_processes_with_the_same_mean_is_named_as_such() -> None:
     kinds, told = said(side(), side(lambda repeat: 1.3 if repeat % 2 else 1 / 1.3, seed=1))
-    assert kinds == (Kind.SCATTER,)
+    assert kinds == (RegressionKind.SCATTER,)
     assert told.startswith("more scatter only: ")
     assert told.endswith(" between processes")
 
 
 def test_more_scatter_within_processes_is_named_as_such() -> None:
     kinds, told = said(side(within=always(0.01)), side(within=always(0.1), seed=1))
-    assert kinds == (Kind.SCATTER,)
+    assert kinds == (RegressionKind.SCATTER,)
     assert told.endswith(" within them")
 
 
-@pytest.mark.parametrize(("times", "kinds"), [(1.07, ()), (1.14, (Kind.FIRST_EPOCH,))])
-def test_a_first_epoch_counts_from_ten_per_cent_more_on(times: float, kinds: tuple[Kind, ...]) -> None:
+@pytest.mark.parametrize(("times", "kinds"), [(1.07, ()), (1.14, (RegressionKind.FIRST_EPOCH,))])
+def test_a_first_epoch_counts_from_ten_per_cent_more_on(times: float, kinds: tuple[RegressionKind, ...]) -> None:
     assert said(side(), side(first=always(times), seed=1))[0] == kinds
 
 
@@ -129,13 +129,13 @@ def test_a_first_epoch_counts_from_ten_per_cent_more_on(times: float, kinds: tup
     ("base", "new", "kinds"),
     [
         (0.05, 0.06, ()),  # 1.2 times is no more than tolerated
-        (0.05, 0.10, (Kind.SCATTER,)),
+        (0.05, 0.10, (RegressionKind.SCATTER,)),
         (0.004, 0.016, ()),  # four times, but below 2 %
-        (0.004, 0.025, (Kind.SCATTER,)),
+        (0.004, 0.025, (RegressionKind.SCATTER,)),
     ],
 )
 def test_scatter_counts_from_a_quarter_more_and_two_per_cent_on(
-    base: float, new: float, kinds: tuple[Kind, ...]
+    base: float, new: float, kinds: tuple[RegressionKind, ...]
 ) -> None:
     assert said(side(within=always(base)), side(within=always(new), seed=1))[0] == kinds
 
@@ -158,8 +158,8 @@ def test_one_process_more_is_no_recompile_more() -> None:
 @pytest.mark.parametrize(
     ("base", "new", "kinds"),
     [
-        (range(0), range(12), (Kind.UNSTABLE,)),
-        (range(5), range(12), (Kind.UNSTABLE,)),  # seven blocks in which new alone is
+        (range(0), range(12), (RegressionKind.UNSTABLE,)),
+        (range(5), range(12), (RegressionKind.UNSTABLE,)),  # seven blocks in which new alone is
         (range(6), range(12), ()),
         (range(12), range(12), ()),
         (range(6), range(6, 12), ()),
@@ -167,7 +167,7 @@ def test_one_process_more_is_no_recompile_more() -> None:
     ],
 )
 def test_processes_that_are_unstable_in_new_alone_are_named_from_seven_blocks_on(
-    base: range, new: range, kinds: tuple[Kind, ...]
+    base: range, new: range, kinds: tuple[RegressionKind, ...]
 ) -> None:
     found, told = said(unstable(side(), base), unstable(side(seed=1), new))
     assert found == kinds
@@ -177,7 +177,7 @@ def test_processes_that_are_unstable_in_new_alone_are_named_from_seven_blocks_on
 def test_unstable_processes_spend_the_level_of_the_look_at_which_one_looks() -> None:
     """Eight of twelve blocks, 1 in 256: too many at the third look of a gate, which may spend a quarter of 1 %."""
     new = unstable(side(seed=1), range(8))
-    assert said(side(), new)[0] == (Kind.UNSTABLE,)
+    assert said(side(), new)[0] == (RegressionKind.UNSTABLE,)
     assert said(side(), new, Rule())[0] == ()
 
 
@@ -211,7 +211,7 @@ def test_a_slower_first_epoch_must_be_a_discovery_among_the_comparisons_in_that_
     settings = make_settings(batch_size=64)
     other = [replace(r, settings=settings, cell_id=make_record(settings=settings).cell_id) for r in side(count=7)]
     slow = side(first=always(2.0), seed=1, count=7)
-    assert said(side(count=7), slow)[0] == (Kind.FIRST_EPOCH,)
+    assert said(side(count=7), slow)[0] == (RegressionKind.FIRST_EPOCH,)
     found = compared([*side(count=7), *other], [*slow, *other])
     assert [one.facets.kinds for one in found.comparisons if one.facets] == [(), ()]
 
@@ -220,8 +220,10 @@ def test_scatter_too_small_to_matter_is_not_named() -> None:
     assert said(side(within=always(0.0001)), side(within=always(0.003), seed=1))[0] == ()
 
 
-@pytest.mark.parametrize(("new", "kinds"), [(0.015, ()), (0.03, (Kind.SCATTER,))])
-def test_scatter_between_processes_counts_from_two_per_cent_on_too(new: float, kinds: tuple[Kind, ...]) -> None:
+@pytest.mark.parametrize(("new", "kinds"), [(0.015, ()), (0.03, (RegressionKind.SCATTER,))])
+def test_scatter_between_processes_counts_from_two_per_cent_on_too(
+    new: float, kinds: tuple[RegressionKind, ...]
+) -> None:
     """Of processes of the same work without any other noise: seven and fifteen times that of the base."""
     apart: dict[float, list[Record]] = {0.002: [], new: []}
     for scatter, made in apart.items():
@@ -234,7 +236,7 @@ def test_scatter_between_processes_counts_from_two_per_cent_on_too(new: float, k
 def test_recompiles_are_counted_and_named_first() -> None:
     base = side(recompiles_timed=0, forward_flops=1000)
     kinds, told = said(base, side(always(3.0), seed=1, recompiles_timed=2, forward_flops=1000))
-    assert kinds == (Kind.RECOMPILES, Kind.STEPS)
+    assert kinds == (RegressionKind.RECOMPILES, RegressionKind.STEPS)
     assert told.startswith("recompiles in the timed region: 24 against 0; slower steps: +")
     assert "memory traffic" not in told
     assert said(base, side(seed=1, recompiles_timed=0))[0] == ()
@@ -244,7 +246,7 @@ def test_recompiles_are_counted_and_named_first() -> None:
 @pytest.mark.parametrize("count", [4, 6])
 def test_too_few_blocks_name_nothing_but_counts(count: int) -> None:
     new = side(always(3.0), always(3.0), count=count, seed=1, recompiles_timed=1)
-    assert said(side(count=count), new)[0] == (Kind.RECOMPILES,)
+    assert said(side(count=count), new)[0] == (RegressionKind.RECOMPILES,)
 
 
 def test_two_sessions_compare_recompiles_alone() -> None:
@@ -252,7 +254,7 @@ def test_two_sessions_compare_recompiles_alone() -> None:
     found = versus(side(), new, RULE, lambda base, new: None)
     facets = only(found).facets
     assert facets is not None
-    assert facets.kinds == (Kind.RECOMPILES,)
+    assert facets.kinds == (RegressionKind.RECOMPILES,)
     assert (facets.first_epoch.outcome, facets.first_epoch.estimate) == (Outcome.NOT_MEASURED, None)
 
 
@@ -277,7 +279,10 @@ def test_a_gate_fails_on_what_it_was_asked_to_and_on_nothing_else(name: str) -> 
 
 
 def test_the_level_is_shared_by_the_figures_that_can_fail_a_gate() -> None:
-    assert math.isclose(sharing(Rule(), [Kind.FIRST_EPOCH, Kind.SCATTER, Kind.RECOMPILES], 2).level, 0.01 / 3)
+    assert math.isclose(
+        sharing(Rule(), [RegressionKind.FIRST_EPOCH, RegressionKind.SCATTER, RegressionKind.RECOMPILES], 2).level,
+        0.01 / 3,
+    )
 
 
 def test_of_equal_sides_whose_processes_scatter_widely_few_are_called_worse() -> None:

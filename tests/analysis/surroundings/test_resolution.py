@@ -9,7 +9,7 @@ import pytest
 from scipy.special import stdtrit
 
 from keras_matrix.analysis.stats.blocks import LEVEL, POWER
-from keras_matrix.analysis.surroundings.resolution import MIN_PAIRS, Detectable, in_words, resolution
+from keras_matrix.analysis.surroundings.resolution import MIN_PAIRS, Detectable, resolution, resolution_text
 
 
 def detectable(log_ratios: list[float], pairs: int) -> Detectable:
@@ -55,7 +55,7 @@ def test_a_shift_between_identical_arms_counts_as_scatter() -> None:
 
 def test_fewer_pairs_than_five_give_no_figure() -> None:
     assert resolution([0.01] * (MIN_PAIRS - 1)) is None
-    assert in_words(None, 4) == "no figure: of the 5 pairs it takes, 4 were measured"
+    assert resolution_text(None, 4) == "no figure: of the 5 pairs it takes, 4 were measured"
 
 
 def test_so_few_planned_pairs_that_no_interval_would_stand_are_refused() -> None:
@@ -65,4 +65,4 @@ def test_so_few_planned_pairs_that_no_interval_would_stand_are_refused() -> None
 
 def test_the_sentence_names_difference_and_pairs() -> None:
     found = resolution([0.01, -0.01] * 5)
-    assert in_words(found, 10) == "this machine can show a difference of 1.0 % in 10 pairs, 0.5 % in 30 pairs"
+    assert resolution_text(found, 10) == "this machine can show a difference of 1.0 % in 10 pairs, 0.5 % in 30 pairs"

@@ -534,14 +534,14 @@ def test_what_a_backend_cannot_do_leaves_the_exit_code_0(folder: Path, capsys: p
 
 
 def test_the_star_stands_at_the_fastest_alone(folder: Path) -> None:
-    from keras_matrix.analysis.comparison.context import NOTHING
+    from keras_matrix.analysis.comparison.context import NO_CONTEXT
     from keras_matrix.analysis.comparison.table import table
     from keras_matrix.runner.cli.render.findings import _cell_text
 
     runner()
     for row in table(newest_records(folder)):
         for backend in row.cells:
-            assert _cell_text(row, backend, NOTHING).startswith("[bold green]* ") is (row.fastest == backend)
+            assert _cell_text(row, backend, NO_CONTEXT).startswith("[bold green]* ") is (row.fastest == backend)
 
 
 def test_plan_estimates_by_what_the_newest_run_took(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ def _without_records(records: Sequence[Record], problems: Sequence[Problem]) -> 
 
 def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
     """Return which runs are merged. Raises `UsageError` where there are none, or where named ones do not fit."""
-    from keras_matrix.analysis.comparison.merge import choose, few
+    from keras_matrix.analysis.comparison.merge import choose, shortened
 
     if not reader.runs:
         raise UsageError(
@@ -94,7 +94,7 @@ def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
     found = replace(found, left_out=(*reader.left_out, *found.left_out))
     if request.runs or request.reference not in (None, found.reference):
         _check_named(named, found)
-    found = replace(found, left_out=tuple(few(found.left_out)))
+    found = replace(found, left_out=tuple(shortened(found.left_out)))
     if not found.runs:
         reasons = "; ".join(map(str, found.left_out))
         raise UsageError(f"report --merge: no run in {request.results} has a measured cell: {reasons}")
