@@ -1,7 +1,7 @@
 """From a run's table and its histories to findings: estimates, intervals and verdicts as plain rows.
 
-Dashboards and the warehouse show these and compute none of their own. Promise: pure; every finding names its method and
-that method's version, which grows when the same records would give another figure.
+Dashboards and the warehouse show these and compute no others. Guarantee: pure; every finding names its method and that
+method's version, which grows when the same records would give another figure.
 """
 
 from __future__ import annotations
@@ -47,45 +47,32 @@ PEAKS: Mapping[str, tuple[str, Callable[[PeakShare], float | None]]] = {
     "mfu": ("1", lambda s: s.mfu),
     "intensity_flop_per_byte": ("FLOP/B", lambda s: s.intensity_flop_per_byte),
 }
-MACHINE_FACTS = frozenset(
-    {
-        "kernel",
-        "os",
-        "cpu_model",
-        "logical_cpus",
-        "memory_bytes",
-        "container",
-        "machine_type",
-        "gpu_driver",
-        "gpus",
-        "cpus",
-        "affinity",
-    }
-)
+HOST_FACTS = frozenset({"kernel", "os", "cpu_model", "logical_cpus", "memory_bytes", "container", "machine_type"})
+MACHINE_FACTS = HOST_FACTS | {"gpu_driver", "gpus", "cpus", "affinity"}
 
 
 def run_findings(
     rows: Sequence[Row], run_context: RunContext = NO_CONTEXT, assessed: Iterable[Assessment] = (), run_id: str = ""
 ) -> list[Finding]:
-    """Return everything found in a run: its table, what stands beside it, and its histories up to this run."""
-    told = [
-        *(found for row in rows for found in _row(row, run_context)),
+    """Return all findings of a run: from its table, its context, and its histories up to this run."""
+    found = [
+        *(one for row in rows for one in _row(row, run_context)),
         *_suites(rows),
         *_workers(rows, run_context),
-        *(found for one in assessed if not _is_task(one) for found in _history(one, run_id)),
+        *(one for history in assessed if not _is_task(history) for one in _history(history, run_id)),
     ]
-    return sorted(told, key=lambda one: (one.kind, one.metric, one.work, one.backend or "", one.finding_id))
+    return sorted(found, key=lambda one: (one.kind, one.metric, one.work, one.backend or "", one.finding_id))
 
 
 def work_id(cell: CellSummary) -> str:
-    """Return what names a cell's work whatever the backend: 16 hex digits."""
+    """Return the id of a cell's work, independent of the backend: 16 hex digits."""
     return hashlib.sha256(work_key(cell.settings).encode()).hexdigest()[:16]
 
 
 def likely_owner(versions: Sequence[VersionChange]) -> str:
-    """Return who probably knows about a change, by what changed nearest to it."""
+    """Return who probably knows about a change, by the facts that changed nearest to it."""
     if not versions:
-        return "nobody by name: no version or setting on record changed there; bisect"
+        return "unknown: no recorded version or setting changed there; bisect"
     nearest = min(abs(one.sessions_off) for one in versions)
     near = [one for one in versions if abs(one.sessions_off) == nearest]
     groups = dict.fromkeys(_group(one.name) for one in near)
@@ -97,8 +84,8 @@ def _group(name: str) -> str:
     if name == "keras":
         return "Keras"
     if name in MACHINE_FACTS:
-        return "the machine's keeper"
-    return next((b for b in BACKENDS if name.startswith(b[:3])), "who changed the settings or packages")
+        return "the machine's administrator"
+    return next((b for b in BACKENDS if name.startswith(b[:3])), "the author of the settings or packages")
 
 
 def _row(row: Row, run_context: RunContext) -> Iterator[Finding]:
@@ -107,11 +94,11 @@ def _row(row: Row, run_context: RunContext) -> Iterator[Finding]:
         yield from _figures(base, cell)
         yield from _peak(base, run_context.shares.get(cell.cell_id))
     yield _verdict(row, run_context)
-    yield from _ratios(row)
+    yield from (_ratio(row, ratio) for ratio in row.ratios)
 
 
 def _of_cell(row: Row, cell: CellSummary) -> Finding:
-    """Return a finding about nothing yet, that says whose it is."""
+    """Return an empty finding with the identity of the cell."""
     settings = cell.settings
     return Finding(
         kind=Kind.FIGURE,
@@ -133,7 +120,7 @@ def _made(base: Finding, kind: Kind, metric: str, method: str, **changes: Any) -
 
 
 def _metric(cell: CellSummary) -> str:
-    """Return the name of the measurement that a cell is compared by: of an external command its primary metric."""
+    """Return the name of the figure that a cell is compared by: for an external command its primary metric."""
     if cell.figure is primary_metric.STEP_TIME:
         return STEP_TIME
     return f"{TASK_METRICS}.{cell.figure.name}"
@@ -180,16 +167,8 @@ def _peak(base: Finding, share: PeakShare | None) -> Iterator[Finding]:
     if share is None or share.achieved_flop_per_s is None:
         return
     method = "model FLOPs over the best product"
-    yield _made(
-        base,
-        Kind.PEAK,
-        "share_of_peak",
-        method,
-        estimate=share.share_of_peak,
-        low=share.low,
-        high=share.high,
-        said=share.note,
-    )
+    bounds = {"estimate": share.share_of_peak, "low": share.low, "high": share.high}
+    yield _made(base, Kind.PEAK, "share_of_peak", method, **bounds, said=share.note)
     for metric, (unit, figure) in PEAKS.items():
         if (value := figure(share)) is not None:
             yield _made(base, Kind.PEAK, metric, method, estimate=value, unit=unit)
@@ -199,6 +178,7 @@ def _verdict(row: Row, run_context: RunContext) -> Finding:
     first = next(iter(row.cells.values()))
     base = replace(_of_cell(row, first), cell_id=None, backend=row.fastest)
     word = "fastest" if row.fastest else "not comparable" if row.verdict.startswith("not comparable") else "open"
+    caveats = {"caveats": "; ".join(row.caveats)} if row.caveats else {}
     return _made(
         base,
         Kind.VERDICT,
@@ -207,17 +187,8 @@ def _verdict(row: Row, run_context: RunContext) -> Finding:
         p_value=row.adjusted_p,
         verdict=word if len(row.cells) > 1 else "nothing to compare",
         said=row.verdict,
-        facts={"same work": same_work(run_context.parity, row).text, **_caveats(row)},
+        facts={"same work": same_work(run_context.parity, row).text, **caveats},
     )
-
-
-def _caveats(row: Row) -> dict[str, str]:
-    return {"caveats": "; ".join(row.caveats)} if row.caveats else {}
-
-
-def _ratios(row: Row) -> Iterator[Finding]:
-    for ratio in row.ratios:
-        yield _ratio(row, ratio)
 
 
 def _ratio(row: Row, ratio: Ratio) -> Finding:
@@ -269,7 +240,7 @@ def _workers(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
 
 
 def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
-    """Return this run's session of a history, the level that holds since the last change, and every change."""
+    """Return this run's session of a history, the level since the last change, and every change."""
     base = _of_history(one)
     session = next((s for s in one.history.sessions if s.run_id == run_id), None)
     if session is None:

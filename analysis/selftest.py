@@ -1,11 +1,10 @@
-"""What a program that compares says of two equal things, and of one that was made slower on purpose.
+"""Self-test of the comparison: its results on two equal labels, and on a label with an injected slowdown.
 
-Blocks of a cell measured under two labels are cut into comparisons of a few blocks each, which share none. Of equal
-labels, an interval that does not hold 1 is a false alarm; with a planted slowdown, a comparison whose interval lies
-above 1 has found it. Rates come with Clopper and Pearson's exact interval (Biometrika 26 (1934)).
+Blocks of a cell measured under two labels are divided into disjoint comparisons of a few blocks each. For equal labels,
+an interval that excludes 1 is a false alarm; with an injected slowdown, a comparison whose interval is above 1 has
+detected it. Rates have Clopper and Pearson's exact interval (Biometrika 26 (1934)).
 
-It does not know whether two comparisons of one process's neighbours are independent: they share no process, only an
-hour.
+Limit: neighbouring comparisons may not be independent; they share no process, but the same hour.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Labelled = tuple[Sequence[Record], Sequence[Record]]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many of so many, with the exact 95 % interval of the share; None of nothing."""
+    """A count out of a total, with the exact 95 % interval of the share; None for a total of 0."""
 
     count: int
     of: int
@@ -62,10 +61,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class SelftestResult:
-    """What the comparisons of one backend, or of all, came to.
+    """The results of the comparisons of one backend, or of all.
 
-    `outside`: intervals that do not hold 1. `slower`: those wholly above it. `half_width`: the median one, relative.
-    `ratio`: the geometric mean of all. `gate_alarms`: sessions' gates that said regressed of anything.
+    `outside`: intervals that exclude 1. `slower`: intervals above 1. `half_width`: the median one, relative. `ratio`:
+    the geometric mean of all.
     """
 
     name: str
@@ -79,7 +78,7 @@ class SelftestResult:
 def cut(session: Labelled, blocks: int = MIN_BLOCKS) -> dict[str, list[list[float]]]:
     """Return, by backend, the log ratios of comparisons of `blocks` blocks each, in the blocks' order.
 
-    What is left over at the end of a cell makes no comparison.
+    The remaining blocks at the end of a cell are not used.
     """
     found: dict[str, list[list[float]]] = {}
     for backend, logs in _logs(session):
@@ -89,7 +88,7 @@ def cut(session: Labelled, blocks: int = MIN_BLOCKS) -> dict[str, list[list[floa
 
 
 def findings(sessions: Sequence[Labelled], blocks: int = MIN_BLOCKS) -> list[SelftestResult]:
-    """Return what all sessions came to, by backend, and over all of them last."""
+    """Return the results of all sessions by backend, and over all backends last."""
     by_backend: dict[str, list[list[float]]] = {}
     for session in sessions:
         for backend, comparisons in cut(session, blocks).items():
@@ -100,7 +99,7 @@ def findings(sessions: Sequence[Labelled], blocks: int = MIN_BLOCKS) -> list[Sel
 
 
 def pooled(sessions: Iterable[Labelled]) -> list[str]:
-    """Return what the sessions that are told together differ in: machines and versions, a line each."""
+    """Return the differences in machines and versions between sessions that are summarised together, a line each."""
     facts: dict[str, set[str]] = {}
     for record in (record for session in sessions for side in session for record in side):
         facts.setdefault("machines", set()).add(record.machine.host_id)
@@ -109,14 +108,14 @@ def pooled(sessions: Iterable[Labelled]) -> list[str]:
                 facts.setdefault(f"{name} versions", set()).add(record.versions[name])
     return [
         f"{name} differ among these sessions ({len(found) if name == 'machines' else ', '.join(sorted(found))}): "
-        "the rates are of all of them together"
+        "the rates are over all of them"
         for name, found in facts.items()
         if len(found) > 1
     ]
 
 
 def gate_alarms(sessions: Iterable[Labelled], rule: Rule) -> Rate:
-    """Return in how many sessions a gate over all cells, all their blocks, said regressed."""
+    """Return the rate of sessions in which a gate over all cells and blocks reports a regression."""
     outcomes = []
     for session in sessions:
         logs = {f"{number} {backend}": found for number, (backend, found) in enumerate(_logs(session))}
@@ -126,7 +125,7 @@ def gate_alarms(sessions: Iterable[Labelled], rule: Rule) -> Rate:
 
 
 def named(sessions: Sequence[Labelled], rule: Rule) -> dict[str, dict[RegressionKind, Rate]]:
-    """Return, by backend, in how many comparisons each kind of regression was named; a cell of a session is one."""
+    """Return, by backend, the rate of comparisons that report each regression kind; a cell of a session is one."""
     found: dict[str, list[tuple[RegressionKind, ...]]] = {}
     for base, new in sessions:
         for one in versus(base, new, rule).comparisons:

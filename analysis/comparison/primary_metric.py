@@ -1,9 +1,9 @@
-"""What a cell is compared by: the time of a step, or the primary metric of an external command.
+"""The figure that cells are compared by: the time of a step, or the primary metric of an external command.
 
-A ratio of costs is drawn, and of a cost less is better: the time of a step, a metric whose goal is `lower`, or the
-inverse of one whose goal is `higher`. So every statistic reads the same: 1.2 is a fifth worse.
+Ratios are of costs, where less is better: the time of a step, a metric whose goal is `lower`, or the inverse of one
+whose goal is `higher`. So every statistic reads the same: 1.2 is a fifth worse.
 
-Promise: what is not above zero has no cost, since no ratio can be drawn of it.
+Guarantee: a value that is not above zero has no cost, because it has no ratio.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from keras_matrix.records.task import Goal, Metric, primary_missing
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a figure is called, its unit, and which way is better."""
+    """The name of a figure, its unit, and which direction is better."""
 
     name: str
     unit: str
@@ -29,7 +29,7 @@ STEP_TIME = Figure("time per step", "s", Goal.LOWER)
 
 
 def figure_of(records: Iterable[Record]) -> Figure:
-    """Return what these records, all of one work, are compared by."""
+    """Return the figure that these records, all of one work, are compared by."""
     for record in records:
         if record.task is not None:
             found = record.task.primary_metric
@@ -39,7 +39,7 @@ def figure_of(records: Iterable[Record]) -> Figure:
 
 
 def figure_value(record: Record) -> float | None:
-    """Return the figure as it is told: seconds, or a metric in its own unit; None where there is none above zero."""
+    """Return the figure as reported: seconds, or a metric in its own unit; None unless it is above zero."""
     if record.task is None:
         return record.times.step_time_s or None
     found = record.task.primary_metric
@@ -47,7 +47,7 @@ def figure_value(record: Record) -> float | None:
 
 
 def epoch_quantiles(record: Record) -> tuple[float | None, float | None]:
-    """Return median and 95th percentile, over the kept epochs, of a step's time in seconds; None where not timed."""
+    """Return median and 95th percentile, over the measured epochs, of a step's time in seconds; None if not timed."""
     steps = record.resolved.steps_per_epoch if record.resolved else 0
     epochs_s = (record.times.epoch_time_median_s, record.times.epoch_time_p95_s)
     median_s, p95_s = (found / steps if found is not None and steps else None for found in epochs_s)
@@ -55,7 +55,7 @@ def epoch_quantiles(record: Record) -> tuple[float | None, float | None]:
 
 
 def cost(record: Record) -> float | None:
-    """Return the figure turned so that less is better."""
+    """Return the figure converted so that less is better."""
     found = figure_value(record)
     if found is None or record.task is None or figure_of([record]).goal is Goal.LOWER:
         return found
@@ -63,7 +63,7 @@ def cost(record: Record) -> float | None:
 
 
 def without_ratio(records: Iterable[Record]) -> bool:
-    """Return whether a command's figure is not above zero in one of these, so that no ratio can be drawn of them."""
+    """Return whether a command's figure is not above zero in one of these records, so that they have no ratio."""
     return any(record.task is not None and figure_value(record) is None for record in records)
 
 
@@ -75,7 +75,7 @@ def primary_value(records: Sequence[Record]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class MetricSummary:
-    """One metric over the processes of a cell: the median of those that have it, how many do, and why others do not."""
+    """One metric over the processes of a cell: its median, how many processes have it, and why others do not."""
 
     name: str
     unit: str
@@ -85,7 +85,7 @@ class MetricSummary:
 
 
 def completed(records: Iterable[Record]) -> list[Record]:
-    """Return the processes whose metrics count: those with a figure, and commands that only lack the primary metric."""
+    """Return the processes whose metrics count: measured ones, and commands that lack only the primary metric."""
     return [record for record in records if record.status in MEASURED or _lacks_primary_alone(record)]
 
 

@@ -1,38 +1,38 @@
-"""Which kind of regression it is: what else differs between base and new beside the time of a step.
+"""Regression kinds: the differences between base and new in addition to the time of a step.
 
   slower steps                    the gate's verdict on the step time; with the FLOPs counted of both, if they differ
-  slower first epoch              first epoch (trace, compile, run) beyond 1 + `FIRST_EPOCH_TOLERANCE`, and beyond what
-                                  slower steps explain
-  more scatter                    between processes, or between the kept epochs within them: the ratio of the standard
-                                  deviations of the logarithms beyond 1 + `SCATTER_TOLERANCE`, and new's at least
-                                  `LEAST_SCATTER`
-  recompiles in the timed region  more programs traced or compiled during the kept epochs than in the base: a count
+  slower first epoch              first epoch (trace, compile, run) beyond 1 + `FIRST_EPOCH_TOLERANCE`, and beyond the
+                                  effect of slower steps
+  more scatter                    between processes, or between the measured epochs within them: the ratio of the
+                                  standard deviations of the logarithms beyond 1 + `SCATTER_TOLERANCE`, and new's at
+                                  least `LEAST_SCATTER`
+  recompiles in the timed region  more programs traced or compiled during the measured epochs than in the base: a count
   unstable processes              more blocks in which new alone was still warming up after the discard (status
                                   `unstable`) than base alone, by the exact sign test over them (McNemar, Psychometrika
                                   12 (1947)), a discovery like the figures below
 
-Each of the two figures with an interval has a rule like the gate's: the interval lies beyond the tolerance, and the
+Each of the two figures with an interval has a rule like the gate's: the interval is beyond the tolerance, and the
 comparison is a discovery at the rule's level, among the run's comparisons in the same figure (Benjamini and Hochberg),
-by a signed-rank p-value that spends the level from look to look. Where base and new are the same, the random order
-within each block makes every sign a coin's toss, so the p-values hold whatever the noise. For first epochs and for the
+by a signed-rank p-value that spends the level from look to look. If base and new are equal, the random order within
+each block makes every sign a fair coin toss, so the p-values are valid for any noise. For first epochs and for the
 scatter within processes the signs are those of the blocks' log ratios. For the scatter between processes they are those
 of (s - mean s) * d, with s the sum and d the difference of a block's two log step times: Pitman's and Morgan's idea
-(Biometrika 31 (1939)) that the covariance of sum and difference is the difference of the variances. It is blunt where
-the means differ much: a lone scatter is what it is for.
+(Biometrika 31 (1939)) that the covariance of sum and difference is the difference of the variances. It has little
+power if the means differ much: it is meant for a change of the scatter alone.
 
-It does not know the cause. Two sessions have no blocks: of these, recompiles alone are compared.
+The cause is not known. Two sessions have no blocks: only their recompiles are compared.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from keras_matrix.analysis.regression.gate import Outcome, Rule, Verdict, spent, spent_p
+from keras_matrix.analysis.regression.gate import Outcome, Rule, Verdict, outcome_of, spent, spent_p
 from keras_matrix.analysis.stats.blocks import (
     MIN_BLOCKS,
     Estimate,
@@ -47,7 +47,7 @@ from keras_matrix.records.schema import Record, Status
 
 FIRST_EPOCH_TOLERANCE = 0.10
 SCATTER_TOLERANCE = 0.25
-# Scatter of less than this is of no consequence, however much more than before it is.
+# Scatter below this does not matter, whatever its ratio to the base.
 LEAST_SCATTER = 0.02
 
 Key = TypeVar("Key", bound=Hashable)
@@ -55,7 +55,7 @@ ByRepeat = Mapping[int, Record]
 
 
 class RegressionKind(StrEnum):
-    """What got worse. A closed set; the first found in this order is the one to look at first."""
+    """The kinds of regression. A closed set, in the order in which to examine them."""
 
     RECOMPILES = "recompiles in the timed region"
     UNSTABLE = "unstable processes"
@@ -64,7 +64,7 @@ class RegressionKind(StrEnum):
     SCATTER = "more scatter"
 
 
-# What a gate may be asked to fail on beside slower steps.
+# The kinds that a gate can also fail on, in addition to slower steps.
 ALSO = {
     "first-epoch": RegressionKind.FIRST_EPOCH,
     "scatter": RegressionKind.SCATTER,
@@ -78,23 +78,23 @@ TESTED = frozenset({RegressionKind.FIRST_EPOCH, RegressionKind.SCATTER, Regressi
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A count of either side; None where it was not counted."""
+    """A count of either side; None if it was not counted."""
 
     base: int | None
     new: int | None
 
     @property
     def more(self) -> bool:
-        """Return whether new counts more than base, as far as both are known; a base not counted counts none."""
+        """Return whether new counts more than base; a base that was not counted is 0."""
         return self.new is not None and self.new > (self.base or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Facets:
-    """One comparison beside its step time. Ratios are new / base; scatter is that of standard deviations.
+    """One comparison apart from its step time. Ratios are new / base; `scatter` is the ratio of standard deviations.
 
     `recompiles` and `unstable_processes` sum over the repeats that both sides have, `forward_flops` is of one batch.
-    `said` is the whole in words; empty when nothing got worse.
+    `said` is the text of all kinds; empty if nothing got worse.
     """
 
     first_epoch: Verdict
@@ -120,7 +120,7 @@ class RecordPair:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A figure that may be worse than `tolerance`: its interval, and its p-value with the looks' spending in it."""
+    """A figure that may be worse than `tolerance`: its interval, and its p-value after the spending of the looks."""
 
     estimate: Estimate | None
     p: float = 1.0
@@ -128,7 +128,7 @@ class _Claim:
 
 
 def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
-    """Return what else each comparison of a run shows, and the kinds of regression it holds."""
+    """Return the facets of each comparison of a run, and its regression kinds."""
     first = _judged({name: _first_epoch(pair, rule) for name, pair in pairs.items()}, rule)
     scatter = _judged(
         {(n, within): _scatter(p, rule, within) for n, p in pairs.items() for within in (False, True)}, rule
@@ -143,7 +143,7 @@ def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
             unstable=unstable[name],
             unstable_processes=_unstable(pair),
             recompiles=_recompiles(pair),
-            forward_flops=Counts(_any(pair.base, "forward_flops"), _any(pair.new, "forward_flops")),
+            forward_flops=_flops(pair),
         )
         named = replace(plain, kinds=_kinds(plain, pair.steps))
         found[name] = replace(named, said=_said(named, pair.steps))
@@ -202,20 +202,16 @@ def _judged(claims: Mapping[Key, _Claim], rule: Rule) -> dict[Key, Verdict]:
     """Return the verdicts on one family of claims."""
     able = [key for key, claim in claims.items() if claim.estimate and claim.estimate.low is not None]
     adjusted = dict(zip(able, adjusted_p_values([claims[key].p for key in able]), strict=True))
-    return {key: _verdict(claim, adjusted.get(key), rule) for key, claim in claims.items()}
-
-
-def _verdict(claim: _Claim, adjusted_p: float | None, rule: Rule) -> Verdict:
-    found = claim.estimate
-    if found is None or found.low is None or found.high is None or adjusted_p is None:
-        return Verdict(Outcome.NOT_MEASURED, found, None)
-    if found.low > 1 + claim.tolerance and adjusted_p <= rule.level:
-        return Verdict(Outcome.REGRESSED, found, adjusted_p)
-    return Verdict(Outcome.NO_WORSE if found.high <= 1 + claim.tolerance else Outcome.UNDECIDED, found, adjusted_p)
+    found = {}
+    for key, claim in claims.items():
+        p = adjusted.get(key)
+        outcome = outcome_of(claim.estimate, p, claim.tolerance, rule.level) or Outcome.NOT_MEASURED
+        found[key] = Verdict(outcome, claim.estimate, p)
+    return found
 
 
 def _instability(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Verdict]:
-    """Return the verdicts on how often processes were unstable, over the blocks in which one side alone was."""
+    """Return the verdicts on how often processes were unstable, over the blocks in which only one side was."""
     p = {name: _unstable_p(pair, rule) for name, pair in pairs.items() if pair.paired and _blocks(pair)}
     adjusted = dict(zip(p, adjusted_p_values(list(p.values())), strict=True))
     found = {}
@@ -231,7 +227,7 @@ def _instability(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Verdi
 
 
 def _unstable_p(pair: RecordPair, rule: Rule) -> float:
-    """Return the sign test's p-value: which side of a block was unstable is a coin's toss where nothing changed."""
+    """Return the sign test's p-value: without a change, either side of a block is equally likely to be unstable."""
     signs = [float(_is_unstable(pair.new[b])) - _is_unstable(pair.base[b]) for b in _blocks(pair)]
     return spent(signed_rank_p([sign for sign in signs if sign]), len(signs), rule)
 
@@ -262,14 +258,14 @@ def _kinds(found: Facets, steps: Verdict) -> tuple[RegressionKind, ...]:
 
 
 def _explained(first_epoch: Verdict, steps: Verdict) -> bool:
-    """Return whether steps that much slower make a first epoch that slow: it holds an epoch of them."""
+    """Return whether the slower steps explain the slower first epoch, which includes an epoch of them."""
     assert first_epoch.estimate is not None
     assert steps.estimate is not None
     return (first_epoch.estimate.low or 0.0) <= (steps.estimate.high or math.inf)
 
 
 def _said(found: Facets, steps: Verdict) -> str:
-    told = {
+    texts = {
         RegressionKind.RECOMPILES: f"{found.recompiles.new} against {found.recompiles.base or 0}",
         RegressionKind.UNSTABLE: f"{found.unstable_processes.new} against {found.unstable_processes.base}",
         RegressionKind.STEPS: _steps_said(found, steps),
@@ -277,7 +273,7 @@ def _said(found: Facets, steps: Verdict) -> str:
         RegressionKind.SCATTER: _scatter_said(found),
     }
     lone = len(found.kinds) == 1 and found.kinds[0] in (RegressionKind.FIRST_EPOCH, RegressionKind.SCATTER)
-    return "; ".join(f"{kind}{' only' if lone else ''}: {told[kind]}" for kind in found.kinds)
+    return "; ".join(f"{kind}{' only' if lone else ''}: {texts[kind]}" for kind in found.kinds)
 
 
 def _steps_said(found: Facets, steps: Verdict) -> str:
@@ -292,12 +288,12 @@ def _steps_said(found: Facets, steps: Verdict) -> str:
 
 
 def _scatter_said(found: Facets) -> str:
-    told = []
+    texts = []
     for verdict, where in ((found.scatter, "between processes"), (found.scatter_within, "within them")):
         one = verdict.estimate
         if verdict.outcome is Outcome.REGRESSED and one and one.low and one.high:
-            told.append(f"{one.centre:.1f} times ({one.low:.1f} to {one.high:.1f}) {where}")
-    return ", ".join(told)
+            texts.append(f"{one.centre:.1f} times ({one.low:.1f} to {one.high:.1f}) {where}")
+    return ", ".join(texts)
 
 
 def _changed(ratio: Estimate | None) -> str:
@@ -313,20 +309,16 @@ def _percent(ratio: float) -> str:
 
 
 def _recompiles(pair: RecordPair) -> Counts:
-    """Return the sums over the repeats that both sides have: of one process more, more is no finding."""
+    """Return the sums over the repeats that both sides have, so that an additional process does not count."""
     both = _blocks(pair)
-    return Counts(*(_sum({repeat: side[repeat] for repeat in both}) for side in (pair.base, pair.new)))
+    known = [_known([side[repeat] for repeat in both], "recompiles_timed") for side in (pair.base, pair.new)]
+    return Counts(*(sum(counts) if counts else None for counts in known))
 
 
-def _sum(side: ByRepeat) -> int | None:
-    known = _known(side, "recompiles_timed")
-    return sum(known) if known else None
+def _flops(pair: RecordPair) -> Counts:
+    return Counts(*(next(iter(_known(side.values(), "forward_flops")), None) for side in (pair.base, pair.new)))
 
 
-def _any(side: ByRepeat, field: str) -> int | None:
-    return next(iter(_known(side, field)), None)
-
-
-def _known(side: ByRepeat, field: str) -> Sequence[int]:
-    found = [getattr(record.resolved, field) for record in side.values() if record.resolved]
+def _known(records: Iterable[Record], field: str) -> list[int]:
+    found = [getattr(record.resolved, field) for record in records if record.resolved]
     return [value for value in found if value is not None]

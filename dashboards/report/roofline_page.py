@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keras_matrix.analysis.hardware.roofline import OwnGemm, PeakShare, Roofline, Slope
+from keras_matrix.analysis.hardware.roofline import PeakShare, Product, Roofline, Slope
 from keras_matrix.dashboards.charts.format import DASH, memory, share, whole
 from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, bandwidth, draw, rate, scenes
 from keras_matrix.dashboards.report.page import TEMPLATES, policy, stylesheet, templates
@@ -74,7 +74,7 @@ def cell_table(shares: Sequence[PeakShare]) -> Table:
     return Table(heads, [_cell_row(one) for one in shares], words=2)
 
 
-def own_table(own: Sequence[OwnGemm]) -> Table:
+def own_table(own: Sequence[Product]) -> Table:
     """Return a row a backend, precision and number of CPUs: its own matrix product against the best."""
     heads = ["device", "precision", "backend", "CPUs", "best", "median", "calls", "of the best backend’s"]
     rows = [

@@ -119,11 +119,11 @@ def test_a_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -
         ([("keras", 0)], "Keras"),
         ([("jaxlib", 0)], "jax"),
         ([("tensorflow", 0)], "tensorflow"),
-        ([("kernel", 1)], "the machine's keeper"),
-        ([("machine_type", 0)], "the machine's keeper"),
-        ([("keras", 1), ("gpu_driver", 0)], "the machine's keeper"),
+        ([("kernel", 1)], "the machine's administrator"),
+        ([("machine_type", 0)], "the machine's administrator"),
+        ([("keras", 1), ("gpu_driver", 0)], "the machine's administrator"),
         ([("keras", 0), ("torch", 0)], "Keras or torch"),
-        ([("numpy", 0)], "who changed the settings or packages"),
+        ([("numpy", 0)], "the author of the settings or packages"),
     ],
 )
 def test_who_should_look_is_who_knows_what_changed_nearest(changed: list[tuple[str, int]], who: str) -> None:
@@ -132,7 +132,7 @@ def test_who_should_look_is_who_knows_what_changed_nearest(changed: list[tuple[s
 
 
 def test_nobody_is_named_where_nothing_changed() -> None:
-    assert findings.likely_owner([]).startswith("nobody by name")
+    assert findings.likely_owner([]).startswith("unknown: ")
 
 
 def test_a_not_comparable_row_says_so() -> None:

@@ -71,10 +71,10 @@ def test_sessions_of_other_machines_or_versions_are_told_together_and_said_to_be
 
     assert pooled([of("0", "3.14.0"), of("0", "3.14.0")]) == []
     assert pooled([of("0", "3.14.0"), of("1", "3.14.0")]) == [
-        "machines differ among these sessions (2): the rates are of all of them together"
+        "machines differ among these sessions (2): the rates are over all of them"
     ]
     assert pooled([of("0", "3.14.0"), of("0", "3.15.1")]) == [
-        "keras versions differ among these sessions (3.14.0, 3.15.1): the rates are of all of them together"
+        "keras versions differ among these sessions (3.14.0, 3.15.1): the rates are over all of them"
     ]
 
 

@@ -9,7 +9,7 @@ from keras_matrix.runner.cli.render.format import NOTHING, columns, count, signi
 from keras_matrix.runner.executors.supervise.output import printable
 
 if TYPE_CHECKING:
-    from keras_matrix.analysis.hardware.roofline import OwnGemm, PeakShare, Roofline, Slope
+    from keras_matrix.analysis.hardware.roofline import PeakShare, Product, Roofline, Slope
     from keras_matrix.records.instruments.peaks import Peaks
     from keras_matrix.records.instruments.work import FlopCheck
 
@@ -68,7 +68,7 @@ def percent(value: float | None) -> str:
     return NOTHING if value is None else f"{significant(value * 100)} %"
 
 
-def _own_lines(own: Iterable[OwnGemm]) -> list[str]:
+def _own_lines(own: Iterable[Product]) -> list[str]:
     rows = [["matrix product", "CPUs", "backend", "best", "median", "calls", "of the best"]]
     rows += [
         [

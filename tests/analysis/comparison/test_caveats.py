@@ -40,14 +40,14 @@ def test_processes_still_warming_up_are_told_with_the_discard_to_set() -> None:
 def test_outliers_are_counted() -> None:
     spoiled = [*epochs(1), 0.5]
     assert measurement_caveats(cell([spoiled, epochs(2), epochs(3)])) == (
-        "outliers: 1 of 31 epochs lie beyond ten robust deviations; they count",
+        "outliers: 1 of 31 epochs are beyond ten robust deviations; they are included",
     )
 
 
 def test_slow_processes_are_told_from_quick_ones() -> None:
     slow = [[2 * time_s for time_s in epochs(seed)] for seed in (20, 21, 22)]
     (line,) = measurement_caveats(cell([*(epochs(seed) for seed in range(7)), *slow]))
-    assert line.startswith("two kinds of processes: 7 at 9.99 ms and 3 at 20 ms a step (p 0.0001)")
+    assert line.startswith("two modes of processes: 7 at 9.99 ms and 3 at 20 ms a step (p 0.0001)")
 
 
 def test_what_was_not_measured_raises_no_doubt() -> None:

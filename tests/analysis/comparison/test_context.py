@@ -57,7 +57,7 @@ def test_reasons_and_other_parameters_are_remarks() -> None:
     assert (
         found.remarks[0] == "jax and torch, float64 update 4e-02, limit 1e-06: rows of a token are squared one by one"
     )
-    assert found.remarks[1] == "the twins had the workload's small parameters, not these"
+    assert found.remarks[1] == "compared at the workload's small parameters, not these"
 
 
 THREE = ("tensorflow", "jax", "torch")
@@ -87,7 +87,7 @@ def test_a_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
     three, found = row(backends=THREE), {("tensorflow", "jax"): 1e-12}
     whole = same_work([compared(found)], three)
     assert whole.text == "same work not checked"
-    assert whole.remarks == ("torch was compared with none of the others: runner parity mnist_mlp",)
+    assert whole.remarks == ("torch was not compared with the others: runner parity mnist_mlp",)
     alone = {name: same_work([compared(found)], three, name).status for name in THREE}
     assert alone == {"tensorflow": WorkStatus.AGREES, "jax": WorkStatus.AGREES, "torch": WorkStatus.NOT_CHECKED}
     assert same_work([compared(found, EXPLAINED)], three).status is WorkStatus.NOT_CHECKED
@@ -100,7 +100,7 @@ def test_what_an_external_command_does_is_not_ours_to_check_and_no_command_is_ad
     task = TaskRun("train", ["./train"], "speed", [metric])
     (found,) = table([make_record(None, settings=make_settings(workload="task train"), task=task)])
     assert same_work([], found).status is WorkStatus.NOT_CHECKED
-    assert same_work([], found).remarks == ("what an external command does is not ours to check",)
+    assert same_work([], found).remarks == ("the work of an external command cannot be checked",)
 
 
 def test_a_backend_alone_is_told_by_its_own_pairs() -> None:

@@ -1,4 +1,4 @@
-"""What a cell is compared by, and what no ratio can be drawn of."""
+"""Primary metrics: the figure that cells are compared by, and values without a ratio."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from keras_matrix.analysis.comparison.primary_metric import cost, figure_value, primary_value, without_ratio
-from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.comparison.versus import by_repeat
+from keras_matrix.analysis.comparison.table import by_repeat, table
 from keras_matrix.records.schema import Record
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from tests.conftest import make_record, make_settings
@@ -58,6 +57,6 @@ def made(first: Sequence[float], second: Sequence[float]) -> list[Record]:
 def test_what_is_not_above_zero_in_a_process_is_shown_and_not_compared(second: list[float]) -> None:
     (row,) = table(made([1.0, 2.0, 3.0, 4.0, 5.0], second))
     cell = row.cells["n=2"]
-    assert row.verdict == "nothing to compare: loss is not above zero, and no ratio can be drawn of that"
+    assert row.verdict == "nothing to compare: loss is not above zero, so it has no ratio"
     assert (row.ratios, cell.step_time, by_repeat(cell)) == ((), None, {})
     assert primary_value(cell.measured) == sorted(second)[2]

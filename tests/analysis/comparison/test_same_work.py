@@ -115,7 +115,7 @@ def test_losses_that_part_are_a_doubt_beside_the_comparison_and_not_its_end() ->
     pair = on("jax", [*TEN_TIMES_THE_RATE]), on("torch", [*SEEDS["mnist_mlp"][1]])
     (row,) = table(pair)
     assert row.verdict == "not separable: fewer than 5 repeats give no interval"
-    assert row.caveats[0].startswith("losses do not fall alike: in epoch 1 jax is at 12.2 and torch at 2.52, further ")
+    assert row.caveats[0].startswith("losses differ: in epoch 1 jax is at 12.2 and torch at 2.52, further apart ")
 
 
 def test_a_loss_that_stays_while_another_falls_is_a_doubt() -> None:
@@ -135,7 +135,7 @@ def test_what_two_sides_of_one_backend_lose_is_compared_too() -> None:
     wrong = [replace(record, learning=Learning([4.2, 9.0, 9.0, 9.0])) for record in base]
     (parted,) = versus(base, wrong, Rule()).comparisons
     (alike,) = versus(base, base, Rule()).comparisons
-    assert parted.caveats[0].startswith("losses do not fall alike: in epoch 2 base is at 4.09 and new at 9")
+    assert parted.caveats[0].startswith("losses differ: in epoch 2 base is at 4.09 and new at 9")
     assert alike.caveats == ()
 
 

@@ -80,7 +80,7 @@ def test_a_ratio_at_the_threshold_says_that_repeats_do_not_decide_it() -> None:
     new = [make_record(0.01 * (1 - 0.01 * (-1) ** repeat), repeat) for repeat in range(6)]
     (one,) = versus(base, new, Rule(threshold=0.0, looks=FIXED)).comparisons
     assert (one.outcome, one.more_blocks) == (Outcome.UNDECIDED, None)
-    assert one.said == "undecided: so near the threshold that 10,000 repeats do not tell; set another --threshold"
+    assert one.said == "undecided: too near the threshold for 10,000 repeats to decide; set another --threshold"
     nearer = replace(one, more_blocks=1)
     assert nearer.said == "undecided: about 1 more repeat would decide it"
 
@@ -110,8 +110,8 @@ def test_what_is_doubtful_of_a_side_and_of_both_beside_each_other_is_told_by_the
     new[0] = replace(new[0], times=replace(new[0].times, epoch_times_s=far))
     (one,) = versus(base, new, Rule()).comparisons
     apart, outliers = one.caveats
-    assert apart.startswith("losses do not fall alike: in epoch 2 base is at 1 and new at 1.9")
-    assert outliers == "new: outliers: 1 of 31 epochs lie beyond ten robust deviations; they count"
+    assert apart.startswith("losses differ: in epoch 2 base is at 1 and new at 1.9")
+    assert outliers == "new: outliers: 1 of 31 epochs are beyond ten robust deviations; they are included"
 
 
 def test_the_ratio_with_disturbed_blocks_is_as_sure_as_the_one_it_stands_beside() -> None:

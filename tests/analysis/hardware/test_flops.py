@@ -44,7 +44,7 @@ def test_more_than_products_is_explained() -> None:
 
 def test_a_large_first_layer_is_explained_where_arithmetic_knows_it() -> None:
     first = replace(CHECK, analytic_train=2100, framework_train=2100.0)
-    assert verdicts(first)[CONVENTION].why == "nobody needs the gradient of the first layer's input"
+    assert verdicts(first)[CONVENTION].why == "the gradient of the first layer's input is not computed"
     assert not all_agree([replace(first, analytic_train=None)])
 
 

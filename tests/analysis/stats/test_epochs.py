@@ -71,7 +71,7 @@ def test_ties_are_allowed_for() -> None:
 def test_few_epochs_have_no_trend() -> None:
     found = summarise_epochs([3.0, 2.0, 1.0])
     assert found is not None
-    assert (found.drift, found.advice) == (None, None)
+    assert found.drift is None
     assert trend([3.0, 2.0, 1.0]) is None
     assert summarise_epochs([]) is None
 
@@ -79,7 +79,7 @@ def test_few_epochs_have_no_trend() -> None:
 def test_a_steady_process_is_steady() -> None:
     found = summarise_epochs(steady(200))
     assert found is not None
-    assert (found.drift, found.advice) == (Drift.STEADY, None)
+    assert found.drift is Drift.STEADY
 
 
 def test_a_process_still_warming_up_gets_advice() -> None:
@@ -87,7 +87,6 @@ def test_a_process_still_warming_up_gets_advice() -> None:
     found = summarise_epochs(times)
     assert found is not None
     assert found.drift is Drift.WARMING
-    assert found.advice == f"discard: {found.advised_discard}"
     assert 2 <= found.advised_discard <= 9
 
 
@@ -95,7 +94,7 @@ def test_a_process_still_warming_up_gets_advice() -> None:
 def test_a_drift_over_the_whole_life_is_no_warm_up(slope: float, drift: Drift) -> None:
     found = summarise_epochs([value + slope * i for i, value in enumerate(steady(200, 0.01))])
     assert found is not None
-    assert (found.drift, found.advice) == (drift, None)
+    assert found.drift is drift
 
 
 def test_a_trend_too_small_to_matter_is_steady() -> None:

@@ -57,7 +57,7 @@ GONE = Unread("it is not there")
 
 
 def changed(part: str, **changes: Any) -> Readings:
-    """QUIET with fields of one of its parts changed."""
+    """Return QUIET with fields of one of its parts changed."""
     return replace(QUIET, **{part: replace(getattr(QUIET, part), **changes)})
 
 
@@ -70,13 +70,13 @@ def finding(readings: Readings, check: Check) -> MachineFinding:
     return found
 
 
-def test_on_a_quiet_machine_everything_is_fine_and_nothing_is_advised() -> None:
+def test_every_check_of_a_quiet_machine_is_fine_without_advice() -> None:
     found = examine(QUIET)
     assert [f for f in found if f.verdict is not Rating.FINE or f.advice] == []
     assert worst(found) is Rating.FINE
 
 
-def test_every_check_is_made_once_in_the_order_of_its_set() -> None:
+def test_every_check_is_made_once_in_the_order_of_the_enum() -> None:
     found = examine(replace(QUIET, gpus=(GPU,)))
     assert [f.check for f in found] == [check for check in Check if check is not Check.GPU_BUILD]
 
@@ -84,12 +84,12 @@ def test_every_check_is_made_once_in_the_order_of_its_set() -> None:
 @pytest.mark.parametrize(
     ("cores", "readings", "check", "advice"),
     [
-        (8, changed("clocks", smt="active"), Check.SMT, "hold each cell to one CPU of each core: --set cpus=8"),
-        (8, changed("place", numa_nodes=(0, 1)), Check.NUMA, "hold each cell to one node: --set cpus=8"),
-        (None, changed("place", numa_nodes=(0, 1)), Check.NUMA, "hold each cell to one node: --set cpus=N"),
+        (8, changed("clocks", smt="active"), Check.SMT, "bind each cell to one CPU of each core: --set cpus=8"),
+        (8, changed("place", numa_nodes=(0, 1)), Check.NUMA, "bind each cell to one node: --set cpus=8"),
+        (None, changed("place", numa_nodes=(0, 1)), Check.NUMA, "bind each cell to one node: --set cpus=N"),
     ],
 )
-def test_pinning_is_advised_where_it_would_help_with_the_number_to_take(
+def test_pinning_advice_names_the_number_of_cpus(
     cores: int | None, readings: Readings, check: Check, advice: str
 ) -> None:
     known = replace(readings, place=replace(readings.place, cores_of_a_node=cores))
@@ -153,13 +153,13 @@ CASES: list[tuple[Readings, Check, Rating]] = [
 
 
 @pytest.mark.parametrize(("readings", "check", "verdict"), CASES)
-def test_each_check_is_judged(readings: Readings, check: Check, verdict: Rating) -> None:
+def test_each_check_is_rated(readings: Readings, check: Check, verdict: Rating) -> None:
     found = finding(readings, check)
     assert found.verdict is verdict, found
     assert verdict not in (Rating.DOUBTFUL, Rating.BAD) or found.advice
 
 
-def test_what_could_not_be_read_is_said_with_its_reason_and_never_judged() -> None:
+def test_unreadable_values_are_reported_with_their_reason_and_not_rated() -> None:
     blind = Readings(
         clocks=Clocks(GONE, GONE, GONE, GONE, GONE),
         heat=Heat(GONE, GONE),
@@ -185,27 +185,27 @@ def test_what_could_not_be_read_is_said_with_its_reason_and_never_judged() -> No
         (GpuProcess(12, None, 512 << 20), "process 12 (512 MiB)"),
     ],
 )
-def test_a_process_on_a_gpu_is_named_with_what_is_known_of_it(user: GpuProcess, text: str) -> None:
+def test_gpu_process_is_named_with_its_known_details(user: GpuProcess, text: str) -> None:
     busy = replace(QUIET, gpus=(replace(GPU, users=(user,)),))
     assert finding(busy, Check.GPU_USERS).observed == f"other processes compute on it: {text}"
 
 
-def test_a_stretch_without_any_counter_judges_nothing() -> None:
+def test_stretch_without_counters_is_not_rated() -> None:
     nothing = changed("meanwhile", stretch=Stretch(wall_s=10.0), own=OwnUse())
     watched = {Check.OTHER_CPU, Check.STEAL, Check.CPU_PRESSURE, Check.MEMORY_PRESSURE, Check.IO_PRESSURE}
     assert {f.verdict for f in examine(nothing) if f.check in watched} == {Rating.UNREAD}
 
 
-def test_other_users_of_the_cpu_are_named() -> None:
+def test_busiest_other_processes_are_named() -> None:
     busy = changed("meanwhile", stretch=replace(STRETCH, cpu_busy_s=30.0), others=(Process("make", 0.9, 123),))
     expected = "other processes used 25.0 % of the CPUs; busiest: make (process 123, 0.90 CPUs)"
     assert expected == finding(busy, Check.OTHER_CPU).observed
 
 
-def test_the_worst_of_several_is_told() -> None:
+def test_worst_returns_the_worst_of_several_ratings() -> None:
     assert worst(examine(changed("clocks", turbo=True))) is Rating.DOUBTFUL
     assert worst(examine(during(throttle_events=1))) is Rating.BAD
 
 
-def test_every_counter_of_a_stretch_is_a_number_or_nothing() -> None:
+def test_every_counter_of_a_stretch_defaults_to_none() -> None:
     assert {f.default for f in fields(Stretch) if f.name != "wall_s"} == {None}

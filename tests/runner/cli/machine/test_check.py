@@ -62,7 +62,7 @@ def test_something_bad_gives_1_with_advice_and_fits_80_columns(
     assert [line for line in lines if len(line) > 80] == []
     assert "-> stop them" in [line.strip() for line in lines]
     assert any(line.startswith("10 of 10 pairs were disturbed from outside, first by other_cpu") for line in lines)
-    assert "from the undisturbed pairs alone: no figure" in lines[-2]
+    assert "from the undisturbed pairs alone: no estimate" in lines[-1]
 
 
 def test_every_line_names_its_verdict_and_its_check(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +101,7 @@ def test_json_holds_the_findings_the_pairs_and_what_was_read(pretend: Any, capsy
 def test_too_few_pairs_give_no_figure(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
     pretend(QUIET, pairs=4)
     assert main(["check"]) == 0
-    assert "no figure: of the 5 pairs it takes, 4 were measured" in capsys.readouterr().out
+    assert "no estimate: needs 5 pairs, got 4" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "-1", "nan", "inf", "601"])
