@@ -39,7 +39,7 @@ def of(found: list[Finding], kind: Kind, metric: str = findings.STEP_TIME) -> li
     return [one for one in found if one.kind is kind and one.metric == metric]
 
 
-def test_a_figure_is_the_cells_own_estimate(rows: list[Row]) -> None:
+def test_figure_is_the_estimate_of_its_cell(rows: list[Row]) -> None:
     told = {
         (one.cell_id, one.estimate, one.low, one.high, one.count)
         for one in of(findings.run_findings(rows), Kind.FIGURE)
@@ -52,7 +52,7 @@ def test_a_figure_is_the_cells_own_estimate(rows: list[Row]) -> None:
     }
 
 
-def test_a_ratio_is_the_rows_own_and_names_what_it_divides_by(rows: list[Row]) -> None:
+def test_ratio_is_that_of_the_row_and_names_the_denominator(rows: list[Row]) -> None:
     found = {one.backend: one for one in of(findings.run_findings(rows), Kind.RATIO)}
     [row] = rows
     assert {name: (one.estimate, one.low, one.against, one.verdict) for name, one in found.items()} == {
@@ -60,7 +60,7 @@ def test_a_ratio_is_the_rows_own_and_names_what_it_divides_by(rows: list[Row]) -
     }
 
 
-def test_a_ratio_is_against_the_quickest_though_another_has_no_repeat_in_common_with_it() -> None:
+def test_ratio_is_against_the_lowest_though_another_has_no_repeat_in_common() -> None:
     step_times_s = {"torch": 0.010, "tensorflow": 0.020, "jax": 0.040}
     made = [
         make_record(base, repeat + 5 * (backend == "jax"), settings=make_settings(backend=backend))
@@ -71,7 +71,7 @@ def test_a_ratio_is_against_the_quickest_though_another_has_no_repeat_in_common_
     assert (found.backend, found.against, found.estimate) == ("tensorflow", "torch", pytest.approx(2.0))
 
 
-def test_the_verdict_and_the_suite_are_those_of_the_comparison(rows: list[Row]) -> None:
+def test_verdict_and_the_suite_are_those_of_the_comparison(rows: list[Row]) -> None:
     found = findings.run_findings(rows)
     [verdict] = of(found, Kind.VERDICT)
     assert (verdict.backend, verdict.verdict, verdict.said) == ("tensorflow", "fastest", rows[0].verdict)
@@ -82,13 +82,13 @@ def test_the_verdict_and_the_suite_are_those_of_the_comparison(rows: list[Row]) 
     }
 
 
-def test_what_was_not_measured_has_no_estimate_and_says_why() -> None:
+def test_unmeasured_cell_has_no_estimate_and_a_reason() -> None:
     failed = make_record(None, status=Status.TIMEOUT)
     [figure] = of(findings.run_findings(table([failed])), Kind.FIGURE)
     assert (figure.estimate, figure.low, figure.verdict, figure.said) == (None, None, "timeout", "timeout: a reason")
 
 
-def test_every_finding_has_a_method_of_a_version_and_a_name_of_its_own(rows: list[Row]) -> None:
+def test_every_finding_has_a_versioned_method_and_a_unique_id(rows: list[Row]) -> None:
     found = findings.run_findings(rows)
     assert {(one.method, one.method_version) for one in found} <= set(findings.VERSIONS.items())
     assert len({one.finding_id for one in found}) == len(found)
@@ -99,7 +99,7 @@ def test_too_few_repeats_give_no_interval() -> None:
     assert {(one.low, one.high, one.verdict) for one in found} == {(None, None, "open")}
 
 
-def test_a_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -> None:
+def test_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -> None:
     versions = {"keras": "3.15.0", "jax": "0.10.0"}
     nights(tmp_path, [0.01] * 6, versions=versions)
     nights(tmp_path, [0.015] * 5, first=6, versions={**versions, "jax": "0.11.0"})
@@ -126,23 +126,23 @@ def test_a_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -
         ([("numpy", 0)], "the author of the settings or packages"),
     ],
 )
-def test_who_should_look_is_who_knows_what_changed_nearest(changed: list[tuple[str, int]], who: str) -> None:
+def test_likely_owner_is_that_of_the_nearest_change(changed: list[tuple[str, int]], who: str) -> None:
     told = findings.likely_owner([VersionChange(name, "1", "2", off) for name, off in changed])
     assert told.partition(":")[0] == who
 
 
-def test_nobody_is_named_where_nothing_changed() -> None:
+def test_no_change_names_no_owner() -> None:
     assert findings.likely_owner([]).startswith("unknown: ")
 
 
-def test_a_not_comparable_row_says_so() -> None:
+def test_not_comparable_row_says_so() -> None:
     one, other = records()[0], records()[5]
     resolved = replace(other.resolved, parameters=2000) if other.resolved else None
     [verdict] = of(findings.run_findings(table([one, replace(other, resolved=resolved)])), Kind.VERDICT)
     assert (verdict.verdict, verdict.backend) == ("not comparable", None)
 
 
-def test_a_command_is_told_by_its_primary_metric_and_has_no_history() -> None:
+def test_external_command_has_its_primary_metric_and_no_history() -> None:
     made = [
         make_record(
             None,

@@ -40,12 +40,12 @@ def engine(folder: Path, docker: str) -> subprocess.CompletedProcess[str]:
         (SILENT, "no container engine answers: start one (systemctl start docker), or let root install docker.io"),
     ],
 )
-def test_why_no_engine_answers_is_told(tmp_path: Path, said: str, told: str) -> None:
+def test_missing_engine_is_reported_with_the_reason(tmp_path: Path, said: str, told: str) -> None:
     done = engine(tmp_path, f'echo "{said}" >&2; exit 1')
     assert (done.returncode, done.stderr) == (3, f"error: {told}\n")
 
 
-def test_where_compose_is_lacking_its_package_is_named_and_nothing_is_downloaded(tmp_path: Path) -> None:
+def test_missing_compose_names_its_package_without_a_download(tmp_path: Path) -> None:
     done = engine(tmp_path, '[ "$1" = info ]')
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == (

@@ -42,11 +42,11 @@ def twins(*findings: Finding, backends: tuple[str, str] = ("jax", "torch")) -> P
         (replace(twins(), workload="lstm"), "fit", "same work not checked"),
     ],
 )
-def test_the_twins_are_told_in_a_few_words(record: ParityRecord, phase: str, text: str) -> None:
+def test_parity_result_is_summarised_as_text(record: ParityRecord, phase: str, text: str) -> None:
     assert same_work([record], row(phase)).text == text
 
 
-def test_a_comparison_of_other_versions_is_stale_and_says_what_to_do() -> None:
+def test_comparison_of_other_versions_is_stale_with_advice() -> None:
     found = same_work([twins()], row(keras="3.16.0"))
     assert found.text == "stale: 3e-9 (float64 gradient)"
     assert found.remarks[0].endswith("runner parity mnist_mlp")
@@ -73,7 +73,7 @@ def compared(found: dict[tuple[str, str], float], *findings: Finding) -> ParityR
     return replace(twins(), pairs=pairs, versions=VERSIONS_OF_THREE)
 
 
-def test_of_several_pairs_the_worst_stands_beside_a_speed() -> None:
+def test_worst_of_several_pairs_is_shown_with_a_speed() -> None:
     found = {("tensorflow", "jax"): 1e-12, ("tensorflow", "torch"): 3e-9, ("jax", "torch"): 2e-9}
     three = row(backends=THREE)
     assert same_work([compared(found)], three).text == "same work: 3e-9 (float64 gradient)"
@@ -83,7 +83,7 @@ def test_of_several_pairs_the_worst_stands_beside_a_speed() -> None:
     assert same_work([compared(found, EXPLAINED)], three).text == "explained: 3e-9 (float64 gradient)"
 
 
-def test_a_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
+def test_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
     three, found = row(backends=THREE), {("tensorflow", "jax"): 1e-12}
     whole = same_work([compared(found)], three)
     assert whole.text == "same work not checked"
@@ -95,7 +95,7 @@ def test_a_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
     assert same_work([compared(found, parted)], three).status is WorkStatus.DEVIATES
 
 
-def test_what_an_external_command_does_is_not_ours_to_check_and_no_command_is_advised() -> None:
+def test_external_command_is_not_checked_and_no_command_is_advised() -> None:
     metric = Metric("speed", 100.0, "samples/s", goal=Goal.HIGHER)
     task = TaskRun("train", ["./train"], "speed", [metric])
     (found,) = table([make_record(None, settings=make_settings(workload="task train"), task=task)])
@@ -103,13 +103,13 @@ def test_what_an_external_command_does_is_not_ours_to_check_and_no_command_is_ad
     assert same_work([], found).remarks == ("the work of an external command cannot be checked",)
 
 
-def test_a_backend_alone_is_told_by_its_own_pairs() -> None:
+def test_single_backend_is_judged_by_its_own_pairs() -> None:
     assert same_work([twins()], row(), "jax").status is WorkStatus.AGREES
     assert same_work([twins()], row(), "tensorflow").status is WorkStatus.NOT_CHECKED
     assert same_work([], row()).remarks == ("compare the backends with: runner parity mnist_mlp",)
 
 
-def test_without_peaks_no_share_is_claimed_and_the_command_is_named() -> None:
+def test_missing_peaks_give_no_share_and_name_the_command() -> None:
     cells = [("mnist_mlp", cell) for cell in row().cells.values()]
     found = roofline(cells, {}, None)
     run_context = RunContext((), {share.cell_id: share for share in found.shares}, found.notes)
@@ -118,7 +118,7 @@ def test_without_peaks_no_share_is_claimed_and_the_command_is_named() -> None:
     assert cell_caveats(cells[0][1], run_context) == ()
 
 
-def test_a_cell_above_the_measured_peak_is_doubtful() -> None:
+def test_cell_above_the_measured_peak_gets_a_caveat() -> None:
     cell = row().cells["jax"]
     (share,) = roofline([("mnist_mlp", cell)], {}, None).shares
     above = replace(share, share_of_peak=1.2, note="above the measured peak: the machine was busier then")

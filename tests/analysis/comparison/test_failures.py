@@ -19,7 +19,7 @@ def cell(*statuses: Status) -> list[Record]:
 OK, CRASH, TIMEOUT, INFRA = Status.OK, Status.CRASH, Status.TIMEOUT, Status.INFRA
 
 
-def test_each_way_of_failing_is_counted_with_its_first_reason() -> None:
+def test_failures_are_counted_by_status_with_the_first_reason() -> None:
     records = [replace(record, reason=f"reason {record.repeat}") for record in cell(OK, CRASH, TIMEOUT, CRASH)]
     found = partial_failures({"new": records})
     assert [str(way) for way in found] == ["new: crash in 2 of 4 repeats", "new: timeout in 1 of 4 repeats"]
@@ -27,7 +27,7 @@ def test_each_way_of_failing_is_counted_with_its_first_reason() -> None:
     assert partial_failures({"new": cell(OK, Status.UNSTABLE)}) == []
 
 
-def test_infrastructure_is_no_try_and_other_repeats_do_not_count() -> None:
+def test_infrastructure_failures_and_other_repeats_do_not_count() -> None:
     records = cell(OK, INFRA, CRASH, CRASH)
     assert [str(way) for way in partial_failures({"new": records})] == ["new: crash in 2 of 3 repeats"]
     assert [str(way) for way in partial_failures({"new": records}, {0, 1, 2})] == ["new: crash in 1 of 2 repeats"]
@@ -46,7 +46,7 @@ def test_infrastructure_is_no_try_and_other_repeats_do_not_count() -> None:
         ((OK, CRASH), (OK, TIMEOUT), "new: timeout in 1 of 2 repeats"),
     ],
 )
-def test_new_is_worse_where_it_fails_in_one_way_in_a_larger_share_of_its_repeats(
+def test_increased_failure_compares_shares_of_repeats_by_status(
     base: tuple[Status, ...], new: tuple[Status, ...], worse: str | None
 ) -> None:
     found = increased_failure(partial_failures({"base": cell(*base), "new": cell(*new)}), "new")

@@ -29,13 +29,11 @@ def of(value: float | None, goal: Goal = Goal.LOWER, repeat: int = 0, axis: str 
         (None, Goal.LOWER, None),
     ],
 )
-def test_a_cost_is_a_metric_turned_so_that_less_is_better_and_above_zero(
-    value: float | None, goal: Goal, expected: float | None
-) -> None:
+def test_cost_is_positive_and_lower_is_better(value: float | None, goal: Goal, expected: float | None) -> None:
     assert cost(of(value, goal)) == expected
 
 
-def test_the_cost_of_a_workload_is_its_step_time() -> None:
+def test_cost_of_a_workload_is_its_step_time() -> None:
     record = make_record(0.01)
     assert (figure_value(record), cost(record), without_ratio([record]), primary_value([record])) == (
         0.01,
@@ -54,7 +52,7 @@ def made(first: Sequence[float], second: Sequence[float]) -> list[Record]:
 
 
 @pytest.mark.parametrize("second", [[-1.0, -2.0, -3.0, -4.0, -9.0], [0.0] * 5, [5.0, 6.0, -3.0, 5.5, 6.5]])
-def test_what_is_not_above_zero_in_a_process_is_shown_and_not_compared(second: list[float]) -> None:
+def test_metric_that_is_not_above_zero_is_shown_and_not_compared(second: list[float]) -> None:
     (row,) = table(made([1.0, 2.0, 3.0, 4.0, 5.0], second))
     cell = row.cells["n=2"]
     assert row.verdict == "nothing to compare: loss is not above zero, so it has no ratio"

@@ -45,7 +45,7 @@ def test_efficiency_is_paired_by_block_and_has_an_interval_from_five_on() -> Non
     assert (found.centre, found.low, found.high, found.count) == (*[pytest.approx(0.75)] * 3, 5)
 
 
-def test_a_block_that_only_one_of_them_has_does_not_count() -> None:
+def test_block_of_only_one_cell_does_not_count() -> None:
     found = figure(of_tasks((ONE, [0.8, 0.8]), (TWO, [0.5]))).efficiency
     assert found is not None
     assert found.count == 1
@@ -66,7 +66,7 @@ def test_without_the_same_cell_on_one_worker_there_is_no_efficiency(other: Task)
     assert figure(cells).efficiency is None
 
 
-def test_another_backends_one_worker_is_no_measure() -> None:
+def test_one_worker_of_another_backend_is_not_used() -> None:
     cells = of_tasks((TWO, [0.5])) + of_tasks((ONE, [0.8]), backend="torch")
     assert figure(cells).efficiency is None
 
@@ -95,13 +95,13 @@ def test_throughput_and_bytes_are_those_of_all_workers() -> None:
     assert found.bytes_per_step == 2 * 3 * 512 * (10 * 1024 + 1) * 4
 
 
-def test_what_was_not_watched_has_no_time_in_communication_and_what_calls_nothing_has_none_of_it() -> None:
+def test_unwatched_communication_is_none_and_no_collective_is_zero() -> None:
     assert figure(of_tasks((TWO, [0.5]))).communication_share is None
     silent = Task(mode="fc_data_ff", workers=2)
     assert figure(of_tasks((silent, [0.5])), "fc_data_ff").communication_share == 0.0
 
 
-def test_of_keras_own_path_nobody_saw_whether_it_communicates() -> None:
+def test_communication_of_keras_own_path_is_unknown() -> None:
     records = [replace(record, parallel=None) for record in fc_records(Task(mode="fc_keras"), "jax", [0.5])]
     assert figure([summarise(records)], "fc_keras", 1).communication_share is None
 
@@ -128,7 +128,7 @@ def test_memory_is_the_largest_workers() -> None:
     assert (found.worker_memory_bytes, found.processes) == (310, 2)
 
 
-def test_the_memory_of_keras_own_path_is_that_of_its_process() -> None:
+def test_memory_of_keras_own_path_is_that_of_its_process() -> None:
     keras = Task(mode="fc_keras")
     records = [
         replace(r, parallel=None, memory=Memory(peak_host_memory_bytes=peak))
@@ -149,7 +149,7 @@ def duel_of(*tasks: tuple[Task, Sequence[float]]) -> list[tuple[float, bool]]:
 MODEL = TWO.changed(mode="fc_model")
 
 
-def test_data_is_set_against_model_parallelism_of_the_same_work() -> None:
+def test_data_parallelism_is_compared_with_model_parallelism_of_the_same_work() -> None:
     assert duel_of((TWO, [0.2] * 5), (MODEL, [0.3] * 5)) == [(pytest.approx(1.5), True)]
     assert duel_of((TWO, [0.2]), (MODEL, [0.3])) == [(pytest.approx(1.5), False)]
 
@@ -163,9 +163,9 @@ def test_data_is_set_against_model_parallelism_of_the_same_work() -> None:
         MODEL.changed(mode="fc_model_ff"),
     ],
 )
-def test_what_is_not_the_same_work_is_no_rival(other: Task) -> None:
+def test_different_work_is_not_compared(other: Task) -> None:
     assert duel_of((TWO, [0.2]), (other, [0.3])) == []
 
 
-def test_on_one_worker_there_is_nothing_to_divide() -> None:
+def test_one_worker_has_no_comparison_of_parallelism() -> None:
     assert duel_of((ONE, [0.2]), (MODEL.changed(workers=1), [0.3])) == []

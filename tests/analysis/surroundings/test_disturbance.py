@@ -76,11 +76,11 @@ blocks_twice = st.lists(stretches, min_size=2, max_size=6).flatmap(
 )
 
 
-def test_a_quiet_block_is_not_disturbed() -> None:
+def test_quiet_block_is_not_disturbed() -> None:
     assert disturbed([watched(), watched()]) is None
 
 
-def test_a_block_without_stretches_is_not_disturbed() -> None:
+def test_block_without_stretches_is_not_disturbed() -> None:
     assert disturbed([]) is None
 
 
@@ -195,7 +195,7 @@ def test_throttling_counts_only_if_others_used_most_of_the_cpu() -> None:
     assert cause(watched(little, cpu_busy_s=0.05, throttle_events=0)) is None
 
 
-def test_a_share_at_the_limit_is_still_allowed() -> None:
+def test_share_at_the_limit_is_still_allowed() -> None:
     at_limit_s = 3.0 * STEAL_LIMIT / (1 - STEAL_LIMIT)
     assert disturbed([watched(cpu_steal_s=at_limit_s * 0.999)]) is None
     assert cause(watched(cpu_steal_s=at_limit_s * 1.001)) == Cause.STEAL
@@ -226,7 +226,7 @@ def test_shares_are_over_all_stretches_of_a_block() -> None:
     assert cause(burst, burst, watched(), watched()) == Cause.OTHER_CPU
 
 
-def test_the_cause_furthest_beyond_its_limit_is_named() -> None:
+def test_cause_furthest_beyond_its_limit_is_named() -> None:
     assert cause(watched(cpu_steal_s=0.3, io_full_s=1.0), watched(cpu_busy_s=3.3)) == Cause.IO
 
 

@@ -19,7 +19,7 @@ def detectable(log_ratios: list[float], pairs: int) -> Detectable:
 
 
 @pytest.mark.parametrize("pairs", [5, 10, 30])
-def test_a_true_difference_of_that_size_is_found_in_four_of_five_runs(pairs: int) -> None:
+def test_true_difference_of_that_size_is_found_in_four_of_five_runs(pairs: int) -> None:
     runs, scatter = 20_000, 0.03
     drawn = np.random.default_rng(7)
     difference = detectable([scatter, -scatter] * 5, pairs).difference
@@ -47,7 +47,7 @@ def test_more_pairs_show_smaller_differences() -> None:
     assert ten.low < ten.difference < ten.high
 
 
-def test_a_shift_between_identical_arms_counts_as_scatter() -> None:
+def test_shift_between_identical_arms_counts_as_scatter() -> None:
     found = resolution([0.02] * 6)
     assert found is not None
     assert found.scatter == pytest.approx(0.02)

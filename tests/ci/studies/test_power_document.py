@@ -27,22 +27,22 @@ def lines(table: Iterable[str]) -> list[str]:
     return [line for line in table if line]
 
 
-def test_the_document_says_what_was_recorded(kept: dict[str, list[Recording]]) -> None:
+def test_document_matches_the_recordings(kept: dict[str, list[Recording]]) -> None:
     told = lines(command.recorded_table(kept))
     assert (stated(told[0]), len(told) > 2) == (told, True)
 
 
-def test_the_document_says_what_one_process_and_one_mean_an_arm_would_need(kept: dict[str, list[Recording]]) -> None:
+def test_document_states_what_one_process_or_one_mean_per_arm_needs(kept: dict[str, list[Recording]]) -> None:
     told = lines(command.rival_table(kept))
     assert (stated(told[0]), len(told) > 2) == (told, True)
 
 
-def test_the_document_says_how_often_equal_arms_were_found_to_differ() -> None:
+def test_document_states_the_false_alarms_of_equal_arms() -> None:
     told = lines(command.alarm_table())
     assert (stated(told[0]), len(told) > 2) == (told, True)
 
 
-def test_the_power_curves_are_of_these_recordings_at_what_their_budgets_pay_for(
+def test_power_curves_match_the_recordings_and_budgets(
     kept: dict[str, list[Recording]],
 ) -> None:
     """The curves themselves take minutes of drawing: `ci/power tables` makes them."""
