@@ -1,13 +1,13 @@
-"""What two workers of the FC modes gain, and what their backend's own profiler says of communication.
+"""The gain of two workers of the FC modes, and their communication by their backend's own profiler.
 
     ci/study fc_workers gain [--weight-size N] [--batch-size N] [--rounds N]
     ci/study fc_workers profile [--weight-size N] [--batch-size N] [--rounds N]
 
 `gain`: PyTorch's workers, processes of one thread each, on two CPUs. One worker, two workers, and the products of the
-same step on one thread and on two, take turns; what two workers gain is held against what the products themselves do.
+same step on one thread and on two are interleaved; the gain of two workers is compared with that of the products.
 `profile`: the share of a step that a cell reports as communication, which it times itself, next to that of
-torch.profiler, on the same two workers: epochs that a clock watches and epochs that are recorded too take turns.
-(JAX's and TensorFlow's cells report what the profiler sees.) The figures stand in docs/fc.md.
+torch.profiler, on the same two workers: epochs timed by a clock and epochs that are also recorded are interleaved.
+(JAX's and TensorFlow's cells report the profiler's figures.) The figures are in docs/fc.md.
 Nothing here is a test: run it on a quiet machine.
 """
 
@@ -84,7 +84,7 @@ def _told(logs: list[float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one worker saw of two epochs in turn: the share in collectives by a cell's clock, and by the profiler.
+    """One worker's results of two interleaved epochs: the share of collectives by a cell's clock, and by the profiler.
 
     `clock_profiled` is the clock's share of the very steps that the profiler recorded.
     """
@@ -96,7 +96,7 @@ class Seen:
 
 
 def profiled(mode: str, weight_size: int, batch_size: int, rounds: int) -> list[Seen]:
-    """Return what the two workers of a mode saw, the mean over both, a round each."""
+    """Return the results of the two workers of a mode, the mean over both, one a round."""
     from keras_matrix.models.fc.native import torch as native
     from keras_matrix.models.fc.native.assembly import assemble, reserve
     from keras_matrix.models.fc.worker_group import Order
@@ -116,7 +116,7 @@ def profiled(mode: str, weight_size: int, batch_size: int, rounds: int) -> list[
 
 
 def _seen(rank: Any, steps: int, rounds: int) -> list[Seen]:
-    """Be a worker: take epochs that a clock watches, as in a cell, and as many that the profiler records, in turn."""
+    """Run a worker: epochs timed by a clock, as in a cell, interleaved with as many that the profiler records."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -167,7 +167,7 @@ def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, dest="command")
-    gaining = commands.add_parser("gain", help="what two workers gain")
+    gaining = commands.add_parser("gain", help="the gain of two workers")
     profiling = commands.add_parser("profile", help="communication by the backend's profiler")
     for command, batch_size in ((gaining, 2048), (profiling, 512)):
         command.add_argument("--weight-size", type=int, default=1024)

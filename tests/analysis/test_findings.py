@@ -1,4 +1,4 @@
-"""Findings say what the table and the histories say, each by its method, and nothing of what is not known."""
+"""Findings match the table and the histories, each with its method; unknown values are missing."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def of(found: list[Finding], kind: Kind, metric: str = findings.STEP_TIME) -> li
 
 
 def test_figure_is_the_estimate_of_its_cell(rows: list[Row]) -> None:
-    told = {
+    figures = {
         (one.cell_id, one.estimate, one.low, one.high, one.count)
         for one in of(findings.run_findings(rows), Kind.FIGURE)
     }
     cells = [cell for row in rows for cell in row.cells.values()]
-    assert told == {
+    assert figures == {
         (c.cell_id, c.step_time.centre, c.step_time.low, c.step_time.high, c.step_time.count)
         for c in cells
         if c.step_time
@@ -127,8 +127,8 @@ def test_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -> 
     ],
 )
 def test_likely_owner_is_that_of_the_nearest_change(changed: list[tuple[str, int]], who: str) -> None:
-    told = findings.likely_owner([VersionChange(name, "1", "2", off) for name, off in changed])
-    assert told.partition(":")[0] == who
+    text = findings.likely_owner([VersionChange(name, "1", "2", off) for name, off in changed])
+    assert text.partition(":")[0] == who
 
 
 def test_no_change_names_no_owner() -> None:

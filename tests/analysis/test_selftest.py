@@ -1,4 +1,4 @@
-"""False alarms and detection, counted over comparisons cut from recorded blocks."""
+"""False alarms and detection, counted over comparisons of recorded blocks."""
 
 from __future__ import annotations
 

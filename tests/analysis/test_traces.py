@@ -1,4 +1,4 @@
-"""What a trace comes to."""
+"""The summary of a trace."""
 
 from __future__ import annotations
 

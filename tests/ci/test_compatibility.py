@@ -1,4 +1,4 @@
-"""docs/compatibility.md says what the locks say."""
+"""docs/compatibility.md matches the locks."""
 
 from __future__ import annotations
 

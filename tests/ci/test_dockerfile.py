@@ -1,4 +1,4 @@
-"""What the images hold that no lock says."""
+"""Contents of the images that no lock lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ci/engine`: whoever may install nothing is told what is lacking, and nothing is put into a home."""
+"""`ci/engine`: without the right to install, it names what is missing and changes no home."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def engine(folder: Path, docker: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("output", "expected"),
     [
         (DENIED, "this user may not use the engine's socket: add the user to the group docker and log in again"),
         (SILENT, "no container engine answers: start one (systemctl start docker), or let root install docker.io"),
     ],
 )
-def test_missing_engine_is_reported_with_the_reason(tmp_path: Path, said: str, told: str) -> None:
-    done = engine(tmp_path, f'echo "{said}" >&2; exit 1')
-    assert (done.returncode, done.stderr) == (3, f"error: {told}\n")
+def test_missing_engine_is_reported_with_the_reason(tmp_path: Path, output: str, expected: str) -> None:
+    done = engine(tmp_path, f'echo "{output}" >&2; exit 1')
+    assert (done.returncode, done.stderr) == (3, f"error: {expected}\n")
 
 
 def test_missing_compose_names_its_package_without_a_download(tmp_path: Path) -> None:

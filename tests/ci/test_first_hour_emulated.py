@@ -1,4 +1,4 @@
-"""ci/bigquery against the emulator: a full hour, a dataset that exists, a signal, and datasets that are kept."""
+"""ci/bigquery against the emulator: a full hour, an existing dataset, a signal, and retained datasets."""
 
 from __future__ import annotations
 

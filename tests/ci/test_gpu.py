@@ -1,4 +1,4 @@
-"""`ci/gpu` judges its arguments before it looks for a GPU or makes an environment."""
+"""`ci/gpu` checks its arguments before it looks for a GPU or creates an environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests marked `gpu` run with each backend's GPU build in an environment of its own, or say why they do not."""
+"""The tests marked `gpu` run with each backend's GPU build in a separate environment, or state why they do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the image `uploader` is made of: everything that `uploader` imports, within the project's own bounds."""
+"""Contents of the image `uploader`: everything that `uploader` imports, within the bounds of the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ci/netns`: networks whose links really limit, and nothing left of them."""
+"""`ci/netns`: networks whose links limit the rate, and their complete removal."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def left_of(owner: int | str) -> list[str]:
 @pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ([], "N: got ''"),
         (["many", "--rate", "1gbit"], "N: got 'many'"),
@@ -67,9 +67,9 @@ def left_of(owner: int | str) -> list[str]:
         (["2", "--rate", "1gbit", "true"], "COMMAND: must follow --, got 'true'"),
     ],
 )
-def test_bad_input_prints_the_usage(arguments: list[str], told: str) -> None:
+def test_bad_input_prints_the_usage(arguments: list[str], expected: str) -> None:
     done = netns(*arguments)
-    assert (done.returncode, told in done.stderr, "usage: ci/netns N --rate RATE" in done.stderr) == (2, True, True)
+    assert (done.returncode, expected in done.stderr, "usage: ci/netns N --rate RATE" in done.stderr) == (2, True, True)
 
 
 @pytest.mark.alone
@@ -85,14 +85,16 @@ def test_command_gets_the_namespaces_by_name_and_its_exit_code_is_passed_on() ->
 @pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("tools", "told"),
+    ("tools", "expected"),
     [
         ({"bash": None, "id": "echo 1000"}, "making network namespaces needs root, this is 1000: sudo ci/netns 1 ..."),
         ({"bash": None, "id": "echo 0"}, "there is no ip here: apt-get install iproute2 (Debian, Ubuntu)"),
     ],
     ids=["root", "ip"],
 )
-def test_missing_tools_are_reported_with_exit_code_3(tools: dict[str, str | None], told: str, tmp_path: Path) -> None:
+def test_missing_tools_are_reported_with_exit_code_3(
+    tools: dict[str, str | None], expected: str, tmp_path: Path
+) -> None:
     for name, answer in tools.items():
         if answer is None:
             (tmp_path / name).symlink_to(str(shutil.which(name)))
@@ -100,7 +102,7 @@ def test_missing_tools_are_reported_with_exit_code_3(tools: dict[str, str | None
             (tmp_path / name).write_text(f"#!/bin/sh\n{answer}\n")
             (tmp_path / name).chmod(0o755)
     done = netns("1", "--rate", "1gbit", "--", "true", PATH=str(tmp_path))
-    assert (done.returncode, done.stderr) == (3, f"ci/netns: {told}\n")
+    assert (done.returncode, done.stderr) == (3, f"ci/netns: {expected}\n")
 
 
 @pytest.mark.alone

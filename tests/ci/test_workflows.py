@@ -1,4 +1,4 @@
-"""What GitHub runs: every change of what an image holds builds it anew, and every change passes what `.ci/run` has."""
+"""GitHub workflows: a change of image contents rebuilds the images, and every change runs `.ci/run`."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Record blocks of equal and of slowed-down processes on this machine, and say what comparisons of them find.
+"""Record blocks of equal and of slowed-down processes on this machine, and compute the power of comparisons.
 
     ci/power record FOLDER [--condition quiet|loaded] [--backend NAME]   measure; minutes a backend; a quiet machine
-    ci/power keep FOLDER                   put what was measured into recordings/*.parquet
+    ci/power keep FOLDER                   put the measurements into recordings/*.parquet
     ci/power tables [--write]              power, false alarms, smallest slowdown found, from recordings/*.parquet
 
-`record` measures three arms in turn, as `runner selftest` measures two: `base`, `same`, which is the same, and
-`slower`, which has a fault planted. Under the condition `loaded` one busy process a CPU goes on and off at random
-meanwhile, at times that a seed fixes. The sessions of `runner selftest` are kept in the same way, under the condition
-`selftest`. The tables stand in docs/power.md.
+`record` interleaves three arms, as `runner selftest` interleaves two: `base`, `same`, which is equal, and `slower`,
+which has an injected fault. Under the condition `loaded` one process a CPU is busy and idle at random times fixed by a
+seed. Sessions of `runner selftest` are stored in the same way, under the condition `selftest`. The tables are in
+docs/power.md.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ BEGIN, END = "<!-- power: begin -->", "<!-- power: end -->"
 RECORDINGS = ROOT / "recordings"
 BACKENDS = ("tensorflow", "jax", "torch")
 BLOCKS = {"quiet": 16, "loaded": 12}
-# About a tenth of a second an epoch on one CPU of the machine the recordings come from: arms take turns so often.
+# About a tenth of a second an epoch on one CPU of the machine of the recordings, so that arms alternate often.
 STEPS = {"tensorflow": 5, "jax": 6, "torch": 2}
-# Extra work that makes a step about 5 % slower: what it did is in the recording, and stands in the tables.
+# Extra work that makes a step about 5 % slower: its actual effect is in the recording and in the tables.
 PLANTED = {"tensorflow": "slower:0.12", "jax": "slower:0.1", "torch": "slower:0.1"}
 # As many as make a block's measuring last about as long as its starting.
 EPOCHS = 33
@@ -102,7 +102,7 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
 
 @contextlib.contextmanager
 def load(seed: int = SEED) -> Iterator[None]:
-    """Keep one process a CPU busy and idle in turn meanwhile, for times drawn at random, all alike at once."""
+    """Keep one process a CPU alternately busy and idle meanwhile, for random times, all at the same times."""
     spawn = multiprocessing.get_context("spawn")
     processes = [spawn.Process(target=_busy, args=(seed, cpu), daemon=True) for cpu in os.sched_getaffinity(0)]
     for process in processes:
@@ -157,7 +157,7 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def keep(folder: Path) -> None:
-    """Write what was measured under `folder` to one file a condition in recordings/."""
+    """Write the measurements under `folder` to one file a condition in recordings/."""
     import duckdb
 
     by_condition: dict[str, list[dict[str, Any]]] = {}
@@ -175,7 +175,7 @@ def keep(folder: Path) -> None:
 
 
 def stored(condition: str) -> list[dict[str, Any]]:
-    """Return the rows kept of a condition, none where it was not recorded."""
+    """Return the recorded rows of a condition, empty if it was not recorded."""
     import duckdb
 
     path = RECORDINGS / f"{condition}.parquet"
@@ -204,7 +204,7 @@ def head(*names: str) -> Iterator[str]:
 
 
 def recorded_table(kept: dict[str, list[Any]]) -> Iterator[str]:
-    """Yield what was recorded: blocks, their cost, their scatter, and what the planted work really cost."""
+    """Yield the recordings: blocks, their cost, their scatter, and the actual cost of the injected work."""
     from keras_matrix.analysis.stats.blocks import of_logs
 
     yield from head("recording", "blocks", "a block of two", "scatter of the ratio", "same / base", "slower / base")
@@ -295,14 +295,14 @@ def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, dest="command")
-    recording = commands.add_parser("record", help="measure three arms in turn")
+    recording = commands.add_parser("record", help="measure three interleaved arms")
     recording.add_argument("folder", type=Path)
     recording.add_argument("--condition", choices=list(BUDGETS_S), action="append")
     recording.add_argument("--backend", choices=BACKENDS, action="append")
     recording.add_argument("--blocks", type=int, help="blocks a backend, instead of the condition's own number")
-    keeping = commands.add_parser("keep", help="put what was measured into recordings/")
+    keeping = commands.add_parser("keep", help="put the measurements into recordings/")
     keeping.add_argument("folder", type=Path)
-    writing = commands.add_parser("tables", help="print what the recordings say")
+    writing = commands.add_parser("tables", help="print the tables of the recordings")
     writing.add_argument("--write", action="store_true", help=f"put it into {DOCUMENT.relative_to(ROOT)}")
     args = parser.parse_args()
     if args.command == "record":

@@ -1,4 +1,4 @@
-"""What is doubtful about a cell is said with advice, and what is not is silent."""
+"""Caveats of a cell, each with advice; no caveat for unremarkable cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands beside a speed, and what is never claimed."""
+"""The context of a speed: parity, shares of the peak and caveats, without unchecked claims."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def row(phase: str = "fit", keras: str = "3.15.1", backends: tuple[str, ...] = (
     return found
 
 
-def twins(*findings: Finding, backends: tuple[str, str] = ("jax", "torch")) -> ParityRecord:
+def parity(*findings: Finding, backends: tuple[str, str] = ("jax", "torch")) -> ParityRecord:
     deviations = {"float64": Deviation(loss=2e-12, gradient=3.2e-9), "float32": Deviation(gradient=1e-3)}
     pair = Pair([*backends], deviations, [*findings])
     return ParityRecord(1, "mnist_mlp", {}, 8, 20, 0, "2026-01-01", pairs=[pair], versions=VERSIONS)
@@ -34,12 +34,12 @@ def twins(*findings: Finding, backends: tuple[str, str] = ("jax", "torch")) -> P
 @pytest.mark.parametrize(
     ("record", "phase", "text"),
     [
-        (twins(), "fit", "same work: 3e-9 (float64 gradient)"),
-        (twins(), "predict", "same work: 2e-12 (float64 loss)"),
-        (twins(EXPLAINED), "fit", "explained: 3e-9 (float64 gradient)"),
-        (twins(replace(EXPLAINED, explanation=None)), "fit", "deviates: 3e-9 (float64 gradient)"),
-        (twins(backends=("tensorflow", "jax")), "fit", "same work not checked"),
-        (replace(twins(), workload="lstm"), "fit", "same work not checked"),
+        (parity(), "fit", "same work: 3e-9 (float64 gradient)"),
+        (parity(), "predict", "same work: 2e-12 (float64 loss)"),
+        (parity(EXPLAINED), "fit", "explained: 3e-9 (float64 gradient)"),
+        (parity(replace(EXPLAINED, explanation=None)), "fit", "deviates: 3e-9 (float64 gradient)"),
+        (parity(backends=("tensorflow", "jax")), "fit", "same work not checked"),
+        (replace(parity(), workload="lstm"), "fit", "same work not checked"),
     ],
 )
 def test_parity_result_is_summarised_as_text(record: ParityRecord, phase: str, text: str) -> None:
@@ -47,13 +47,13 @@ def test_parity_result_is_summarised_as_text(record: ParityRecord, phase: str, t
 
 
 def test_comparison_of_other_versions_is_stale_with_advice() -> None:
-    found = same_work([twins()], row(keras="3.16.0"))
+    found = same_work([parity()], row(keras="3.16.0"))
     assert found.text == "stale: 3e-9 (float64 gradient)"
     assert found.remarks[0].endswith("runner parity mnist_mlp")
 
 
 def test_reasons_and_other_parameters_are_remarks() -> None:
-    found = same_work([replace(twins(EXPLAINED), params={"image_size": 8})], row())
+    found = same_work([replace(parity(EXPLAINED), params={"image_size": 8})], row())
     assert (
         found.remarks[0] == "jax and torch, float64 update 4e-02, limit 1e-06: rows of a token are squared one by one"
     )
@@ -65,12 +65,12 @@ VERSIONS_OF_THREE = {name: {"keras": "3.15.1", name: "1.0"} for name in THREE}
 
 
 def compared(found: dict[tuple[str, str], float], *findings: Finding) -> ParityRecord:
-    """Twins of which these pairs were compared, with the deviation of each; the findings are the first pair's."""
+    """Return a comparison of these pairs, with the deviation of each; the findings are the first pair's."""
     pairs = [
         Pair([*two], {"float64": Deviation(gradient=value)}, [*findings] if place == 0 else [])
         for place, (two, value) in enumerate(found.items())
     ]
-    return replace(twins(), pairs=pairs, versions=VERSIONS_OF_THREE)
+    return replace(parity(), pairs=pairs, versions=VERSIONS_OF_THREE)
 
 
 def test_worst_of_several_pairs_is_shown_with_a_speed() -> None:
@@ -104,8 +104,8 @@ def test_external_command_is_not_checked_and_no_command_is_advised() -> None:
 
 
 def test_single_backend_is_judged_by_its_own_pairs() -> None:
-    assert same_work([twins()], row(), "jax").status is WorkStatus.AGREES
-    assert same_work([twins()], row(), "tensorflow").status is WorkStatus.NOT_CHECKED
+    assert same_work([parity()], row(), "jax").status is WorkStatus.AGREES
+    assert same_work([parity()], row(), "tensorflow").status is WorkStatus.NOT_CHECKED
     assert same_work([], row()).remarks == ("compare the backends with: runner parity mnist_mlp",)
 
 

@@ -1,4 +1,4 @@
-"""In how many of its repeats a cell fails, and whether new does so more often."""
+"""Partial failures of a cell, and whether new fails more often."""
 
 from __future__ import annotations
 

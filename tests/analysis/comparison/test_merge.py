@@ -1,4 +1,4 @@
-"""Which stored runs make one table, and what is said of those that do not."""
+"""Selection of stored runs for one table, and the reasons of those left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for a run as a whole, and what a night would bring."""
+"""The summary of a run, and a night's projection."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def test_statistics_of_a_hundred_thousand_epochs_take_at_most_a_second_of_cpu_ti
     table(made[:10])  # what is imported late is not the statistics
     begun_s = time.process_time()
     rows = table(made)
-    told = run_summary.lines(rows)
+    lines = run_summary.lines(rows)
     taken_s = time.process_time() - begun_s
     assert (len(rows), sum(len(r.times.epoch_times_s) for r in made)) == (100, 100_000)
-    assert told[-1].endswith("of 100 comparisons")
+    assert lines[-1].endswith("of 100 comparisons")
     assert taken_s <= 1.0

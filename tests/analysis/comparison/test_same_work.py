@@ -1,4 +1,4 @@
-"""What ends a comparison, and what only casts a doubt on it."""
+"""Differences that prevent a comparison, and those that are only a caveat."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cells(*records: Record) -> dict[str, list[Record]]:
 
 
 @pytest.mark.parametrize(
-    ("field", "values", "told"),
+    ("field", "values", "expected"),
     [
         ("parameters", (1_199_882, 1_199_880), "parameters differ: jax 1,199,882, torch 1,199,880"),
         ("trainable_parameters", (900, 901), "trainable parameters differ: jax 900, torch 901"),
@@ -56,11 +56,11 @@ def cells(*records: Record) -> dict[str, list[Record]]:
         ("steps_per_execution", (1, 4), "steps per execution differ: jax 1, torch 4"),
     ],
 )
-def test_different_work_prevents_a_comparison(field: str, values: tuple[Any, Any], told: str) -> None:
+def test_different_work_prevents_a_comparison(field: str, values: tuple[Any, Any], expected: str) -> None:
     pair = on("jax", **{field: values[0]}), on("torch", **{field: values[1]})
-    assert differing(cells(*pair)) == told
+    assert differing(cells(*pair)) == expected
     (row,) = table(pair)
-    assert (row.verdict, row.fastest) == (f"not comparable: {told}", None)
+    assert (row.verdict, row.fastest) == (f"not comparable: {expected}", None)
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_different_counted_work_prevents_a_comparison(field: str, values: tuple[
 
 @pytest.mark.parametrize(("asked", "refused"), [("auto", False), (51, True)])
 def test_calibrated_steps_may_differ_between_two_sessions(asked: int | str, refused: bool) -> None:
-    told = "steps per epoch differ: base 51, new 54"
+    expected = "steps per epoch differ: base 51, new 54"
     base, new = (
         replace(on("jax", steps_per_epoch=steps), settings=make_settings(steps_per_epoch=asked)) for steps in (51, 54)
     )
-    assert differing({"base": [base], "new": [new]}) == told
-    assert differing({"base": [base], "new": [new]}, apart=True) == (told if refused else None)
+    assert differing({"base": [base], "new": [new]}) == expected
+    assert differing({"base": [base], "new": [new]}, apart=True) == (expected if refused else None)
     found = versus([base], [new], Rule(), lambda one, other: KNOWN)
     assert found.outcome is (Outcome.NOT_MEASURED if refused else Outcome.NO_WORSE)
 

@@ -1,4 +1,4 @@
-"""The table says only what the records allow."""
+"""The verdicts of the table follow from the records."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def pair(workload: str, gap: float, scatter: float = 0.02) -> list[Record]:
 
 
 def test_fastest_must_be_a_discovery_among_the_rows() -> None:
-    """What is separate alone need not be among twenty rows that show nothing."""
+    """A row that separates alone need not be a discovery among twenty rows without differences."""
     alone = only_row(pair("gru", 0.027))
     assert alone.fastest == "jax"
     others = [record for i in range(20) for record in pair(f"w{i:02}", 0.0)]
@@ -173,7 +173,7 @@ def test_fastest_needs_half_the_p_value_if_repeats_were_added(looks: Looks, fact
 
 
 def test_p_value_of_a_row_is_that_of_its_nearest_rival() -> None:
-    """Of two rows a p-value of 0.035 is one of 0.07; that another backend is far behind does not make it surer."""
+    """Among two rows a p-value of 0.035 becomes 0.07; another backend far behind does not lower it."""
     far = [
         replace(r, settings=s, cell_id=make_record(settings=s).cell_id, times=Times(step_time_s=1.0 + 0.001 * r.repeat))
         for r in pair("gru", 0.0)[::2]
@@ -227,19 +227,21 @@ def test_smallest_difference_of_a_cell_is_that_of_two_such_cells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"machine": replace(MACHINE, host_id="another")}, "machines differ (2 hosts) within tensorflow"),
         ({"versions": {"keras": "3.13.2"}}, "keras versions differ (3.13.2, 3.15.1) within tensorflow"),
         ({"versions": {"jax": "0.9.0"}}, "jax versions differ (0.10.2, 0.9.0) within jax"),
     ],
 )
-def test_different_machines_or_versions_under_one_label_are_not_comparable(change: dict[str, Any], told: str) -> None:
-    """Alike in both cells, so that the cells as wholes do not differ."""
+def test_different_machines_or_versions_under_one_label_are_not_comparable(
+    change: dict[str, Any], expected: str
+) -> None:
+    """The same in both cells, so that the cells do not differ from each other."""
     versions = {"keras": "3.15.1", "jax": "0.10.2"}
     records = [replace(r, versions=versions) for r in records_of(APART)]
     odd = [replace(r, **{**change, "versions": versions | change.get("versions", {})}) for r in records if r.repeat % 2]
-    assert only_row([r for r in records if not r.repeat % 2] + odd).verdict == f"not comparable: {told}"
+    assert only_row([r for r in records if not r.repeat % 2] + odd).verdict == f"not comparable: {expected}"
 
 
 def test_suite_has_a_ratio_of_each_backend_to_the_leading_one() -> None:
@@ -276,12 +278,12 @@ def test_metric_of_an_external_command_is_excluded_from_the_suite() -> None:
     def speed(value: float) -> TaskRun:
         return TaskRun("train", ["./train"], "speed", [Metric("speed", value, "samples/s", goal=Goal.HIGHER)])
 
-    told = [
+    records = [
         make_record(None, repeat, settings=make_settings(workload="task train", backend=name), task=speed(value))
         for name, value in (("batch_size=8", 100.0), ("batch_size=16", 300.0))
         for repeat in range(5)
     ]
-    rows = table(told)
+    rows = table(records)
     assert [row.fastest for row in rows] == ["batch_size=16"]
     assert suite(rows) == []
 
@@ -372,7 +374,7 @@ def test_float64_of_one_backend_under_two_labels_is_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "of_torch", "others", "told"),
+    ("field", "of_torch", "others", "expected"),
     [
         ("jit_compile", False, True, "compile modes"),
         ("image_data_format", "channels_first", "channels_last", "image data formats"),
@@ -380,7 +382,7 @@ def test_float64_of_one_backend_under_two_labels_is_compared() -> None:
     ],
 )
 def test_backend_defaults_may_differ_as_shipped_and_not_matched(
-    field: str, of_torch: object, others: object, told: str
+    field: str, of_torch: object, others: object, expected: str
 ) -> None:
     def row(league: str) -> Row:
         changed = [
@@ -392,14 +394,14 @@ def test_backend_defaults_may_differ_as_shipped_and_not_matched(
 
     assert only_row(records_of(APART, league="matched")).fastest == "tensorflow"
     assert row("as_shipped").fastest == "tensorflow"
-    assert row("matched").verdict.startswith(f"not comparable: {told} differ")
+    assert row("matched").verdict.startswith(f"not comparable: {expected} differ")
 
 
 def test_backend_without_known_threads_is_comparable_in_matched() -> None:
-    told = {"tensorflow": None, "jax": None, "torch": 2}
+    threads = {"tensorflow": None, "jax": None, "torch": 2}
     records = records_of(APART, league="matched")
     found = [
-        replace(r, resolved=replace(r.resolved, intra_op_threads=told[r.settings.backend]))
+        replace(r, resolved=replace(r.resolved, intra_op_threads=threads[r.settings.backend]))
         for r in records
         if r.resolved
     ]

@@ -1,4 +1,4 @@
-"""A difference in TF32 is a caveat of league as_shipped and ends a comparison of league matched."""
+"""A difference in TF32 is a caveat in league as_shipped and prevents a comparison in league matched."""
 
 from __future__ import annotations
 

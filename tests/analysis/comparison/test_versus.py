@@ -1,4 +1,4 @@
-"""The verdict on base against new, where it is of two sessions and where nothing decides it."""
+"""The verdict on base against new, for two sessions and for undecided comparisons."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def session(levels: Sequence[float]) -> list[Record]:
 
 
 def above(comparisons: Sequence[Comparison]) -> set[int]:
-    """The cells whose interval lies above 1."""
+    """Return the cells whose interval is above 1."""
     return {one.either.settings.batch_size for one in comparisons if one.ratio and (one.ratio.low or 0) > 1}
 
 
 def test_many_equal_cells_of_two_sessions_do_not_regress_and_a_large_slowdown_does() -> None:
-    """An interval of 95 % lies above 1 for one equal cell in forty: such a cell is no discovery among them."""
+    """A 95 % interval is above 1 for one equal cell in forty: such a cell is not a discovery among them."""
     levels = [*[1.0] * 39, 1.035, 1.3]
     found = versus(session([1.0] * 41), session(levels), Rule(threshold=0.0, looks=FIXED), across).comparisons
     assert {40, 41} == above(found)
@@ -54,7 +54,7 @@ def test_many_equal_cells_of_two_sessions_do_not_regress_and_a_large_slowdown_do
 
 
 def test_gate_on_equal_cells_of_two_sessions_rarely_alarms() -> None:
-    """30 runs of 30 cells: 1 % of the runs by right, where plain intervals of 95 % alarm in a third of them."""
+    """30 runs of 30 cells: 1 % of the runs may alarm; plain 95 % intervals alarm in a third of them."""
     noise = random.Random(5)
     rule, alarms, plain = Rule(threshold=0.0, looks=FIXED), 0, 0
     for _ in range(30):

@@ -1,4 +1,4 @@
-"""What the summary of a cell of the FC modes says of its time per batch, and of its bytes and FLOPs per second."""
+"""The summary of a cell of the FC modes: time per batch, bytes and FLOPs per second."""
 
 from __future__ import annotations
 

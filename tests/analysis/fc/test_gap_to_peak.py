@@ -1,4 +1,4 @@
-"""Where Keras's layers fall short of the native loop, and a backend's library of the machine."""
+"""Gaps of Keras's layers to the native loop, and of a backend's library to the machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.synthetic_fc import fc_records
 
 KERAS, AUTOMATIC, MANUAL = (Task(mode=mode) for mode in ("fc_keras", "fc_data", "fc_single_manual"))
 BOTH = ("bfloat16", "float32")
-MOODS = (1.0, 1.1, 0.9, 1.2, 0.95)
+FACTORS = (1.0, 1.1, 0.9, 1.2, 0.95)
 
 
 def rows(*tasks: tuple[Task, float], backend: str = "jax", fixed_s: float | None = None) -> list[Row]:
-    """Return the table of tasks whose steps take so long, times the mood of each block."""
-    return table([r for task, step_s in tasks for r in _records(task, backend, [step_s * m for m in MOODS], fixed_s)])
+    """Return the table of FC problems with these step times, multiplied by the factor of each block."""
+    return table([r for task, step_s in tasks for r in _records(task, backend, [step_s * m for m in FACTORS], fixed_s)])
 
 
 def _records(task: Task, backend: str, times_s: Sequence[float], fixed_s: float | None) -> list[Record]:
@@ -56,12 +56,12 @@ def test_small_gap_or_different_work_gives_no_line(found: list[Row]) -> None:
 
 
 def test_gap_needs_an_interval_above_five_per_cent_or_no_interval() -> None:
-    def told(*ratios: float) -> list[str]:
+    def lines(*ratios: float) -> list[str]:
         keras = _records(KERAS, "jax", [0.1 * ratio for ratio in ratios], None)
         return gap_to_peak.lines(table([*keras, *_records(AUTOMATIC, "jax", [0.1] * len(ratios), None)]), {})
 
-    assert told(1.0, 1.4, 1.0, 1.4, 1.4) == []
-    (line,) = told(1.2, 1.2)
+    assert lines(1.0, 1.4, 1.0, 1.4, 1.4) == []
+    (line,) = lines(1.2, 1.2)
     assert line.startswith("jax: Keras's layers take 1.20x the step of fc_data,")
 
 
@@ -80,6 +80,6 @@ def test_library_far_below_the_machines_best_is_named_once() -> None:
 
 def test_library_is_named_in_each_precision_below_the_limit() -> None:
     found = rows((AUTOMATIC, 0.10), (AUTOMATIC.changed(precision="bfloat16"), 0.10), backend="torch")
-    told = [line.partition("best in ")[2] for line in gap_to_peak.lines(found, shares(found, 0.45, 0.9))]
+    texts = [line.partition("best in ")[2] for line in gap_to_peak.lines(found, shares(found, 0.45, 0.9))]
     why = "the library it multiplies with is the limit, whatever the mode (runner roofline; docs/roofline.md)"
-    assert sorted(told) == [f"{precision}: {why}" for precision in BOTH]
+    assert sorted(texts) == [f"{precision}: {why}" for precision in BOTH]

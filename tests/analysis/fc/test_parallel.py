@@ -1,4 +1,4 @@
-"""What cells of the FC modes say together: gain by workers, time in communication, data against model parallelism."""
+"""Figures across cells of the FC modes: efficiency, communication, data against model parallelism."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_efficiency_is_throughput_over_that_of_one_worker_times_the_workers() ->
 
 
 def test_efficiency_is_paired_by_block_and_has_an_interval_from_five_on() -> None:
-    # Each block is as slow as it likes; within a block two workers are always as much faster.
+    # Blocks differ in speed; within a block two workers are always faster by the same factor.
     alone = [0.8, 1.6, 0.4, 3.2, 0.1]
     found = figure(of_tasks((ONE, alone), (TWO, [s / 1.5 for s in alone]))).efficiency
     assert found is not None
@@ -72,7 +72,7 @@ def test_one_worker_of_another_backend_is_not_used() -> None:
 
 
 def watched(records: Sequence[Record], *seen: tuple[float, float]) -> list[Record]:
-    """Return the records with collectives that took such a share of such a step, one repeat after another."""
+    """Return the records with collectives of this share of this step, one repeat after another."""
     return [
         replace(r, parallel=replace(r.parallel, communication=Communication(Method.TIMED, [s], [s * (1 - share)])))
         for r, (s, share) in zip(records, seen, strict=True)

@@ -1,4 +1,4 @@
-"""Counts of one batch against each other."""
+"""Agreement of several counts of one batch."""
 
 from __future__ import annotations
 

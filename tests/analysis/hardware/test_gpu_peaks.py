@@ -1,4 +1,4 @@
-"""A GPU's peaks from several images are joined only where all of them measured the same GPU."""
+"""A GPU's peaks from several images are merged only if all of them measured the same GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Change points: what is one, what is none, and what an annotation does."""
+"""Change points: detection, rejection, and annotations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ USUAL = THRESHOLDS[USUAL_RUN_LENGTH]
 
 
 def logs(*levels: tuple[float, int], scatter: float = 0.01, seed: int = 1) -> list[float]:
-    """Values about one level after the other, each given as (level, sessions)."""
+    """Return values around successive levels, each given as (level, sessions)."""
     noise = random.Random(seed)
     return [math.log(level) + noise.gauss(0, scatter) for level, count in levels for _ in range(count)]
 
@@ -135,7 +135,7 @@ def test_annotation_is_a_change_even_if_none_is_detected() -> None:
 
 
 def test_changes_are_not_searched_across_an_annotated_one() -> None:
-    # Noted one session late: the shift lies across the note, and is not told a second time beside it.
+    # Annotated one session late: the shift spans the annotation, and is not reported a second time next to it.
     values = [*noisy(1.0, 20), *noisy(1.1, 10, seed=5)]
     assert found(assess(history(values), {run_name(21): "keras 3.16"})) == [(21, "keras 3.16")]
 
@@ -180,8 +180,8 @@ def test_versions_are_listed_by_distance_from_the_change() -> None:
     keras = ["3.15"] * 5 + ["3.16"] * 5
     kernel = ["6.1"] * 6 + ["6.2"] * 4
     sessions = [session(number, 1.0, keras=keras[number], kernel=kernel[number]) for number in range(10)]
-    told = version_changes(sessions, 5)
-    assert [(one.name, one.before, one.after, one.sessions_off) for one in told] == [
+    changes = version_changes(sessions, 5)
+    assert [(one.name, one.before, one.after, one.sessions_off) for one in changes] == [
         ("keras", "3.15", "3.16", 0),
         ("kernel", "6.1", "6.2", 1),
     ]
@@ -189,5 +189,5 @@ def test_versions_are_listed_by_distance_from_the_change() -> None:
 
 
 def test_new_version_has_no_value_before() -> None:
-    (told,) = version_changes([session(0, 1.0), session(1, 1.0, gpu_driver="550")], 1)
-    assert (told.before, told.after) == (None, "550")
+    (change,) = version_changes([session(0, 1.0), session(1, 1.0, gpu_driver="550")], 1)
+    assert (change.before, change.after) == (None, "550")

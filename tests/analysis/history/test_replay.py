@@ -1,4 +1,4 @@
-"""Replays: the rule's own errors, measured."""
+"""Replays: the measured errors of the rule for change points."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_sessions_are_watched_until_the_alarm() -> None:
     (none,) = run_lengths(normal(0.02), [99.0], FEW)
     assert (none.mean, none.high, none.alarms, none.watched) == (None, None, 0, 12 * 60)
     (all_,) = run_lengths(normal(0.02), [0.0], FEW)
-    # Six sessions are the fewest that hold two levels of three, and then there is always some evidence.
+    # Six sessions are the fewest with two levels of three, and then there is always some evidence.
     assert (all_.alarms, all_.watched, all_.mean) == (12, 12 * 6, 6.0)
 
 
@@ -61,7 +61,7 @@ def test_larger_shift_is_found_sooner() -> None:
 
 
 def test_large_shift_is_found_at_the_third_session_of_the_new_level() -> None:
-    """Two nights make no level."""
+    """Two sessions are too few for a level."""
     found = delay(normal(0.001), 1.0, USUAL, FEW)
     assert (found.median, found.p90, found.share_found, found.replays) == (3, 3, 1.0, 12)
 

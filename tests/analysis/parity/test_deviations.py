@@ -1,4 +1,4 @@
-"""What twins' arrays become: deviations, findings, explanations, and where two backends part."""
+"""Deviations between parity processes: figures, findings, and the location of a difference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_arrays(**changes: Any) -> dict[str, Any]:
     return arrays
 
 
-def make_twin(
+def make_process(
     backend: str = "jax", losses: tuple[float | None, ...] = (1.0, 0.5), norm: float = 0.0, **changes: Any
 ) -> deviations.ParityProcess:
     arrays = make_arrays(**changes)
@@ -34,9 +34,9 @@ def make_twin(
 
 
 def test_equal_processes_have_no_deviation() -> None:
-    seen = deviations.deviation(make_twin(), make_twin("torch"), "float64")
-    assert seen == Deviation(0.0, 0.0, 0.0, None, 0.0, None, 0.0)
-    assert deviations.findings("float64", seen) == []
+    found = deviations.deviation(make_process(), make_process("torch"), "float64")
+    assert found == Deviation(0.0, 0.0, 0.0, None, 0.0, None, 0.0)
+    assert deviations.findings("float64", found) == []
 
 
 def test_losses_are_compared_over_common_steps() -> None:
@@ -44,27 +44,27 @@ def test_losses_are_compared_over_common_steps() -> None:
 
 
 def test_scaled_gradient_is_found_with_its_weight() -> None:
-    seen = deviations.deviation(make_twin(), make_twin(gradient_1=1.01), "float64")
-    assert seen.gradient == pytest.approx(0.01 / 1.01)
-    assert seen.gradient_at == "model/dense/bias"
-    assert [finding.figure for finding in deviations.findings("float64", seen)] == ["gradient_norm", "gradient"]
+    found = deviations.deviation(make_process(), make_process(gradient_1=1.01), "float64")
+    assert found.gradient == pytest.approx(0.01 / 1.01)
+    assert found.gradient_at == "model/dense/bias"
+    assert [finding.figure for finding in deviations.findings("float64", found)] == ["gradient_norm", "gradient"]
 
 
 def test_moving_statistic_is_compared_as_an_update() -> None:
-    seen = deviations.deviation(make_twin(), make_twin(update_2=1.5), "float64")
-    assert (seen.gradient, seen.update_at) == (0.0, "model/normal/moving_mean")
+    found = deviations.deviation(make_process(), make_process(update_2=1.5), "float64")
+    assert (found.gradient, found.update_at) == (0.0, "model/normal/moving_mean")
 
 
 def test_permuted_gradient_of_the_same_norm_is_found() -> None:
-    a, b = make_twin(), make_twin()
+    a, b = make_process(), make_process()
     turned = deviations.ParityProcess("torch", b.trace, lambda kind, i: b.arrays(kind, i)[::-1])
-    seen = deviations.deviation(a, turned, "float64")
-    assert seen.gradient_norm == 0.0
-    assert seen.gradient == pytest.approx(np.sqrt(8 / 14))
+    found = deviations.deviation(a, turned, "float64")
+    assert found.gradient_norm == 0.0
+    assert found.gradient == pytest.approx(np.sqrt(8 / 14))
 
 
 def test_gradient_of_rounding_only_is_listed_and_excluded() -> None:
-    a, b = make_twin(gradient_1=1e-16), make_twin("torch", gradient_1=-1e-16)
+    a, b = make_process(gradient_1=1e-16), make_process("torch", gradient_1=-1e-16)
     zero = deviations.zeros([a, b], "float64", "gradient")
     assert zero == {1}
     assert deviations.deviation(a, b, "float64").gradient == pytest.approx(2.0)
@@ -72,7 +72,7 @@ def test_gradient_of_rounding_only_is_listed_and_excluded() -> None:
 
 
 def test_gradient_of_a_float32_operation_may_be_zero_within_float32_rounding() -> None:
-    exact, rounded, other = (make_twin(gradient_1=factor) for factor in (1e-16, 1e-8, 1e-4))
+    exact, rounded, other = (make_process(gradient_1=factor) for factor in (1e-16, 1e-8, 1e-4))
     assert deviations.zeros([exact, rounded], "float64", "gradient") == {1}
     assert deviations.zeros([exact, other], "float64", "gradient") == frozenset()
     assert deviations.zeros([rounded, rounded], "float64", "gradient") == frozenset()
@@ -80,20 +80,21 @@ def test_gradient_of_a_float32_operation_may_be_zero_within_float32_rounding() -
 
 
 def test_update_of_rounding_only_is_excluded() -> None:
-    a, b = make_twin(update_2=1e-16), make_twin("torch", update_2=-1e-16)
+    a, b = make_process(update_2=1e-16), make_process("torch", update_2=-1e-16)
     zero = deviations.zeros([a, b], "float64", "update")
     assert deviations.deviation(a, b, "float64").update == pytest.approx(2.0)
     assert deviations.deviation(a, b, "float64", deviations.Zeros(update=zero)).update == 0.0
 
 
 def test_gradient_that_is_zero_on_one_backend_only_is_compared() -> None:
-    assert deviations.zeros([make_twin(), make_twin("torch", gradient_1=0.0)], "float64", "gradient") == frozenset()
+    a, b = make_process(), make_process("torch", gradient_1=0.0)
+    assert deviations.zeros([a, b], "float64", "gradient") == frozenset()
 
 
 def test_update_below_the_resolution_of_its_weight_does_not_deviate() -> None:
-    coarse = make_twin(norm=2.0**23 * 10)
-    assert deviations.deviation(coarse, make_twin(update_0=1.5), "float32").update == 0.0
-    assert deviations.deviation(make_twin(), make_twin(update_0=1.5), "float32").update == pytest.approx(1 / 3)
+    coarse = make_process(norm=2.0**23 * 10)
+    assert deviations.deviation(coarse, make_process(update_0=1.5), "float32").update == 0.0
+    assert deviations.deviation(make_process(), make_process(update_0=1.5), "float32").update == pytest.approx(1 / 3)
 
 
 def drawn(*initial: list[float], size: int = 200) -> Trace:
@@ -117,8 +118,8 @@ def test_constant_initial_weights_must_be_equal() -> None:
 
 
 def test_non_finite_value_is_beyond_every_limit() -> None:
-    seen = deviations.deviation(make_twin(gradient_0=np.nan), make_twin(losses=(None, 0.5)), "float32")
-    figures = {finding.figure: finding.value for finding in deviations.findings("float32", seen)}
+    found = deviations.deviation(make_process(gradient_0=np.nan), make_process(losses=(None, 0.5)), "float32")
+    figures = {finding.figure: finding.value for finding in deviations.findings("float32", found)}
     assert figures == {"loss": None, "gradient_norm": None, "gradient": None, "losses": None}
 
 
@@ -139,16 +140,16 @@ def test_layer_of_only_one_backend_is_skipped() -> None:
 
 
 def test_differing_gradient_nearest_to_the_output_is_named() -> None:
-    a, b = make_twin(), make_twin("torch", gradient_0=1.5, gradient_1=1.5)
+    a, b = make_process(), make_process("torch", gradient_0=1.5, gradient_1=1.5)
     pair = Pair(["jax", "torch"], {"float64": deviations.deviation(a, b, "float64")}, [])
     where = deviations.backward_difference(pair, (a, b), "float64")
     assert where == "the gradient of model/dense/bias; every layer's output agrees"
 
 
 def test_difference_with_equal_gradients_is_attributed_to_the_optimiser() -> None:
-    a, b = make_twin(), make_twin("torch", update_3=1.5)
-    seen = deviations.deviation(a, b, "float64")
-    pair = Pair(["jax", "torch"], {"float64": seen}, deviations.findings("float64", seen))
+    a, b = make_process(), make_process("torch", update_3=1.5)
+    found = deviations.deviation(a, b, "float64")
+    pair = Pair(["jax", "torch"], {"float64": found}, deviations.findings("float64", found))
     where = deviations.backward_difference(pair, (a, b), "float64")
     assert where == "the optimiser's step on model/last/kernel; every gradient agrees"
 

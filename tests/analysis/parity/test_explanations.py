@@ -1,4 +1,4 @@
-"""Which deviations are explained: by known causes, by the backends' own rounding, and by nothing else."""
+"""Deviations are explained only by known causes and by the backends' own rounding."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ADAM_ERROR = 6.67e-6
 def pair_of(
     value: float, backend: str = "tensorflow", figure: str = "update", corrected: float | None = 1e-15, **finding: Any
 ) -> Pair:
-    """Return a backend and torch with one float64 figure beyond its limit, and what is left of it when corrected."""
+    """Return a backend and torch with one float64 figure beyond its limit, and the corrected deviation."""
     limit = deviations.LIMITS["float64"][figure]
     found = Finding("float64", figure, value, limit, **finding)
     changes: dict[str, Any] = {figure: corrected}

@@ -43,7 +43,7 @@ def shown(backend: str) -> dict[str, Any]:
 
 
 def beyond_rounding(figure: str) -> dict[str, float]:
-    """Return the backends whose float64 is off, and by how much."""
+    """Return the backends whose float64 is inexact, and the deviation of each."""
     return {backend: value for backend in BACKENDS if (value := shown(backend)[figure]) > ROUNDING}
 
 

@@ -1,4 +1,4 @@
-"""A gate says regressed, no worse or undecided, and never passes what was not measured."""
+"""The gate: regressed, no worse or undecided; unmeasured comparisons never pass."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_number_of_more_blocks_decides_it() -> None:
 
 
 def test_five_blocks_never_prove_a_regression() -> None:
-    """All of five on one side happen too often by slow processes alone; the verdict asks for as many as could."""
+    """All of five on one side happen too often by slow processes alone; the verdict asks for enough blocks."""
     found = judge({"a": blocks(5, 2.0)}).verdicts["a"]
     assert (found.outcome, found.more_blocks) == (Outcome.UNDECIDED, 3)
 
@@ -87,7 +87,7 @@ def test_looks_never_spend_more_than_the_level() -> None:
 
 
 def test_last_look_spends_the_remaining_level() -> None:
-    """At the last look, and between two looks, where one ends for want of budget."""
+    """At the last look, and between two looks if the budget is spent."""
     spent = [spending(count, Rule()) for count in (5, 7, 8, 10, 12, 13, 18, 40, 41)]
     assert spent == [0, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4, 1 / 8, 1 / 16, 1 / 16]
 
@@ -110,7 +110,7 @@ def test_interval_that_includes_the_threshold_is_not_a_regression() -> None:
 
 
 def test_signs_are_counted_beyond_the_threshold_and_not_beyond_1() -> None:
-    """The interval lies beyond 5 %, and so do six of the eight blocks; all eight lie beyond 0."""
+    """The interval and six of the eight blocks are beyond 5 %; all eight are beyond 0."""
     logs = [0.19, 0.2, 0.21, 0.2, 0.19, 0.21, 0.04, 0.041]
     found = judge({"a": logs}).verdicts["a"]
     assert found.estimate is not None

@@ -1,4 +1,4 @@
-"""What else differs beside the step time is compared with an interval and called by its name."""
+"""Regression kinds: the other differences are tested with an interval and named."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def test_slower_steps_are_named_with_the_flops_that_explain_them() -> None:
 
 
 def test_slower_first_epoch_alone_is_named() -> None:
-    kinds, told = said(side(), side(first=always(2.0), seed=1))
+    kinds, text = said(side(), side(first=always(2.0), seed=1))
     assert kinds == (RegressionKind.FIRST_EPOCH,)
-    assert told.startswith("slower first epoch only: +")
+    assert text.startswith("slower first epoch only: +")
 
 
 def test_first_epoch_counts_only_if_slower_than_its_steps_explain() -> None:
@@ -108,16 +108,16 @@ def test_first_epoch_counts_only_if_slower_than_its_steps_explain() -> None:
 
 
 def test_more_scatter_between_processes_with_the_same_mean_is_named() -> None:
-    kinds, told = said(side(), side(lambda repeat: 1.3 if repeat % 2 else 1 / 1.3, seed=1))
+    kinds, text = said(side(), side(lambda repeat: 1.3 if repeat % 2 else 1 / 1.3, seed=1))
     assert kinds == (RegressionKind.SCATTER,)
-    assert told.startswith("more scatter only: ")
-    assert told.endswith(" between processes")
+    assert text.startswith("more scatter only: ")
+    assert text.endswith(" between processes")
 
 
 def test_more_scatter_within_processes_is_named() -> None:
-    kinds, told = said(side(within=always(0.01)), side(within=always(0.1), seed=1))
+    kinds, text = said(side(within=always(0.01)), side(within=always(0.1), seed=1))
     assert kinds == (RegressionKind.SCATTER,)
-    assert told.endswith(" within them")
+    assert text.endswith(" within them")
 
 
 @pytest.mark.parametrize(("times", "kinds"), [(1.07, ()), (1.14, (RegressionKind.FIRST_EPOCH,))])
@@ -141,7 +141,7 @@ def test_scatter_counts_from_a_quarter_more_and_from_two_per_cent(
 
 
 def test_figure_is_worse_only_if_its_interval_is_beyond_the_tolerance() -> None:
-    """All blocks lie beyond the tolerance, one so far that the interval holds it."""
+    """All blocks are beyond the tolerance, one so far that the interval includes it."""
     new = side(first=lambda repeat: 40.0 if repeat == 3 else 1.3, seed=1)
     facets = only(compared(side(), new)).facets
     assert facets is not None
@@ -169,9 +169,9 @@ def test_additional_process_is_not_an_additional_recompile() -> None:
 def test_processes_unstable_only_in_new_are_named_from_seven_blocks(
     base: range, new: range, kinds: tuple[RegressionKind, ...]
 ) -> None:
-    found, told = said(unstable(side(), base), unstable(side(seed=1), new))
+    found, text = said(unstable(side(), base), unstable(side(seed=1), new))
     assert found == kinds
-    assert told == (f"unstable processes: {len(new)} against {len(base)}" if kinds else "")
+    assert text == (f"unstable processes: {len(new)} against {len(base)}" if kinds else "")
 
 
 def test_unstable_processes_spend_the_level_of_their_look() -> None:
@@ -199,7 +199,7 @@ def test_few_unstable_processes_are_a_caveat_and_not_a_kind() -> None:
 
 
 def test_more_unstable_cells_are_needed_among_many() -> None:
-    """Seven blocks say 1 in 128: enough for one comparison at 1 %, not for two."""
+    """Seven blocks give 1 in 128: enough for one comparison at 1 %, not for two."""
     settings = make_settings(batch_size=64)
     other = [replace(r, settings=settings, cell_id=make_record(settings=settings).cell_id) for r in side(seed=2)]
     found = compared([*side(), *other], [*unstable(side(seed=1), range(7)), *other])
@@ -222,7 +222,7 @@ def test_scatter_too_small_to_matter_is_not_named() -> None:
 
 @pytest.mark.parametrize(("new", "kinds"), [(0.015, ()), (0.03, (RegressionKind.SCATTER,))])
 def test_scatter_between_processes_counts_from_two_per_cent(new: float, kinds: tuple[RegressionKind, ...]) -> None:
-    """Of processes of the same work without any other noise: seven and fifteen times that of the base."""
+    """Processes of equal work without other noise: seven and fifteen times the scatter of the base."""
     apart: dict[float, list[Record]] = {0.002: [], new: []}
     for scatter, made in apart.items():
         for repeat in range(12):
@@ -233,10 +233,10 @@ def test_scatter_between_processes_counts_from_two_per_cent(new: float, kinds: t
 
 def test_recompiles_are_counted_and_named_first() -> None:
     base = side(recompiles_timed=0, forward_flops=1000)
-    kinds, told = said(base, side(always(3.0), seed=1, recompiles_timed=2, forward_flops=1000))
+    kinds, text = said(base, side(always(3.0), seed=1, recompiles_timed=2, forward_flops=1000))
     assert kinds == (RegressionKind.RECOMPILES, RegressionKind.STEPS)
-    assert told.startswith("recompiles in the timed region: 24 against 0; slower steps: +")
-    assert "memory traffic" not in told
+    assert text.startswith("recompiles in the timed region: 24 against 0; slower steps: +")
+    assert "memory traffic" not in text
     assert said(base, side(seed=1, recompiles_timed=0))[0] == ()
     assert said(base, side(seed=1))[0] == ()
 
@@ -284,7 +284,7 @@ def test_level_is_shared_by_the_figures_that_can_fail_a_gate() -> None:
 
 
 def test_equal_sides_with_wide_scatter_are_rarely_called_worse() -> None:
-    """400 comparisons in runs of 4, slow processes in both arms: at 1 % per run and figure, 3 of 100 runs by right."""
+    """400 comparisons in runs of 4, slow processes in both arms: at 1 % per run and figure, 3 of 100 runs may alarm."""
     noise, alarms = random.Random(7), 0
     settings = [make_settings(batch_size=size) for size in (1, 2, 3, 4)]
 

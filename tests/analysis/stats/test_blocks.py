@@ -1,4 +1,4 @@
-"""Figures and intervals, against numbers from elsewhere."""
+"""Estimates and intervals, against independent values."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_equal_distances_share_their_rank() -> None:
 
 
 def test_block_without_difference_counts_for_neither_side() -> None:
-    """As a coarse clock gives them: what is equal does not lie above."""
+    """As with a coarse clock: equal values are not above."""
     assert signed_rank_p([0.0] * 5) == 1.0
     assert signed_rank_p([0.0, 0.1, 0.1, 0.1, 0.1]) == pytest.approx(2 / 32)
 

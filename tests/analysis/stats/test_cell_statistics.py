@@ -1,4 +1,4 @@
-"""The list of statistics: each has a name and a label of its own, and a value only where it was measured."""
+"""The list of statistics: unique names and labels, and a value only if measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the epochs of one process show is said, and none of them is dropped."""
+"""Outliers and drift of the epochs of one process; no epoch is dropped."""
 
 from __future__ import annotations
 

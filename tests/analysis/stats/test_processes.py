@@ -1,4 +1,4 @@
-"""Scatter can regress, and processes of two kinds are told from processes of one."""
+"""The ratio of scatter, and the detection of two modes of processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison stops at its looks alone, and says why."""
+"""A comparison stops only at its looks, with the reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keras_matrix.analysis.stats.sequential import FIXED, LOOKS, State, Why, all
 
 
 def blocks(count: int, scatter: float, centre: float = 0.0) -> tuple[float, ...]:
-    """Blocks with this very mean and scatter, alternating about it."""
+    """Return blocks with exactly this mean and scatter, alternating around the mean."""
     logs = [1.0, -1.0] * (count // 2) + [0.0] * (count % 2)
     own = math.sqrt(sum(log * log for log in logs) / (count - 1))
     return tuple(centre + log * scatter / own for log in logs)
@@ -101,7 +101,7 @@ def test_complete_or_unaffordable_comparison_gets_no_block() -> None:
 
 
 def test_choice_does_not_change_between_two_looks() -> None:
-    """What was begun goes on to its next look, however wild others are."""
+    """A started comparison continues to its next look, however noisy the others are."""
     calm, wild = State((*blocks(8, 0.05), 0.0), 1.0), State(blocks(8, 5.0), 1.0)
     assert allocate({"wild": wild, "calm": calm}, 100.0) == "calm"
 

@@ -132,7 +132,7 @@ def test_interval_covers_95_percent_by_simulation(between: tuple[float, float], 
 
 
 def simulated(noise: random.Random, name: str, between: float, sessions: int, count: int = 3) -> SessionValue:
-    """One session's value of a cell whose true log figure is 0, and the spread that its other sessions show."""
+    """Return one session's value of a cell whose true log figure is 0, and the spread of its other sessions."""
 
     def session() -> list[float]:
         centre = noise.gauss(0, between)

@@ -1,4 +1,4 @@
-"""What moves all workloads a little shows in their mean."""
+"""A small shift of all workloads is visible in their mean."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_centre_is_the_geometric_mean_of_the_workloads_ratios() -> None:
 
 
 def test_common_effect_of_a_block_counts_once() -> None:
-    """Forty workloads that all follow the block's mood are no better evidence than one."""
+    """Forty workloads with the same effect of the block are no better evidence than one."""
     moods = dict(enumerate([0.1, -0.1, 0.05, -0.05, 0.02]))
     found, one = suite_ratio({f"w{i}": moods for i in range(40)}), of_logs(list(moods.values()))
     assert found is not None

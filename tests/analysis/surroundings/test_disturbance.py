@@ -1,4 +1,4 @@
-"""The rule of disturbance: blind to the arm, to the epochs' times, and to what the run does to itself."""
+"""The disturbance rule: independent of the arm, of the epochs' times, and of the run's own use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from keras_matrix.analysis.surroundings.disturbance import (
     together,
 )
 
-# Two CPUs for two seconds, one and a half of them used by the run, and nothing else at all.
+# Two CPUs for two seconds, one and a half of them used by the run, and no other activity.
 QUIET = Stretch(
     wall_s=2.0,
     cpu_total_s=4.0,
@@ -116,7 +116,7 @@ def test_scaling_every_counter_does_not_change_the_result(first: Watched, second
 
 
 def ratios_of_unequal_arms(judge: Callable[[float, float, float, float], bool]) -> tuple[float, float]:
-    """Return by how much the mean log ratio of the blocks that `judge` keeps is off, and the share it keeps.
+    """Return the bias of the mean log ratio of the blocks that `judge` accepts, and the share of accepted blocks.
 
     Arms of 2 and 8 s of work on one CPU, lengthened by bursts of others of 0.1 s on average, one every 2 s.
     """
@@ -145,7 +145,7 @@ def test_replacing_disturbed_blocks_does_not_bias_the_ratio_of_unequal_arms() ->
 
 
 def test_judging_by_the_worst_arm_would_bias_it() -> None:
-    """Why the rule takes all stretches together; and the test above can fail."""
+    """The reason for pooling all stretches; shows that the test above can fail."""
 
     def kept(short_s: float, on_short_s: float, long_s: float, on_long_s: float) -> bool:
         return disturbed([one_cpu(short_s, on_short_s)]) is None and disturbed([one_cpu(long_s, on_long_s)]) is None

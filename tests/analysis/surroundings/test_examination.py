@@ -1,4 +1,4 @@
-"""From readings to findings."""
+"""From the readings of a machine to findings."""
 
 from __future__ import annotations
 

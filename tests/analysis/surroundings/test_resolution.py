@@ -1,4 +1,4 @@
-"""What difference a machine can show."""
+"""The smallest difference that a machine can show."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_bounds_cover_the_true_difference_in_95_of_100_machines() -> None:
     machines, scatter = 2_000, 0.03
     true = detectable([scatter, -scatter] * 5, 10).difference
     drawn = np.random.default_rng(11)
-    told = [detectable(ratios.tolist(), 10) for ratios in scatter * drawn.standard_normal((machines, 8))]
-    held = sum(one.low <= true <= one.high for one in told)
-    assert held / machines == pytest.approx(0.95, abs=0.015)
+    intervals = [detectable(ratios.tolist(), 10) for ratios in scatter * drawn.standard_normal((machines, 8))]
+    covered = sum(one.low <= true <= one.high for one in intervals)
+    assert covered / machines == pytest.approx(0.95, abs=0.015)
 
 
 def test_more_pairs_show_smaller_differences() -> None:

@@ -1,4 +1,4 @@
-"""Taking turns and many processes are worth what docs/statistics.md states."""
+"""Interleaving and many processes have the effects that docs/statistics.md states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/power.md says what the recordings in the repository say."""
+"""docs/power.md matches the recordings in the repository."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def lines(table: Iterable[str]) -> list[str]:
 
 
 def test_document_matches_the_recordings(kept: dict[str, list[Recording]]) -> None:
-    told = lines(command.recorded_table(kept))
-    assert (stated(told[0]), len(told) > 2) == (told, True)
+    table = lines(command.recorded_table(kept))
+    assert (stated(table[0]), len(table) > 2) == (table, True)
 
 
 def test_document_states_what_one_process_or_one_mean_per_arm_needs(kept: dict[str, list[Recording]]) -> None:
-    told = lines(command.rival_table(kept))
-    assert (stated(told[0]), len(told) > 2) == (told, True)
+    table = lines(command.rival_table(kept))
+    assert (stated(table[0]), len(table) > 2) == (table, True)
 
 
 def test_document_states_the_false_alarms_of_equal_arms() -> None:
-    told = lines(command.alarm_table())
-    assert (stated(told[0]), len(told) > 2) == (told, True)
+    table = lines(command.alarm_table())
+    assert (stated(table[0]), len(table) > 2) == (table, True)
 
 
 def test_power_curves_match_the_recordings_and_budgets(

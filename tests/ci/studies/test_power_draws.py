@@ -1,4 +1,4 @@
-"""Power from recordings: made-up recordings whose power is known."""
+"""Power from synthetic recordings whose power is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulations follow the rules they are about, and a quick one holds what docs/statistics.md states."""
+"""The simulations follow the rules they simulate, and a quick one confirms docs/statistics.md."""
 
 from __future__ import annotations
 

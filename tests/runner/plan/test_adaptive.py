@@ -351,7 +351,7 @@ def test_a_selftest_over_the_sessions_of_two_machines_says_so(folder: Path, caps
         record["machine"]["host_id"] = "1" * 16
         path.write_text(json.dumps(record))
     assert runner("selftest", "--stored") == 0
-    assert "machines differ among these sessions (2): the rates are of all" in capsys.readouterr().out
+    assert "machines differ among these sessions (2): the rates are over all" in capsys.readouterr().out
 
 
 def test_repeats_that_are_added_are_not_told_to_be_measured_again(
