@@ -7,7 +7,7 @@ method's version, which grows when the same records would give another figure.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,13 +40,9 @@ VERSIONS = {
     "geometric mean over sessions": 1,
     "least squares segmentation": 1,
 }
-PEAKS: Mapping[str, tuple[str, Callable[[PeakShare], float | None]]] = {
-    "achieved_flop_per_s": ("FLOP/s", lambda s: s.achieved_flop_per_s),
-    "peak_flop_per_s": ("FLOP/s", lambda s: s.peak_flop_per_s),
-    "roof_flop_per_s": ("FLOP/s", lambda s: s.roof_flop_per_s),
-    "mfu": ("1", lambda s: s.mfu),
-    "intensity_flop_per_byte": ("FLOP/B", lambda s: s.intensity_flop_per_byte),
-}
+# Fields of `PeakShare`, with their units.
+RATES = dict.fromkeys(("achieved_flop_per_s", "peak_flop_per_s", "roof_flop_per_s"), "FLOP/s")
+PEAKS = RATES | {"mfu": "1", "intensity_flop_per_byte": "FLOP/B"}
 HOST_FACTS = frozenset({"kernel", "os", "cpu_model", "logical_cpus", "memory_bytes", "container", "machine_type"})
 MACHINE_FACTS = HOST_FACTS | {"gpu_driver", "gpus", "cpus", "affinity"}
 
@@ -59,7 +55,7 @@ def run_findings(
         *(one for row in rows for one in _row(row, run_context)),
         *_suites(rows),
         *_workers(rows, run_context),
-        *(one for history in assessed if not _is_task(history) for one in _history(history, run_id)),
+        *(one for history in assessed for one in _history(history, run_id)),
     ]
     return sorted(found, key=lambda one: (one.kind, one.metric, one.work, one.backend or "", one.finding_id))
 
@@ -126,10 +122,6 @@ def _metric(cell: CellSummary) -> str:
     return f"{TASK_METRICS}.{cell.figure.name}"
 
 
-def _is_task(one: Assessment) -> bool:
-    return str(one.history.settings.get("workload", "")).startswith(PREFIX)
-
-
 def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
     statuses = sorted({record.status.value for record in cell.records if record.status not in MEASURED})
     yield _made(
@@ -146,9 +138,8 @@ def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
     )
     measured, count = values(cell), len(cell.measured)
     for one in STATISTICS:
-        if one.metric in measured:
-            estimate = measured[one.metric]
-            yield _made(base, Kind.FIGURE, one.metric, one.method, estimate=estimate, unit=one.unit, count=count)
+        if (value := measured.get(one.metric)) is not None:
+            yield _made(base, Kind.FIGURE, one.metric, one.method, estimate=value, unit=one.unit, count=count)
 
 
 def _facts(cell: CellSummary) -> dict[str, str]:
@@ -169,8 +160,8 @@ def _peak(base: Finding, share: PeakShare | None) -> Iterator[Finding]:
     method = "model FLOPs over the best product"
     bounds = {"estimate": share.share_of_peak, "low": share.low, "high": share.high}
     yield _made(base, Kind.PEAK, "share_of_peak", method, **bounds, said=share.note)
-    for metric, (unit, figure) in PEAKS.items():
-        if (value := figure(share)) is not None:
+    for metric, unit in PEAKS.items():
+        if (value := getattr(share, metric)) is not None:
             yield _made(base, Kind.PEAK, metric, method, estimate=value, unit=unit)
 
 
@@ -210,18 +201,8 @@ def _suites(rows: Sequence[Row]) -> Iterator[Finding]:
     method = "geometric mean over works"
     for one in suite(rows):
         for backend, ratio in one.ratios.items():
-            estimate = ratio.estimate
-            yield Finding(
-                kind=Kind.SUITE,
-                metric=STEP_TIME,
-                work="all works",
-                method=method,
-                method_version=VERSIONS[method],
-                backend=backend,
-                league=one.league,
-                against=one.against,
-                **_interval(estimate),
-            )
+            base = Finding(Kind.SUITE, STEP_TIME, "all works", method, VERSIONS[method], backend=backend)
+            yield replace(base, league=one.league, against=one.against, **_interval(ratio.estimate))
 
 
 def _workers(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
@@ -243,7 +224,7 @@ def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
     """Return this run's session of a history, the level since the last change, and every change."""
     base = _of_history(one)
     session = next((s for s in one.history.sessions if s.run_id == run_id), None)
-    if session is None:
+    if session is None or str(base.workload).startswith(PREFIX):
         return
     yield _session(base, session)
     if one.levels:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from keras_matrix.analysis.comparison.table import log_ratios, summaries
 from keras_matrix.analysis.comparison.versus import versus
 from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
 from keras_matrix.analysis.regression.regression_kinds import RegressionKind
-from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, of_logs, paired_logs
-from keras_matrix.records.schema import MEASURED, Record
-from keras_matrix.records.store import latest_attempts
+from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, of_logs
+from keras_matrix.records.schema import Record
 
 Labelled = tuple[Sequence[Record], Sequence[Record]]
 """The records of the two labels of one session."""
@@ -152,17 +152,8 @@ def _finding(name: str, sessions: int, comparisons: Sequence[Sequence[float]]) -
 
 
 def _logs(session: Labelled) -> Iterable[tuple[str, list[float]]]:
-    base, new = (_by_cell(records) for records in session)
+    base, new = map(summaries, session)
     for cell in base:
         if cell in new:
-            logs = paired_logs(new[cell][1], base[cell][1])
-            yield base[cell][0], [logs[block] for block in sorted(logs)]
-
-
-def _by_cell(records: Iterable[Record]) -> Mapping[str, tuple[str, dict[int, float]]]:
-    found: dict[str, tuple[str, dict[int, float]]] = {}
-    for record in latest_attempts(records):
-        if record.status in MEASURED and record.times.step_time_s:
-            cell = found.setdefault(record.cell_id, (record.settings.backend, {}))
-            cell[1][record.repeat] = record.times.step_time_s
-    return found
+            logs = log_ratios(new[cell], base[cell])
+            yield base[cell].settings.backend, [logs[block] for block in sorted(logs)]

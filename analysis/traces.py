@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -31,6 +32,7 @@ MARKED = frozenset({Kind.LAYERS, Kind.INPUT})
 Window = tuple[int, int]
 Worked = tuple[int, int, int]  # begin, end, the number of its key
 Key = tuple[str, str | None, str | None, str]  # operation, layer, phase, kind of track
+Times = Counter[Key]
 
 
 def read_table(path: Path) -> Table:
@@ -44,7 +46,7 @@ def table(head: Head, spans: Iterable[Span]) -> Table:
     for span in spans:
         trace.add(span)
     workers = [_Worker(trace, number, head) for number in range(head.workers)]
-    own = _own_times(workers)
+    times_ns, counts = _own_times(workers)
     gaps = [gap for worker in workers for gap in worker.gaps]
     largest = heapq.nlargest(MOST_GAPS, gaps, key=lambda gap: gap.duration_s)
     # Devices on which nothing ran, such as the first if only the second was used, are excluded.
@@ -56,11 +58,11 @@ def table(head: Head, spans: Iterable[Span]) -> Table:
         steps=head.steps,
         window_s=fmean(worker.window_ns for worker in windows) / 1e9 if windows else 0.0,
         busy_share=fmean(worker.busy_ns / worker.window_ns for worker in windows) if windows else None,
-        computed_s=sum(one.time_ns for one in own.values()) / 1e9,
-        by_operation=_parts(own, 0),
-        by_layer=_parts(own, 1),
-        by_phase=_parts(own, 2),
-        by_kind=_parts(own, 3),
+        computed_s=times_ns.total() / 1e9,
+        by_operation=_parts(times_ns, counts, 0),
+        by_layer=_parts(times_ns, counts, 1),
+        by_phase=_parts(times_ns, counts, 2),
+        by_kind=_parts(times_ns, counts, 3),
         overlap_share=_overlap_share(windows),
         gaps=[replace(gap, meanwhile=_meanwhile(gap, trace.marks.get(gap.worker, []))) for gap in largest],
         gap_count=len(gaps),
@@ -109,14 +111,6 @@ class _TraceSpans:
             self.steps.setdefault(track.worker, []).append((span.step or 0, span.start_ns, span.end_ns))
         elif track.kind in MARKED:
             self.marks.setdefault(track.worker, []).append((span.start_ns, span.end_ns, span.name))
-
-
-@dataclass(slots=True)
-class _Own:
-    """The own time of all operations with one key, and how many there are."""
-
-    count: int = 0
-    time_ns: int = 0
 
 
 class _Worker:
@@ -200,16 +194,15 @@ def _meanwhile(gap: Gap, marks: Sequence[tuple[int, int, str]]) -> str | None:
     return min(around)[1] if around else None
 
 
-def _own_times(workers: Iterable[_Worker]) -> dict[Key, _Own]:
-    """Return the own time of each key over all workers."""
-    found: dict[Key, _Own] = {}
+def _own_times(workers: Iterable[_Worker]) -> tuple[Times, Times]:
+    """Return the own time of each key over all workers, and its number of operations."""
+    times_ns, counts = Times(), Times()
     for worker in workers:
         for working in worker.within():
             for key, own_ns in _own(working):
-                one = found.setdefault(worker.keys[key], _Own())
-                one.count += 1
-                one.time_ns += own_ns
-    return found
+                times_ns[worker.keys[key]] += own_ns
+                counts[worker.keys[key]] += 1
+    return times_ns, counts
 
 
 def _own(spans: Iterable[Worked]) -> Iterator[tuple[int, int]]:
@@ -225,16 +218,13 @@ def _own(spans: Iterable[Worked]) -> Iterator[tuple[int, int]]:
         yield stack[-1][1], stack.pop()[2]
 
 
-def _parts(own: dict[Key, _Own], field_number: int) -> list[Part]:
+def _parts(times_ns: Times, counts: Times, field_number: int) -> list[Part]:
     """Return the times by one part of the key, the largest first."""
-    found: dict[str | None, _Own] = {}
-    for key, one in own.items():
-        part = found.setdefault(key[field_number], _Own())
-        part.count += one.count
-        part.time_ns += one.time_ns
-    total = sum(one.time_ns for one in own.values())
-    named = sorted(found.items(), key=lambda item: (-item[1].time_ns, item[0] or ""))
-    return [
-        Part(name, one.count, one.time_ns / 1e9, one.time_ns / total if total else 0.0)
-        for name, one in named[:MOST_PARTS]
-    ]
+    part_ns: Counter[str | None] = Counter()
+    part_counts: Counter[str | None] = Counter()
+    for key, time_ns in times_ns.items():
+        part_ns[key[field_number]] += time_ns
+        part_counts[key[field_number]] += counts[key]
+    total = times_ns.total() or 1
+    names = sorted(part_ns, key=lambda name: (-part_ns[name], name or ""))
+    return [Part(name, part_counts[name], part_ns[name] / 1e9, part_ns[name] / total) for name in names[:MOST_PARTS]]

@@ -18,15 +18,12 @@ from keras_matrix.records.schema import MEASURED, Record
 def measurement_caveats(records: Sequence[Record]) -> tuple[str, ...]:
     """Return the caveats of one cell, one line each, from its records, one a repeat."""
     measured = [record for record in records if record.status in MEASURED]
-    epochs = [found for record in measured if (found := _epochs(record))]
+    summaries = (summarise_epochs(record.times.epoch_times_s, record.settings.discard) for record in measured)
+    epochs = [summary for summary in summaries if summary]
     figures = [record.times.step_time_s for record in measured if record.times.step_time_s]
     compiled = (_recompiles(measured), _graph_breaks(measured))
     around = (_busy_neighbours(measured), _busy_while_waiting(measured))
     return tuple(line for line in (*_drifts(epochs), _outliers(epochs), _modes(figures), *compiled, *around) if line)
-
-
-def _epochs(record: Record) -> EpochSummary | None:
-    return summarise_epochs(record.times.epoch_times_s, record.settings.discard)
 
 
 def _drifts(epochs: Sequence[EpochSummary]) -> list[str]:

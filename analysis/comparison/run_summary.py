@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.comparison.table import CellSummary, Row
+from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.stats.blocks import blocks_needed
 from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.stats.sequential import LOOKS
@@ -54,8 +54,8 @@ def detectable(rows: Sequence[Row], effect: float) -> Fraction:
     return Fraction(sum(found is not None and found <= effect for found in known), _expected(rows))
 
 
-def projected(rows: Sequence[Row], budget_s: float, effect: float = NOTABLE) -> Fraction | None:
-    """Return how many comparisons would probably show `effect` within a budget; None if too little is known.
+def projected(rows: Sequence[Row], budget_s: float) -> Fraction | None:
+    """Return how many comparisons would probably show `NOTABLE` within a budget; None if too little is known.
 
     Blocks are those of `repeats: auto`: up to its last look, and at its looks only.
     """
@@ -64,7 +64,7 @@ def projected(rows: Sequence[Row], budget_s: float, effect: float = NOTABLE) -> 
         return None
     servers_s = server_time_s(compared)
     spent_s, most_blocks, able = 0.0, 0, 0
-    for cost_s, blocks, count in sorted(_wanted(row, effect) for row in compared):
+    for cost_s, blocks, count in sorted(_wanted(row) for row in compared):
         longest = max(most_blocks, blocks)
         if spent_s + cost_s + longest * servers_s <= budget_s:
             spent_s, most_blocks, able = spent_s + cost_s, longest, able + count
@@ -76,17 +76,16 @@ def _expected(rows: Sequence[Row]) -> int:
 
     Cells that a backend does not support are excluded.
     """
-    able = [[cell for cell in row.cells.values() if not _unsupported(cell)] for row in rows]
+    able = [
+        [cell for cell in row.cells.values() if any(r.status is not Status.UNSUPPORTED for r in cell.records)]
+        for row in rows
+    ]
     return sum(max(0, len(cells) - 1) for cells in able)
 
 
-def _unsupported(cell: CellSummary) -> bool:
-    return all(record.status is Status.UNSUPPORTED for record in cell.records)
-
-
-def _wanted(row: Row, effect: float) -> tuple[float, int, int]:
+def _wanted(row: Row) -> tuple[float, int, int]:
     """Return seconds and blocks needed to decide a row's comparisons at its looks, and how many those decide."""
-    needed = [blocks_needed(ratio.scatter or 0.0, effect) for ratio in row.ratios]
+    needed = [blocks_needed(ratio.scatter or 0.0, NOTABLE) for ratio in row.ratios]
     looks = [next((at for at in LOOKS.blocks if found is not None and found <= at), None) for found in needed]
     reached = [look for look in looks if look is not None]
     blocks = max(reached, default=0)
@@ -109,7 +108,7 @@ def server_time_s(rows: Sequence[Row]) -> float:
 
 
 def _bounds(ratio: SuiteRatio) -> str:
-    low, high = ratio.estimate.low, ratio.estimate.high
-    if low is None or high is None:
+    bounds = ratio.estimate.bounds
+    if not bounds:
         return " (separate sessions: no interval)" if ratio.separate else ""
-    return f" ({low:.2f}-{high:.2f}{', separate sessions' if ratio.separate else ''})"
+    return f" ({bounds[0]:.2f}-{bounds[1]:.2f}{', separate sessions' if ratio.separate else ''})"

@@ -188,6 +188,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
     measured = [record for record in latest if record.status in MEASURED]
     times = [record.times for record in measured]
     step_times = [] if without_ratio(measured) else [found for record in measured if (found := figure_value(record))]
+    scatter = spread(step_times)
     return CellSummary(
         cell_id=latest[0].cell_id,
         settings=latest[0].settings,
@@ -196,9 +197,9 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         step_time=geometric(step_times),
         step_time_median=statistics.median(step_times) if len(step_times) > 1 else None,
         step_time_p95=statistics.quantiles(step_times, n=20, method="inclusive")[-1] if len(step_times) > 1 else None,
-        spread=spread(step_times),
+        spread=scatter,
         # The cell's own scatter includes what pairing removes, so a ratio's smallest difference is often smaller.
-        smallest_difference=_smallest_difference(spread(step_times), len(step_times)),
+        smallest_difference=minimum_detectable_effect(math.sqrt(2) * (scatter or 0.0), len(step_times)),
         samples_per_s=_median(t.samples_per_s for t in times),
         first_epoch_time_s=_median(t.first_epoch_time_s for t in times),
         epoch_time_s=_median(t.epoch_time_median_s for t in times),
@@ -233,12 +234,11 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
         return Row(title, cells, None, f"not comparable: {reason}", values=values)
     lowest = min(running, key=lambda backend: cost_of(running[backend]))
     looks = separate.looks[lowest] if separate else looks
-    row = Row(title, cells, None, "", looks=looks, values=values)
+    caveats = work_caveats({backend: cell.measured for backend, cell in running.items()})
+    row = Row(title, cells, None, "", caveats=caveats, looks=looks, values=values)
     ratios = tuple(one for backend in running if backend != lowest and (one := _ratio(row, backend, lowest)))
-    found_caveats = work_caveats({backend: cell.measured for backend, cell in running.items()})
     verdict = _open_verdict(lowest, ratios, len(running) - 1)
-    row = replace(row, verdict=verdict, ratios=ratios, caveats=found_caveats)
-    return replace(row, lowest=lowest if ratios else None)
+    return replace(row, verdict=verdict, ratios=ratios, lowest=lowest if ratios else None)
 
 
 def _values(running: Mapping[str, CellSummary], separate: SeparateSessions | None) -> dict[str, SessionValue]:
@@ -314,18 +314,12 @@ def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
     assert lowest is not None
     if adjusted_p > LEVEL:
         text = ", ".join(_interval(ratio) for ratio in row.ratios)
-        return replace(
-            row,
-            verdict=f"not separable: {lowest} against {text}: not a discovery among {rows} rows (p {adjusted_p:.2g})"
-            f"{_how(row.ratios)}",
-        )
+        chance = f"not a discovery among {rows} rows (p {adjusted_p:.2g})"
+        return replace(row, verdict=f"not separable: {lowest} against {text}: {chance}{_how(row.ratios)}")
+    figure = row.cells[lowest].figure
+    best = "fastest" if figure == STEP_TIME else f"best by {figure.name}"
     text = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}{_with_disturbed(r)}" for r in row.ratios)
-    verdict = f"{lowest} is {_best(row.cells[lowest])}: {text}{_how(row.ratios)}"
-    return replace(row, fastest=lowest, verdict=verdict)
-
-
-def _best(cell: CellSummary) -> str:
-    return "fastest" if cell.figure == STEP_TIME else f"best by {cell.figure.name}"
+    return replace(row, fastest=lowest, verdict=f"{lowest} is {best}: {text}{_how(row.ratios)}")
 
 
 def _open_verdict(lowest: str, ratios: Sequence[Ratio], others: int) -> str:
@@ -353,14 +347,8 @@ def _interval(ratio: Ratio) -> str:
 
 
 def _with_disturbed(ratio: Ratio) -> str:
-    found = ratio.all_data
-    if found is None or found.low is None or found.high is None:
-        return ""
-    return f" (with disturbed blocks {found.low:.2f}-{found.high:.2f}x)"
-
-
-def _smallest_difference(scatter: float | None, count: int) -> float | None:
-    return None if scatter is None else minimum_detectable_effect(math.sqrt(2) * scatter, count)
+    bounds = ratio.all_data.bounds if ratio.all_data else None
+    return f" (with disturbed blocks {bounds[0]:.2f}-{bounds[1]:.2f}x)" if bounds else ""
 
 
 def log_ratios(numerator: CellSummary, denominator: CellSummary) -> dict[int, float]:

@@ -199,17 +199,16 @@ def _across(across: Across, cells: Mapping[str, tuple[CellSummary, CellSummary]]
     beyond = {cell: one.p_above(1 + rule.threshold) for cell, one in found.items() if one}
     p = {cell: value for cell, value in beyond.items() if value is not None}
     adjusted = dict(zip(p, adjusted_p_values(list(p.values())), strict=True))
-    return {
-        cell: _verdict_across(one.estimate if one else None, adjusted.get(cell), rule) for cell, one in found.items()
-    }
+    verdicts = {}
+    for cell, one in found.items():
+        ratio, p_value = one.estimate if one else None, adjusted.get(cell)
+        outcome = outcome_of(ratio, p_value, rule.threshold, rule.level) or Outcome.UNDECIDED
+        verdicts[cell] = Verdict(outcome, ratio, p_value)
+    return verdicts
 
 
 def _ok(cell: CellSummary) -> list[Record]:
     return [record for record in cell.records if record.status is Status.OK]
-
-
-def _verdict_across(ratio: Estimate | None, adjusted_p: float | None, rule: Rule) -> Verdict:
-    return Verdict(outcome_of(ratio, adjusted_p, rule.threshold, rule.level) or Outcome.UNDECIDED, ratio, adjusted_p)
 
 
 def _comparison(

@@ -64,8 +64,8 @@ def _fixed_share(cell: CellSummary) -> float | None:
 
 
 def _gap_line(gap: Gap) -> str:
-    low, high = gap.ratio.low, gap.ratio.high
-    bounds = "" if low is None or high is None else f" [{low:.2f}-{high:.2f}]"
+    interval = gap.ratio.bounds
+    bounds = f" [{interval[0]:.2f}-{interval[1]:.2f}]" if interval else ""
     backend, task = gap.keras.settings.backend, gap.keras.task
     ratio = (
         f"{backend}: Keras's layers take {gap.ratio.centre:.2f}x{bounds} the step of {gap.native.task.mode}, "

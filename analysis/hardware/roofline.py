@@ -227,12 +227,24 @@ def products(peaks: Peaks) -> tuple[Product, ...]:
 
 
 def slopes(peaks: Peaks) -> tuple[Slope, ...]:
-    """Return one slope a device and number of CPUs: the best triad of all programs."""
-    found: dict[tuple[str, int], Stream] = {}
+    """Return one slope a device and number of CPUs: the best triad of all programs, with the best copy."""
+    best: dict[tuple[str, str, int], Stream] = {}
     for stream in sorted(peaks.streams, key=lambda stream: stream.byte_per_s.best):
-        if stream.kernel == "triad":
-            found[stream.device, stream.threads] = stream
-    return tuple(_slope(triad, peaks) for _, triad in sorted(found.items()))
+        best[stream.kernel, stream.device, stream.threads] = stream
+    triads = [(triad, best.get(("copy", *key[1:]))) for key, triad in sorted(best.items()) if key[0] == "triad"]
+    return tuple(
+        Slope(
+            device=triad.device,
+            threads=triad.threads,
+            by=triad.by,
+            best_byte_per_s=triad.byte_per_s.best,
+            median_byte_per_s=triad.byte_per_s.median,
+            calls=len(triad.byte_per_s.rates),
+            copy_byte_per_s=copy.byte_per_s.best if copy else None,
+            array_bytes=triad.array_bytes,
+        )
+        for triad, copy in triads
+    )
 
 
 def _order(key: tuple[ComputePlace, str]) -> tuple[str, int, str, str]:
@@ -258,25 +270,6 @@ def _product(place: ComputePlace, gemm: Gemm, best: float, peaks: Peaks) -> Prod
         processes=timed.processes,
         datasheet_flop_per_s=sheet.flop_per_s.get(place.precision) if sheet else None,
         share_of_best=timed.best / best,
-    )
-
-
-def _slope(triad: Stream, peaks: Peaks) -> Slope:
-    copies = [
-        stream.byte_per_s.best
-        for stream in peaks.streams
-        if stream.kernel == "copy" and (stream.device, stream.threads) == (triad.device, triad.threads)
-    ]
-    timed = triad.byte_per_s
-    return Slope(
-        device=triad.device,
-        threads=triad.threads,
-        by=triad.by,
-        best_byte_per_s=timed.best,
-        median_byte_per_s=timed.median,
-        calls=len(timed.rates),
-        copy_byte_per_s=max(copies, default=None),
-        array_bytes=triad.array_bytes,
     )
 
 
@@ -331,14 +324,11 @@ def _why(
     if flops is None:
         return "FLOPs not known"
     if achieved is None or peak is None:
-        return f"no {place.precision} peak measured on {place.device} with {_cpus(place)}"
+        cpus = f"{place.threads} CPU" + "s" * (place.threads != 1)
+        return f"no {place.precision} peak measured on {place.device} with {cpus}"
     if achieved > peak * ABOVE_PEAK:
         return "above the measured peak: the machine was busier then; measure the peaks again with --measure"
     return None
-
-
-def _cpus(place: ComputePlace) -> str:
-    return f"{place.threads} CPU" + "s" * (place.threads != 1)
 
 
 def _notes(peaks: Peaks | None) -> Iterable[str]:

@@ -137,7 +137,7 @@ def session_spread(sessions: Sequence[Session]) -> SessionSpread | None:
 
 
 def across_sessions(
-    base_s: Sequence[float], new_s: Sequence[float], spread: SessionSpread | None, confidence: float = CONFIDENCE
+    base_s: Sequence[float], new_s: Sequence[float], spread: SessionSpread | None
 ) -> SessionRatio | None:
     """Return the ratio new / base of step times measured in different sessions, with its interval.
 
@@ -156,7 +156,7 @@ def across_sessions(
     # Few sessions often underestimate the variance between them, and then the sum covers 92.5 %. The difference of two
     # values like those of the history is exact for equal numbers of processes: the interval is never narrower.
     parts = [*within, (2 * spread.between_log**2, free)], [(2 * spread.total_log**2, free)]
-    return with_interval(ratio, count, parts, confidence)
+    return with_interval(ratio, count, parts)
 
 
 Part = tuple[float, int]
@@ -227,13 +227,10 @@ def _session(run_id: str, attempts: Iterable[Attempt]) -> Session:
     ok = [a for a in latest.values() if a.status is Status.OK and a.value is not None]
     values = [a.value for a in ok if a.value is not None]
     mean = log_mean(values)
-    left_out = Counter(_why(a) for a in latest.values() if a.status is not Status.OK or a.value is None)
+    why = {Status.OK: "ok without a value"}
+    left_out = Counter(why.get(a.status, str(a.status)) for a in latest.values() if a not in ok)
     facts = dict((ok or list(latest.values()))[0].facts)
     return Session(run_id, geometric(values), mean[1] if mean else None, dict(sorted(left_out.items())), facts)
-
-
-def _why(attempt: Attempt) -> str:
-    return str(attempt.status) if attempt.status is not Status.OK else "ok without a value"
 
 
 def _order(history: History) -> tuple[str, ...]:

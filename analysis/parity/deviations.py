@@ -86,23 +86,20 @@ NO_ZEROS = Zeros()
 
 def deviation(a: ParityProcess, b: ParityProcess, precision: str, zero: Zeros = NO_ZEROS) -> Deviation:
     """Return the deviations between two processes of one precision."""
-    trainable = _of_kind(a.trace, "gradient")
+    trainable, weights = _of_kind(a.trace, "gradient"), a.trace.weights
     compared = [i for i in trainable if i not in zero.gradient]
     gradient, gradient_at = _worst(compared, lambda i: _apart(a.arrays("gradient", i), b.arrays("gradient", i), 0.0))
-    resolution = RESOLUTION[precision]
     moving = [i for i in _of_kind(a.trace, "update") if i not in zero.update and i not in zero.gradient]
-    update, update_at = _worst(
-        moving,
-        lambda i: _apart(a.arrays("update", i), b.arrays("update", i), resolution * (a.trace.weights[i].norm or 0.0)),
-    )
+    unresolved = [RESOLUTION[precision] * (weight.norm or 0.0) for weight in weights]
+    update, update_at = _worst(moving, lambda i: _apart(a.arrays("update", i), b.arrays("update", i), unresolved[i]))
     norms = [sum(_norm(one.arrays("gradient", i)) ** 2 for i in trainable) ** 0.5 for one in (a, b)]
     return Deviation(
         loss=_relative(a.trace.losses[0], b.trace.losses[0]),
         gradient_norm=_relative(*norms),
         gradient=gradient,
-        gradient_at=None if gradient_at is None else a.trace.weights[gradient_at].path,
+        gradient_at=None if gradient_at is None else weights[gradient_at].path,
         update=update,
-        update_at=None if update_at is None else a.trace.weights[update_at].path,
+        update_at=None if update_at is None else weights[update_at].path,
         losses=worst_loss(a.trace.losses, b.trace.losses),
     )
 
@@ -231,13 +228,6 @@ class StoredComparison:
     record: ParityRecord
     same_params: bool
     stale: tuple[str, ...]
-
-    def worst(self, precision: str, figure: str, backends: Iterable[str] = BACKENDS) -> float | None:
-        """Return the largest deviation of a figure among pairs of these backends, None if it was not measured."""
-        wanted = set(backends)
-        chosen = [pair.deviations.get(precision) for pair in self.record.pairs if wanted.issuperset(pair.backends)]
-        values = [getattr(deviation, figure) for deviation in chosen if deviation is not None]
-        return max((value for value in values if value is not None), default=None)
 
 
 def _of_kind(trace: Trace, kind: str) -> list[int]:

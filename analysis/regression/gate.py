@@ -113,7 +113,9 @@ def judge(comparisons: Mapping[str, Sequence[float]], rule: Rule = Rule()) -> Re
     spent = [spent_p(logs, rule) for logs in measured.values()]
     adjusted = dict(zip(measured, adjusted_p_values(spent), strict=True))
     verdicts = {
-        name: _verdict(logs, adjusted[name], rule, len(measured)) if name in measured else _unmeasured(logs)
+        name: _verdict(logs, adjusted[name], rule, len(measured))
+        if name in measured
+        else Verdict(Outcome.NOT_MEASURED, of_logs(logs), None, MIN_BLOCKS - len(logs))
         for name, logs in comparisons.items()
     }
     return Report(overall([verdict.outcome for verdict in verdicts.values()]), verdicts)
@@ -154,17 +156,14 @@ def overall(outcomes: Collection[Outcome]) -> Outcome:
     return Outcome.NO_WORSE if outcomes else Outcome.NOT_MEASURED
 
 
-def _unmeasured(logs: Sequence[float]) -> Verdict:
-    return Verdict(Outcome.NOT_MEASURED, of_logs(logs), None, MIN_BLOCKS - len(logs))
-
-
 def outcome_of(found: Estimate | None, adjusted_p: float | None, tolerance: float, level: float) -> Outcome | None:
     """Return the outcome of an interval and its adjusted p-value against a tolerance; None without an interval."""
-    if found is None or found.low is None or found.high is None or adjusted_p is None:
+    if found is None or found.bounds is None or adjusted_p is None:
         return None
-    if found.low > 1 + tolerance and adjusted_p <= level:
+    low, high = found.bounds
+    if low > 1 + tolerance and adjusted_p <= level:
         return Outcome.REGRESSED
-    return Outcome.NO_WORSE if found.high <= 1 + tolerance else Outcome.UNDECIDED
+    return Outcome.NO_WORSE if high <= 1 + tolerance else Outcome.UNDECIDED
 
 
 def _verdict(logs: Sequence[float], adjusted_p: float, rule: Rule, family: int) -> Verdict:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
@@ -129,17 +129,19 @@ class _Claim:
 
 def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
     """Return the facets of each comparison of a run, and its regression kinds."""
-    first = _judged({name: _first_epoch(pair, rule) for name, pair in pairs.items()}, rule)
-    scatter = _judged(
-        {(n, within): _scatter(p, rule, within) for n, p in pairs.items() for within in (False, True)}, rule
+    first = _judged(
+        {n: _claim(p, lambda r: r.times.first_epoch_time_s, rule, FIRST_EPOCH_TOLERANCE) for n, p in pairs.items()},
+        rule,
     )
+    kinds = (_scatter_between, _scatter_within)
+    scatter = _judged({(n, of): of(p, rule) for n, p in pairs.items() for of in kinds}, rule)
     unstable = _instability(pairs, rule)
     found = {}
     for name, pair in pairs.items():
         plain = Facets(
             first_epoch=first[name],
-            scatter=scatter[name, False],
-            scatter_within=scatter[name, True],
+            scatter=scatter[name, _scatter_between],
+            scatter_within=scatter[name, _scatter_within],
             unstable=unstable[name],
             unstable_processes=_unstable(pair),
             recompiles=_recompiles(pair),
@@ -150,33 +152,31 @@ def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
     return found
 
 
-def _first_epoch(pair: RecordPair, rule: Rule) -> _Claim:
-    times = [
-        {repeat: r.times.first_epoch_time_s for repeat, r in side.items() if r.times.first_epoch_time_s}
-        for side in (pair.new, pair.base)
-    ]
-    return _of_blocks(pair, paired_logs(*times), rule, FIRST_EPOCH_TOLERANCE)
+def _by_repeat(side: ByRepeat, value: Callable[[Record], float | None]) -> dict[int, float]:
+    return {repeat: found for repeat, record in side.items() if (found := value(record))}
 
 
-def _scatter(pair: RecordPair, rule: Rule, within: bool) -> _Claim:
-    if within:
-        values = [
-            {repeat: found for repeat, record in side.items() if (found := spread(record.times.epoch_times_s))}
-            for side in (pair.new, pair.base)
-        ]
-        worth = [found for found in values[0].values() if found >= LEAST_SCATTER]
-        claim = _of_blocks(pair, paired_logs(*values), rule, SCATTER_TOLERANCE)
-        return claim if 2 * len(worth) >= len(values[0]) else replace(claim, p=1.0)
-    return _between(pair, rule)
+def _claim(pair: RecordPair, value: Callable[[Record], float | None], rule: Rule, tolerance: float) -> _Claim:
+    logs = list(paired_logs(_by_repeat(pair.new, value), _by_repeat(pair.base, value)).values())
+    if not pair.paired or not logs:
+        return _Claim(None)
+    estimate = of_logs(logs, rule.looks.confidence(len(logs)))
+    return _Claim(estimate, spent_p(logs, replace(rule, threshold=tolerance)), tolerance)
 
 
-def _between(pair: RecordPair, rule: Rule) -> _Claim:
-    both = [
-        (new.times.step_time_s, pair.base[repeat].times.step_time_s)
-        for repeat, new in pair.new.items()
-        if repeat in pair.base
-    ]
-    times = [(new_s, base_s) for new_s, base_s in both if new_s and base_s]
+def _scatter_within(pair: RecordPair, rule: Rule) -> _Claim:
+    claim = _claim(pair, _epoch_spread, rule, SCATTER_TOLERANCE)
+    found = _by_repeat(pair.new, _epoch_spread).values()
+    return claim if 2 * sum(one >= LEAST_SCATTER for one in found) >= len(found) else replace(claim, p=1.0)
+
+
+def _epoch_spread(record: Record) -> float | None:
+    return spread(record.times.epoch_times_s)
+
+
+def _scatter_between(pair: RecordPair, rule: Rule) -> _Claim:
+    news, bases = (_by_repeat(side, lambda record: record.times.step_time_s) for side in (pair.new, pair.base))
+    times = [(new_s, bases[repeat]) for repeat, new_s in news.items() if repeat in bases]
     if not pair.paired or not times:
         return _Claim(None)
     new, base = zip(*times, strict=True)
@@ -188,14 +188,6 @@ def _between(pair: RecordPair, rule: Rule) -> _Claim:
     differences = [math.log(new_s) - math.log(base_s) for new_s, base_s in times]
     products = [(total - middle) * difference for total, difference in zip(sums, differences, strict=True)]
     return _Claim(estimate, spent_p(products, replace(rule, threshold=0.0)), SCATTER_TOLERANCE)
-
-
-def _of_blocks(pair: RecordPair, logs: Mapping[int, float], rule: Rule, tolerance: float) -> _Claim:
-    if not pair.paired or not logs:
-        return _Claim(None)
-    values = list(logs.values())
-    estimate = of_logs(values, rule.looks.confidence(len(values)))
-    return _Claim(estimate, spent_p(values, replace(rule, threshold=tolerance)), tolerance)
 
 
 def _judged(claims: Mapping[Key, _Claim], rule: Rule) -> dict[Key, Verdict]:
@@ -291,7 +283,7 @@ def _scatter_said(found: Facets) -> str:
     texts = []
     for verdict, where in ((found.scatter, "between processes"), (found.scatter_within, "within them")):
         one = verdict.estimate
-        if verdict.outcome is Outcome.REGRESSED and one and one.low and one.high:
+        if verdict.outcome is Outcome.REGRESSED and one:
             texts.append(f"{one.centre:.1f} times ({one.low:.1f} to {one.high:.1f}) {where}")
     return ", ".join(texts)
 
@@ -299,9 +291,8 @@ def _scatter_said(found: Facets) -> str:
 def _changed(ratio: Estimate | None) -> str:
     if ratio is None:
         return "not measured"
-    if ratio.low is None or ratio.high is None:
-        return _percent(ratio.centre)
-    return f"{_percent(ratio.centre)} ({_percent(ratio.low)} to {_percent(ratio.high)})"
+    bounds = f" ({' to '.join(map(_percent, ratio.bounds))})" if ratio.bounds else ""
+    return f"{_percent(ratio.centre)}{bounds}"
 
 
 def _percent(ratio: float) -> str:

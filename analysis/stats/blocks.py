@@ -56,18 +56,23 @@ class Estimate:
     method: Method = Method.STUDENT
 
     @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The ends of the interval, None without an interval."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
     def half_width(self) -> float | None:
         """Return half the interval's width on the logarithms, about its relative half-width."""
-        return math.log(self.high / self.low) / 2 if self.low is not None and self.high is not None else None
+        return math.log(self.bounds[1] / self.bounds[0]) / 2 if self.bounds else None
 
     def excludes(self, value: float) -> bool:
         """Return whether the interval does not contain the value; False without an interval."""
-        return self.low is not None and self.high is not None and not self.low <= value <= self.high
+        return self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]
 
 
-def geometric(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
+def geometric(values: Sequence[float]) -> Estimate | None:
     """Return the geometric mean of positive values and its two-sided t interval; None for no values."""
-    return of_logs([math.log(value) for value in values], confidence)
+    return of_logs([math.log(value) for value in values])
 
 
 def paired_logs(numerator: Mapping[Block, float], denominator: Mapping[Block, float]) -> dict[Block, float]:
@@ -119,26 +124,21 @@ def p_value(logs: Sequence[float], centre: float = 0.0) -> float | None:
     return float(2 * stdtr(len(logs) - 1, -distance / scatter * math.sqrt(len(logs))))
 
 
-def minimum_detectable_effect(scatter: float, count: int, power: float = POWER, level: float = LEVEL) -> float | None:
+def minimum_detectable_effect(scatter: float, count: int, power: float = POWER) -> float | None:
     """Return the relative difference that `count` blocks would show with probability `power`; None below `MIN_BLOCKS`.
 
     `scatter` is the standard deviation of the blocks' log ratios. For a single cell it is `sqrt(2)` times its own
-    spread: two such cells, unpaired. Exact for normal blocks: the non-centrality at which a two-sided t test of this
-    level has this power (the far tail, below 1e-4 at usual powers, is neglected).
+    spread: two such cells, unpaired. Exact for normal blocks: the non-centrality at which a two-sided t test at
+    `LEVEL` has this power (the far tail, below 1e-4 at usual powers, is neglected).
     """
     if count < MIN_BLOCKS:
         return None
-    return math.expm1(_noncentrality(count, power, level) * scatter / math.sqrt(count))
+    return math.expm1(_noncentrality(count, power) * scatter / math.sqrt(count))
 
 
-def blocks_needed(scatter: float, effect: float, power: float = POWER, level: float = LEVEL) -> int | None:
+def blocks_needed(scatter: float, effect: float) -> int | None:
     """Return the fewest blocks that detect a relative difference of `effect` > 0; None above `MOST_BLOCKS`."""
-    wanted = math.log1p(effect)
-
-    def enough(count: int) -> bool:
-        return _noncentrality(count, power, level) * scatter / math.sqrt(count) <= wanted
-
-    return fewest(enough)
+    return fewest(lambda count: _noncentrality(count, POWER) * scatter / math.sqrt(count) <= math.log1p(effect))
 
 
 def signed_rank_p(logs: Sequence[float], centre: float = 0.0) -> float:
@@ -209,7 +209,7 @@ def fewest(enough: Callable[[int], bool]) -> int | None:
 
 
 @lru_cache(maxsize=4096)
-def _noncentrality(count: int, power: float, level: float) -> float:
+def _noncentrality(count: int, power: float) -> float:
     from scipy.special import nctdtrinc
 
-    return float(nctdtrinc(count - 1, 1 - power, t_quantile(count - 1, 1 - level)))
+    return float(nctdtrinc(count - 1, 1 - power, t_quantile(count - 1, 1 - LEVEL)))

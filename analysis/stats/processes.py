@@ -71,7 +71,7 @@ def scatter_ratio(
     return Estimate(centre, low, high, count, Method.BONETT)
 
 
-def modes(values: Sequence[float], level: float = MODES_LEVEL) -> Modes | None:
+def modes(values: Sequence[float]) -> Modes | None:
     """Return the two modes of these processes; None if one mode explains them, or below 5 values.
 
     The values are split in two with the least squares within, at least two on each side; the null is that split
@@ -86,7 +86,7 @@ def modes(values: Sequence[float], level: float = MODES_LEVEL) -> Modes | None:
     fast, slow = ordered[: int(at)], ordered[int(at) :]
     # Phipson and Smyth (2010): a simulated p-value is never 0.
     chance = float((1 + np.sum(_null_shares(len(values)) >= share)) / (1 + NULL_RUNS))
-    if chance > level or slow.mean() - fast.mean() < math.log1p(LEAST_GAP):
+    if chance > MODES_LEVEL or slow.mean() - fast.mean() < math.log1p(LEAST_GAP):
         return None
     return Modes(math.exp(fast.mean()), math.exp(slow.mean()), len(slow), len(ordered), chance)
 
