@@ -57,14 +57,14 @@ MATCHED_FACTS: dict[str, Callable[[Record], object]] = {
 }
 # As above, within that league: JAX does not report its threads, TensorFlow only explicitly set ones.
 MATCHED_OPTIONAL_FACTS: dict[str, Callable[[Record], object]] = {
-    "threads of an operation": lambda record: record.resolved and record.resolved.intra_op_threads,
+    "threads of an operation": lambda record: record.resolved and record.resolved.intra_op_threads
 }
 FIGURES: dict[str, tuple[Callable[[Record], Any], float]] = {
-    "learning rates": (lambda record: record.resolved and record.resolved.learning_rate, RATE_TOLERANCE),
+    "learning rates": (lambda record: record.resolved and record.resolved.learning_rate, RATE_TOLERANCE)
 }
 # Under two labels of one backend, more FLOPs are not different work: the comparison is made to find them.
 FIGURES_BETWEEN_BACKENDS: dict[str, tuple[Callable[[Record], Any], float]] = {
-    "FLOPs per batch": (lambda record: record.resolved and record.resolved.forward_flops, FLOPS_TOLERANCE),
+    "FLOPs per batch": (lambda record: record.resolved and record.resolved.forward_flops, FLOPS_TOLERANCE)
 }
 
 

@@ -41,6 +41,7 @@ from keras_matrix.analysis.stats.blocks import (
 )
 from keras_matrix.analysis.stats.sequential import FIXED, Looks
 from keras_matrix.analysis.stats.sessions import BY_SPREAD, NO_INTERVAL, SeparateSessions, SessionValue, separate_ratio
+from keras_matrix.analysis.surroundings.disturbance import percent
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import BACKENDS, Settings
@@ -339,7 +340,7 @@ def _how(ratios: Sequence[Ratio]) -> str:
 
 def _would_have_shown(ratios: Sequence[Ratio]) -> str:
     known = [ratio.smallest_difference for ratio in ratios if ratio.smallest_difference is not None]
-    return f"; a difference of {max(known):.1%} would have shown".replace("%", " %") if known else ""
+    return f"; a difference of {percent(max(known))} would have shown" if known else ""
 
 
 def _interval(ratio: Ratio) -> str:

@@ -8,7 +8,6 @@ reason; a cell that fails more often in new than in base counts as not measured,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -273,8 +272,3 @@ def _grouped(comparisons: Sequence[Comparison]) -> Mapping[str, Mapping[str, Map
             logs = {} if failed else log_ratios(one.new, one.base)
             found.setdefault(one.either.settings.backend, {})[one.cell_id] = logs
     return found
-
-
-def percent(ratio: float) -> str:
-    """Return a ratio of times as a change: `+5.2 %`, `-3.1 %`."""
-    return f"{math.expm1(math.log(ratio)):+.1%}".replace("%", " %")

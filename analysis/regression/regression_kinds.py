@@ -273,7 +273,7 @@ def _steps_said(found: Facets, steps: Verdict) -> str:
     if RegressionKind.STEPS not in found.kinds or not flops.base or not flops.new:
         return said
     if flops.new > flops.base:
-        return f"{said}, with {_percent(flops.new / flops.base)} FLOPs"
+        return f"{said}, with {percent(flops.new / flops.base)} FLOPs"
     if found.recompiles.more:
         return said
     return f"{said}, with {'the same' if flops.new == flops.base else 'fewer'} FLOPs: extra memory traffic or overhead"
@@ -291,11 +291,12 @@ def _scatter_said(found: Facets) -> str:
 def _changed(ratio: Estimate | None) -> str:
     if ratio is None:
         return "not measured"
-    bounds = f" ({' to '.join(map(_percent, ratio.bounds))})" if ratio.bounds else ""
-    return f"{_percent(ratio.centre)}{bounds}"
+    bounds = f" ({' to '.join(map(percent, ratio.bounds))})" if ratio.bounds else ""
+    return f"{percent(ratio.centre)}{bounds}"
 
 
-def _percent(ratio: float) -> str:
+def percent(ratio: float) -> str:
+    """Return a ratio as a change: `+5.2 %`, `-3.1 %`."""
     return f"{ratio - 1:+.1%}".replace("%", " %")
 
 

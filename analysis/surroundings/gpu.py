@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from keras_matrix.analysis.surroundings.findings import (
-    Check,
-    Judgement,
-    Limit,
-    MachineFinding,
-    Rating,
-    apply,
-    known,
-)
+from keras_matrix.analysis.surroundings.findings import Check, Judgement, Limit, MachineFinding, Rating, apply, known
 from keras_matrix.analysis.surroundings.readings import Gpu, GpuProcess
 from keras_matrix.records.host.procfs import Unread
 
@@ -25,12 +17,7 @@ MIB = 1 << 20
 # Data-centre GPUs begin to slow down between 85 and 95 C; not every one reports nvidia-smi's own limit.
 TEMPERATURE_C = Limit(75.0, 85.0)
 # 0x1 (idle), 0x2 (clocks set by the user) and 0x100 (display) are not throttling.
-BAD_REASONS = {
-    0x08: "hardware slowdown",
-    0x20: "too hot (driver)",
-    0x40: "too hot (hardware)",
-    0x80: "power brake",
-}
+BAD_REASONS = {0x08: "hardware slowdown", 0x20: "too hot (driver)", 0x40: "too hot (hardware)", 0x80: "power brake"}
 DOUBTFUL_REASONS = {0x04: "power cap", 0x10: "held to another GPU's clock"}
 
 

@@ -6,7 +6,7 @@ that the machine reports its absence (no limit, no driver).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse, Stretch
 from keras_matrix.records.host.procfs import Unread
@@ -153,4 +153,4 @@ class Readings:
     meanwhile: Meanwhile
     gpus: tuple[Gpu, ...] | Unread | None = None
     driver: Driver | None = None
-    pair_log_ratios: tuple[float, ...] = field(default=())
+    pair_log_ratios: tuple[float, ...] = ()

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from keras_matrix.analysis.comparison.versus import Comparison, Versus, percent
+from keras_matrix.analysis.comparison.versus import Comparison, Versus
 from keras_matrix.analysis.regression.gate import Outcome
+from keras_matrix.analysis.regression.regression_kinds import percent
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.axes import Axis, fitted
 from keras_matrix.dashboards.charts.dot_plots import Interval, Mark, Stroke, Verdict, slot_of

@@ -8,10 +8,10 @@ from typing import Any
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, primary_value
 from keras_matrix.analysis.comparison.titles import titles
-from keras_matrix.analysis.comparison.versus import ACROSS_UNKNOWN, Comparison, Versus, percent
+from keras_matrix.analysis.comparison.versus import ACROSS_UNKNOWN, Comparison, Versus
 from keras_matrix.analysis.history.sessions import LEAST_PROCESSES, LEAST_SESSIONS
 from keras_matrix.analysis.regression.gate import Outcome
-from keras_matrix.analysis.regression.regression_kinds import Counts
+from keras_matrix.analysis.regression.regression_kinds import Counts, percent
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.suite import SuiteRatio
 from keras_matrix.records.codec import to_json
