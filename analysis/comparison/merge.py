@@ -202,7 +202,7 @@ def _other_matrix(reference: MergeCandidate, one: MergeCandidate, found: Backend
     unfinished = (its < wanted and not one.finished) or (its > wanted and not reference.finished)
     if its == wanted or (its & wanted and (same_text or unfinished)):
         return None
-    paths = f"{one.matrix_path or 'a matrix of its own'} against {reference.matrix_path or 'one of its own'}"
+    paths = f"{one.matrix_path or 'unnamed matrix'} against {reference.matrix_path or 'unnamed matrix'}"
     differs = _differing_settings(its - wanted, wanted)
     common = f"{len(its & wanted)} of {len(its)} works are among the {len(wanted)} merged"
     return f"other matrix: {common} ({paths}{differs and f'; {differs}'})"

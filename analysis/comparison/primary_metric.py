@@ -86,11 +86,11 @@ class MetricSummary:
 
 def completed(records: Iterable[Record]) -> list[Record]:
     """Return the processes whose metrics count: measured ones, and commands that lack only the primary metric."""
-    return [record for record in records if record.status in MEASURED or _lacks_primary_alone(record)]
-
-
-def _lacks_primary_alone(record: Record) -> bool:
-    return record.task is not None and (record.reason or "").startswith(primary_missing(record.task.primary))
+    return [
+        one
+        for one in records
+        if one.status in MEASURED or (one.task and (one.reason or "").startswith(primary_missing(one.task.primary)))
+    ]
 
 
 def metrics_over(records: Sequence[Record]) -> list[MetricSummary]:

@@ -85,8 +85,8 @@ def differing(cells: Cells, apart: bool = False) -> str | None:
         texts = {cell: "/".join(map(_word, values)) for cell, values in found.items() if values}
         if len(set(texts.values())) > 1:
             return _difference(name, texts)
-    if matched and (reason := tf32.end_of_matched(cells)):
-        return reason
+    if matched and (reason := tf32.difference(cells)):
+        return f"TF32 differs: {reason}; {tf32.STILL_ON}"
     several = len({record.settings.backend for record in everyone}) > 1
     for name, (figure, tolerance) in (FIGURES | FIGURES_BETWEEN_BACKENDS if several else FIGURES).items():
         known = {cell: value for cell, records in cells.items() for value in _values(figure, records, True)}
@@ -109,7 +109,8 @@ def work_caveats(cells: Cells) -> tuple[str, ...]:
     """Return the caveats of comparing these cells: different default precisions or losses."""
     everyone = [record for records in cells.values() for record in records]
     matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
-    found = (None if matched else tf32.caveat(cells), losses_apart(cells))
+    precision = None if matched else tf32.difference(cells)
+    found = (precision and f"TF32: {precision}; {tf32.EQUALISE}", losses_apart(cells))
     return tuple(line for line in found if line)
 
 

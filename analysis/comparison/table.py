@@ -53,7 +53,7 @@ _PARTS = re.compile(r"(\d+)")  # batch_size=8 before batch_size=32
 
 @dataclass(frozen=True, slots=True)
 class CellSummary:
-    """One cell over its processes. Times in seconds, memory in bytes; None where not measured.
+    """One cell over its processes. Times in seconds, memory in bytes; None if not measured.
 
     `records` are the valid attempts, `superseded` the measured ones whose block was disturbed and measured again.
     For an external command `step_time` is its primary metric, in its own unit; `figure` names it. It is None if the

@@ -38,18 +38,6 @@ STILL_ON = (
 )
 
 
-def caveat(cells: Cells) -> str | None:
-    """Return the caveat that these cells differ in TF32, None if they do not."""
-    found = difference(cells)
-    return None if found is None else f"TF32: {found}; {EQUALISE}"
-
-
-def end_of_matched(cells: Cells) -> str | None:
-    """Return why cells of league `matched` are not comparable, None if they do not differ in TF32."""
-    found = difference(cells)
-    return None if found is None else f"TF32 differs: {found}; {STILL_ON}"
-
-
 def difference(cells: Cells) -> str | None:
     """Return in which operations some cells use TF32 and others do not, None if there is no such operation."""
     groups: dict[Users, list[str]] = {}

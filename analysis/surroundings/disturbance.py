@@ -148,7 +148,7 @@ def disturbed(block: Iterable[Watched]) -> Disturbed | None:
     found = [Disturbed(cause, share, limit) for cause, share, limit in shares if share is not None and share > limit]
     if _others_heat(total):
         found.append(Disturbed(Cause.HEAT))
-    return max(found, key=_excess, default=None)
+    return max(found, key=lambda one: one.share / one.limit if one.share and one.limit else 1.0, default=None)
 
 
 def together(block: Iterable[Watched]) -> Watched | None:
@@ -208,10 +208,6 @@ def stall_share(full_s: float | None, stretch: Stretch) -> float | None:
 def _resolved(stretch: Stretch) -> bool:
     """Return whether there was enough CPU time for ticks to resolve a share of it."""
     return stretch.cpu_total_s is not None and stretch.cpu_total_s >= MIN_CPU_S
-
-
-def _excess(reason: Disturbed) -> float:
-    return 1.0 if reason.share is None or reason.limit is None else reason.share / reason.limit
 
 
 def _memory(total: Watched) -> float | None:

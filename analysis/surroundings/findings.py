@@ -51,7 +51,7 @@ class Check(StrEnum):
 
 
 class Rating(StrEnum):
-    """What a finding means for measurements. `unread`: the value is unknown, so it is not rated."""
+    """The meaning of a finding for measurements. `unread`: the value is unknown, so it is not rated."""
 
     FINE = "fine"
     DOUBTFUL = "doubtful"

@@ -100,8 +100,8 @@ def _epochs(folder: Path, cells: Sequence[Cell], other: Path | None) -> list[lis
 
 
 def _steps_s(records: Sequence[Record]) -> dict[tuple[str, int], float]:
-    kept = [record for record in latest_attempts(records) if record.status in MEASURED]
-    return {(r.cell_id, r.repeat): r.times.step_time_s for r in kept if r.times.step_time_s is not None}
+    measured = [record for record in latest_attempts(records) if record.status in MEASURED]
+    return {(r.cell_id, r.repeat): r.times.step_time_s for r in measured if r.times.step_time_s is not None}
 
 
 def _row(cell: Cell, found: Mapping[str, dict[tuple[str, int], float]]) -> list[str]:

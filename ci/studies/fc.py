@@ -65,7 +65,7 @@ def clocked(run: Callable[[], object]) -> Arm:
     return arm
 
 
-def turns(arms: dict[str, Arm], rounds: int) -> dict[str, list[float]]:
+def interleaved(arms: dict[str, Arm], rounds: int) -> dict[str, list[float]]:
     """Return the seconds of each arm in each round; the order rotates, and two rounds before do not count."""
     taken: dict[str, list[float]] = {name: [] for name in arms}
     names = list(arms)
@@ -165,7 +165,7 @@ def rows(taken: dict[str, list[float]], task: Task) -> list[str]:
     centre = statistics.median(taken["products"])
     both = [sum(pair) for pair in zip(taken["products"], taken["update"], strict=True)]
     cells = [f"{flops_per_step(task) / centre / 1e9:.0f}"]
-    cells += [share(whole, taken[mode]) for whole in (taken["products"], both) for mode in STEPS]
+    cells += [share(base, taken[mode]) for base in (taken["products"], both) for mode in STEPS]
     return [*cells, share(taken["fc_single_manual"], taken["fc_data"])]
 
 
@@ -206,7 +206,7 @@ def main() -> None:
         parser.error(f"--rounds: must be at least {MIN_BLOCKS}, of fewer there is no interval, got {rounds}")
     task = Task(level=LEVEL, weight_size=size, batch_size=batch, precision=args.dtype)
     if args.child:
-        print(json.dumps(turns(made(args.backend[-1], task), rounds)))
+        print(json.dumps(interleaved(made(args.backend[-1], task), rounds)))
         return
     print(f"{size} wide, batch {batch}, {args.dtype}\n| backend | {' | '.join(head)} | rounds |")
     print("|---|" + "---:|" * (len(head) + 1))

@@ -23,7 +23,7 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
-from ci.studies.fc import LEVEL, Arm, clocked, products, turns
+from ci.studies.fc import LEVEL, Arm, clocked, interleaved, products
 
 GAINING = ("fc_data", "fc_data_manual")
 PROFILED = ("fc_data", "fc_data_manual", "fc_model_manual", "fc_zero")
@@ -52,7 +52,7 @@ def gain(weight_size: int, batch_size: int, rounds: int) -> None:
             arms[f"{mode} {workers}"] = clocked(partial(worker_group.run, 1))
     os.sched_setaffinity(0, every)
     arms |= {f"products {threads}": clocked(_products_on(threads, weight_size, batch_size)) for threads in (1, 2)}
-    taken = turns(arms, rounds)
+    taken = interleaved(arms, rounds)
     print(f"{weight_size} wide, {batch_size} samples, {rounds} rounds; gain of two over one, 95 % interval over rounds")
     print("| | gain | of what the products gain |\n|---|---:|---:|")
     own = [math.log(a / b) for a, b in zip(taken["products 1"], taken["products 2"], strict=True)]

@@ -176,11 +176,11 @@ def of_epochs(folder: Path, epochs: int = 100_000, runs: int = 5) -> None:
     from keras_matrix.records.store import Run
 
     draws = random.Random(0)
-    kept = [record for record in Run(folder).load()[0] if record.times.epoch_times_s]
-    each = -(-epochs // len(kept))
+    measured = [record for record in Run(folder).load()[0] if record.times.epoch_times_s]
+    each = -(-epochs // len(measured))
     records = [
         replace(one, times=replace(one.times, epoch_times_s=draws.choices(one.times.epoch_times_s, k=each)))
-        for one in kept
+        for one in measured
     ]
     taken_s = []
     for _ in range(runs + 1):
@@ -188,7 +188,7 @@ def of_epochs(folder: Path, epochs: int = 100_000, runs: int = 5) -> None:
         run_summary.lines(table(records))
         taken_s.append(time.process_time() - begun_s)
     times = f"median {statistics.median(taken_s[1:]):.2f} s, the first {taken_s[0]:.2f} s"
-    print(f"{len(kept)} processes of {each} epochs: {times} of CPU time, n={runs}")
+    print(f"{len(measured)} processes of {each} epochs: {times} of CPU time, n={runs}")
 
 
 def main() -> None:

@@ -95,14 +95,14 @@ def xplane_spans(path: Path) -> Spans:
                 elif "hlo_op" in stats or NODE.match(event.name):
                     spans = found.setdefault((plane.name, number), [])
                     spans.append((event.start_ns / 1e9, event.end_ns / 1e9, stats.get("_p")))
-    whole: Spans = {}
+    extended: Spans = {}
     for place, spans in found.items():
         for start, end, context in spans:
             recorded_end = ends.get(context, 0.0)
             # Events that end after their thread has continued are not part of it.
             own = (place, context) if recorded_end > end else place
-            whole.setdefault(own, []).append((start, max(end, recorded_end)))
-    return whole
+            extended.setdefault(own, []).append((start, max(end, recorded_end)))
+    return extended
 
 
 def kept() -> None:

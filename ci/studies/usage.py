@@ -98,7 +98,7 @@ class Alternated:
 
     running: Running
     sampled: Sequence[bool]
-    turns: int = 0
+    epochs_begun: int = 0
 
     def root(self) -> int | None:
         """Pass on."""
@@ -107,10 +107,10 @@ class Alternated:
     def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Choose the pace of the epoch to come."""
         assert isinstance(self.running, Watch)
-        if self.turns > 0:
-            interval_s = SAMPLE_S if self.sampled[(self.turns - 1) % len(self.sampled)] else NEVER_S
+        if self.epochs_begun > 0:
+            interval_s = SAMPLE_S if self.sampled[(self.epochs_begun - 1) % len(self.sampled)] else NEVER_S
             self.running.pace = Pace(interval_s, first_s=time.perf_counter() + interval_s)
-        self.turns += 1
+        self.epochs_begun += 1
         return self.running.turn(waiting)
 
     def calibrated(self) -> float | None:

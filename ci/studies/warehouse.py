@@ -118,7 +118,7 @@ def opening(folder: Path) -> None:
     print(f"{int(texts[0].split()[2]):,} measurements")
 
 
-# What a page is asked from outside: when its first frame after parsing was drawn and the thread was free again.
+# The script run in a page: when its first frame after parsing was drawn and the thread was free again.
 READY = (
     "addEventListener('DOMContentLoaded', () => requestAnimationFrame(() => setTimeout(() => "
     "{ window.readyAfterMs = performance.now() })))"

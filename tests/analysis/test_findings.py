@@ -76,9 +76,9 @@ def test_verdict_and_the_suite_are_those_of_the_comparison(rows: list[Row]) -> N
     [verdict] = of(found, Kind.VERDICT)
     assert (verdict.backend, verdict.verdict, verdict.said) == ("tensorflow", "fastest", rows[0].verdict)
     assert verdict.facts == {"same work": "same work not checked"}
-    [whole] = suite(rows)
+    [overall] = suite(rows)
     assert {one.backend: one.estimate for one in of(found, Kind.SUITE)} == {
-        backend: ratio.estimate.centre for backend, ratio in whole.ratios.items()
+        backend: ratio.estimate.centre for backend, ratio in overall.ratios.items()
     }
 
 

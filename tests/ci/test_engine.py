@@ -22,10 +22,10 @@ def engine(folder: Path, docker: str) -> subprocess.CompletedProcess[str]:
     for name, text in {"docker": docker, "id": "echo 1000"}.items():
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
     return subprocess.run(
         [ROOT / "ci" / "engine"],
-        env={**kept, "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder / "home")},
+        env={**environment, "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder / "home")},
         capture_output=True,
         text=True,
         timeout=60,

@@ -175,4 +175,4 @@ def test_step_over_links_takes_at_least_as_long_as_its_bytes() -> None:
     least_s = linked["sent_bytes"] / RATE_BYTE_PER_S - BURST_S
     assert linked["sent_bytes"] == 4 * (4 * 256**2 + 256)
     assert linked["step_s"] >= least_s > local["step_s"]
-    assert linked["inside_s"] >= least_s  # so what collectives are seen to take holds it
+    assert linked["inside_s"] >= least_s  # so the measured time of collectives includes it

@@ -32,8 +32,8 @@ def in_the_images() -> list[str]:
 
 @pytest.mark.parametrize("name", [*in_the_images(), ".dockerignore", "compose.yaml", ".github/workflows/images.yml"])
 def test_change_of_image_contents_builds_the_images(name: str) -> None:
-    asked = f"{name}/**" if (ROOT / name).is_dir() else name
-    assert asked in read(".github/workflows/images.yml")[STARTS]["push"]["paths"]
+    required = f"{name}/**" if (ROOT / name).is_dir() else name
+    assert required in read(".github/workflows/images.yml")[STARTS]["push"]["paths"]
 
 
 def test_every_services_image_is_pushed() -> None:
@@ -53,6 +53,6 @@ def test_image_name_is_in_lower_case_in_every_job() -> None:
 
 
 def test_every_change_passes_the_required_checks() -> None:
-    asked = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    stages = {line.removeprefix("stage ") for line in asked if line.startswith("stage ")}
+    required = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    stages = {line.removeprefix("stage ") for line in required if line.startswith("stage ")}
     assert stages <= commands(read(".github/workflows/ci.yml"))

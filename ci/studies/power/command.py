@@ -188,11 +188,11 @@ def stored(condition: str) -> list[dict[str, Any]]:
 def tables() -> Iterator[str]:
     """Yield the lines of the document's measured part."""
 
-    kept = {condition: draws.recordings(stored(condition)) for condition in BUDGETS_S}
+    recorded = {condition: draws.recordings(stored(condition)) for condition in BUDGETS_S}
     yield f"{datetime.now(UTC):%Y-%m-%d}, `ci/power tables`, seed {SEED}."
-    yield from recorded_table(kept)
-    yield from power_table(kept)
-    yield from rival_table(kept)
+    yield from recorded_table(recorded)
+    yield from power_table(recorded)
+    yield from rival_table(recorded)
     yield from alarm_table()
 
 
@@ -203,12 +203,12 @@ def head(*names: str) -> Iterator[str]:
     yield "|" + "---|" * len(names)
 
 
-def recorded_table(kept: dict[str, list[Any]]) -> Iterator[str]:
+def recorded_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
     """Yield the recordings: blocks, their cost, their scatter, and the actual cost of the injected work."""
     from keras_matrix.analysis.stats.blocks import of_logs
 
     yield from head("recording", "blocks", "a block of two", "scatter of the ratio", "same / base", "slower / base")
-    for condition, found in kept.items():
+    for condition, found in recorded.items():
         for one in found:
             logs = one.logs(draws.SAME)
             ratios = [of_logs(one.logs(arm).tolist()) for arm in (draws.SAME, draws.SLOWER)]
@@ -223,13 +223,13 @@ def _ratio(found: Any) -> str:
     return f"{found.centre:.3f} [{found.low:.3f} {found.high:.3f}]"
 
 
-def power_table(kept: dict[str, list[Any]]) -> Iterator[str]:
+def power_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
     """Yield the power curves: by the interval of `compare`, and by the gate, within each condition's budget."""
 
     generator = np.random.default_rng(SEED)
     columns = ["none" if not slowdown else f"{slowdown:.0%}" for slowdown in SLOWDOWNS]
     yield from head("found slower, of 100", "budget", "blocks", *columns, "as planted")
-    for condition, found in kept.items():
+    for condition, found in recorded.items():
         for one in found:
             count = draws.affordable(one, draws.SAME, BUDGETS_S[condition])
             for name, finds, inner in (("interval", draws.by_interval, draws.INNER), ("gate", draws.by_gate, 50)):
@@ -250,12 +250,12 @@ def _share(found: Any) -> str:
     return "-" if found is None else f"{found.share:.0%} [{found.low:.0%} {found.high:.0%}]"
 
 
-def rival_table(kept: dict[str, list[Any]]) -> Iterator[str]:
+def rival_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
     """Yield the smallest slowdown found, next to that of one process and one mean an arm, at the same budget."""
 
     generator = np.random.default_rng(SEED)
     yield from head("smallest slowdown found", "budget", "ours", "one process and one mean an arm", "share")
-    for condition, found in kept.items():
+    for condition, found in recorded.items():
         for one in found:
             budget_s = BUDGETS_S[condition]
             ours = draws.ours(one.logs(draws.SAME), draws.affordable(one, draws.SAME, budget_s), generator)

@@ -175,25 +175,25 @@ def one_process_each(recording: Recording, budget_s: float, generator: np.random
     speed between the halves of the budget, and the distance of one process from its neighbours of the same blocks,
     less the scatter of its epochs, which a long process averages out. None for a recording shorter than the budget.
     """
-    moods, own, at_s = _moods(recording)
+    levels, own, at_s = _levels(recording)
     begins = np.flatnonzero(at_s + budget_s <= at_s[-1])
     if not len(begins):
         return None
-    differences = np.array([_mood_change(moods, at_s, at_s[begin], budget_s) for begin in begins])
+    differences = np.array([_level_change(levels, at_s, at_s[begin], budget_s) for begin in begins])
     drawn = generator.choice(differences, OUTER * 10) * np.where(generator.random(OUTER * 10) < 0.5, 1.0, -1.0)
     errors = drawn + generator.choice(own, OUTER * 10) - generator.choice(own, OUTER * 10)
     return smallest_found(errors, float(np.quantile(np.abs(errors), 1 - LEVEL)))
 
 
-def _moods(recording: Recording) -> tuple[Array, Array, Array]:
+def _levels(recording: Recording) -> tuple[Array, Array, Array]:
     """Return each block's mean log step time, each process's distance from it, and when each block began in seconds."""
     equal = [[block[arm] for arm in (BASE, SAME)] for block in recording.blocks if BASE in block and SAME in block]
     logs = np.log([[process.step_time_s for process in block] for block in equal])
-    moods = logs.mean(axis=1)
+    levels = logs.mean(axis=1)
     # The distance of each of two values from their mean is 1/sqrt(2) of its distance from the truth.
-    own = ((logs - moods[:, np.newaxis]) * math.sqrt(2)).ravel()
+    own = ((logs - levels[:, np.newaxis]) * math.sqrt(2)).ravel()
     costs = np.array([_cost_s(list(block.values())) for block in recording.blocks])
-    return moods, own * _beyond_epochs(equal, own), np.concatenate([[0.0], np.cumsum(costs)])[: len(moods)]
+    return levels, own * _beyond_epochs(equal, own), np.concatenate([[0.0], np.cumsum(costs)])[: len(levels)]
 
 
 def _beyond_epochs(blocks: Sequence[Sequence[Process]], own: Array) -> float:
@@ -202,10 +202,10 @@ def _beyond_epochs(blocks: Sequence[Sequence[Process]], own: Array) -> float:
     return math.sqrt(max(0.0, 1 - float(within) / float(np.var(own)))) if np.var(own) else 0.0
 
 
-def _mood_change(moods: Array, at_s: Array, begin_s: float, budget_s: float) -> float:
+def _level_change(levels: Array, at_s: Array, begin_s: float, budget_s: float) -> float:
     first = (at_s >= begin_s) & (at_s < begin_s + budget_s / 2)
     second = (at_s >= begin_s + budget_s / 2) & (at_s <= begin_s + budget_s)
-    return float(moods[second].mean() - moods[first].mean()) if first.any() and second.any() else 0.0
+    return float(levels[second].mean() - levels[first].mean()) if first.any() and second.any() else 0.0
 
 
 def _cost_s(block: Sequence[Process]) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 from ci.studies.statistics.noise import Array
 from keras_matrix.analysis.stats.blocks import CONFIDENCE, LEVEL, POWER, t_quantile
 
-# A process of ours: start, build, compile, discarded epoch; then what is kept. Together as the default matrix takes on
+# One process: start, build, compile, discarded epoch; then the measured epochs. Together as the default matrix takes on
 # two cores: 240 s for 54 processes.
 START_S = 2.4
 KEPT_S = 2.0

@@ -89,15 +89,15 @@ def stopped(logs: Array, target: float = PRECISION_TARGET, looks: Looks = LOOKS)
     centre, half, count = np.empty(runs), np.empty(runs), np.zeros(runs, dtype=int)
     for at in [*(at for at in looks.blocks if at < most), most]:
         open_ = np.flatnonzero(count == 0)
-        seen = logs[open_, :at]
-        error = seen.std(axis=1, ddof=1) / math.sqrt(at)
+        drawn = logs[open_, :at]
+        error = drawn.std(axis=1, ddof=1) / math.sqrt(at)
         width = t_quantile(at - 1, looks.confidence(at)) * error
         ends = (width <= math.log1p(target)) & (at in looks.blocks)
         if at == most:
             width = np.where(ends, width, t_quantile(at - 1, looks.confidences[-1]) * error)
             ends = np.ones(len(open_), dtype=bool)
         rows = open_[ends]
-        centre[rows], half[rows], count[rows] = seen.mean(axis=1)[ends], width[ends], at
+        centre[rows], half[rows], count[rows] = drawn.mean(axis=1)[ends], width[ends], at
     return Stopped(centre, half, count)
 
 

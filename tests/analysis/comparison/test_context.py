@@ -85,9 +85,9 @@ def test_worst_of_several_pairs_is_shown_with_a_speed() -> None:
 
 def test_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
     three, found = row(backends=THREE), {("tensorflow", "jax"): 1e-12}
-    whole = same_work([compared(found)], three)
-    assert whole.text == "same work not checked"
-    assert whole.remarks == ("torch was not compared with the others: runner parity mnist_mlp",)
+    row_result = same_work([compared(found)], three)
+    assert row_result.text == "same work not checked"
+    assert row_result.remarks == ("torch was not compared with the others: runner parity mnist_mlp",)
     alone = {name: same_work([compared(found)], three, name).status for name in THREE}
     assert alone == {"tensorflow": WorkStatus.AGREES, "jax": WorkStatus.AGREES, "torch": WorkStatus.NOT_CHECKED}
     assert same_work([compared(found, EXPLAINED)], three).status is WorkStatus.NOT_CHECKED

@@ -79,11 +79,11 @@ def test_different_counted_work_prevents_a_comparison(field: str, values: tuple[
     assert differing(cells(*pair)) == expected
 
 
-@pytest.mark.parametrize(("asked", "refused"), [("auto", False), (51, True)])
-def test_calibrated_steps_may_differ_between_two_sessions(asked: int | str, refused: bool) -> None:
+@pytest.mark.parametrize(("chosen", "refused"), [("auto", False), (51, True)])
+def test_calibrated_steps_may_differ_between_two_sessions(chosen: int | str, refused: bool) -> None:
     expected = "steps per epoch differ: base 51, new 54"
     base, new = (
-        replace(on("jax", steps_per_epoch=steps), settings=make_settings(steps_per_epoch=asked)) for steps in (51, 54)
+        replace(on("jax", steps_per_epoch=steps), settings=make_settings(steps_per_epoch=chosen)) for steps in (51, 54)
     )
     assert differing({"base": [base], "new": [new]}) == expected
     assert differing({"base": [base], "new": [new]}, apart=True) == (expected if refused else None)

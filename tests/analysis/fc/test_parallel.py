@@ -71,11 +71,11 @@ def test_one_worker_of_another_backend_is_not_used() -> None:
     assert figure(cells).efficiency is None
 
 
-def watched(records: Sequence[Record], *seen: tuple[float, float]) -> list[Record]:
+def watched(records: Sequence[Record], *timings: tuple[float, float]) -> list[Record]:
     """Return the records with collectives of this share of this step, one repeat after another."""
     return [
         replace(r, parallel=replace(r.parallel, communication=Communication(Method.TIMED, [s], [s * (1 - share)])))
-        for r, (s, share) in zip(records, seen, strict=True)
+        for r, (s, share) in zip(records, timings, strict=True)
         if r.parallel
     ]
 

@@ -12,9 +12,9 @@ from tests.synthetic_fc import fc_cells, fc_records
 POINT = Task(mode="fc_data", workers=2, weight_size=2048, batch_size=64)
 
 
-def lines_of(*tasks: Task, backend: str = "jax", asked: str = "jax") -> list[str]:
+def lines_of(*tasks: Task, backend: str = "jax", shown_backend: str = "jax") -> list[str]:
     records = [record for task in tasks for record in fc_records(task, backend, [0.0421875])]
-    return as_csv(figures(fc_cells(records), {}), asked).splitlines()
+    return as_csv(figures(fc_cells(records), {}), shown_backend).splitlines()
 
 
 def test_each_weight_size_has_a_heading_and_a_line_per_batch_size() -> None:

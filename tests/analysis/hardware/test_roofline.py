@@ -20,9 +20,9 @@ RESOLVED = Resolved(50, 32, "fork", "float32", cpus=2)
 
 
 def cell(step_times_s: tuple[float, ...] = (0.01,), resolved: Resolved = RESOLVED, **settings: Any) -> CellSummary:
-    asked = make_settings(**settings)
+    chosen = make_settings(**settings)
     return summarise(
-        [make_record(t, repeat, settings=asked, resolved=resolved) for repeat, t in enumerate(step_times_s)]
+        [make_record(t, repeat, settings=chosen, resolved=resolved) for repeat, t in enumerate(step_times_s)]
     )
 
 

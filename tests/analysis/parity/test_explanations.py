@@ -19,8 +19,8 @@ from keras_matrix.records.instruments.parity import Deviation, Facts, Finding, O
 def test_single_figure_beyond_its_limit_is_not_explained(precision: str, figure: str) -> None:
     def found(factor: float) -> list[Finding]:
         changes: dict[str, Any] = {figure: factor * limit}
-        seen = replace(Deviation(0.0, 0.0, 0.0, None, 0.0, None, 0.0), **changes)
-        pair = Pair(["jax", "torch"], {precision: seen}, deviations.findings(precision, seen))
+        observed = replace(Deviation(0.0, 0.0, 0.0, None, 0.0, None, 0.0), **changes)
+        pair = Pair(["jax", "torch"], {precision: observed}, deviations.findings(precision, observed))
         return explained(pair, Evidence()).findings
 
     limit = deviations.LIMITS[precision][figure]
@@ -202,8 +202,8 @@ def test_float32_gradient_is_explained_only_where_both_backends_round_so_and_a_n
 
 @pytest.mark.parametrize(("gradient", "is_explained"), [(0.03, True), (0.3, False)])
 def test_norm_that_agrees_by_chance_is_judged_by_the_gradients_rounding(gradient: float, is_explained: bool) -> None:
-    seen = {"float64": Deviation(gradient_norm=0.0), "float32": Deviation(gradient_norm=9e-4, gradient=gradient)}
-    pair = Pair(["jax", "torch"], seen, [Finding("float32", "gradient_norm", 9e-4, 1e-4)])
+    observed = {"float64": Deviation(gradient_norm=0.0), "float32": Deviation(gradient_norm=9e-4, gradient=gradient)}
+    pair = Pair(["jax", "torch"], observed, [Finding("float32", "gradient_norm", 9e-4, 1e-4)])
     rounding = {b: Deviation(gradient_norm=norm, gradient=0.025) for b, norm in (("jax", 1e-9), ("torch", 9e-4))}
     evidence = Evidence({}, rounding, {"torch": Deviation(gradient_norm=5e-4)})
     assert explained(pair, evidence).agrees == is_explained
@@ -218,8 +218,8 @@ def test_nudged_weights_are_needed_only_if_they_could_explain() -> None:
 
 
 def test_largest_figure_of_several_nudges_counts() -> None:
-    seen = [Deviation(loss=1e-7, gradient=0.02, losses=1.0), Deviation(loss=1e-6, gradient=0.01)]
-    assert largest(seen) == Deviation(loss=1e-6, gradient=0.02)
+    observed = [Deviation(loss=1e-7, gradient=0.02, losses=1.0), Deviation(loss=1e-6, gradient=0.01)]
+    assert largest(observed) == Deviation(loss=1e-6, gradient=0.02)
 
 
 def test_other_deviations_are_not_explained() -> None:

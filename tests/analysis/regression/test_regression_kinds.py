@@ -288,13 +288,15 @@ def test_equal_sides_with_wide_scatter_are_rarely_called_worse() -> None:
     noise, alarms = random.Random(7), 0
     settings = [make_settings(batch_size=size) for size in (1, 2, 3, 4)]
 
-    def mood(repeat: int) -> float:
+    def slow_factor(repeat: int) -> float:
         return 1.5 if noise.random() < 0.3 else 1.0
 
     def run(seed: int) -> list[Record]:
         made = []
         for place, one in enumerate(settings):
-            records = side(mood, mood, lambda repeat: 0.05 * mood(repeat), seed=1000 * seed + place)
+            records = side(
+                slow_factor, slow_factor, lambda repeat: 0.05 * slow_factor(repeat), seed=1000 * seed + place
+            )
             cell = make_record(settings=one).cell_id
             made += [replace(record, settings=one, cell_id=cell) for record in records]
         return made

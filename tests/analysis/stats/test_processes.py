@@ -85,7 +85,7 @@ def test_equal_processes_have_one_mode() -> None:
 @pytest.mark.parametrize("count", [5, 10, 30])
 def test_one_mode_is_split_as_rarely_as_stated(count: int) -> None:
     found = sum(modes(processes(seed, count, 0.3)) is not None for seed in range(1000))
-    assert found <= 25  # 1 % of 1000; 25 lies beyond four standard errors
+    assert found <= 25  # 1 % of 1000; 25 is beyond four standard errors
 
 
 def test_wider_gaps_have_smaller_p_values() -> None:

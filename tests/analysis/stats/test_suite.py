@@ -38,8 +38,8 @@ def test_centre_is_the_geometric_mean_of_the_workloads_ratios() -> None:
 
 def test_common_effect_of_a_block_counts_once() -> None:
     """Forty workloads with the same effect of the block are no better evidence than one."""
-    moods = dict(enumerate([0.1, -0.1, 0.05, -0.05, 0.02]))
-    found, one = suite_ratio({f"w{i}": moods for i in range(40)}), of_logs(list(moods.values()))
+    effects = dict(enumerate([0.1, -0.1, 0.05, -0.05, 0.02]))
+    found, one = suite_ratio({f"w{i}": effects for i in range(40)}), of_logs(list(effects.values()))
     assert found is not None
     assert one is not None
     assert found.estimate.half_width == pytest.approx(one.half_width)
@@ -64,16 +64,16 @@ def test_no_workload_has_no_ratio() -> None:
 
 def test_each_group_and_the_suite_have_a_ratio() -> None:
     blocks = range(5)
-    groups, whole = per_group(
+    groups, overall = per_group(
         {
             "jax": {"a": dict.fromkeys(blocks, 0.1), "b": dict.fromkeys(blocks, 0.3)},
             "torch": {"a": dict.fromkeys(blocks, 0.5)},
             "tensorflow": {},
         }
     )
-    assert whole is not None
+    assert overall is not None
     assert {name: math.log(ratio.estimate.centre) for name, ratio in groups.items()} == pytest.approx(
         {"jax": 0.2, "torch": 0.5}
     )
-    assert math.log(whole.estimate.centre) == pytest.approx(0.3)
-    assert whole.workloads == ("jax a", "jax b", "torch a")
+    assert math.log(overall.estimate.centre) == pytest.approx(0.3)
+    assert overall.workloads == ("jax a", "jax b", "torch a")

@@ -136,10 +136,10 @@ def one_cpu(wall_s: float, others_s: float) -> Watched:
 
 
 def test_replacing_disturbed_blocks_does_not_bias_the_ratio_of_unequal_arms() -> None:
-    def kept(short_s: float, on_short_s: float, long_s: float, on_long_s: float) -> bool:
+    def accepted(short_s: float, on_short_s: float, long_s: float, on_long_s: float) -> bool:
         return disturbed([one_cpu(short_s, on_short_s), one_cpu(long_s, on_long_s)]) is None
 
-    off, share = ratios_of_unequal_arms(kept)
+    off, share = ratios_of_unequal_arms(accepted)
     assert 0.2 < share < 0.5
     assert abs(off) < 0.003
 
@@ -147,10 +147,10 @@ def test_replacing_disturbed_blocks_does_not_bias_the_ratio_of_unequal_arms() ->
 def test_judging_by_the_worst_arm_would_bias_it() -> None:
     """The reason for pooling all stretches; shows that the test above can fail."""
 
-    def kept(short_s: float, on_short_s: float, long_s: float, on_long_s: float) -> bool:
+    def accepted(short_s: float, on_short_s: float, long_s: float, on_long_s: float) -> bool:
         return disturbed([one_cpu(short_s, on_short_s)]) is None and disturbed([one_cpu(long_s, on_long_s)]) is None
 
-    off, _ = ratios_of_unequal_arms(kept)
+    off, _ = ratios_of_unequal_arms(accepted)
     assert off > 0.008
 
 

@@ -11,7 +11,7 @@ from ci.studies.power.draws import SAME, Recording, affordable, recordings
 
 
 @pytest.fixture(scope="module")
-def kept() -> dict[str, list[Recording]]:
+def recorded() -> dict[str, list[Recording]]:
     """The recordings by condition."""
     return {condition: recordings(command.stored(condition)) for condition in command.BUDGETS_S}
 
@@ -27,13 +27,13 @@ def lines(table: Iterable[str]) -> list[str]:
     return [line for line in table if line]
 
 
-def test_document_matches_the_recordings(kept: dict[str, list[Recording]]) -> None:
-    table = lines(command.recorded_table(kept))
+def test_document_matches_the_recordings(recorded: dict[str, list[Recording]]) -> None:
+    table = lines(command.recorded_table(recorded))
     assert (stated(table[0]), len(table) > 2) == (table, True)
 
 
-def test_document_states_what_one_process_or_one_mean_per_arm_needs(kept: dict[str, list[Recording]]) -> None:
-    table = lines(command.rival_table(kept))
+def test_document_states_what_one_process_or_one_mean_per_arm_needs(recorded: dict[str, list[Recording]]) -> None:
+    table = lines(command.rival_table(recorded))
     assert (stated(table[0]), len(table) > 2) == (table, True)
 
 
@@ -43,13 +43,13 @@ def test_document_states_the_false_alarms_of_equal_arms() -> None:
 
 
 def test_power_curves_match_the_recordings_and_budgets(
-    kept: dict[str, list[Recording]],
+    recorded: dict[str, list[Recording]],
 ) -> None:
     """The curves themselves take minutes of drawing: `ci/power tables` makes them."""
     begun = [
         f"| {condition}, {one.backend}, interval | {budget_s:.0f} s | {affordable(one, SAME, budget_s)} |"
         for condition, budget_s in command.BUDGETS_S.items()
-        for one in kept[condition]
+        for one in recorded[condition]
     ]
     head = next(
         line for line in command.DOCUMENT.read_text(encoding="utf-8").splitlines() if "found slower, of 100" in line

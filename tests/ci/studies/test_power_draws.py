@@ -36,7 +36,7 @@ def generator() -> np.random.Generator:
 
 
 def recording(blocks: int = 200, drift: float = 0.0, slowdown: float = 0.05) -> Recording:
-    """Return blocks whose processes scatter by NOISE, on a machine that slows down by `drift` over the whole."""
+    """Return blocks whose processes scatter by NOISE, on a machine that slows down by `drift` in total."""
     draw = generator()
 
     def process(at: int, factor: float) -> Process:

@@ -46,7 +46,7 @@ def test_simulated_run_stops_where_the_rule_stops(scenario: Scenario, most: int)
 @pytest.mark.parametrize("level", [0.01, 0.03, 0.1])
 @EQUAL
 def test_interval_at_the_stopping_time_covers_95_per_cent(scenario: Scenario, level: float) -> None:
-    """93 to 97 %: the asked 94 to 96, and two standard errors of 2,000 runs."""
+    """93 to 97 %: the required 94 to 96, and two standard errors of 2,000 runs."""
     assert 0.93 <= coverage(scenario, level, RUNS, seed=1).share <= 0.97
 
 
