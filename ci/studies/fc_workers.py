@@ -59,9 +59,8 @@ def gain(weight_size: int, batch_size: int, rounds: int) -> None:
     print(f"| products, 1 to 2 threads | {_interval(own)} | |")
     for mode in GAINING:
         logs = [math.log(a / b) for a, b in zip(taken[f"{mode} 1"], taken[f"{mode} 2"], strict=True)]
-        print(
-            f"| {mode}, 1 to 2 workers | {_interval(logs)} | {_interval([x - y for x, y in zip(logs, own, strict=True)])} |"
-        )
+        rest = [x - y for x, y in zip(logs, own, strict=True)]
+        print(f"| {mode}, 1 to 2 workers | {_interval(logs)} | {_interval(rest)} |")
 
 
 def _products_on(threads: int, weight_size: int, batch_size: int) -> Callable[[], None]:
