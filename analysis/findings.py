@@ -95,20 +95,8 @@ def _row(row: Row, run_context: RunContext) -> Iterator[Finding]:
 
 def _of_cell(row: Row, cell: CellSummary) -> Finding:
     """Return an empty finding with the identity of the cell."""
-    settings = cell.settings
-    return Finding(
-        kind=Kind.FIGURE,
-        metric="",
-        work=row.title,
-        method="",
-        method_version=0,
-        work_id=work_id(cell),
-        cell_id=cell.cell_id,
-        workload=settings.workload,
-        backend=settings.backend,
-        device=settings.device,
-        league=settings.league,
-    )
+    names: dict[str, Any] = {n: getattr(cell.settings, n) for n in ("workload", "backend", "device", "league")}
+    return Finding(Kind.FIGURE, "", row.title, "", 0, work_id=work_id(cell), cell_id=cell.cell_id, **names)
 
 
 def _made(base: Finding, kind: Kind, metric: str, method: str, **changes: Any) -> Finding:
@@ -230,50 +218,25 @@ def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
     if one.levels:
         level = one.levels[-1]
         spread = {"between_sessions": f"{one.spread.between_log:.4g}"} if one.spread else {}
-        sessions = level.last - level.first + 1
-        yield _made(
-            base,
-            Kind.LEVEL,
-            STEP_TIME,
-            "geometric mean over sessions",
-            **{**_interval(level.step_time), "count": sessions},
-            unit="s",
-            at_run_id=one.history.valued[level.first].run_id,
-            facts=spread,
-        )
+        first_run = one.history.valued[level.first].run_id
+        found = {**_interval(level.step_time), "count": level.last - level.first + 1, "facts": spread, "unit": "s"}
+        yield _made(base, Kind.LEVEL, STEP_TIME, "geometric mean over sessions", **found, at_run_id=first_run)
     for change in one.changes:
         yield _change(base, change)
 
 
 def _of_history(one: Assessment) -> Finding:
-    settings, device = one.history.settings, one.history.device
-    return Finding(
-        kind=Kind.SESSION,
-        metric=STEP_TIME,
-        work=str(settings.get("workload", "")),
-        method="",
-        method_version=0,
-        cell_id=one.history.cell_id,
-        workload=str(settings.get("workload", "")),
-        backend=str(settings.get("backend", "")),
-        device=" ".join(device) if device else None,
-        league=str(settings.get("league", "")),
-        host_id=one.history.host_id,
-    )
+    history = one.history
+    names: dict[str, Any] = {n: str(history.settings.get(n, "")) for n in ("workload", "backend", "league")}
+    base = Finding(Kind.SESSION, STEP_TIME, names["workload"], "", 0, cell_id=history.cell_id, host_id=history.host_id)
+    return replace(base, device=" ".join(history.device) if history.device else None, **names)
 
 
 def _session(base: Finding, session: Session) -> Finding:
     left_out = {f"left out: {status}": str(count) for status, count in session.left_out.items()}
-    return _made(
-        base,
-        Kind.SESSION,
-        STEP_TIME,
-        "geometric mean over processes",
-        **_interval(session.step_time),
-        unit="s",
-        verdict="ok" if session.step_time else "no process ended ok",
-        facts={**session.facts, **left_out},
-    )
+    verdict = "ok" if session.step_time else "no process ended ok"
+    found = {**_interval(session.step_time), "verdict": verdict, "facts": {**session.facts, **left_out}, "unit": "s"}
+    return _made(base, Kind.SESSION, STEP_TIME, "geometric mean over processes", **found)
 
 
 def _change(base: Finding, change: Change) -> Finding:

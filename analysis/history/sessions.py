@@ -18,7 +18,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure
@@ -110,16 +110,11 @@ def histories(past: Past) -> list[History]:
             cell = groups.setdefault((attempt.cell_id, attempt.host_id), {})
             cell.setdefault(run.run_id, []).append(attempt)
     found = [
-        replace(_history(cell_id, host_id, device, past.settings.get(cell_id, {}), runs), figure=_figure(past, cell_id))
+        _history(past, cell_id, host_id, device, runs)
         for (cell_id, host_id), runs in groups.items()
         for device in _devices(runs)
     ]
     return sorted(found, key=_order)
-
-
-def _figure(past: Past, cell_id: str) -> Figure:
-    metric = past.primaries.get(cell_id)
-    return STEP_TIME if metric is None else Figure(metric.name, metric.unit or "", metric.goal)
 
 
 def session_spread(sessions: Sequence[Session]) -> SessionSpread | None:
@@ -205,11 +200,7 @@ def _devices(runs: Mapping[str, Sequence[Attempt]]) -> list[tuple[str, str] | No
 
 
 def _history(
-    cell_id: str,
-    host_id: str,
-    device: tuple[str, str] | None,
-    settings: Mapping[str, Any],
-    runs: Mapping[str, Sequence[Attempt]],
+    past: Past, cell_id: str, host_id: str, device: tuple[str, str] | None, runs: Mapping[str, Sequence[Attempt]]
 ) -> History:
     sessions = []
     for run_id, attempts in sorted(runs.items()):
@@ -217,7 +208,9 @@ def _history(
         here = [attempt for attempt in attempts if attempt.device in (device, None)]
         if here:
             sessions.append(_session(run_id, here))
-    return History(cell_id, host_id, device, settings, tuple(sessions))
+    metric = past.primaries.get(cell_id)
+    figure = STEP_TIME if metric is None else Figure(metric.name, metric.unit or "", metric.goal)
+    return History(cell_id, host_id, device, past.settings.get(cell_id, {}), tuple(sessions), figure)
 
 
 def _session(run_id: str, attempts: Iterable[Attempt]) -> Session:
