@@ -64,7 +64,7 @@ def test_gaps_have_their_neighbours_and_the_programs_activity() -> None:
 
 
 def test_work_at_the_same_time_on_several_tracks_is_busy_once_and_computed_twice() -> None:
-    found = table(HEAD, [STEP, span("a", 0, 50), span("b", 25, 50, track=1)])
+    found = table(HEAD, [STEP, span("a", 0, 50), span("b", 25, 50, lane=1)])
     assert (found.busy_share, found.computed_s) == (pytest.approx(0.75), pytest.approx(100e-6))
 
 
@@ -143,7 +143,7 @@ def test_work_between_traced_epochs_does_not_count() -> None:
     for number in range(1, 101):
         begin = 1000 * number
         spans.append(span(f"step {number}", begin, 10, Kind.STEPS, step=number))
-        spans += [span("a", begin, 5), span("between", begin + 500, 5), span("b", begin, 10, track=1)]
+        spans += [span("a", begin, 5), span("between", begin + 500, 5), span("b", begin, 10, lane=1)]
     found = table(Head("torch", 1, "cpu", 100, 100), spans)
     assert [(part.name, part.count, part.time_s) for part in found.by_operation] == [
         ("b", 100, pytest.approx(1000e-6)),
