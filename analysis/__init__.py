@@ -1,1 +1,1 @@
-"""What it means: pure functions from records to findings."""
+"""Analysis: pure functions from records to findings."""

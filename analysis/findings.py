@@ -1,21 +1,21 @@
 """From a run's table and its histories to findings: estimates, intervals and verdicts as plain rows.
 
-Dashboards and the warehouse show these and compute none of their own. Promise: pure; every finding names its method and
-that method's version, which grows when the same records would give another figure.
+Dashboards and the warehouse show these and compute no others. Guarantee: pure; every finding names its method and that
+method's version, which grows when the same records would give another figure.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from keras_matrix.analysis.comparison import primary_metric
-from keras_matrix.analysis.comparison.context import NOTHING, RunContext, same_work
+from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, same_work
 from keras_matrix.analysis.comparison.table import CellSummary, Ratio, Row, work_key
 from keras_matrix.analysis.fc import parallel
-from keras_matrix.analysis.hardware.roofline import Share
+from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
 from keras_matrix.analysis.history.sessions import Session
 from keras_matrix.analysis.stats.blocks import Estimate
@@ -40,52 +40,35 @@ VERSIONS = {
     "geometric mean over sessions": 1,
     "least squares segmentation": 1,
 }
-PEAKS: Mapping[str, tuple[str, Callable[[Share], float | None]]] = {
-    "achieved_flop_per_s": ("FLOP/s", lambda s: s.achieved_flop_per_s),
-    "peak_flop_per_s": ("FLOP/s", lambda s: s.peak_flop_per_s),
-    "roof_flop_per_s": ("FLOP/s", lambda s: s.roof_flop_per_s),
-    "mfu": ("1", lambda s: s.mfu),
-    "intensity_flop_per_byte": ("FLOP/B", lambda s: s.intensity_flop_per_byte),
-}
-MACHINE_FACTS = frozenset(
-    {
-        "kernel",
-        "os",
-        "cpu_model",
-        "logical_cpus",
-        "memory_bytes",
-        "container",
-        "machine_type",
-        "gpu_driver",
-        "gpus",
-        "cpus",
-        "affinity",
-    }
-)
+# Fields of `PeakShare`, with their units.
+RATES = dict.fromkeys(("achieved_flop_per_s", "peak_flop_per_s", "roof_flop_per_s"), "FLOP/s")
+PEAKS = RATES | {"mfu": "1", "intensity_flop_per_byte": "FLOP/B"}
+HOST_FACTS = frozenset({"kernel", "os", "cpu_model", "logical_cpus", "memory_bytes", "container", "machine_type"})
+MACHINE_FACTS = HOST_FACTS | {"gpu_driver", "gpus", "cpus", "affinity"}
 
 
-def of_run(
-    rows: Sequence[Row], run_context: RunContext = NOTHING, assessed: Iterable[Assessment] = (), run_id: str = ""
+def run_findings(
+    rows: Sequence[Row], run_context: RunContext = NO_CONTEXT, assessed: Iterable[Assessment] = (), run_id: str = ""
 ) -> list[Finding]:
-    """Return everything found in a run: its table, what stands beside it, and its histories up to this run."""
-    told = [
-        *(found for row in rows for found in _row(row, run_context)),
+    """Return all findings of a run: from its table, its context, and its histories up to this run."""
+    found = [
+        *(one for row in rows for one in _row(row, run_context)),
         *_suites(rows),
         *_workers(rows, run_context),
-        *(found for one in assessed if not _is_task(one) for found in _history(one, run_id)),
+        *(one for history in assessed for one in _history(history, run_id)),
     ]
-    return sorted(told, key=lambda one: (one.kind, one.metric, one.work, one.backend or "", one.finding_id))
+    return sorted(found, key=lambda one: (one.kind, one.metric, one.work, one.backend or "", one.finding_id))
 
 
 def work_id(cell: CellSummary) -> str:
-    """Return what names a cell's work whatever the backend: 16 hex digits."""
+    """Return the id of a cell's work, independent of the backend: 16 hex digits."""
     return hashlib.sha256(work_key(cell.settings).encode()).hexdigest()[:16]
 
 
-def who_should_look(versions: Sequence[VersionChange]) -> str:
-    """Return who probably knows about a change, by what changed nearest to it."""
+def likely_owner(versions: Sequence[VersionChange]) -> str:
+    """Return who probably knows about a change, by the facts that changed nearest to it."""
     if not versions:
-        return "nobody by name: no version or setting on record changed there; bisect"
+        return "unknown: no recorded version or setting changed there; bisect"
     nearest = min(abs(one.sessions_off) for one in versions)
     near = [one for one in versions if abs(one.sessions_off) == nearest]
     groups = dict.fromkeys(_group(one.name) for one in near)
@@ -97,8 +80,8 @@ def _group(name: str) -> str:
     if name == "keras":
         return "Keras"
     if name in MACHINE_FACTS:
-        return "the machine's keeper"
-    return next((b for b in BACKENDS if name.startswith(b[:3])), "who changed the settings or packages")
+        return "the machine's administrator"
+    return next((b for b in BACKENDS if name.startswith(b[:3])), "the author of the settings or packages")
 
 
 def _row(row: Row, run_context: RunContext) -> Iterator[Finding]:
@@ -107,25 +90,13 @@ def _row(row: Row, run_context: RunContext) -> Iterator[Finding]:
         yield from _figures(base, cell)
         yield from _peak(base, run_context.shares.get(cell.cell_id))
     yield _verdict(row, run_context)
-    yield from _ratios(row)
+    yield from (_ratio(row, ratio) for ratio in row.ratios)
 
 
 def _of_cell(row: Row, cell: CellSummary) -> Finding:
-    """Return a finding about nothing yet, that says whose it is."""
-    settings = cell.settings
-    return Finding(
-        kind=Kind.FIGURE,
-        metric="",
-        work=row.title,
-        method="",
-        method_version=0,
-        work_id=work_id(cell),
-        cell_id=cell.cell_id,
-        workload=settings.workload,
-        backend=settings.backend,
-        device=settings.device,
-        league=settings.league,
-    )
+    """Return an empty finding with the identity of the cell."""
+    names: dict[str, Any] = {n: getattr(cell.settings, n) for n in ("workload", "backend", "device", "league")}
+    return Finding(Kind.FIGURE, "", row.title, "", 0, work_id=work_id(cell), cell_id=cell.cell_id, **names)
 
 
 def _made(base: Finding, kind: Kind, metric: str, method: str, **changes: Any) -> Finding:
@@ -133,14 +104,10 @@ def _made(base: Finding, kind: Kind, metric: str, method: str, **changes: Any) -
 
 
 def _metric(cell: CellSummary) -> str:
-    """Return the name of the measurement that a cell is compared by: of an external command its primary metric."""
+    """Return the name of the figure that a cell is compared by: for an external command its primary metric."""
     if cell.figure is primary_metric.STEP_TIME:
         return STEP_TIME
     return f"{TASK_METRICS}.{cell.figure.name}"
-
-
-def _is_task(one: Assessment) -> bool:
-    return str(one.history.settings.get("workload", "")).startswith(PREFIX)
 
 
 def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
@@ -159,9 +126,8 @@ def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
     )
     measured, count = values(cell), len(cell.measured)
     for one in STATISTICS:
-        if one.metric in measured:
-            estimate = measured[one.metric]
-            yield _made(base, Kind.FIGURE, one.metric, one.method, estimate=estimate, unit=one.unit, count=count)
+        if (value := measured.get(one.metric)) is not None:
+            yield _made(base, Kind.FIGURE, one.metric, one.method, estimate=value, unit=one.unit, count=count)
 
 
 def _facts(cell: CellSummary) -> dict[str, str]:
@@ -176,22 +142,14 @@ def _interval(estimate: Estimate | None) -> dict[str, Any]:
     return {"estimate": estimate.centre, "low": estimate.low, "high": estimate.high, "count": estimate.count}
 
 
-def _peak(base: Finding, share: Share | None) -> Iterator[Finding]:
+def _peak(base: Finding, share: PeakShare | None) -> Iterator[Finding]:
     if share is None or share.achieved_flop_per_s is None:
         return
     method = "model FLOPs over the best product"
-    yield _made(
-        base,
-        Kind.PEAK,
-        "share_of_peak",
-        method,
-        estimate=share.share_of_peak,
-        low=share.low,
-        high=share.high,
-        said=share.note,
-    )
-    for metric, (unit, figure) in PEAKS.items():
-        if (value := figure(share)) is not None:
+    bounds = {"estimate": share.share_of_peak, "low": share.low, "high": share.high}
+    yield _made(base, Kind.PEAK, "share_of_peak", method, **bounds, said=share.note)
+    for metric, unit in PEAKS.items():
+        if (value := getattr(share, metric)) is not None:
             yield _made(base, Kind.PEAK, metric, method, estimate=value, unit=unit)
 
 
@@ -199,6 +157,7 @@ def _verdict(row: Row, run_context: RunContext) -> Finding:
     first = next(iter(row.cells.values()))
     base = replace(_of_cell(row, first), cell_id=None, backend=row.fastest)
     word = "fastest" if row.fastest else "not comparable" if row.verdict.startswith("not comparable") else "open"
+    caveats = {"caveats": "; ".join(row.caveats)} if row.caveats else {}
     return _made(
         base,
         Kind.VERDICT,
@@ -207,17 +166,8 @@ def _verdict(row: Row, run_context: RunContext) -> Finding:
         p_value=row.adjusted_p,
         verdict=word if len(row.cells) > 1 else "nothing to compare",
         said=row.verdict,
-        facts={"same work": same_work(run_context.parity, row).text, **_caveats(row)},
+        facts={"same work": same_work(run_context.parity, row).text, **caveats},
     )
-
-
-def _caveats(row: Row) -> dict[str, str]:
-    return {"caveats": "; ".join(row.caveats)} if row.caveats else {}
-
-
-def _ratios(row: Row) -> Iterator[Finding]:
-    for ratio in row.ratios:
-        yield _ratio(row, ratio)
 
 
 def _ratio(row: Row, ratio: Ratio) -> Finding:
@@ -239,18 +189,8 @@ def _suites(rows: Sequence[Row]) -> Iterator[Finding]:
     method = "geometric mean over works"
     for one in suite(rows):
         for backend, ratio in one.ratios.items():
-            estimate = ratio.estimate
-            yield Finding(
-                kind=Kind.SUITE,
-                metric=STEP_TIME,
-                work="all works",
-                method=method,
-                method_version=VERSIONS[method],
-                backend=backend,
-                league=one.league,
-                against=one.against,
-                **_interval(estimate),
-            )
+            base = Finding(Kind.SUITE, STEP_TIME, "all works", method, VERSIONS[method], backend=backend)
+            yield replace(base, league=one.league, against=one.against, **_interval(ratio.estimate))
 
 
 def _workers(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
@@ -269,59 +209,34 @@ def _workers(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
 
 
 def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
-    """Return this run's session of a history, the level that holds since the last change, and every change."""
+    """Return this run's session of a history, the level since the last change, and every change."""
     base = _of_history(one)
     session = next((s for s in one.history.sessions if s.run_id == run_id), None)
-    if session is None:
+    if session is None or str(base.workload).startswith(PREFIX):
         return
     yield _session(base, session)
     if one.levels:
         level = one.levels[-1]
         spread = {"between_sessions": f"{one.spread.between_log:.4g}"} if one.spread else {}
-        sessions = level.last - level.first + 1
-        yield _made(
-            base,
-            Kind.LEVEL,
-            STEP_TIME,
-            "geometric mean over sessions",
-            **{**_interval(level.step_time), "count": sessions},
-            unit="s",
-            at_run_id=one.history.valued[level.first].run_id,
-            facts=spread,
-        )
+        first_run = one.history.valued[level.first].run_id
+        found = {**_interval(level.step_time), "count": level.last - level.first + 1, "facts": spread, "unit": "s"}
+        yield _made(base, Kind.LEVEL, STEP_TIME, "geometric mean over sessions", **found, at_run_id=first_run)
     for change in one.changes:
         yield _change(base, change)
 
 
 def _of_history(one: Assessment) -> Finding:
-    settings, device = one.history.settings, one.history.device
-    return Finding(
-        kind=Kind.SESSION,
-        metric=STEP_TIME,
-        work=str(settings.get("workload", "")),
-        method="",
-        method_version=0,
-        cell_id=one.history.cell_id,
-        workload=str(settings.get("workload", "")),
-        backend=str(settings.get("backend", "")),
-        device=" ".join(device) if device else None,
-        league=str(settings.get("league", "")),
-        host_id=one.history.host_id,
-    )
+    history = one.history
+    names: dict[str, Any] = {n: str(history.settings.get(n, "")) for n in ("workload", "backend", "league")}
+    base = Finding(Kind.SESSION, STEP_TIME, names["workload"], "", 0, cell_id=history.cell_id, host_id=history.host_id)
+    return replace(base, device=" ".join(history.device) if history.device else None, **names)
 
 
 def _session(base: Finding, session: Session) -> Finding:
     left_out = {f"left out: {status}": str(count) for status, count in session.left_out.items()}
-    return _made(
-        base,
-        Kind.SESSION,
-        STEP_TIME,
-        "geometric mean over processes",
-        **_interval(session.step_time),
-        unit="s",
-        verdict="ok" if session.step_time else "no process ended ok",
-        facts={**session.facts, **left_out},
-    )
+    verdict = "ok" if session.step_time else "no process ended ok"
+    found = {**_interval(session.step_time), "verdict": verdict, "facts": {**session.facts, **left_out}, "unit": "s"}
+    return _made(base, Kind.SESSION, STEP_TIME, "geometric mean over processes", **found)
 
 
 def _change(base: Finding, change: Change) -> Finding:
@@ -336,6 +251,6 @@ def _change(base: Finding, change: Change) -> Finding:
         at_run_id=change.run_id,
         verdict=word,
         said=change.note,
-        look=None if word == "intended" else who_should_look(change.versions),
+        look=None if word == "intended" else likely_owner(change.versions),
         facts={one.name: f"{one.before or 'absent'} → {one.after or 'absent'}" for one in change.versions},
     )

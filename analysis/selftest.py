@@ -1,26 +1,25 @@
-"""What a program that compares says of two equal things, and of one that was made slower on purpose.
+"""Self-test of the comparison: its results on two equal labels, and on a label with an injected slowdown.
 
-Blocks of a cell measured under two labels are cut into comparisons of a few blocks each, which share none. Of equal
-labels, an interval that does not hold 1 is a false alarm; with a planted slowdown, a comparison whose interval lies
-above 1 has found it. Rates come with Clopper and Pearson's exact interval (Biometrika 26 (1934)).
+Blocks of a cell measured under two labels are divided into disjoint comparisons of a few blocks each. For equal labels,
+an interval that excludes 1 is a false alarm; with an injected slowdown, a comparison whose interval is above 1 has
+detected it. Rates have Clopper and Pearson's exact interval (Biometrika 26 (1934)).
 
-It does not know whether two comparisons of one process's neighbours are independent: they share no process, only an
-hour.
+Limit: neighbouring comparisons may not be independent; they share no process, but the same hour.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from keras_matrix.analysis.comparison.table import log_ratios, summaries
 from keras_matrix.analysis.comparison.versus import versus
 from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
-from keras_matrix.analysis.regression.regression_kinds import Kind
-from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, of_logs, paired_logs
-from keras_matrix.records.schema import MEASURED, Record
-from keras_matrix.records.store import latest_attempts
+from keras_matrix.analysis.regression.regression_kinds import RegressionKind
+from keras_matrix.analysis.stats.blocks import CONFIDENCE, MIN_BLOCKS, of_logs
+from keras_matrix.records.schema import Record
 
 Labelled = tuple[Sequence[Record], Sequence[Record]]
 """The records of the two labels of one session."""
@@ -28,7 +27,7 @@ Labelled = tuple[Sequence[Record], Sequence[Record]]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many of so many, with the exact 95 % interval of the share; None of nothing."""
+    """A count out of a total, with the exact 95 % interval of the share; None for a total of 0."""
 
     count: int
     of: int
@@ -61,11 +60,11 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What the comparisons of one backend, or of all, came to.
+class SelftestResult:
+    """The results of the comparisons of one backend, or of all.
 
-    `outside`: intervals that do not hold 1. `slower`: those wholly above it. `half_width`: the median one, relative.
-    `ratio`: the geometric mean of all. `gate_alarms`: sessions' gates that said regressed of anything.
+    `outside`: intervals that exclude 1. `slower`: intervals above 1. `half_width`: the median one, relative. `ratio`:
+    the geometric mean of all.
     """
 
     name: str
@@ -79,7 +78,7 @@ class Finding:
 def cut(session: Labelled, blocks: int = MIN_BLOCKS) -> dict[str, list[list[float]]]:
     """Return, by backend, the log ratios of comparisons of `blocks` blocks each, in the blocks' order.
 
-    What is left over at the end of a cell makes no comparison.
+    The remaining blocks at the end of a cell are not used.
     """
     found: dict[str, list[list[float]]] = {}
     for backend, logs in _logs(session):
@@ -88,8 +87,8 @@ def cut(session: Labelled, blocks: int = MIN_BLOCKS) -> dict[str, list[list[floa
     return found
 
 
-def findings(sessions: Sequence[Labelled], blocks: int = MIN_BLOCKS) -> list[Finding]:
-    """Return what all sessions came to, by backend, and over all of them last."""
+def findings(sessions: Sequence[Labelled], blocks: int = MIN_BLOCKS) -> list[SelftestResult]:
+    """Return the results of all sessions by backend, and over all backends last."""
     by_backend: dict[str, list[list[float]]] = {}
     for session in sessions:
         for backend, comparisons in cut(session, blocks).items():
@@ -100,7 +99,7 @@ def findings(sessions: Sequence[Labelled], blocks: int = MIN_BLOCKS) -> list[Fin
 
 
 def pooled(sessions: Iterable[Labelled]) -> list[str]:
-    """Return what the sessions that are told together differ in: machines and versions, a line each."""
+    """Return the differences in machines and versions between sessions that are summarised together, a line each."""
     facts: dict[str, set[str]] = {}
     for record in (record for session in sessions for side in session for record in side):
         facts.setdefault("machines", set()).add(record.machine.host_id)
@@ -109,14 +108,14 @@ def pooled(sessions: Iterable[Labelled]) -> list[str]:
                 facts.setdefault(f"{name} versions", set()).add(record.versions[name])
     return [
         f"{name} differ among these sessions ({len(found) if name == 'machines' else ', '.join(sorted(found))}): "
-        "the rates are of all of them together"
+        "the rates are over all of them"
         for name, found in facts.items()
         if len(found) > 1
     ]
 
 
 def gate_alarms(sessions: Iterable[Labelled], rule: Rule) -> Rate:
-    """Return in how many sessions a gate over all cells, all their blocks, said regressed."""
+    """Return the rate of sessions in which a gate over all cells and blocks reports a regression."""
     outcomes = []
     for session in sessions:
         logs = {f"{number} {backend}": found for number, (backend, found) in enumerate(_logs(session))}
@@ -125,24 +124,24 @@ def gate_alarms(sessions: Iterable[Labelled], rule: Rule) -> Rate:
     return Rate(sum(outcomes), len(outcomes))
 
 
-def named(sessions: Sequence[Labelled], rule: Rule) -> dict[str, dict[Kind, Rate]]:
-    """Return, by backend, in how many comparisons each kind of regression was named; a cell of a session is one."""
-    found: dict[str, list[tuple[Kind, ...]]] = {}
+def named(sessions: Sequence[Labelled], rule: Rule) -> dict[str, dict[RegressionKind, Rate]]:
+    """Return, by backend, the rate of comparisons that report each regression kind; a cell of a session is one."""
+    found: dict[str, list[tuple[RegressionKind, ...]]] = {}
     for base, new in sessions:
         for one in versus(base, new, rule).comparisons:
             if one.facets:
                 found.setdefault(one.either.settings.backend, []).append(one.facets.kinds)
     return {
-        backend: {kind: Rate(sum(kind in kinds for kinds in several), len(several)) for kind in Kind}
+        backend: {kind: Rate(sum(kind in kinds for kinds in several), len(several)) for kind in RegressionKind}
         for backend, several in sorted(found.items())
     }
 
 
-def _finding(name: str, sessions: int, comparisons: Sequence[Sequence[float]]) -> Finding:
+def _finding(name: str, sessions: int, comparisons: Sequence[Sequence[float]]) -> SelftestResult:
     estimates = [estimate for logs in comparisons if (estimate := of_logs(logs)) is not None]
     widths = [estimate.half_width for estimate in estimates if estimate.half_width is not None]
     logs = [log for comparison in comparisons for log in comparison]
-    return Finding(
+    return SelftestResult(
         name=name,
         sessions=sessions,
         outside=Rate(sum(estimate.excludes(1.0) for estimate in estimates), len(estimates)),
@@ -153,17 +152,8 @@ def _finding(name: str, sessions: int, comparisons: Sequence[Sequence[float]]) -
 
 
 def _logs(session: Labelled) -> Iterable[tuple[str, list[float]]]:
-    base, new = (_by_cell(records) for records in session)
+    base, new = map(summaries, session)
     for cell in base:
         if cell in new:
-            logs = paired_logs(new[cell][1], base[cell][1])
-            yield base[cell][0], [logs[block] for block in sorted(logs)]
-
-
-def _by_cell(records: Iterable[Record]) -> Mapping[str, tuple[str, dict[int, float]]]:
-    found: dict[str, tuple[str, dict[int, float]]] = {}
-    for record in latest_attempts(records):
-        if record.status in MEASURED and record.times.step_time_s:
-            cell = found.setdefault(record.cell_id, (record.settings.backend, {}))
-            cell[1][record.repeat] = record.times.step_time_s
-    return found
+            logs = log_ratios(new[cell], base[cell])
+            yield base[cell].settings.backend, [logs[block] for block in sorted(logs)]

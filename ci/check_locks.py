@@ -1,9 +1,9 @@
 """Checks, without a network, that the locks fit pyproject.toml.
 
-Promise: each lock pins every direct requirement of what it serves exactly once, within its bounds, for each supported
-Python (the emulator's for its own); every pin but the CPU build of torch carries a hash; no lock names a file, an
-address or an index.
-Not known here: whether the indirect requirements are complete. `pip check` says so at the end of ci/setup.
+Guarantee: each lock pins every direct requirement of its extras and groups exactly once, within its bounds, for each
+supported Python (the emulator's for its own); every pin but the CPU build of torch has a hash; no lock names a file,
+an address or an index.
+Limit: indirect requirements are not checked; `pip check` does so at the end of ci/setup.
 """
 
 import re
@@ -24,10 +24,10 @@ NOT_PORTABLE = re.compile(r"^\s*-|\S+://|^\s*[./]")
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """What one file in locks/ serves: optional extras and dependency groups beside the project's own dependencies.
+    """One file in locks/: its extras and dependency groups, in addition to the project's dependencies.
 
-    Or, where it `builds`, what the wheel is built with; its `groups` alone, without what the project's host side needs,
-    if `groups_only`; or, apart from the project, what a file in docker/ `lists`.
+    With `builds`, the build requirements of the wheel; with `groups_only`, its `groups` without the requirements of the
+    host side; with `lists`, the contents of a file in docker/, apart from the project.
     """
 
     name: str
@@ -74,7 +74,7 @@ def required(pyproject: dict[str, Any], lock: Lock) -> list[Requirement]:
 
 
 def pins(text: str) -> tuple[list[Requirement], list[str]]:
-    """The pinned requirements of a lock's text, and what is wrong with its lines."""
+    """The pinned requirements of a lock's text, and the problems of its lines."""
     found, problems = [], []
     joined = re.sub(r"\\\n", " ", text)
     for line in filter(None, (line.partition("#")[0].strip() for line in joined.splitlines())):
@@ -94,7 +94,7 @@ def pins(text: str) -> tuple[list[Requirement], list[str]]:
 
 
 def misfit(wanted: Requirement, pinned: list[Requirement], python: str) -> str | None:
-    """Why the pins do not satisfy the wanted requirement under that Python, or None where they do."""
+    """Why the pins do not satisfy the wanted requirement under that Python, or None if they do."""
     environment = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
     name = canonicalize_name(wanted.name)
     matching = [
@@ -121,7 +121,7 @@ def problems_of(lock: Lock, pyproject: dict[str, Any], texts: dict[str, str]) ->
 
 
 def main() -> int:
-    """Print every problem of every lock; 0 where there is none, 1 otherwise."""
+    """Print every problem of every lock; return 0 without problems, else 1."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     texts = {path.stem: path.read_text() for path in (ROOT / "locks").glob("*.txt")}
     problems = [problem for lock in LOCKS for problem in problems_of(lock, pyproject, texts)]

@@ -4,7 +4,7 @@ Read from the locks, from the table of GPU builds (runner/checks/preflight/build
 the Dockerfile.
 
 python ci/compatibility.py           print it
-python ci/compatibility.py --write   put it in its place; a test holds it current
+python ci/compatibility.py --write   write the document; a test checks that it is current
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DOCUMENT = ROOT / "docs" / "compatibility.md"
 SERVICES = ("tf-cpu", "tf-gpu", "jax-cpu", "jax-gpu", "torch-cpu", "torch-gpu", "jax-tpu")
 BACKENDS = {"tf": ("tensorflow", "tensorflow-cpu"), "jax": ("jax",), "torch": ("torch",)}
 RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
-# Debian's releases and the Python that each has as `python3`; the tests of the images hold this to what they say.
+# Debian's releases and the `python3` of each; the tests of the images check this.
 DEBIANS = {"bookworm": ("Debian 12", "3.11")}
 BASE = re.compile(r"^ARG BASE=debian:(\w+)", re.MULTILINE)
 HEAD = """\
@@ -57,7 +57,7 @@ No cell was run on a GPU or a TPU with these images: none was at hand. `jax-tpu`
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one image has."""
+    """The contents of one image."""
 
     service: str
     backend: str
@@ -102,7 +102,7 @@ def pins(lock: str) -> dict[str, str]:
 
 
 def gpu_build(service: str, pinned: dict[str, str]) -> Build | None:
-    """The GPU build that a lock pins; None for a service without a GPU. Fails for one that is not in the table."""
+    """The GPU build that a lock pins; None for a service without a GPU. Raises for a build that is not in the table."""
     if not service.endswith("-gpu"):
         return None
     found = [one for one in BUILDS if one.service == service and pinned.get(one.package) == one.version]
@@ -113,7 +113,7 @@ def gpu_build(service: str, pinned: dict[str, str]) -> Build | None:
 
 
 def row(service: str, pinned: dict[str, str]) -> Row:
-    """The row of a service, from what its lock pins. Raises `KeyError` for a CUDA whose drivers are not known here."""
+    """The row of a service, from the pins of its lock. Raises `KeyError` for a CUDA with unknown drivers."""
     name = next(name for name in BACKENDS[service.partition("-")[0]] if name in pinned)
     cuda = next((pinned[runtime] for runtime in RUNTIMES if runtime in pinned), None)
     cudnn, nccl = (
@@ -126,14 +126,14 @@ def row(service: str, pinned: dict[str, str]) -> Row:
 
 
 def image_python(dockerfile: str) -> tuple[str, str]:
-    """The system that images are made from and its Python. Raises `KeyError` for one whose Python is not known here."""
+    """The base system of the images and its Python. Raises `KeyError` for a system with unknown Python."""
     base = BASE.search(dockerfile)
     assert base is not None, "docker/Dockerfile: no ARG BASE=debian:RELEASE"
     return DEBIANS[base.group(1)]
 
 
 def document(root: Path = ROOT) -> str:
-    """The whole document."""
+    """The document."""
     rows = []
     for service in SERVICES:
         lock = (root / "locks" / f"{service}.txt").read_text(encoding="utf-8")
@@ -143,10 +143,10 @@ def document(root: Path = ROOT) -> str:
         rows.append(replace(found, build=gpu_build(service, pins(lock))).text())
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pythons = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)]
-    told = f"{', '.join(pythons[:-1])} and {pythons[-1]}"
+    versions = f"{', '.join(pythons[:-1])} and {pythons[-1]}"
     debian, python = image_python((root / "docker" / "Dockerfile").read_text(encoding="utf-8"))
-    assert python in pythons, f"the locks do not hold for the images' Python {python}"
-    return HEAD + "\n".join(rows) + "\n" + TAIL.format(pythons=told, debian=debian, python=python)
+    assert python in pythons, f"the locks do not support the images' Python {python}"
+    return HEAD + "\n".join(rows) + "\n" + TAIL.format(pythons=versions, debian=debian, python=python)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Cells compared: the table of a run, and what may be said of each row. Pure."""
+"""Comparison of cells: the table of a run, base against new, and the caveats of each row. Pure."""

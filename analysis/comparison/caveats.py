@@ -1,6 +1,6 @@
-"""What a cell's epochs and processes show beside their mean: outliers, drift, slow processes; each with its advice.
+"""Caveats of a cell: outliers, drift, slow processes, recompiles and busy neighbours, each with advice.
 
-Promise: nothing here changes a figure. It does not know why; it says what to look at, or what to set.
+Guarantee: caveats change no figure. They do not state causes; they name what to examine or to set.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from keras_matrix.records.schema import MEASURED, Record
 
 
 def measurement_caveats(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return what is doubtful about one cell, one line each, from its records (of each repeat one)."""
+    """Return the caveats of one cell, one line each, from its records, one a repeat."""
     measured = [record for record in records if record.status in MEASURED]
-    epochs = [found for record in measured if (found := _epochs(record))]
+    summaries = (summarise_epochs(record.times.epoch_times_s, record.settings.discard) for record in measured)
+    epochs = [summary for summary in summaries if summary]
     figures = [record.times.step_time_s for record in measured if record.times.step_time_s]
     compiled = (_recompiles(measured), _graph_breaks(measured))
     around = (_busy_neighbours(measured), _busy_while_waiting(measured))
     return tuple(line for line in (*_drifts(epochs), _outliers(epochs), _modes(figures), *compiled, *around) if line)
-
-
-def _epochs(record: Record) -> EpochSummary | None:
-    return summarise_epochs(record.times.epoch_times_s, record.settings.discard)
 
 
 def _drifts(epochs: Sequence[EpochSummary]) -> list[str]:
@@ -42,7 +39,7 @@ def _drifts(epochs: Sequence[EpochSummary]) -> list[str]:
 
 def _outliers(epochs: Sequence[EpochSummary]) -> str | None:
     found, count = sum(len(one.outliers) for one in epochs), sum(one.count for one in epochs)
-    return f"outliers: {found} of {count} epochs lie beyond ten robust deviations; they count" if found else None
+    return f"outliers: {found} of {count} epochs are beyond ten robust deviations; they are included" if found else None
 
 
 def _modes(figures: Sequence[float]) -> str | None:
@@ -50,8 +47,8 @@ def _modes(figures: Sequence[float]) -> str | None:
     if found is None:
         return None
     return (
-        f"two kinds of processes: {found.count - found.slow_count} at {found.fast * 1e3:.3g} ms and "
-        f"{found.slow_count} at {found.slow * 1e3:.3g} ms a step (p {found.p_value:.2g}); the mean lies where none is: "
+        f"two modes of processes: {found.count - found.slow_count} at {found.fast * 1e3:.3g} ms and "
+        f"{found.slow_count} at {found.slow * 1e3:.3g} ms a step (p {found.p_value:.2g}); the mean is between them: "
         "set repeats: 20 or more"
     )
 
@@ -62,7 +59,7 @@ def _recompiles(measured: Sequence[Record]) -> str | None:
         return None
     return (
         f"recompiles in the timed region: {sum(counts)} in {sum(count > 0 for count in counts)} of {len(counts)} "
-        "processes; the step time holds them: look for shapes, arguments or functions that change from step to step"
+        "processes; the step time includes them: look for shapes, arguments or functions that change from step to step"
     )
 
 
@@ -80,7 +77,7 @@ def _graph_breaks(measured: Sequence[Record]) -> str | None:
 
 
 def _busy_neighbours(measured: Sequence[Record]) -> str | None:
-    """Return which cells slowed this one down; an entry reads `NAME (SHARE of the CPUs)`."""
+    """Return the caveat that other cells slowed this one down; an entry reads `NAME (SHARE of the CPUs)`."""
     busy = [record.surroundings.busy_neighbours for record in measured if record.surroundings.busy_neighbours]
     if not busy:
         return None

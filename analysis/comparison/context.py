@@ -1,9 +1,8 @@
-"""What stands beside each speed: whether the backends did the same work, how much of the machine the cell used, doubts.
+"""The context of each speed: whether the backends did the same work, how much of the machine the cell used, caveats.
 
-The parity twins were compared apart (`runner parity`), at a workload's small parameters and for the versions of that
-day; the figure shown is the worst pair's among the backends of a row. Promise: pure, and nothing is claimed that was
-not checked: what is missing is "same work not checked", for a whole row already where one of its backends is, and what
-was checked with other versions is "stale".
+Parity is compared separately (`runner parity`), at a workload's small parameters and with the versions of that time;
+the figure shown is the worst pair's among the backends of a row. Guarantee: pure; only checked facts are claimed. A row
+with an unchecked backend is "same work not checked", and a check with other versions is "stale".
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from enum import StrEnum
 
 from keras_matrix.analysis.comparison.merge import MergeSummary
 from keras_matrix.analysis.comparison.table import CellSummary, Row
-from keras_matrix.analysis.hardware.roofline import Share
-from keras_matrix.analysis.parity.deviations import Stored, stored
+from keras_matrix.analysis.hardware.roofline import PeakShare
+from keras_matrix.analysis.parity.deviations import StoredComparison, latest_comparison
 from keras_matrix.records.instruments.parity import Pair, ParityRecord
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.task import PREFIX
 from keras_matrix.records.traces.table import Table
 
-# By phase: the figure that tells most of what a step, or a call, computes.
+# By phase: the figure that covers most of the computation of a step or a call.
 SHOWN = {"fit": ("float64", "gradient"), "predict": ("float64", "loss")}
 
 
-class Standing(StrEnum):
-    """What a comparison of twins says of a speed."""
+class WorkStatus(StrEnum):
+    """The result of a parity comparison for a speed."""
 
     AGREES = "same work"
     EXPLAINED = "explained"
@@ -39,27 +38,27 @@ class Standing(StrEnum):
 class SameWork:
     """Whether backends did the same work: the worst relative deviation of `figure`, and remarks, one line each."""
 
-    standing: Standing
+    status: WorkStatus
     deviation: float | None = None
     figure: str = ""
     remarks: tuple[str, ...] = ()
 
     @property
     def value(self) -> str | None:
-        """The deviation as people read it, None where there is none."""
+        """The deviation as text, None if it is not known."""
         if self.deviation is None:
             return None
         return f"{self.deviation:.0e}".replace("e-0", "e-") if self.deviation else "0"
 
     @property
     def text(self) -> str:
-        """The whole in a few words, such as `same work: 3e-9 (float64 gradient)`."""
-        return str(self.standing) if self.value is None else f"{self.standing}: {self.value} ({self.figure})"
+        """The result as text, such as `same work: 3e-9 (float64 gradient)`."""
+        return str(self.status) if self.value is None else f"{self.status}: {self.value} ({self.figure})"
 
 
 @dataclass(frozen=True, slots=True)
 class ShownTrace:
-    """A cell's trace as a page shows it: where it lies from the run's folder, and what it comes to."""
+    """A cell's trace as shown on a page: its path relative to the run's folder, and its table."""
 
     link: str
     table: Table
@@ -67,14 +66,14 @@ class ShownTrace:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What is known beside a run's own records: twins compared, shares of the peak by cell_id, notes on the peaks.
+    """Facts from outside a run's own records: parity comparisons, shares of the peak by cell_id, notes on the peaks.
 
-    `traces` holds the newest trace of each cell by its id, `courses` what attempts used over time, by their key.
-    `merge` says which runs a merged table is of; None for the table of one run.
+    `traces` has the newest trace of each cell by its id, `usage_series` the usage of attempts over time, by their key.
+    `merge` lists the runs of a merged table; None for the table of one run.
     """
 
     parity: tuple[ParityRecord, ...] = ()
-    shares: Mapping[str, Share] = field(default_factory=dict)
+    shares: Mapping[str, PeakShare] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     traces: Mapping[str, ShownTrace] = field(default_factory=dict)
     usage_series: Mapping[tuple[str, int, int], UsageSeries] = field(default_factory=dict)
@@ -82,67 +81,67 @@ class RunContext:
 
     @property
     def has_peaks(self) -> bool:
-        """Whether any cell can be set against a measured peak."""
+        """Whether any cell can be compared with a measured peak."""
         return any(share.peak_flop_per_s for share in self.shares.values())
 
 
-NOTHING = RunContext()
+NO_CONTEXT = RunContext()
 
 
 def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = None) -> SameWork:
-    """Return what the twins say of a row's backends, or of one of them against the others."""
+    """Return the parity of a row's backends, or of one of them with the others."""
     cells = {name: cell for name, cell in row.cells.items() if cell.step_time}
     if not cells or (backend is not None and backend not in cells):
-        return SameWork(Standing.NOT_CHECKED)
+        return SameWork(WorkStatus.NOT_CHECKED)
     settings = next(iter(cells.values())).settings
     if settings.workload.startswith(PREFIX):
-        return SameWork(Standing.NOT_CHECKED, remarks=("what an external command does is not ours to check",))
-    versions = {name: told for name, cell in cells.items() if (told := _versions(name, cell))}
-    found = stored(records, settings.workload, settings.params, versions)
-    pairs = _pairs(found, set(cells), backend)
-    if found is None or not pairs:
+        return SameWork(WorkStatus.NOT_CHECKED, remarks=("the work of an external command cannot be checked",))
+    versions = {name: found for name, cell in cells.items() if (found := _versions(name, cell))}
+    stored = latest_comparison(records, settings.workload, settings.params, versions)
+    pairs = _pairs(stored, set(cells), backend)
+    if stored is None or not pairs:
         return SameWork(
-            Standing.NOT_CHECKED, remarks=(f"compare the backends with: runner parity {settings.workload}",)
+            WorkStatus.NOT_CHECKED, remarks=(f"compare the backends with: runner parity {settings.workload}",)
         )
     precision, figure = SHOWN[settings.phase]
     values = [getattr(pair.deviations[precision], figure) for pair in pairs if precision in pair.deviations]
     known = [value for value in values if value is not None]
     concerned = {name for pair in pairs for name in pair.backends}
-    stale = [name for name in found.stale if name in concerned]
-    standing, absent = _standing(pairs, stale), sorted(set(cells) - concerned) if backend is None else []
-    if absent and standing in (Standing.AGREES, Standing.EXPLAINED):
-        remark = f"{', '.join(absent)} was compared with none of the others: runner parity {settings.workload}"
-        return SameWork(Standing.NOT_CHECKED, remarks=(remark,))
-    return SameWork(standing, max(known, default=None), f"{precision} {figure}", _remarks(found, pairs, stale))
+    stale = [name for name in stored.stale if name in concerned]
+    status, absent = _work_status(pairs, stale), sorted(set(cells) - concerned) if backend is None else []
+    if absent and status in (WorkStatus.AGREES, WorkStatus.EXPLAINED):
+        remark = f"{', '.join(absent)} was not compared with the others: runner parity {settings.workload}"
+        return SameWork(WorkStatus.NOT_CHECKED, remarks=(remark,))
+    return SameWork(status, max(known, default=None), f"{precision} {figure}", _remarks(stored, pairs, stale))
 
 
-def cell_caveats(cell: CellSummary, run_context: RunContext = NOTHING) -> tuple[str, ...]:
-    """Return what is doubtful about one cell's figures."""
+def cell_caveats(cell: CellSummary, run_context: RunContext = NO_CONTEXT) -> tuple[str, ...]:
+    """Return the caveats of one cell's figures."""
     share = run_context.shares.get(cell.cell_id)
-    above = share and share.note and share.share_of_peak is not None
-    return (*cell.caveats, share.note) if share and share.note and above else cell.caveats
+    doubtful = share and share.note and share.share_of_peak is not None
+    return (*cell.caveats, share.note) if share and share.note and doubtful else cell.caveats
 
 
 def _versions(backend: str, cell: CellSummary) -> dict[str, str] | None:
-    """Return the versions that decide whether a comparison is stale; None where a cell's records do not tell them."""
-    told = next((record.versions for record in cell.measured), {})
-    return {name: told[name] for name in ("keras", backend)} if {"keras", backend} <= set(told) else None
+    """Return the versions that decide whether a comparison is stale; None if a cell's records lack them."""
+    versions = next((record.versions for record in cell.measured), {})
+    return {name: versions[name] for name in ("keras", backend)} if {"keras", backend} <= set(versions) else None
 
 
-def _pairs(found: Stored | None, cells: set[str], backend: str | None) -> list[Pair]:
+def _pairs(found: StoredComparison | None, cells: set[str], backend: str | None) -> list[Pair]:
     pairs = found.record.pairs if found else []
     return [pair for pair in pairs if cells.issuperset(pair.backends) and (backend is None or backend in pair.backends)]
 
 
-def _standing(pairs: Sequence[Pair], stale: Sequence[str]) -> Standing:
+def _work_status(pairs: Sequence[Pair], stale: Sequence[str]) -> WorkStatus:
     if stale:
-        return Standing.STALE
+        return WorkStatus.STALE
     if not all(pair.agrees for pair in pairs):
-        return Standing.DEVIATES
-    return Standing.EXPLAINED if any(pair.findings for pair in pairs) else Standing.AGREES
+        return WorkStatus.DEVIATES
+    return WorkStatus.EXPLAINED if any(pair.findings for pair in pairs) else WorkStatus.AGREES
 
 
-def _remarks(found: Stored, pairs: Sequence[Pair], stale: Sequence[str]) -> tuple[str, ...]:
+def _remarks(found: StoredComparison, pairs: Sequence[Pair], stale: Sequence[str]) -> tuple[str, ...]:
     lines = []
     if stale:
         lines.append(
@@ -157,5 +156,5 @@ def _remarks(found: Stored, pairs: Sequence[Pair], stale: Sequence[str]) -> tupl
                 f"{finding.explanation or pair.located or 'not explained'}"
             )
     if not found.same_params:
-        lines.append("the twins had the workload's small parameters, not these")
+        lines.append("compared at the workload's small parameters, not these")
     return tuple(lines)

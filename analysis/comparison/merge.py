@@ -1,13 +1,13 @@
-"""Which stored runs make one table: the newest run of each backend on the same machine and the same matrix.
+"""Selection of stored runs for one table: the newest run of each backend on the same machine and the same matrix.
 
 The reference is the newest run with a measured cell, or the one that was named. Another run fits it if it was measured
-on the same host, the same kind of device, with the same Keras and the same version of records, and if its matrix is the
-same: its works (settings without the backend) are those of the reference. Works may be missing on one side where both
-runs have the same matrix text (a backend that is excluded, `--filter`) or where that run is not finished; then the
+on the same host, the same type of device, with the same Keras and the same version of records, and if its matrix is the
+same: its works (settings without the backend) are those of the reference. Works may be missing on one side if both
+runs have the same matrix text (a backend that is excluded, `--filter`) or if that run is not finished; then the
 difference is a note. The number of repeats may differ.
 
-Promise: pure; a backend comes from one run alone, the newest that fits; what does not fit is named with its reason, of
-each backend those runs that are newer than the one used. It reads runs newest first and no further than needed.
+Guarantee: pure; a backend comes from a single run, the newest that fits; for each backend, runs that do not fit and are
+newer than the one used are named with the reason. Runs are read newest first and no further than needed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from keras_matrix.analysis.comparison.table import in_order, work_key
 from keras_matrix.records.backends import BACKENDS
@@ -29,10 +30,10 @@ WORKS_COMPARED = 100  # of each run, for the settings that differ: a matrix may 
 
 @dataclass(frozen=True, slots=True)
 class BackendRun:
-    """What decides whether one backend's cells of a run fit: facts of its records, each as the distinct values.
+    """The facts that decide whether one backend's cells of a run fit, each as its distinct values.
 
-    `works` are those of all attempts, the other facts those of the measured ones or, where there are none, of all.
-    `devices` are platforms, `models` accelerators by name.
+    `works` are those of all attempts, the other facts those of the measured ones or, without any, of all. `devices` are
+    platforms, `models` accelerators by name.
     """
 
     works: frozenset[str]
@@ -47,7 +48,7 @@ class BackendRun:
 
 @dataclass(frozen=True, slots=True)
 class MergeCandidate:
-    """A stored run: its backends, what is known of its matrix, and whether it is finished."""
+    """A stored run: its backends, its matrix, and whether it is finished."""
 
     run_id: str
     backends: Mapping[str, BackendRun]
@@ -68,7 +69,7 @@ class MergeCandidate:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A backend's cells of a run that are not in the table, and why; `backend` is empty for a run as a whole."""
+    """A backend's cells of a run that are not in the table, and why; `backend` is empty for a complete run."""
 
     run_id: str
     backend: str
@@ -80,7 +81,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class MergedRun:
-    """A run whose cells are in a merged table, for people: what it brings, when it began, what it was made of."""
+    """A run of a merged table as shown: its backends, start, versions, matrix and images."""
 
     run_id: str
     started_at: str
@@ -92,10 +93,10 @@ class MergedRun:
 
 @dataclass(frozen=True, slots=True)
 class MergeSummary:
-    """What a merged table says above all else: its runs, what was left out, and what to measure.
+    """The summary shown above a merged table: its runs, what was left out, and what to measure.
 
-    `lines` are sentences. `alternating` is the command that measures all backends alternately, None where all cells are
-    of one session already or no command is known.
+    `lines` are sentences. `alternating` is the command that measures all backends alternately, None if all cells are of
+    one session already or no command is known.
     """
 
     runs: tuple[MergedRun, ...]
@@ -110,10 +111,10 @@ class MergeSummary:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """The run that each backend's cells come from, what was left out, and the backends that no run measured.
+    """The run of each backend's cells, what was left out, and the backends that no run measured.
 
-    `runs` maps backends to run ids, in the backends' usual order; empty if nothing was measured. `notes` say where a
-    run's works are not exactly those of the reference.
+    `runs` maps backends to run ids, in the backends' usual order; empty if nothing was measured. `notes` name runs
+    whose works are not exactly those of the reference.
     """
 
     reference: str
@@ -129,7 +130,7 @@ class Merge:
 
 
 def candidate(run_id: str, about: Mapping[str, object], records: Sequence[Record], finished: bool) -> MergeCandidate:
-    """Return a run as it is chosen by; `about` is its `run.json`."""
+    """Return a run with the facts that it is chosen by; `about` is its `run.json`."""
     names = in_order(record.settings.backend for record in records)
     backends = {name: _backend_run([r for r in records if r.settings.backend == name]) for name in names}
     path, text = (str(about.get(key) or "") for key in ("matrix_path", "matrix_text"))
@@ -139,7 +140,7 @@ def candidate(run_id: str, about: Mapping[str, object], records: Sequence[Record
 def choose(candidates: Iterable[MergeCandidate]) -> Merge:
     """Return the runs to merge, from candidates of which the first measured one is the reference, newest first.
 
-    `left_out` has every misfit; `few` returns those that are shown.
+    `left_out` has every mismatch; `shortened` returns those that are shown.
     """
     left_out: list[LeftOut] = []
     notes: list[str] = []
@@ -153,7 +154,7 @@ def choose(candidates: Iterable[MergeCandidate]) -> Merge:
         for backend, found in one.backends.items():
             if backend in runs:
                 continue
-            if reason := misfit(reference, one, found):
+            if reason := mismatch(reference, one, found):
                 left_out.append(LeftOut(one.run_id, backend, reason))
                 continue
             runs[backend] = one.run_id
@@ -162,7 +163,7 @@ def choose(candidates: Iterable[MergeCandidate]) -> Merge:
             break
     if reference is None:
         return Merge("", {}, tuple(left_out))
-    # Better a backend's failures in the table than no word of it.
+    # A backend without a measured run is shown with its failures.
     failed = {backend: reference.run_id for backend in reference.backends if backend not in runs}
     runs |= failed
     external = any(backend.external for backend in reference.backends.values())
@@ -176,16 +177,16 @@ def choose(candidates: Iterable[MergeCandidate]) -> Merge:
     )
 
 
-def misfit(reference: MergeCandidate, one: MergeCandidate, found: BackendRun) -> str | None:
-    """Return why a backend's cells of a run do not belong beside the reference, None where they do."""
+def mismatch(reference: MergeCandidate, one: MergeCandidate, found: BackendRun) -> str | None:
+    """Return why a backend's cells of a run do not fit the reference, None if they fit."""
     if not found.measured:
         return "no cell was measured"
     if one is reference:
         return None
-    base = _everything(reference)
-    for name, its, wanted in (("device", found.devices, base.devices), ("device", found.models, base.models)):
+    base = _over_backends(reference)
+    for its, wanted in ((found.devices, base.devices), (found.models, base.models)):
         if its and wanted and its.isdisjoint(wanted):
-            return f"other {name} ({_words(its)} against {_words(wanted)})"
+            return f"other device ({_words(its)} against {_words(wanted)})"
     if not found.hosts <= base.hosts:
         return f"other machine (host {_words(found.hosts, 8)} against {_words(base.hosts, 8)})"
     if found.keras and base.keras and not found.keras <= base.keras:
@@ -201,14 +202,14 @@ def _other_matrix(reference: MergeCandidate, one: MergeCandidate, found: Backend
     unfinished = (its < wanted and not one.finished) or (its > wanted and not reference.finished)
     if its == wanted or (its & wanted and (same_text or unfinished)):
         return None
-    paths = f"{one.matrix_path or 'a matrix of its own'} against {reference.matrix_path or 'one of its own'}"
+    paths = f"{one.matrix_path or 'unnamed matrix'} against {reference.matrix_path or 'unnamed matrix'}"
     differs = _differing_settings(its - wanted, wanted)
     common = f"{len(its & wanted)} of {len(its)} works are among the {len(wanted)} merged"
     return f"other matrix: {common} ({paths}{differs and f'; {differs}'})"
 
 
 def _differing_settings(its: Iterable[str], wanted: Iterable[str]) -> str:
-    """Return how the two most similar works differ, as `gru: epochs 3 against 2`; empty if no workload is common."""
+    """Return how the two most similar works differ, as `gru: epochs 3 against 2`; empty without a common workload."""
     works = [[_flat(work) for work in sorted(some)[:WORKS_COMPARED]] for some in (its, wanted)]
     differing = [
         (str(one["workload"]), {key for key in {*one, *other} if one.get(key) != other.get(key)}, one, other)
@@ -239,39 +240,33 @@ def _works_note(reference: MergeCandidate, one: MergeCandidate, backend: str) ->
 
 def _backend_run(records: Sequence[Record]) -> BackendRun:
     measured = [record for record in records if record.status in MEASURED]
-    told = measured or list(records)
+    described = measured or records
     devices = [record.device for record in measured if record.device]
     return BackendRun(
         works=frozenset(work_key(record.settings) for record in records),
         measured=len(measured),
-        hosts=frozenset(record.machine.host_id for record in told),
-        keras=frozenset(record.versions["keras"] for record in told if "keras" in record.versions),
-        schemas=frozenset(record.schema_version for record in told),
+        hosts=frozenset(record.machine.host_id for record in described),
+        keras=frozenset(record.versions["keras"] for record in described if "keras" in record.versions),
+        schemas=frozenset(record.schema_version for record in described),
         devices=frozenset(record.settings.device for record in records),
         models=frozenset(device.model for device in devices if device.model),
         external=any(record.settings.workload.startswith(PREFIX) for record in records),
     )
 
 
-def _everything(run: MergeCandidate) -> BackendRun:
+def _over_backends(run: MergeCandidate) -> BackendRun:
     """Return the facts of a run over all its backends that measured something."""
     several = [backend for backend in run.backends.values() if backend.measured] or list(run.backends.values())
-    return BackendRun(
-        works=run.works,
-        measured=sum(one.measured for one in several),
-        hosts=frozenset().union(*(one.hosts for one in several)),
-        keras=frozenset().union(*(one.keras for one in several)),
-        schemas=frozenset().union(*(one.schemas for one in several)),
-        devices=frozenset().union(*(one.devices for one in several)),
-        models=frozenset().union(*(one.models for one in several)),
-    )
+    names = ("hosts", "keras", "schemas", "devices", "models")
+    unions: dict[str, Any] = {name: frozenset().union(*(getattr(one, name) for one in several)) for name in names}
+    return BackendRun(run.works, sum(one.measured for one in several), **unions)
 
 
-def few(left_out: Iterable[LeftOut]) -> Iterable[LeftOut]:
-    """Yield the newest of each backend and reason, and of each backend no more than `REASONS_SHOWN`."""
-    seen: dict[str, set[str]] = {}
+def shortened(left_out: Iterable[LeftOut]) -> Iterable[LeftOut]:
+    """Yield the newest of each backend and reason, and at most `REASONS_SHOWN` of each backend."""
+    yielded: dict[str, set[str]] = {}
     for one in left_out:
-        reasons = seen.setdefault(one.backend, set())
+        reasons = yielded.setdefault(one.backend, set())
         if one.reason not in reasons and len(reasons) < REASONS_SHOWN:
             reasons.add(one.reason)
             yield one

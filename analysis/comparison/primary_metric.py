@@ -1,9 +1,9 @@
-"""What a cell is compared by: the time of a step, or the primary metric of an external command.
+"""The figure that cells are compared by: the time of a step, or the primary metric of an external command.
 
-A ratio of costs is drawn, and of a cost less is better: the time of a step, a metric whose goal is `lower`, or the
-inverse of one whose goal is `higher`. So every statistic reads the same: 1.2 is a fifth worse.
+Ratios are of costs, where less is better: the time of a step, a metric whose goal is `lower`, or the inverse of one
+whose goal is `higher`. So every statistic reads the same: 1.2 is a fifth worse.
 
-Promise: what is not above zero has no cost, since no ratio can be drawn of it.
+Guarantee: a value that is not above zero has no cost, because it has no ratio.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from keras_matrix.records.task import Goal, Metric, primary_missing
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a figure is called, its unit, and which way is better."""
+    """The name of a figure, its unit, and which direction is better."""
 
     name: str
     unit: str
@@ -29,7 +29,7 @@ STEP_TIME = Figure("time per step", "s", Goal.LOWER)
 
 
 def figure_of(records: Iterable[Record]) -> Figure:
-    """Return what these records, all of one work, are compared by."""
+    """Return the figure that these records, all of one work, are compared by."""
     for record in records:
         if record.task is not None:
             found = record.task.primary_metric
@@ -38,16 +38,16 @@ def figure_of(records: Iterable[Record]) -> Figure:
     return STEP_TIME
 
 
-def told(record: Record) -> float | None:
-    """Return the figure as it is told: seconds, or a metric in its own unit; None where there is none above zero."""
+def figure_value(record: Record) -> float | None:
+    """Return the figure as reported: seconds, or a metric in its own unit; None unless it is above zero."""
     if record.task is None:
         return record.times.step_time_s or None
     found = record.task.primary_metric
     return found.value if found and found.value is not None and found.value > 0 else None
 
 
-def beside_mean(record: Record) -> tuple[float | None, float | None]:
-    """Return median and 95th percentile, over the kept epochs, of a step's time in seconds; None where not timed."""
+def epoch_quantiles(record: Record) -> tuple[float | None, float | None]:
+    """Return median and 95th percentile, over the measured epochs, of a step's time in seconds; None if not timed."""
     steps = record.resolved.steps_per_epoch if record.resolved else 0
     epochs_s = (record.times.epoch_time_median_s, record.times.epoch_time_p95_s)
     median_s, p95_s = (found / steps if found is not None and steps else None for found in epochs_s)
@@ -55,19 +55,19 @@ def beside_mean(record: Record) -> tuple[float | None, float | None]:
 
 
 def cost(record: Record) -> float | None:
-    """Return the figure turned so that less is better."""
-    found = told(record)
+    """Return the figure converted so that less is better."""
+    found = figure_value(record)
     if found is None or record.task is None or figure_of([record]).goal is Goal.LOWER:
         return found
     return 1 / found
 
 
 def without_ratio(records: Iterable[Record]) -> bool:
-    """Return whether a command's figure is not above zero in one of these, so that no ratio can be drawn of them."""
-    return any(record.task is not None and told(record) is None for record in records)
+    """Return whether a command's figure is not above zero in one of these records, so that they have no ratio."""
+    return any(record.task is not None and figure_value(record) is None for record in records)
 
 
-def shown(records: Sequence[Record]) -> float | None:
+def primary_value(records: Sequence[Record]) -> float | None:
     """Return the median of a command's primary metric, above zero or not; None for a workload."""
     name = figure_of(records).name
     return next((one.value for one in metrics_over(records) if one.name == name), None)
@@ -75,7 +75,7 @@ def shown(records: Sequence[Record]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class MetricSummary:
-    """One metric over the processes of a cell: the median of those that have it, how many do, and why others do not."""
+    """One metric over the processes of a cell: its median, how many processes have it, and why others do not."""
 
     name: str
     unit: str
@@ -85,12 +85,12 @@ class MetricSummary:
 
 
 def completed(records: Iterable[Record]) -> list[Record]:
-    """Return the processes whose metrics count: those with a figure, and commands that only lack the primary metric."""
-    return [record for record in records if record.status in MEASURED or _lacks_primary_alone(record)]
-
-
-def _lacks_primary_alone(record: Record) -> bool:
-    return record.task is not None and (record.reason or "").startswith(primary_missing(record.task.primary))
+    """Return the processes whose metrics count: measured ones, and commands that lack only the primary metric."""
+    return [
+        one
+        for one in records
+        if one.status in MEASURED or (one.task and (one.reason or "").startswith(primary_missing(one.task.primary)))
+    ]
 
 
 def metrics_over(records: Sequence[Record]) -> list[MetricSummary]:

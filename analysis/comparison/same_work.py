@@ -1,15 +1,15 @@
-"""Whether cells that are compared did the same work: what a record tells of it, compared; and losses that fall alike.
+"""Whether compared cells did the same work, by the facts of their records and by their losses.
 
-What differs in weights, optimiser, FLOPs or settings makes a comparison none. Losses are another matter: the backends
-draw their initial weights from generators of their own, so that equal work does not give equal losses. They are told
-apart only where two cells are further from each other, in some epoch, than `LOSS_TOLERANCE` of the loss they began
-with: twice what seeds alone were seen to do (docs/parity.md). That is a doubt beside the comparison, not its end.
+Cells that differ in weights, optimiser, FLOPs or settings are not compared. Losses are treated differently: the
+backends draw their initial weights from different generators, so that equal work does not give equal losses. Two cells'
+losses differ only if in some epoch they are further apart than `LOSS_TOLERANCE` of the initial loss: twice the effect
+observed from seeds alone (docs/parity.md). Differing losses are a caveat of the comparison and do not prevent it.
 
-Whether float32 operations use TF32 is a caveat in league `as_shipped`, where each backend keeps its default, and ends
-the comparison in league `matched`, which turns TF32 off (`analysis.comparison.tf32`).
+Different use of TF32 in float32 operations is a caveat in league `as_shipped`, where each backend keeps its default,
+and prevents the comparison in league `matched`, which turns TF32 off (`analysis.comparison.tf32`).
 
-Promise: pure; what was not measured is not compared. It does not see a wrong step that moves no loss in the few epochs
-of a cell: `runner parity` compares gradients and updates.
+Guarantee: pure; facts that were not measured are not compared. Limit: a wrong step that does not change the loss in the
+few epochs of a cell is not detected; `runner parity` compares gradients and updates.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ FLOPS_TOLERANCE = 0.005
 RATE_TOLERANCE = 1e-6  # schedules are computed in float32 by some backends
 STEPS = "steps per epoch"
 Cells = Mapping[str, Sequence[Record]]
-"""The measured records of each cell that is compared, by the name it goes by."""
+"""The measured records of each compared cell, by the name shown for it."""
 
-# What older records and some processes do not tell: compared among those that do.
-TOLD: dict[str, Callable[[Record], object]] = {
+# Facts that older records and some processes lack: compared among the records that have them.
+OPTIONAL_FACTS: dict[str, Callable[[Record], object]] = {
     "trainable parameters": lambda record: record.resolved and record.resolved.trainable_parameters,
     "optimisers": lambda record: record.resolved and record.resolved.optimizer,
     "optimiser slots": lambda record: record.resolved and record.resolved.optimizer_slots,
@@ -55,50 +55,48 @@ MATCHED_FACTS: dict[str, Callable[[Record], object]] = {
     "compile modes": lambda record: record.resolved and record.resolved.jit_compile,
     "image data formats": lambda record: record.resolved and record.resolved.image_data_format,
 }
-# As above, within that league: JAX does not tell its threads, TensorFlow only those it was given by number.
-MATCHED_TOLD: dict[str, Callable[[Record], object]] = {
-    "threads of an operation": lambda record: record.resolved and record.resolved.intra_op_threads,
+# As above, within that league: JAX does not report its threads, TensorFlow only explicitly set ones.
+MATCHED_OPTIONAL_FACTS: dict[str, Callable[[Record], object]] = {
+    "threads of an operation": lambda record: record.resolved and record.resolved.intra_op_threads
 }
 FIGURES: dict[str, tuple[Callable[[Record], Any], float]] = {
-    "learning rates": (lambda record: record.resolved and record.resolved.learning_rate, RATE_TOLERANCE),
+    "learning rates": (lambda record: record.resolved and record.resolved.learning_rate, RATE_TOLERANCE)
 }
-# Of one backend under two labels more FLOPs are no other work: they are what a comparison of the two is to find.
+# Under two labels of one backend, more FLOPs are not different work: the comparison is made to find them.
 FIGURES_BETWEEN_BACKENDS: dict[str, tuple[Callable[[Record], Any], float]] = {
-    "FLOPs per batch": (lambda record: record.resolved and record.resolved.forward_flops, FLOPS_TOLERANCE),
+    "FLOPs per batch": (lambda record: record.resolved and record.resolved.forward_flops, FLOPS_TOLERANCE)
 }
 
 
 def differing(cells: Cells, apart: bool = False) -> str | None:
-    """Return in what these cells differ, None where they did the same work as far as their records tell.
+    """Return the difference in work between these cells, None if their records show no difference.
 
-    `apart` says that they are of two sessions: each finds by itself how many steps make an "auto" epoch long enough.
+    `apart`: they are of two sessions, each of which finds by itself the number of steps of an "auto" epoch.
     """
     cells = {name: records for name, records in cells.items() if records}
     everyone = [record for records in cells.values() for record in records]
     matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
     found_anew = apart and all(record.settings.steps_per_epoch == "auto" for record in everyone)
-    told_of = TOLD | MATCHED_TOLD if matched else TOLD
-    for name, fact in (FACTS | told_of | (MATCHED_FACTS if matched else {})).items():
+    optional = OPTIONAL_FACTS | MATCHED_OPTIONAL_FACTS if matched else OPTIONAL_FACTS
+    for name, fact in (FACTS | optional | (MATCHED_FACTS if matched else {})).items():
         if found_anew and name == STEPS:
             continue
-        values = {
-            cell: "/".join(map(_word, _values(fact, records, name in told_of))) for cell, records in cells.items()
-        }
-        told = {cell: text for cell, text in values.items() if text}
-        if len(set(told.values())) > 1:
-            return _told(name, told)
-    if matched and (found := tf32.end_of_matched(cells)):
-        return found
+        found = {cell: _values(fact, records, name in optional) for cell, records in cells.items()}
+        texts = {cell: "/".join(map(_word, values)) for cell, values in found.items() if values}
+        if len(set(texts.values())) > 1:
+            return _difference(name, texts)
+    if matched and (reason := tf32.difference(cells)):
+        return f"TF32 differs: {reason}; {tf32.STILL_ON}"
     several = len({record.settings.backend for record in everyone}) > 1
     for name, (figure, tolerance) in (FIGURES | FIGURES_BETWEEN_BACKENDS if several else FIGURES).items():
         known = {cell: value for cell, records in cells.items() for value in _values(figure, records, True)}
         if known and max(known.values()) - min(known.values()) > tolerance * max(known.values()):
-            return _told(name, {cell: _word(value) for cell, value in known.items()})
+            return _difference(name, {cell: _word(value) for cell, value in known.items()})
     return None
 
 
 def mixed(records: Sequence[Record]) -> str | None:
-    """Return what differs between the records of one cell, which one label must not hide; None where they agree."""
+    """Return a difference in versions or machines between the records of one cell; None if they agree."""
     for name in ("keras", *sorted({record.settings.backend for record in records})):
         found = sorted({record.versions[name] for record in records if name in record.versions})
         if len(found) > 1:
@@ -108,25 +106,25 @@ def mixed(records: Sequence[Record]) -> str | None:
 
 
 def work_caveats(cells: Cells) -> tuple[str, ...]:
-    """Return what speaks against comparing these cells without forbidding it: a default precision, losses."""
+    """Return the caveats of comparing these cells: different default precisions or losses."""
     everyone = [record for records in cells.values() for record in records]
     matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
-    found = (None if matched else tf32.caveat(cells), losses_apart(cells))
+    precision = None if matched else tf32.difference(cells)
+    found = (precision and f"TF32: {precision}; {tf32.EQUALISE}", losses_apart(cells))
     return tuple(line for line in found if line)
 
 
 def losses_apart(cells: Cells) -> str | None:
-    """Return the doubt that these cells' losses do not fall alike, None where they do or were not measured."""
+    """Return the caveat that these cells' losses differ, None if they do not or were not measured."""
     paths = {name: path for name, records in cells.items() if (path := loss_path(records))}
     for one, other in combinations(paths, 2):
-        begun = min(abs(paths[one][0]), abs(paths[other][0]))
+        initial = min(abs(paths[one][0]), abs(paths[other][0]))
         for epoch, (a, b) in enumerate(zip(paths[one], paths[other], strict=False), start=1):
-            if begun and abs(a - b) > LOSS_TOLERANCE * begun:
+            if initial and abs(a - b) > LOSS_TOLERANCE * initial:
                 return (
-                    f"losses do not fall alike: in epoch {epoch} {one} is at {a:.3g} and {other} at {b:.3g}, further "
-                    f"apart than {LOSS_TOLERANCE:.0%} of where they began ({paths[one][0]:.3g} and "
-                    f"{paths[other][0]:.3g}): "
-                    "check optimiser and initial weights; runner parity tells where two backends part"
+                    f"losses differ: in epoch {epoch} {one} is at {a:.3g} and {other} at {b:.3g}, further apart than "
+                    f"{LOSS_TOLERANCE:.0%} of their first ({paths[one][0]:.3g} and {paths[other][0]:.3g}): "
+                    "check optimiser and initial weights; runner parity locates the difference between two backends"
                 ).replace("%", " %")
     return None
 
@@ -134,7 +132,7 @@ def losses_apart(cells: Cells) -> str | None:
 def loss_path(records: Sequence[Record]) -> list[float]:
     """Return a cell's loss in each epoch, the median over its processes.
 
-    A process that found the number of steps had trained before its first epoch: it counts only where there is no other.
+    A process that calibrated the number of steps had trained before its first epoch: it counts only if all did.
     """
     measured = [record for record in records if record.status in MEASURED]
     fresh = [record for record in measured if record.times.calibration_time_s is None]
@@ -144,11 +142,11 @@ def loss_path(records: Sequence[Record]) -> list[float]:
 
 
 def _values(fact: Callable[[Record], object], records: Sequence[Record], known: bool) -> list[Any]:
-    """Return the distinct values of a fact, only the known ones where that is asked."""
+    """Return the distinct values of a fact, with `known` only those that are not None."""
     return sorted({value for record in records if (value := fact(record)) is not None or not known}, key=str)
 
 
-def _told(name: str, values: Mapping[str, str]) -> str:
+def _difference(name: str, values: Mapping[str, str]) -> str:
     return f"{name} differ: " + ", ".join(f"{cell} {value}" for cell, value in sorted(values.items()))
 
 

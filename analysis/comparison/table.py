@@ -1,11 +1,11 @@
-"""From a run's records to its table: one row a piece of work, one column a backend, and what may be said of them.
+"""From a run's records to its table: one row a piece of work, one column a backend, and a verdict for each row.
 
-A comparison is drawn only between cells that did the same work in the same league. The fastest is named only where the
-ratios to every other, paired by block, are told from 1, and the row is a discovery among the table's rows (Benjamini
-and Hochberg 1995, at 5 %). The p-values are Student's, doubled where one looked more than once; by simulation at most
-about 5 % of tables in which nothing differs name one (docs/statistics.md). To be faster than all others, the quickest
-must be faster than each; so a row's p-value is the largest of its ratios' (Berger, "Multiparameter hypothesis testing
-and acceptance sampling", Technometrics 24 (1982)). Otherwise the row says that it does not separate them.
+Only cells that did the same work in the same league are compared. A backend is named fastest only if the intervals of
+the ratios to every other, paired by block, exclude 1, and the row is a discovery among the table's rows (Benjamini and
+Hochberg 1995, at 5 %). The p-values are Student's, doubled for several looks; by simulation at most about 5 % of tables
+of equal backends name one (docs/statistics.md). The fastest backend must be faster than each other one; so a row's
+p-value is the largest of its ratios' (Berger, "Multiparameter hypothesis testing and acceptance sampling",
+Technometrics 24 (1982)). Otherwise the verdict is that the row does not separate them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from keras_matrix.analysis.comparison.caveats import measurement_caveats
-from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure, cost, figure_of, told, without_ratio
+from keras_matrix.analysis.comparison.primary_metric import (
+    STEP_TIME,
+    Figure,
+    cost,
+    figure_of,
+    figure_value,
+    without_ratio,
+)
 from keras_matrix.analysis.comparison.same_work import differing, mixed, work_caveats
 from keras_matrix.analysis.comparison.titles import Usual, titles
 from keras_matrix.analysis.stats.blocks import (
@@ -34,6 +41,7 @@ from keras_matrix.analysis.stats.blocks import (
 )
 from keras_matrix.analysis.stats.sequential import FIXED, Looks
 from keras_matrix.analysis.stats.sessions import BY_SPREAD, NO_INTERVAL, SeparateSessions, SessionValue, separate_ratio
+from keras_matrix.analysis.surroundings.disturbance import percent
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.schema import MEASURED, Record, Status
@@ -46,12 +54,13 @@ _PARTS = re.compile(r"(\d+)")  # batch_size=8 before batch_size=32
 
 @dataclass(frozen=True, slots=True)
 class CellSummary:
-    """One cell over its processes. Times in seconds, memory in bytes; None where not measured.
+    """One cell over its processes. Times in seconds, memory in bytes; None if not measured.
 
-    `records` are the attempts that count, `superseded` the measured ones whose block was disturbed and measured again.
-    Of an external command `step_time` holds its primary metric, in its own unit; `figure` says which. It is None where
-    that is not above zero in a process, since no ratio can be drawn of it.
+    `records` are the valid attempts, `superseded` the measured ones whose block was disturbed and measured again.
+    For an external command `step_time` is its primary metric, in its own unit; `figure` names it. It is None if the
+    metric is not above zero in a process, because it then has no ratio.
     `step_time_median` and `step_time_p95` are of the processes' figures too, interpolated; None below two processes.
+    Other statistics: `analysis.stats.cell_statistics`.
     """
 
     cell_id: str
@@ -65,42 +74,34 @@ class CellSummary:
     smallest_difference: float | None
     samples_per_s: float | None
     first_epoch_time_s: float | None
-    first_step_time_s: float | None
     epoch_time_s: float | None
     fixed_time_per_epoch_s: float | None
-    seed_total_time_s: float | None
-    call_time_p50_s: float | None
-    call_time_p99_s: float | None
     peak_host_memory_bytes: int | None
     peak_device_memory_bytes: int | None
     failures: tuple[tuple[Status, str], ...]
     warnings: tuple[str, ...]
     caveats: tuple[str, ...] = ()
     figure: Figure = STEP_TIME
-    peak_anonymous_memory_bytes: int | None = None
-    samples_per_j: float | None = None
-    device_average_power_w: float | None = None
 
     @property
     def measured(self) -> tuple[Record, ...]:
-        """The records that hold figures."""
+        """The records with figures."""
         return tuple(record for record in self.records if record.status in MEASURED)
 
     @property
     def device_memory_span(self) -> str | None:
-        """What the peak of device memory covers, the longest of the processes; None where none says so."""
+        """The span that the peak of device memory covers, the longest of the processes; None if unknown."""
         spans = {record.memory.peak_device_memory_span for record in self.measured} - {None}
         return next((span for span in ("process", "measured_epochs") if span in spans), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How much longer a step takes on `backend` than on the quickest one.
+    """The ratio of the time of a step on `backend` to that on the backend with the lowest time.
 
     `smallest_difference` is the relative one that these blocks would probably have shown; None below 5 blocks.
-    `scatter` is the standard deviation of the blocks' log ratios. `all_data` counts the blocks that were disturbed and
-    measured again too; None where there were none. `separate` where the two cells are of separate sessions, without
-    common blocks.
+    `scatter` is the standard deviation of the blocks' log ratios. `all_data` includes blocks that were disturbed and
+    measured again; None without such blocks. `separate`: the two cells are of separate sessions, without common blocks.
     """
 
     backend: str
@@ -116,9 +117,9 @@ class Ratio:
 class Row:
     """One piece of work on several backends, and the verdict; `adjusted_p` is over the table, None without one.
 
-    `doubts` say what speaks against comparing these cells without forbidding it; `looks` are those of the run;
-    `quickest` is the backend that the ratios are to, None without any. `values` are the cells' values by backend where
-    they were measured in separate sessions; empty where all are of one session.
+    `caveats` of the comparison do not prevent it; `looks` are those of the run; `lowest` is the backend with the lowest
+    time, the denominator of the ratios, None without ratios. `values` are the cells' values by backend if they were
+    measured in separate sessions; empty if all are of one session.
     """
 
     title: str
@@ -141,13 +142,18 @@ class Row:
 def table(records: Iterable[Record], usual: Usual | None = None, looks: Looks = FIXED) -> list[Row]:
     """Return the rows of a run, in the order of their titles.
 
-    `usual` gives, per workload, the values that go without saying; a title names what differs from them. `looks` are
-    those after which the run stopped adding repeats, where it chose their number itself.
+    `usual` gives, per workload, the usual values; a title names the settings that differ from them. `looks` are those
+    after which the run stopped adding repeats, if it chose their number itself.
     """
+    return rows_of(summaries(records).values(), usual, looks)
+
+
+def summaries(records: Iterable[Record]) -> dict[str, CellSummary]:
+    """Return the summary of each cell, by cell_id."""
     by_cell: dict[str, list[Record]] = {}
     for record in records:
         by_cell.setdefault(record.cell_id, []).append(record)
-    return rows_of([summarise(found) for found in by_cell.values()], usual, looks)
+    return {cell_id: summarise(found) for cell_id, found in by_cell.items()}
 
 
 def rows_of(
@@ -167,58 +173,50 @@ def rows_of(
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Return the names of columns: the backends in their usual order, then the values of other axes in theirs."""
-    there = set(names)
-    others = sorted(
-        there.difference(BACKENDS), key=lambda name: [(p.isdigit(), p.zfill(20)) for p in _PARTS.split(name)]
-    )
-    return [name for name in BACKENDS if name in there] + others
+    found = set(names)
+    others = found.difference(BACKENDS)
+    by_number = sorted(others, key=lambda name: [(p.isdigit(), p.zfill(20)) for p in _PARTS.split(name)])
+    return [name for name in BACKENDS if name in found] + by_number
 
 
 def work_key(settings: Settings) -> str:
-    """Return what names the work itself: the settings without the backend."""
+    """Return the identity of a work: the settings without the backend."""
     return canonical(replace(settings, backend=""))
 
 
 def summarise(records: Sequence[Record]) -> CellSummary:
     """Summarise one cell's records: of each repeat, the latest attempt."""
-    kept = tuple(latest_attempts(records))
-    measured = [record for record in kept if record.status in MEASURED]
+    latest = tuple(latest_attempts(records))
+    measured = [record for record in latest if record.status in MEASURED]
     times = [record.times for record in measured]
-    used = [record.usage for record in measured if record.usage]
-    step_times = [] if without_ratio(measured) else [found for record in measured if (found := told(record))]
+    step_times = [] if without_ratio(measured) else [found for record in measured if (found := figure_value(record))]
+    scatter = spread(step_times)
     return CellSummary(
-        cell_id=kept[0].cell_id,
-        settings=kept[0].settings,
-        records=kept,
-        superseded=tuple(r for r in records if r.status in MEASURED and r not in kept),
+        cell_id=latest[0].cell_id,
+        settings=latest[0].settings,
+        records=latest,
+        superseded=tuple(r for r in records if r.status in MEASURED and r not in latest),
         step_time=geometric(step_times),
         step_time_median=statistics.median(step_times) if len(step_times) > 1 else None,
         step_time_p95=statistics.quantiles(step_times, n=20, method="inclusive")[-1] if len(step_times) > 1 else None,
-        spread=spread(step_times),
-        # The cell's own scatter holds what pairing takes out, so a ratio's smallest difference is often smaller.
-        smallest_difference=_smallest_difference(spread(step_times), len(step_times)),
+        spread=scatter,
+        # The cell's own scatter includes what pairing removes, so a ratio's smallest difference is often smaller.
+        smallest_difference=minimum_detectable_effect(math.sqrt(2) * (scatter or 0.0), len(step_times)),
         samples_per_s=_median(t.samples_per_s for t in times),
         first_epoch_time_s=_median(t.first_epoch_time_s for t in times),
-        first_step_time_s=_median(t.first_step_time_s for t in times),
         epoch_time_s=_median(t.epoch_time_median_s for t in times),
         fixed_time_per_epoch_s=_median(t.fixed_time_per_epoch_s for t in times),
-        seed_total_time_s=_median(t.seed_total_time_s for t in times),
-        call_time_p50_s=_median(t.call_time_p50_s for t in times),
-        call_time_p99_s=_median(t.call_time_p99_s for t in times),
         peak_host_memory_bytes=_maximum(record.memory.peak_host_memory_bytes for record in measured),
         peak_device_memory_bytes=_maximum(record.memory.peak_device_memory_bytes for record in measured),
-        failures=tuple(sorted({(r.status, r.reason or "") for r in kept if r.status not in MEASURED})),
-        warnings=tuple(sorted({warning for record in kept for warning in record.warnings})),
-        caveats=measurement_caveats(kept),
-        figure=figure_of(kept),
-        peak_anonymous_memory_bytes=_maximum(one.host_anonymous.peak_bytes for one in used if one.host_anonymous),
-        samples_per_j=_median(one.samples_per_j for one in used),
-        device_average_power_w=_median(one.device_average_power_w for one in used),
+        failures=tuple(sorted({(r.status, r.reason or "") for r in latest if r.status not in MEASURED})),
+        warnings=tuple(sorted({warning for record in latest for warning in record.warnings})),
+        caveats=measurement_caveats(latest),
+        figure=figure_of(latest),
     )
 
 
 def incomparable(cells: dict[str, CellSummary], *, apart: bool = False) -> str | None:
-    """Return why these cells did not do the same work, None when they did; `apart` where they are of two sessions."""
+    """Return why these cells did not do the same work, None if they did; `apart`: they are of two sessions."""
     settings = [cell.settings for cell in cells.values()]
     if any(one.precision == "float64" for one in settings) and len({one.backend for one in settings}) > 1:
         return "in float64 Keras computes parts in float32 on JAX and torch (docs/parity.md)"
@@ -229,7 +227,7 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
     cells = {backend: cells[backend] for backend in in_order(cells)}
     running = {backend: cell for backend, cell in cells.items() if cell.step_time}
     if len(running) < 2:
-        return Row(title, cells, None, _nothing(cells))
+        return Row(title, cells, None, _nothing_to_compare(cells))
     for name, cell in running.items():
         if found := mixed(cell.measured):
             return Row(title, cells, None, f"not comparable: {found} within {name}")
@@ -238,16 +236,15 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
         return Row(title, cells, None, f"not comparable: {reason}", values=values)
     lowest = min(running, key=lambda backend: cost_of(running[backend]))
     looks = separate.looks[lowest] if separate else looks
-    row = Row(title, cells, None, "", looks=looks, values=values)
+    caveats = work_caveats({backend: cell.measured for backend, cell in running.items()})
+    row = Row(title, cells, None, "", caveats=caveats, looks=looks, values=values)
     ratios = tuple(one for backend in running if backend != lowest and (one := _ratio(row, backend, lowest)))
-    found_caveats = work_caveats({backend: cell.measured for backend, cell in running.items()})
     verdict = _open_verdict(lowest, ratios, len(running) - 1)
-    row = replace(row, verdict=verdict, ratios=ratios, caveats=found_caveats)
-    return replace(row, lowest=lowest if ratios else None)
+    return replace(row, verdict=verdict, ratios=ratios, lowest=lowest if ratios else None)
 
 
 def _values(running: Mapping[str, CellSummary], separate: SeparateSessions | None) -> dict[str, SessionValue]:
-    """Return the cells' values where they are of separate sessions; one without an ok process has no variance."""
+    """Return the cells' values if they are of separate sessions; without an ok process a value has no variance."""
     if separate is None or not separate.apart(list(running)):
         return {}
     return {
@@ -258,33 +255,33 @@ def _values(running: Mapping[str, CellSummary], separate: SeparateSessions | Non
 
 
 def _ratio(row: Row, backend: str, lowest: str) -> Ratio | None:
-    """Return the ratio of a backend to the quickest, over their common blocks if they are of one session."""
+    """Return the ratio of a backend to the lowest one, over their common blocks if they are of one session."""
     if row.apart(backend, lowest):
         found = separate_ratio(row.values[backend], row.values[lowest])
         return Ratio(backend, found.estimate, found.p_value(), separate=True)
     cell, best = row.cells[backend], row.cells[lowest]
-    logs = list(paired_logs(by_repeat(cell), by_repeat(best)).values())
+    logs = list(log_ratios(cell, best).values())
     return replace(_paired(backend, logs, row.looks), all_data=all_data(cell, best, row.looks)) if logs else None
 
 
-def _nothing(cells: dict[str, CellSummary]) -> str:
-    """Return why there is nothing to compare."""
+def _nothing_to_compare(cells: dict[str, CellSummary]) -> str:
+    """Return the verdict of a row with nothing to compare."""
     below = next((cell.figure.name for cell in cells.values() if without_ratio(cell.measured)), None)
-    return "nothing to compare" + (f": {below} is not above zero, and no ratio can be drawn of that" if below else "")
+    return "nothing to compare" + (f": {below} is not above zero, so it has no ratio" if below else "")
 
 
 def all_data(one: CellSummary, other: CellSummary, looks: Looks) -> Estimate | None:
-    """Return one / other over every block measured, disturbed ones too; None where none was measured again.
+    """Return one / other over every measured block, disturbed ones included; None if no block was measured again.
 
-    It is as sure as the ratio that it stands beside: that of the look at the blocks that count.
+    Its confidence is that of the ratio shown with it: of the look at the valid blocks.
     """
     if not one.superseded and not other.superseded:
         return None
     times = [
         {(r.repeat, r.attempt): found for r in (*c.measured, *c.superseded) if (found := cost(r))} for c in (one, other)
     ]
-    counted = len(paired_logs(by_repeat(one), by_repeat(other)))
-    return of_logs(list(paired_logs(*times).values()), looks.confidence(counted))
+    confidence = looks.confidence(len(log_ratios(one, other)))
+    return of_logs(list(paired_logs(*times).values()), confidence)
 
 
 def _paired(backend: str, logs: Sequence[float], looks: Looks) -> Ratio:
@@ -298,14 +295,14 @@ def _paired(backend: str, logs: Sequence[float], looks: Looks) -> Ratio:
 
 
 def _judged(rows: Sequence[Row]) -> list[Row]:
-    """Name the fastest in those rows that are discoveries among all rows that could be."""
+    """Return the rows with the fastest named in those that are discoveries among all rows that could be."""
     able = {index: p for index, row in enumerate(rows) if (p := _row_p(row)) is not None}
     adjusted = dict(zip(able, adjusted_p_values(list(able.values())), strict=True))
     return [_decided(row, adjusted[index], len(able)) if index in adjusted else row for index, row in enumerate(rows)]
 
 
 def _row_p(row: Row) -> float | None:
-    """Return the largest p-value of a row's ratios; None where a backend that ran has none."""
+    """Return the largest p-value of a row's ratios; None if a backend that ran has no p-value."""
     running = sum(1 for cell in row.cells.values() if cell.step_time)
     found = [ratio.p_value for ratio in row.ratios if ratio.p_value is not None]
     return max(found) if found and len(found) == running - 1 else None
@@ -318,19 +315,13 @@ def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
     lowest = row.lowest
     assert lowest is not None
     if adjusted_p > LEVEL:
-        told = ", ".join(_interval(ratio) for ratio in row.ratios)
-        return replace(
-            row,
-            verdict=f"not separable: {lowest} against {told}: not a discovery among {rows} rows (p {adjusted_p:.2g})"
-            f"{_how(row.ratios)}",
-        )
-    told = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}{_with_disturbed(r)}" for r in row.ratios)
-    verdict = f"{lowest} is {_best(row.cells[lowest])}: {told}{_how(row.ratios)}"
-    return replace(row, fastest=lowest, verdict=verdict)
-
-
-def _best(cell: CellSummary) -> str:
-    return "fastest" if cell.figure == STEP_TIME else f"best by {cell.figure.name}"
+        text = ", ".join(_interval(ratio) for ratio in row.ratios)
+        chance = f"not a discovery among {rows} rows (p {adjusted_p:.2g})"
+        return replace(row, verdict=f"not separable: {lowest} against {text}: {chance}{_how(row.ratios)}")
+    figure = row.cells[lowest].figure
+    best = "fastest" if figure == STEP_TIME else f"best by {figure.name}"
+    text = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}{_with_disturbed(r)}" for r in row.ratios)
+    return replace(row, fastest=lowest, verdict=f"{lowest} is {best}: {text}{_how(row.ratios)}")
 
 
 def _open_verdict(lowest: str, ratios: Sequence[Ratio], others: int) -> str:
@@ -340,8 +331,8 @@ def _open_verdict(lowest: str, ratios: Sequence[Ratio], others: int) -> str:
         return f"not separable: fewer than {MIN_BLOCKS} repeats give no interval"
     if len(ratios) < others:
         return "not separable: some cells have no repeat in common"
-    told = ", ".join(_interval(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
-    return f"not separable: {lowest} against {told}{_how(ratios) or _would_have_shown(ratios)}"
+    text = ", ".join(_interval(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
+    return f"not separable: {lowest} against {text}{_how(ratios) or _would_have_shown(ratios)}"
 
 
 def _how(ratios: Sequence[Ratio]) -> str:
@@ -350,7 +341,7 @@ def _how(ratios: Sequence[Ratio]) -> str:
 
 def _would_have_shown(ratios: Sequence[Ratio]) -> str:
     known = [ratio.smallest_difference for ratio in ratios if ratio.smallest_difference is not None]
-    return f"; a difference of {max(known):.1%} would have shown".replace("%", " %") if known else ""
+    return f"; a difference of {percent(max(known))} would have shown" if known else ""
 
 
 def _interval(ratio: Ratio) -> str:
@@ -358,23 +349,22 @@ def _interval(ratio: Ratio) -> str:
 
 
 def _with_disturbed(ratio: Ratio) -> str:
-    found = ratio.all_data
-    if found is None or found.low is None or found.high is None:
-        return ""
-    return f" (with disturbed blocks {found.low:.2f}-{found.high:.2f}x)"
+    bounds = ratio.all_data.bounds if ratio.all_data else None
+    return f" (with disturbed blocks {bounds[0]:.2f}-{bounds[1]:.2f}x)" if bounds else ""
 
 
-def _smallest_difference(scatter: float | None, count: int) -> float | None:
-    return None if scatter is None else minimum_detectable_effect(math.sqrt(2) * scatter, count)
+def log_ratios(numerator: CellSummary, denominator: CellSummary) -> dict[int, float]:
+    """Return the log ratio of two cells' costs in each repeat that both measured."""
+    return paired_logs(by_repeat(numerator), by_repeat(denominator))
 
 
 def by_repeat(cell: CellSummary) -> dict[int, float]:
-    """Return the cost of each measured repeat: the step time in seconds, or the like of an external command."""
+    """Return the cost of each measured repeat: the step time in seconds, or the primary metric of a command."""
     return {} if without_ratio(cell.measured) else {r.repeat: c for r in cell.measured if (c := cost(r))}
 
 
 def cost_of(cell: CellSummary) -> float:
-    """Return a measured cell's figure turned so that less is better."""
+    """Return a measured cell's figure converted so that less is better."""
     assert cell.step_time is not None
     return cell.step_time.centre if cell.figure.goal is Goal.LOWER else 1 / cell.step_time.centre
 

@@ -1,11 +1,12 @@
-"""Which float32 operations of compared cells use TF32, and what to say where they differ.
+"""Which float32 operations of compared cells use TF32, and the message if they differ.
 
-TensorFlow and JAX use TF32 on a GPU of compute capability 8.0 or newer by default, PyTorch in convolutions and
-recurrent layers alone. That is how they are shipped: in league `as_shipped` a difference is a caveat of the comparison,
-in `matched`, which turns TF32 off everywhere, it ends the comparison.
+TensorFlow and JAX use TF32 on a GPU of compute capability 8.0 or newer by default, PyTorch only in convolutions and
+recurrent layers. In league `as_shipped`, which keeps these defaults, a difference is a caveat of the comparison; in
+`matched`, which turns TF32 off everywhere, it prevents the comparison.
 
-Promise: pure. Operations that no cell's layers compute, and precisions other than float32, are not considered. Records
-without probes say one thing of all operations, PyTorch's of matrix products alone: of those only products are compared.
+Guarantee: pure. Operations that no cell's layers compute, and precisions other than float32, are not considered.
+Records without probes have one value for all operations, PyTorch's for matrix products only: for these records only
+products are compared.
 """
 
 from __future__ import annotations
@@ -37,20 +38,8 @@ STILL_ON = (
 )
 
 
-def caveat(cells: Cells) -> str | None:
-    """Return the caveat that these cells differ in TF32, None where they do not."""
-    found = difference(cells)
-    return None if found is None else f"TF32: {found}; {EQUALISE}"
-
-
-def end_of_matched(cells: Cells) -> str | None:
-    """Return why cells of league `matched` are not comparable, None where none differs in TF32."""
-    found = difference(cells)
-    return None if found is None else f"TF32 differs: {found}; {STILL_ON}"
-
-
 def difference(cells: Cells) -> str | None:
-    """Return in which operations some cells use TF32 and others do not, None where there is no such operation."""
+    """Return in which operations some cells use TF32 and others do not, None if there is no such operation."""
     groups: dict[Users, list[str]] = {}
     for name, (label, used) in OPERATIONS.items():
         users, others = _users(cells, name, used)
@@ -60,9 +49,9 @@ def difference(cells: Cells) -> str | None:
 
 
 def of_step(resolved: Resolved) -> bool | None:
-    """Return whether the float32 operations of a step may use TF32; of layers that are not known, its products.
+    """Return whether the float32 operations of a step may use TF32; if its layers are unknown, its matrix products.
 
-    Without probes, as older records are, the answer is what they say of all operations.
+    Older records have no probes; for them the one value for all operations is returned.
     """
     operations = resolved.operations or ("matmul",)
     known = [used(resolved) for name, (_, used) in OPERATIONS.items() if name in operations]
@@ -71,14 +60,14 @@ def of_step(resolved: Resolved) -> bool | None:
 
 
 def _users(cells: Cells, name: str, used: Callable[[Resolved], bool | None]) -> Users:
-    """Return which cells use TF32 in this operation and which do not; of a cell whose processes differ, both."""
+    """Return the cells that use TF32 in this operation and those that do not; a cell can be in both."""
     values = {cell: {used(one) for one in _concerned(records, name)} for cell, records in cells.items()}
     users, others = ([cell for cell, found in values.items() if value in found] for value in (True, False))
     return tuple(users), tuple(others)
 
 
 def _concerned(records: Sequence[Record], name: str) -> list[Resolved]:
-    """Return what float32 records say whose layers compute this operation, or are not all known."""
+    """Return the float32 records' facts whose layers compute this operation or are unknown."""
     found = [record.resolved for record in records if record.resolved is not None]
     return [one for one in found if one.precision == "float32" and (not one.operations or name in one.operations)]
 
@@ -89,5 +78,5 @@ def _sentence(users: Sequence[str], others: Sequence[str], labels: Sequence[str]
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return names as a list in words: `a, b and c`."""
+    """Return names as text: `a, b and c`."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,4 +1,4 @@
-"""What a piece of work is called: its workload, and the settings that tell it from the usual and from the others."""
+"""Titles of works: the workload, and the settings that differ from the usual values or between its works."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Usual = Mapping[str, Mapping[str, Scalar]]
 
 
 def titles(works: Sequence[Settings], usual: Usual) -> list[str]:
-    """Name each work by its workload, by what is unusual about it, and by what tells it from the workload's others."""
+    """Return a title for each work: its workload, its unusual settings, and those that vary within the workload."""
     flat = [_flat(one) for one in works]
     seen: dict[str, list[dict[str, Scalar]]] = {}
     for one, values in zip(works, flat, strict=True):
@@ -26,7 +26,7 @@ def titles(works: Sequence[Settings], usual: Usual) -> list[str]:
 
 
 def _varying(several: Sequence[Mapping[str, Scalar]]) -> set[str]:
-    """Return the keys whose values are not the same, or not there, in all of them."""
+    """Return the keys whose values differ, or are missing in some."""
     keys = dict.fromkeys(key for values in several for key in values)
     return {key for key in keys if len({values.get(key) for values in several}) > 1}
 

@@ -1,41 +1,40 @@
 """Base against new: one comparison a cell, and the verdict on all of them.
 
-Cells of one session were measured in turn and are paired by block; then the interval is over blocks. Cells of two
-sessions differ by boot, driver and hour too: their interval needs the spread between sessions that stored history
-knows, and without it there is none. What did not do the same work, on the same machine, is not compared, and says why;
-what fails more often in new than in base was not measured, however its other processes did.
+Cells of one session were measured alternately and are paired by block; the interval is over blocks. Cells of two
+sessions also differ by boot, driver and hour: their interval needs the spread between sessions from the stored history,
+and without it there is no interval. Cells that did not do the same work on the same machine are not compared, with the
+reason; a cell that fails more often in new than in base counts as not measured, whatever its other processes show.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.failures import failing, more_often
+from keras_matrix.analysis.comparison.failures import increased_failure, partial_failures
 from keras_matrix.analysis.comparison.primary_metric import without_ratio
 from keras_matrix.analysis.comparison.same_work import mixed, work_caveats
-from keras_matrix.analysis.comparison.table import CellSummary, all_data, by_repeat, incomparable, summarise
+from keras_matrix.analysis.comparison.table import CellSummary, all_data, incomparable, log_ratios, summaries
 from keras_matrix.analysis.history.sessions import SessionRatio
-from keras_matrix.analysis.regression.gate import Outcome, Rule, Verdict, judge, overall
-from keras_matrix.analysis.regression.regression_kinds import Facets, Pair, facets
-from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, MOST_BLOCKS, Estimate, adjusted_p_values, paired_logs
+from keras_matrix.analysis.regression.gate import Outcome, Rule, Verdict, judge, outcome_of, overall
+from keras_matrix.analysis.regression.regression_kinds import Facets, RecordPair, facets
+from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, MOST_BLOCKS, Estimate, adjusted_p_values
 from keras_matrix.analysis.stats.suite import SuiteRatio, per_group
 from keras_matrix.records.schema import Record, Status
 
 Across = Callable[[Sequence[Record], Sequence[Record]], SessionRatio | None]
-"""From the records of a cell in two sessions, those that ended ok, to the ratio new / base, if it has one."""
+"""From the ok records of a cell in two sessions to the ratio new / base, None if there is no ratio."""
 
 ACROSS_UNKNOWN = "undecided: no interval across these sessions"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One cell in base and new. `ratio` is new / base of the mean step time; `reason` says why there is none.
+    """One cell in base and new. `ratio` is new / base of the mean step time; `reason` says why it is missing.
 
-    `logs` are the log ratios by block; empty where base and new are of two sessions. `facets` is what else differs;
-    None where the two cannot be compared. `all_data` counts the blocks that were disturbed and measured again too; None
-    where there were none. `failures` say in how many repeats a side that has figures ended without one, and why.
+    `logs` are the log ratios by block; empty if base and new are of two sessions. `facets` are the other differences;
+    None if the two cannot be compared. `all_data` includes blocks that were disturbed and measured again; None without
+    such blocks. `failures` state in how many repeats a measured side failed, and why.
     """
 
     cell_id: str
@@ -54,13 +53,13 @@ class Comparison:
 
     @property
     def said(self) -> str:
-        """Return the verdict in words: why there is none, or what would decide it."""
+        """Return the verdict as text: why it is missing, or what would decide it."""
         if self.reason is not None or self.outcome is not Outcome.UNDECIDED:
             return self.reason or str(self.outcome)
         if self.more_blocks:
             return f"undecided: about {self.more_blocks} more repeat{'s'[: self.more_blocks > 1]} would decide it"
         if self.logs:
-            return f"undecided: so near the threshold that {MOST_BLOCKS:,} repeats do not tell; set another --threshold"
+            return f"undecided: too near the threshold for {MOST_BLOCKS:,} repeats to decide; set another --threshold"
         return str(self.outcome)
 
     @property
@@ -73,14 +72,14 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Versus:
-    """All comparisons, the geometric means by backend and of the whole, and the verdict on all.
+    """All comparisons, the geometric means by backend and over all (`suite`), and the overall verdict.
 
-    `runs` are the ids of base and new, `notes` what else must be known of them, where they are stored runs.
+    `runs` are the ids of base and new, `notes` remarks on them, if they are stored runs.
     """
 
     comparisons: tuple[Comparison, ...]
     by_backend: dict[str, SuiteRatio]
-    whole: SuiteRatio | None
+    suite: SuiteRatio | None
     outcome: Outcome
     paired: bool
     changed: tuple[str, ...]
@@ -90,25 +89,25 @@ class Versus:
 
 def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Across | None = None) -> Versus:
     """Compare two sets of records. With `across` they are of two sessions; without, of one, paired by block."""
-    sides = {"base": _by_cell(base), "new": _by_cell(new)}
-    cells = list(dict.fromkeys([*sides["base"], *sides["new"]]))
+    before, after = summaries(base), summaries(new)
+    cells = {cell: (before.get(cell), after.get(cell)) for cell in (before | after)}
     apart = across is not None
-    reasons = {cell: _reason(sides["base"].get(cell), sides["new"].get(cell), apart) for cell in cells}
-    able = {cell: (sides["base"][cell], sides["new"][cell]) for cell in cells if not reasons[cell]}
-    logs: dict[str, tuple[float, ...]] = {} if across else {cell: _logs(*ends) for cell, ends in able.items()}
-    judged = _across(across, able, rule) if across else judge(logs, rule).verdicts
-    comparisons = []
-    for cell in cells:
-        ends = sides["base"].get(cell), sides["new"].get(cell)
-        verdict = judged.get(cell, Verdict(Outcome.NOT_MEASURED, None, None))
-        one = _comparison(cell, ends, logs.get(cell, ()), verdict, reasons[cell])
-        comparisons.append(replace(one, all_data=_all_data(one, rule)))
+    reasons = {cell: _reason(*ends, apart) for cell, ends in cells.items()}
+    able = {cell: (before[cell], after[cell]) for cell, reason in reasons.items() if not reason}
+    logs = {} if across else {cell: tuple(log_ratios(ends[1], ends[0]).values()) for cell, ends in able.items()}
+    verdicts = _across(across, able, rule) if across else judge(logs, rule).verdicts
+    unmeasured = Verdict(Outcome.NOT_MEASURED, None, None)
+    comparisons = [
+        _comparison(cell, ends, logs.get(cell, ()), verdicts.get(cell, unmeasured), reasons[cell])
+        for cell, ends in cells.items()
+    ]
+    comparisons = [replace(one, all_data=_all_data(one, rule)) for one in comparisons]
     comparisons = [_with_failures(one, apart) for one in _with_facets(comparisons, rule, paired=not apart)]
-    by_backend, whole = per_group(_grouped(comparisons), rule.looks)
+    by_backend, suite = per_group(_grouped(comparisons), rule.looks)
     return Versus(
         tuple(sorted(comparisons, key=lambda one: (one.either.settings.workload, one.cell_id))),
         {backend: found for backend, found in by_backend.items() if found},
-        whole,
+        suite,
         _outcome(comparisons, rule),
         not apart,
         changed((one.base, one.new) for one in comparisons if one.base and one.new),
@@ -117,7 +116,7 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
 
 def _with_facets(comparisons: Sequence[Comparison], rule: Rule, *, paired: bool) -> list[Comparison]:
     pairs = {
-        one.cell_id: Pair(
+        one.cell_id: RecordPair(
             {record.repeat: record for record in one.base.measured},
             {record.repeat: record for record in one.new.measured},
             Verdict(one.outcome, one.ratio, one.adjusted_p),
@@ -131,29 +130,29 @@ def _with_facets(comparisons: Sequence[Comparison], rule: Rule, *, paired: bool)
 
 
 def _with_failures(one: Comparison, apart: bool) -> Comparison:
-    """Return the comparison with what failed in part; where new fails more often, only a regression still holds."""
+    """Return the comparison with its partial failures; if new fails more often, only a regression remains a verdict."""
     if not (one.base and one.new and one.base.measured and one.new.measured):
         return one
     sides = {"base": one.base.records, "new": one.new.records}
     common = None if apart else {r.repeat for r in one.base.records} & {r.repeat for r in one.new.records}
-    found = failing(sides, common)
-    told = replace(one, failures=tuple(f"{way}: {way.reason}" for way in found))
-    worse = more_often(found, "new")
+    found = partial_failures(sides, common)
+    with_failures = replace(one, failures=tuple(f"{failure}: {failure.reason}" for failure in found))
+    worse = increased_failure(found, "new")
     if worse is None or one.outcome in (Outcome.REGRESSED, Outcome.NOT_MEASURED):
-        return told
-    return replace(told, outcome=Outcome.NOT_MEASURED, more_blocks=None, reason=f"not measured in {worse}")
+        return with_failures
+    return replace(with_failures, outcome=Outcome.NOT_MEASURED, more_blocks=None, reason=f"not measured in {worse}")
 
 
 def _outcome(comparisons: Sequence[Comparison], rule: Rule) -> Outcome:
-    """Return the verdict on all: that on the step times, unless a kind that the rule also fails on was found."""
+    """Return the overall verdict: that on the step times, unless a kind that the rule also fails on was found."""
     if any(kind in rule.also for one in comparisons if one.facets for kind in one.facets.kinds):
         return Outcome.REGRESSED
     return overall({one.outcome for one in comparisons})
 
 
 def changed(pairs: Iterable[tuple[CellSummary, CellSummary]]) -> tuple[str, ...]:
-    """Return what differs in software or machine between base and new, as `keras 3.14.0 -> 3.15.1`."""
-    # A side without a figure says nothing of what it was made of.
+    """Return the differences in software or machine between base and new, as `keras 3.14.0 -> 3.15.1`."""
+    # A side without measured records has no versions.
     measured = [(base, new) for base, new in pairs if base.measured and new.measured]
     was, now = _facts(base for base, _ in measured), _facts(new for _, new in measured)
     return tuple(
@@ -173,58 +172,42 @@ def _facts(cells: Iterable[CellSummary]) -> dict[str, list[str]]:
     return {name: sorted(values) for name, values in found.items()}
 
 
-def _by_cell(records: Iterable[Record]) -> dict[str, CellSummary]:
-    found: dict[str, list[Record]] = {}
-    for record in records:
-        found.setdefault(record.cell_id, []).append(record)
-    return {cell: summarise(some) for cell, some in found.items()}
-
-
 def _reason(base: CellSummary | None, new: CellSummary | None, apart: bool) -> str | None:
-    """Return why a cell cannot be compared, or None; `apart` where the sides are of two sessions."""
+    """Return why a cell cannot be compared, or None; `apart`: the sides are of two sessions."""
     if base is None or new is None:
         return f"only in {'new' if base is None else 'base'}"
     for name, cell in (("base", base), ("new", new)):
         if not cell.measured:
-            told = "; ".join(f"{status}: {reason}" for status, reason in cell.failures)
-            return f"not measured in {name}: {told or 'no repeat has ended'}"
+            failures = "; ".join(f"{status}: {reason}" for status, reason in cell.failures)
+            return f"not measured in {name}: {failures or 'no repeat has ended'}"
         if found := mixed(cell.measured):
             return f"{found} within {name}"
         if without_ratio(cell.measured):
-            return f"not comparable: {cell.figure.name} is not above zero in {name}, and no ratio can be drawn of that"
+            return f"not comparable: {cell.figure.name} is not above zero in {name}, so it has no ratio"
     if reason := incomparable({"base": base, "new": new}, apart=apart):
         return f"not comparable: {reason}"
     return None
 
 
-def _logs(base: CellSummary, new: CellSummary) -> tuple[float, ...]:
-    return tuple(paired_logs(by_repeat(new), by_repeat(base)).values())
-
-
 def _across(across: Across, cells: Mapping[str, tuple[CellSummary, CellSummary]], rule: Rule) -> dict[str, Verdict]:
-    """Judge cells of two sessions by Student's p-values: there are no blocks whose signs could be counted.
+    """Return the verdicts on cells of two sessions by Student's p-values, as there are no blocks with signs to count.
 
-    Only processes that ended ok count, as in the history from which the spread between sessions is known.
+    Only processes that ended ok count, as in the history that the spread between sessions is from.
     """
     found = {cell: across(_ok(base), _ok(new)) for cell, (base, new) in cells.items()}
     beyond = {cell: one.p_above(1 + rule.threshold) for cell, one in found.items() if one}
     p = {cell: value for cell, value in beyond.items() if value is not None}
     adjusted = dict(zip(p, adjusted_p_values(list(p.values())), strict=True))
-    return {cell: _verdict_across(one, adjusted.get(cell), rule) for cell, one in found.items()}
+    verdicts = {}
+    for cell, one in found.items():
+        ratio, p_value = one.estimate if one else None, adjusted.get(cell)
+        outcome = outcome_of(ratio, p_value, rule.threshold, rule.level) or Outcome.UNDECIDED
+        verdicts[cell] = Verdict(outcome, ratio, p_value)
+    return verdicts
 
 
 def _ok(cell: CellSummary) -> list[Record]:
     return [record for record in cell.records if record.status is Status.OK]
-
-
-def _verdict_across(found: SessionRatio | None, adjusted_p: float | None, rule: Rule) -> Verdict:
-    ratio = found.estimate if found else None
-    if ratio is None or ratio.low is None or ratio.high is None or adjusted_p is None:
-        return Verdict(Outcome.UNDECIDED, ratio, None)
-    if ratio.high <= 1 + rule.threshold:
-        return Verdict(Outcome.NO_WORSE, ratio, adjusted_p)
-    regressed = ratio.low > 1 + rule.threshold and adjusted_p <= rule.level
-    return Verdict(Outcome.REGRESSED if regressed else Outcome.UNDECIDED, ratio, adjusted_p)
 
 
 def _comparison(
@@ -258,13 +241,13 @@ def _all_data(one: Comparison, rule: Rule) -> Estimate | None:
 
 
 def _caveats(base: CellSummary | None, new: CellSummary | None) -> tuple[str, ...]:
-    """Return what is doubtful about the two sides beside each other, then about each."""
+    """Return the caveats of comparing the two sides, then those of each side."""
     if base is None or new is None:
         return ()
     sides = {"base": base, "new": new}
-    found = work_caveats({name: cell.measured for name, cell in sides.items()})
+    common = work_caveats({name: cell.measured for name, cell in sides.items()})
     own = [f"{name}: {caveat}" for name, cell in sides.items() for caveat in (*_unstable(cell), *cell.caveats)]
-    return (*found, *own)
+    return (*common, *own)
 
 
 def _unstable(cell: CellSummary) -> tuple[str, ...]:
@@ -273,24 +256,19 @@ def _unstable(cell: CellSummary) -> tuple[str, ...]:
 
 
 def _too_few(ends: tuple[CellSummary | None, CellSummary | None], blocks: int) -> str:
-    """Return why the blocks that two cells have in common give no interval, and what would."""
+    """Return why the common blocks of two cells give no interval, and what would."""
     for name, cell in zip(("base", "new"), ends, strict=True):
         if cell is not None and cell.step_time is None:
-            return f"no kept epoch in {name}: nothing was timed"
-    return f"no interval from {blocks} block{'s'[: blocks != 1]} in common: it takes {MIN_BLOCKS}, as --repeats 5 gives"
+            return f"no measured epoch in {name}: nothing was timed"
+    return f"no interval from {blocks} block{'s'[: blocks != 1]} in common: needs {MIN_BLOCKS}; use --repeats 5"
 
 
 def _grouped(comparisons: Sequence[Comparison]) -> Mapping[str, Mapping[str, Mapping[int, float]]]:
-    """Return backend -> cell -> block -> log ratio, for the geometric means; none where new fails more often."""
+    """Return backend -> cell -> block -> log ratio, for the geometric means; empty if new fails more often."""
     found: dict[str, dict[str, dict[int, float]]] = {}
     for one in comparisons:
         if one.logs and one.base and one.new:
             failed = one.failures and one.outcome is Outcome.NOT_MEASURED
-            logs = {} if failed else paired_logs(by_repeat(one.new), by_repeat(one.base))
-            found.setdefault(one.either.settings.backend, {})[one.cell_id] = dict(logs)
+            logs = {} if failed else log_ratios(one.new, one.base)
+            found.setdefault(one.either.settings.backend, {})[one.cell_id] = logs
     return found
-
-
-def percent(ratio: float) -> str:
-    """Return a ratio of times as a change: `+5.2 %`, `-3.1 %`."""
-    return f"{math.expm1(math.log(ratio)):+.1%}".replace("%", " %")

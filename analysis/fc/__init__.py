@@ -1,1 +1,1 @@
-"""What the cells of the FC modes show together. Pure."""
+"""Comparisons across the cells of the FC modes. Pure."""

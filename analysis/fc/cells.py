@@ -1,4 +1,4 @@
-"""What a cell of the FC modes says besides time: rates, bytes, layout; and whether a proof holds."""
+"""Figures of a cell of the FC modes in addition to its time: rates and bytes; and the check of a proof."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LIMITS = {"float64": 1e-10, "float32": 1e-5}
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One cell over its repeats. `sd_s` is the population deviation of the kept epochs' times per batch.
+    """One cell over its repeats. `sd_s` is the population deviation of the measured epochs' times per batch.
 
-    `bytes_per_step` is the payload by formula, `wire_bytes_per_step` what processes really send; None where workers
-    share a process, and in records without it.
+    `bytes_per_step` is the payload by formula, `wire_bytes_per_step` the bytes that processes actually send;
+    None if workers share a process, and in records without it.
     """
 
     mean_s: float
@@ -32,7 +32,7 @@ class Summary:
 
 
 def summary(records: Sequence[Record]) -> Summary | None:
-    """Return the figures of one cell; None where none of its repeats was measured."""
+    """Return the figures of one cell; None if no repeat was measured."""
     measured = [(r, r.resolved.steps_per_epoch) for r in records if r.status in MEASURED and r.resolved is not None]
     batch_s = [epoch_s / steps for record, steps in measured for epoch_s in record.times.epoch_times_s]
     if not batch_s:
@@ -50,8 +50,8 @@ def summary(records: Sequence[Record]) -> Summary | None:
     )
 
 
-def proof_fault(proof: Proof) -> str | None:
-    """Return why a proof does not hold, None where it does."""
+def proof_problem(proof: Proof) -> str | None:
+    """Return why a proof fails, None if it passes."""
     limit = LIMITS[proof.task.precision]
     for what, error in (
         ("gradients", proof.gradient_error),
@@ -62,5 +62,5 @@ def proof_fault(proof: Proof) -> str | None:
         if error is not None and not error <= limit:
             return f"{what} are {error:.1e} from plain NumPy, limit {limit:.0e}"
     if None in (proof.gradient_error, proof.update_error) and spec.MODES[proof.task.mode].trains:
-        return "it shows no gradients or no updates"
+        return "no gradients or no updates were recorded"
     return proof.layout_fault

@@ -1,20 +1,19 @@
-"""Gaps of the FC modes in words: of Keras's layers to the native loop, of a backend's library to the machine's best.
+"""Gaps of the FC modes as text: of Keras's layers to the native loop, of a backend's library to the machine's best.
 
-Promise: pure; each line states figures of the run itself, compared between cells of one backend whose settings are
-otherwise equal. Not known here: which part of Keras's step takes the time (`ci/study fc layers` measures that) and why
-a library is slow. docs/fc.md and docs/roofline.md state both for one machine.
+Guarantee: pure; each line states figures of the run itself, compared between cells of one backend whose settings are
+otherwise equal. Limits: which part of Keras's step takes the time (`ci/study fc layers` measures that) and why a
+library is slow are not known here. docs/fc.md and docs/roofline.md state both for one machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from keras_matrix.analysis.comparison.table import CellSummary, Row, by_repeat
-from keras_matrix.analysis.fc.parallel import Figure, figures
-from keras_matrix.analysis.hardware.roofline import Share
-from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
-from keras_matrix.records.codec import canonical
+from keras_matrix.analysis.comparison.table import CellSummary, Row
+from keras_matrix.analysis.fc.parallel import FcFigure, figures, ratio_of, with_mode
+from keras_matrix.analysis.hardware.roofline import PeakShare
+from keras_matrix.analysis.stats.blocks import Estimate
 
 NOTABLE_GAP = 1.05  # Keras's step over the native one
 FAR_BELOW = 0.75  # a backend's own product over the machine's best
@@ -25,47 +24,36 @@ NATIVE = ("fc_data", "fc_single_manual")  # automatic gradients first, as Keras'
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """How many times the native loop's step one of Keras's layers takes; `fixed_share` of that is `fit`'s an epoch."""
+    """Keras's layers' step over the native loop's; `fixed_share` of that ratio is `fit`'s own time an epoch."""
 
-    keras: Figure
-    native: Figure
+    keras: FcFigure
+    native: FcFigure
     ratio: Estimate
     fixed_share: float | None
 
     @property
     def notable(self) -> bool:
-        """Whether the gap is beyond doubt, or its centre alone where there is no interval."""
+        """Whether the interval's lower end exceeds the limit, or the centre if there is no interval."""
         low = self.ratio.low if self.ratio.low is not None else self.ratio.centre
         return low > NOTABLE_GAP
 
 
-def gaps(found: Sequence[Figure], cells: Mapping[str, CellSummary]) -> list[Gap]:
+def gaps(found: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[Gap]:
     """Return Keras's layers against the native loop wherever both were measured; `cells` are by cell_id."""
-    by_settings = {canonical(figure.settings): figure for figure in found}
     compared = []
     for figure in found:
-        native = next(_natives(figure, by_settings), None) if figure.task.mode == LAYERS else None
-        if native is None:
-            continue
-        cell = cells[figure.cell_id]
-        logs = paired_logs(by_repeat(cell), by_repeat(cells[native.cell_id]))
-        if ratio := of_logs(list(logs.values())):
-            compared.append(Gap(figure, native, ratio, _fixed_share(cell)))
+        modes = NATIVE if figure.task.mode == LAYERS else ()
+        native = next((other for mode in modes if (other := with_mode(figure, mode, found))), None)
+        if native and (ratio := ratio_of(figure, native, cells)):
+            compared.append(Gap(figure, native, ratio, _fixed_share(cells[figure.cell_id])))
     return compared
 
 
-def lines(rows: Sequence[Row], shares: Mapping[str, Share]) -> list[str]:
-    """Return what falls short, in lines; none where nothing does, or nothing is known. `shares` are by cell_id."""
+def lines(rows: Sequence[Row], shares: Mapping[str, PeakShare]) -> list[str]:
+    """Return the gaps as lines; empty if there is no known gap. `shares` are by cell_id."""
     cells = {cell.cell_id: cell for row in rows for cell in row.cells.values()}
     found = figures(cells.values(), shares)
     return [*(_gap_line(gap) for gap in gaps(found, cells) if gap.notable), *_library_lines(found)]
-
-
-def _natives(figure: Figure, by_settings: Mapping[str, Figure]) -> Iterator[Figure]:
-    for mode in NATIVE:
-        asked = replace(figure.settings, params={**figure.settings.params, "mode": mode})
-        if found := by_settings.get(canonical(asked)):
-            yield found
 
 
 def _fixed_share(cell: CellSummary) -> float | None:
@@ -76,8 +64,8 @@ def _fixed_share(cell: CellSummary) -> float | None:
 
 
 def _gap_line(gap: Gap) -> str:
-    low, high = gap.ratio.low, gap.ratio.high
-    bounds = "" if low is None or high is None else f" [{low:.2f}-{high:.2f}]"
+    interval = gap.ratio.bounds
+    bounds = f" [{interval[0]:.2f}-{interval[1]:.2f}]" if interval else ""
     backend, task = gap.keras.settings.backend, gap.keras.task
     ratio = (
         f"{backend}: Keras's layers take {gap.ratio.centre:.2f}x{bounds} the step of {gap.native.task.mode}, "
@@ -88,8 +76,8 @@ def _gap_line(gap: Gap) -> str:
     return f"{ratio}: {gap.fixed_share:.1%} of it is fit's own time an epoch (docs/fc.md: {SECTION})"
 
 
-def _library_lines(found: Sequence[Figure]) -> Iterator[str]:
-    """Yield, once for each backend and precision, that its own product stays far below the machine's best."""
+def _library_lines(found: Sequence[FcFigure]) -> Iterator[str]:
+    """Yield a line for each backend and precision whose own product is far below the machine's best."""
     named: set[tuple[str, str]] = set()
     for figure in found:
         name = figure.settings.backend, figure.settings.precision

@@ -1,7 +1,7 @@
-"""What the cells of the FC modes say together: rates and their shares, communication, what more workers gained, and
-whether the data or the model is better divided.
+"""Figures across the cells of the FC modes: rates and shares of the peak, communication, the efficiency of workers, and
+data against model parallelism.
 
-Promise: pure; None where a part was not measured. Throughputs are compared block by block, in the repeats that both
+Guarantee: pure; None if a part was not measured. Throughputs are compared block by block, in the repeats that both
 cells have, and only between cells of one backend whose settings are otherwise equal.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.table import CellSummary, by_repeat
-from keras_matrix.analysis.hardware.roofline import Share
-from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
+from keras_matrix.analysis.comparison.table import CellSummary, log_ratios
+from keras_matrix.analysis.hardware.roofline import PeakShare
+from keras_matrix.analysis.stats.blocks import Estimate, of_logs
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.fc.communication import Method
@@ -22,19 +22,15 @@ from keras_matrix.records.fc.spec import Task
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 
-# What is set against what: the same work, its data divided or its model.
-RIVALS = {
-    "fc_data_ff": "fc_model_ff",
-    "fc_data": "fc_model",
-    "fc_data_manual": "fc_model_manual",
-}
+# The modes of data parallelism and those of model parallelism for the same work.
+RIVALS = {"fc_data_ff": "fc_model_ff", "fc_data": "fc_model", "fc_data_manual": "fc_model_manual"}
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """Where a step's time went, in the epochs in which its collectives were watched: medians over the repeats.
+class StepBreakdown:
+    """The communication share of a step's time, in the epochs with timed collectives: medians over the repeats.
 
-    Seconds; `share` is of 1, and below 0 where a difference drowned in noise.
+    Seconds; `share` is of 1, and negative if noise exceeds a difference.
     """
 
     method: Method
@@ -43,13 +39,13 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class FcFigure:
     """One cell of the FC modes over its repeats.
 
-    Shares of the machine's best measured product and of the backend's own are of 1; `communication_share` is 0 where
+    Shares of the machine's best measured product and of the backend's own are of 1; `communication_share` is 0 if
     no collective was called. `bytes_per_step` is the payload by formula, `wire_bytes_per_step` what processes send for
-    it (None where workers share a process). `efficiency` is throughput over that of one worker times the workers, with
-    its interval. `worker_memory_bytes` is the largest peak of a process that holds workers, `processes` how many.
+    it (None if workers share a process). `efficiency` is throughput over that of one worker times the workers, with
+    its interval. `worker_memory_bytes` is the largest peak of a process with workers, `processes` their number.
     """
 
     cell_id: str
@@ -62,7 +58,7 @@ class Figure:
     share_of_own: float | None
     bytes_per_step: int
     communication_share: float | None
-    spent: Spent | None
+    spent: StepBreakdown | None
     efficiency: Estimate | None
     worker_memory_bytes: int | None
     processes: int
@@ -70,62 +66,62 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Duel:
-    """Data against model parallelism at one size: how many times longer a step of the model's takes."""
+class DataVersusModel:
+    """Data against model parallelism at one size: the ratio of the model-parallel step's time to the other's."""
 
-    data: Figure
-    model: Figure
+    data: FcFigure
+    model: FcFigure
     ratio: Estimate
 
     @property
     def settled(self) -> bool:
-        """Return whether the interval tells which is faster; not where there is none."""
+        """Return whether the interval separates the two; False without an interval."""
         return self.ratio.excludes(1.0)
 
 
-def figures(cells: Iterable[CellSummary], shares: Mapping[str, Share]) -> list[Figure]:
-    """Return the figures of those cells that are of the FC modes and were measured; `shares` are by cell_id."""
+def figures(cells: Iterable[CellSummary], shares: Mapping[str, PeakShare]) -> list[FcFigure]:
+    """Return the figures of the measured cells of the FC modes; `shares` are by cell_id."""
     found = [cell for cell in cells if cell.settings.workload == spec.WORKLOAD and cell.step_time]
     alone = {work_of(cell.settings): cell for cell in found if spec.task_of(cell.settings).workers == 1}
     return [_figure(cell, shares.get(cell.cell_id), alone.get(work_of(cell.settings))) for cell in found]
 
 
 def work_of(settings: Settings) -> str:
-    """Return what identifies a cell's backend and work, whatever the number of its workers."""
+    """Return the identity of a cell's backend and work, independent of the number of its workers."""
     return canonical(rules.one_worker(settings))
 
 
-def duels(figures: Sequence[Figure], cells: Mapping[str, CellSummary]) -> list[Duel]:
+def data_versus_model(figures: Sequence[FcFigure], cells: Mapping[str, CellSummary]) -> list[DataVersusModel]:
     """Return data against model parallelism wherever both were measured on more than one worker.
 
     `cells` are those of the figures, by cell_id.
     """
-    by_settings = {canonical(figure.settings): figure for figure in figures}
-    return list(_duels(figures, by_settings, cells))
-
-
-def _duels(
-    figures: Sequence[Figure], by_settings: Mapping[str, Figure], cells: Mapping[str, CellSummary]
-) -> Iterator[Duel]:
+    found = []
     for figure in figures:
-        rival = RIVALS.get(figure.task.mode)
-        if rival is None or figure.task.workers == 1:
-            continue
-        asked = replace(figure.settings, params={**figure.settings.params, "mode": rival})
-        other = by_settings.get(canonical(asked))
-        if other is None:
-            continue
-        logs = paired_logs(by_repeat(cells[other.cell_id]), by_repeat(cells[figure.cell_id]))
-        if ratio := of_logs(list(logs.values())):
-            yield Duel(figure, other, ratio)
+        rival = RIVALS.get(figure.task.mode) if figure.task.workers > 1 else None
+        other = with_mode(figure, rival, figures) if rival else None
+        if other and (ratio := ratio_of(other, figure, cells)):
+            found.append(DataVersusModel(figure, other, ratio))
+    return found
 
 
-def _figure(cell: CellSummary, share: Share | None, alone: CellSummary | None) -> Figure:
+def with_mode(figure: FcFigure, mode: str, figures: Iterable[FcFigure]) -> FcFigure | None:
+    """Return the figure whose settings differ from this one's only by this mode."""
+    settings = replace(figure.settings, params={**figure.settings.params, "mode": mode})
+    return next((one for one in figures if one.settings == settings), None)
+
+
+def ratio_of(one: FcFigure, other: FcFigure, cells: Mapping[str, CellSummary]) -> Estimate | None:
+    """Return the ratio one / other of the time of a step over their common blocks; `cells` are by cell_id."""
+    return of_logs(list(log_ratios(cells[one.cell_id], cells[other.cell_id]).values()))
+
+
+def _figure(cell: CellSummary, share: PeakShare | None, alone: CellSummary | None) -> FcFigure:
     assert cell.step_time is not None
     task, step_time_s = spec.task_of(cell.settings), cell.step_time.centre
     peaks = [_peaks_bytes(record) for record in cell.measured]
     spent = _spent(cell.measured)
-    return Figure(
+    return FcFigure(
         cell_id=cell.cell_id,
         settings=cell.settings,
         task=task,
@@ -145,7 +141,7 @@ def _figure(cell: CellSummary, share: Share | None, alone: CellSummary | None) -
 
 
 def _peaks_bytes(record: Record) -> list[int]:
-    """Return the peak of each process that holds workers; Keras's own path has one, the cell's."""
+    """Return the peak of each process with workers; Keras's own path has one, the cell's."""
     if record.parallel is not None:
         return record.parallel.peak_worker_memory_bytes
     own = record.memory.peak_host_memory_bytes
@@ -153,28 +149,25 @@ def _peaks_bytes(record: Record) -> list[int]:
 
 
 def _silent(records: Sequence[Record]) -> bool:
-    """Return whether these cells were seen to call no collective at all."""
-    told = [record.parallel for record in records]
-    return bool(told) and all(one is not None and not one.counted_bytes_per_step for one in told)
+    """Return whether these records counted no call of a collective."""
+    found = [record.parallel for record in records]
+    return bool(found) and all(one is not None and not one.counted_bytes_per_step for one in found)
 
 
-def _spent(records: Sequence[Record]) -> Spent | None:
-    seen = [r.parallel.communication for r in records if r.parallel and r.parallel.communication]
-    if not seen:
+def _spent(records: Sequence[Record]) -> StepBreakdown | None:
+    timed = [r.parallel.communication for r in records if r.parallel and r.parallel.communication]
+    if not timed:
         return None
-    return Spent(
-        seen[0].method,
-        statistics.median(one.step_time_s for one in seen),
-        statistics.median(one.share for one in seen),
-    )
+    step_time_s, share = (statistics.median(getattr(one, name) for one in timed) for name in ("step_time_s", "share"))
+    return StepBreakdown(timed[0].method, step_time_s, share)
 
 
 def _efficiency(cell: CellSummary, alone: CellSummary | None) -> Estimate | None:
-    """Return throughput against that of one worker times the workers; None for one worker, or without its cell."""
+    """Return throughput over that of one worker times the workers; None for one worker, or without its cell."""
     task = spec.task_of(cell.settings)
     if alone is None or task.workers == 1:
         return None
     # For fc_phy more workers take more samples a step; for the others this is 1 / workers.
     gained = task.samples_per_step / spec.task_of(alone.settings).samples_per_step / task.workers
-    logs = [math.log(gained) + log for log in paired_logs(by_repeat(alone), by_repeat(cell)).values()]
+    logs = [math.log(gained) + log for log in log_ratios(alone, cell).values()]
     return of_logs(logs)

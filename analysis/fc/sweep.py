@@ -1,19 +1,20 @@
-"""The sweep of the 2016 mini-benchmark in its own CSV layout: what `parse_mini.py` made of the output of `run_mini.sh`.
+"""The sweep of the 2016 mini-benchmark in its CSV layout: that of `parse_mini.py` for the output of `run_mini.sh`.
 
-For each weight size a line of its own, then a line for each batch size: the batch size and the seconds of a batch in
-thirteen configurations, in the original's order, `N/A` where there is none. The layout has no line that names the
+For each weight size a heading line, then a line for each batch size: the batch size and the seconds of a batch in
+thirteen configurations, in the original's order, `N/A` if not measured. The layout has no line that names the
 configurations; they are those of `COLUMNS`.
 
-Two things differ, on purpose. Seconds have six decimals, where the original has three: a millisecond is long here. The
-original's `gpu_aggr` chose where the central copy of the weights lay; here every worker has its own, so that cells on
-GPUs have `gpu_aggr` 1 and cells on the CPU 0. The original's `MB` counts 2^20 weights, not bytes; that stays.
+Two intended differences: seconds have six decimals instead of three, because steps are far below a millisecond here;
+and the original's `gpu_aggr` selected the location of the central copy of the weights, whereas here every worker has
+its own copy, so that cells on GPUs have `gpu_aggr` 1 and cells on the CPU 0. As in the original, `MB` counts 2^20
+weights, not bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from keras_matrix.analysis.fc.parallel import Figure
+from keras_matrix.analysis.fc.parallel import FcFigure
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.spec import LOCAL, Task, gpu_aggr
 
@@ -39,13 +40,13 @@ MEBI = 2**20
 ABSENT = "N/A"
 
 
-def backends_of(figures: Iterable[Figure]) -> list[str]:
+def backends_of(figures: Iterable[FcFigure]) -> list[str]:
     """Return the backends that measured a point of the sweep, in their usual order."""
-    there = {figure.settings.backend for figure in figures if _is_point(figure)}
-    return [backend for backend in BACKENDS if backend in there]
+    found = {figure.settings.backend for figure in figures if _is_point(figure)}
+    return [backend for backend in BACKENDS if backend in found]
 
 
-def as_csv(figures: Iterable[Figure], backend: str) -> str:
+def as_csv(figures: Iterable[FcFigure], backend: str) -> str:
     """Return the sweep of one backend as text with a final newline."""
     times_s = {
         (*_configuration(f), f.task.weight_size, f.task.batch_size): f.step_time_s
@@ -61,16 +62,16 @@ def as_csv(figures: Iterable[Figure], backend: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _configuration(figure: Figure) -> tuple[str, int, int]:
+def _configuration(figure: FcFigure) -> tuple[str, int, int]:
     """Return the column of a cell: its mode, its workers and `gpu_aggr`."""
     task = figure.task
     return task.mode, task.workers, gpu_aggr(task.mode, task.workers, figure.settings.device)
 
 
-def _is_point(figure: Figure) -> bool:
-    """Return whether a cell is one of the sweep's: its sizes, and all else as the sweep has it."""
+def _is_point(figure: FcFigure) -> bool:
+    """Return whether a cell is a point of the sweep: its sizes and all other settings are the sweep's."""
     task = figure.task
-    asked = Task(task.mode, task.workers, weight_size=task.weight_size, batch_size=task.batch_size)
+    expected = Task(task.mode, task.workers, weight_size=task.weight_size, batch_size=task.batch_size)
     in_columns = _configuration(figure) in COLUMNS
     in_sizes = task.weight_size in WEIGHT_SIZES and task.batch_size in BATCH_SIZES
-    return in_columns and in_sizes and task == asked and task.network == LOCAL
+    return in_columns and in_sizes and task == expected and task.network == LOCAL

@@ -1,1 +1,1 @@
-"""How much of the hardware a cell uses. Pure."""
+"""How much of the hardware a cell uses: peaks, FLOPs, roofline. Pure."""

@@ -1,12 +1,12 @@
-"""Peaks that GPU makers state, by product name. CPUs have none here: theirs depends on clocks nobody promises.
+"""Peaks that GPU makers state, by product name. CPUs are not listed: their peak depends on clocks without guarantee.
 
 Dense rates, without structured sparsity, of the unit that a matrix product in that precision runs on (tensor cores
 where there are any; float32 means full float32, not TF32), at boost clock. Memory in byte/s.
 Sources: NVIDIA's data sheets V100 (2020), T4 (2019), A10 (2021), A100 (2022), A30 (2022), L4 (2023), L40S (2023), H100
 (2023), H200 (2024), and the white paper of the Hopper architecture (2022) for the H100's dense rates; where a sheet
-gives tensor-core rates "with sparsity" only, half of them. On 23 November 2026 the sheets themselves were not at hand:
+gives tensor-core rates "with sparsity" only, half of them. On 23 November 2026 the sheets were not available:
 L40S was compared with a dealer's copy, H100 80GB HBM3 and H200 with other publications, and they agree; H100 NVL and
-H200 NVL were entered without a copy and are to be compared with their sheets; the others are unchanged.
+H200 NVL were entered without a copy and must still be compared with their sheets; the others are unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TERA = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Datasheet:
-    """What a product's maker states."""
+    """The peaks stated by a product's maker."""
 
     product: str
     flop_per_s: Mapping[str, float]
@@ -50,16 +50,16 @@ SHEETS = (
 )
 
 
-# Drivers before 470 leave out the first, name some products after the second.
+# Drivers before 470 omit the first, and prefix some products with the second.
 MAKERS = ("NVIDIA ", "Tesla ")
-# Names of the same product that differ in the memory's size, on which its stated peaks do not depend.
+# Names of one product with different memory sizes, on which its stated peaks do not depend.
 SAME_SHEET = {f"{product}-{size}": product for product in ("V100-SXM2", "V100-PCIE") for size in ("16GB", "32GB")}
 
 
 def datasheet(product: str | None) -> Datasheet | None:
-    """Return the sheet of a device by the name its driver gives it, None if there is none of exactly that name.
+    """Return the sheet of a device by its driver's name for it, None if no sheet has exactly this name.
 
-    A name that says more is another device: a part of a GPU (`A100-SXM4-40GB MIG 1g.5gb`), a virtual one (`A10-24Q`,
+    A longer name is another device: a part of a GPU (`A100-SXM4-40GB MIG 1g.5gb`), a virtual one (`A10-24Q`,
     `GRID A100-10C`), or another product (`H200 NVL`, `A10G`, `GH200 480GB`).
     """
     name = (product or "").strip()

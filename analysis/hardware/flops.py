@@ -1,13 +1,13 @@
-"""Whether several counts of one batch's FLOPs agree, and why not where they do not.
+"""Agreement of several counts of one batch's FLOPs, and known reasons for disagreement.
 
-Four questions, each with the tolerance it is held to:
+Four comparisons, each with its tolerance:
 
   ours against arithmetic       the operations that ran against the layers' shapes: `SAME`
   a tool against ours           the framework's own count of the forward pass: `FORWARD`
   a tool against 3 x ours       its count of the training step against the convention: `TRAIN`
   a tool against arithmetic     its count of the training step against the layers' shapes: `TRAIN`
 
-A tool that counts more, or loops once, is not wrong: it counts something else, and the answer says what.
+A tool that counts more, or counts loops once, is not wrong: it counts something else, and the result says what.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FORWARD = 0.05
 TRAIN = 0.10
 TRAINING_PER_FORWARD = 3
 LOOPS_ONCE = "the tool counts the body of a loop once"
-# XLA's count of a convolution is of its own window positions; a 3 x 3 window at the edge of a small image has few left.
+# XLA counts only window positions inside the image; a 3 x 3 window at the edge of a small image has few of them.
 NO_PADDING = "the tool leaves out a convolution's products with padding"
 PADDING_LEAVES = 0.75
 MORE = "the tool also counts element-wise work"
@@ -30,7 +30,7 @@ MORE = "the tool also counts element-wise work"
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One comparison: `ratio` is of the second count to the first; None where one of them is missing."""
+    """One comparison: `ratio` is of the second count to the first; None if one of them is missing."""
 
     what: str
     expected: float | None
@@ -77,19 +77,19 @@ def _why_tool(check: FlopCheck) -> str:
 
 
 def _why_train(check: FlopCheck) -> str:
-    """Where arithmetic knows the first layer, the part that nobody computes can be told exactly."""
+    """Return why a count of the training step differs; exact if arithmetic covers the first layer."""
     train, least = check.framework_train, check.analytic_train
     if not check.counted or train is None:
         return ""
     if _loops_once(check, train / (TRAINING_PER_FORWARD * check.counted)):
         return LOOPS_ONCE
     if least and abs(train / least - 1) <= SAME:
-        return "nobody needs the gradient of the first layer's input"
+        return "the gradient of the first layer's input is not computed"
     if train > (least or TRAINING_PER_FORWARD * check.counted):
         return f"{MORE}, and sizes a convolution's gradients by its input" if check.backend == "tensorflow" else MORE
     return ""
 
 
 def _loops_once(check: FlopCheck, ratio: float) -> bool:
-    """A recurrent model's work is nearly all in its loop: counted once, most of it is missing."""
+    """Return whether most of a model's work is missing because its loop was counted once."""
     return check.loops and ratio < 0.5

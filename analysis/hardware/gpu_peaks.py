@@ -1,6 +1,6 @@
-"""A GPU's peaks from several images: each image has one backend, and all of them measured the same device.
+"""Merging of a GPU's peaks from several images: each image has one backend, and all measured the same device.
 
-Promise: pure. Figures of CPUs are those of one measurement, never merged.
+Guarantee: pure. Figures of CPUs are those of one measurement, never merged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def merged(own: Peaks, others: Iterable[Peaks]) -> Peaks:
 
 
 def same_gpu(one: Peaks, other: Peaks) -> bool:
-    """Return whether both measured one GPU: by its UUID; where one does not name it, by host and product name."""
+    """Return whether both measured the same GPU: by its UUID; if one lacks it, by host and product name."""
     if one.gpu_uuid and other.gpu_uuid:
         return one.gpu_uuid == other.gpu_uuid
     product = one.devices.get(DEVICE)
@@ -36,7 +36,7 @@ def backends(peaks: Peaks) -> tuple[str, ...]:
 
 
 def note(peaks: Peaks) -> str | None:
-    """Return whose products a GPU's peaks are; None without a GPU."""
+    """Return a note on the backends that a GPU's peaks are of; None without a GPU."""
     found = backends(peaks)
     if not found:
         return None
@@ -52,7 +52,7 @@ def _with_backends_of(own: Peaks, other: Peaks) -> Peaks:
     known, timed = backends(own), {stream.by for stream in own.streams if stream.device == DEVICE}
     gemms = [one for one in other.gemms if one.device == DEVICE and one.backend not in known]
     streams = [one for one in other.streams if one.device == DEVICE and one.by not in timed]
-    # On a GPU the number of CPUs is no part of a figure's place, and images may be given different ones.
+    # On a GPU the number of CPUs does not identify a figure, and images may have different ones.
     threads = next(gemm.threads for gemm in own.gemms if gemm.device == DEVICE)
     return replace(
         own,

@@ -1,7 +1,7 @@
-"""How much of the machine a cell uses: its FLOPs against what the machine was measured to do.
+"""How much of the machine a cell uses: its FLOP rate against the measured peaks of the machine.
 
-Model FLOPs, not hardware FLOPs: what the model needs, two per multiply-add of every matrix product and convolution,
-with nothing for recomputation or element-wise work. A training step counts three times its forward pass: the backward
+Model FLOPs, not hardware FLOPs: two per multiply-add of every matrix product and convolution of the model, without
+recomputation and element-wise work. A training step counts three times its forward pass: the backward
 pass makes two products for each one forward (Kaplan et al., "Scaling laws for neural language models", 2020, 2.1).
 Their share of a stated peak is the model FLOPs utilisation, MFU (Chowdhery et al., "PaLM", 2022, appendix B).
 
@@ -9,7 +9,7 @@ A roof is the best matrix product that any installed backend reached in that pre
 STREAM's triad. Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore
 architectures", CACM 52(4), 2009.
 
-Promise: pure; None where FLOPs, bytes or peak are not known.
+Guarantee: pure; None if FLOPs, bytes or peak are unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from keras_matrix.records.instruments.work import Work, work_key
 from keras_matrix.records.settings import Settings
 
 TRAINING_PER_FORWARD = 3
-# What a dtype policy computes in, and what its variables are kept in, in bytes an element.
+# The precision that a dtype policy computes in, and the size of its variables in bytes an element.
 COMPUTED_IN = {
     "float32": "float32",
     "float64": "float64",
@@ -38,12 +38,12 @@ COMPUTED_IN = {
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 MIXED_VARIABLE_BYTES = 4
 ABOVE_PEAK = 1.02
-QUIET_SHARE = 0.05  # of all CPU time, by others: above it the peaks are told to be doubtful
+QUIET_SHARE = 0.05  # of all CPU time, by others: above it a note says that the peaks may be too low
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where products run: a device, a precision, a number of CPUs. On an accelerator the CPUs do not matter."""
+class ComputePlace:
+    """Where products run: device, precision and number of CPUs. On an accelerator the CPUs do not matter."""
 
     device: str
     precision: str
@@ -51,10 +51,13 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Roof:
-    """The best product of any backend at a place: best and median over `calls` calls, in FLOP/s."""
+class Product:
+    """A backend's best matrix product at a place: best and median over `calls` calls, in FLOP/s.
 
-    place: Place
+    `share_of_best` is against the best of all backends there, whose product is the roof.
+    """
+
+    place: ComputePlace
     backend: str
     size: int
     best_flop_per_s: float
@@ -62,6 +65,7 @@ class Roof:
     calls: int
     processes: int
     datasheet_flop_per_s: float | None
+    share_of_best: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +83,18 @@ class Slope:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnGemm:
-    """A backend's own product against the machine's best at the same place."""
+class PeakShare:
+    """One cell's use of the machine. Shares are of 1; None if a part of them is unknown.
 
-    place: Place
-    backend: str
-    size: int
-    best_flop_per_s: float
-    median_flop_per_s: float
-    calls: int
-    share_of_best: float
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One cell's use of the machine. Shares are of 1; None where a part of them is not known.
-
-    `low` and `high` are the ends of the step time's interval between processes, turned into shares of the peak.
-    `peak_of` says of which backend a GPU's measured peak is, and out of how many; None on a CPU.
+    `low` and `high` are the ends of the step time's interval between processes, converted to shares of the peak.
+    `peak_of` names the backend of a GPU's measured peak, and the number of backends; None on a CPU.
     `bytes_per_step` is a lower bound, so that `intensity_flop_per_byte` is an upper one.
     """
 
     cell_id: str
     title: str
     backend: str
-    place: Place | None
+    place: ComputePlace | None
     flops_per_step: int | None
     bytes_per_step: int | None
     intensity_flop_per_byte: float | None
@@ -124,48 +115,45 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """A run against its machine."""
+    """A run against the peaks of its machine."""
 
-    shares: tuple[Share, ...]
-    roofs: tuple[Roof, ...]
+    shares: tuple[PeakShare, ...]
+    roofs: tuple[Product, ...]
     slopes: tuple[Slope, ...]
-    own: tuple[OwnGemm, ...]
+    own: tuple[Product, ...]
     notes: tuple[str, ...]
 
 
 def roofline(cells: Iterable[tuple[str, CellSummary]], works: Mapping[str, Work], peaks: Peaks | None) -> Roofline:
-    """Set each cell, given with its row's title, against the peaks. `works` maps `records.instruments.work.work_key`
-    to counts.
-    """
-    all_roofs = roofs(peaks) if peaks else ()
-    all_slopes = slopes(peaks) if peaks else ()
-    own = own_gemms(peaks, all_roofs) if peaks else ()
-    found = []
-    for title, cell in cells:
-        work = works.get(work_key(cell.settings.workload, cell.settings.params))
-        found.append(_share(title, cell, work, Measured(all_roofs, all_slopes, own)))
-    return Roofline(tuple(found), all_roofs, all_slopes, own, tuple(_notes(peaks)))
+    """Compare each cell, given with its row's title, with the peaks. `works` are counts by `work_key`."""
+    measured = MachinePeaks(products(peaks), slopes(peaks)) if peaks else MachinePeaks()
+    shares = tuple(
+        _share(title, cell, works.get(work_key(cell.settings.workload, cell.settings.params)), measured)
+        for title, cell in cells
+    )
+    return Roofline(shares, measured.roofs, measured.slopes, measured.own, tuple(_notes(peaks)))
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What was found of a machine."""
+class MachinePeaks:
+    """The measured peaks of a machine: each backend's products, and the memory's slopes."""
 
-    roofs: tuple[Roof, ...] = ()
+    own: tuple[Product, ...] = ()
     slopes: tuple[Slope, ...] = ()
-    own: tuple[OwnGemm, ...] = ()
 
-    def roof(self, place: Place | None) -> Roof | None:
-        """Return the roof over a place."""
-        return next((r for r in self.roofs if place and _same(r.place, place)), None)
+    @property
+    def roofs(self) -> tuple[Product, ...]:
+        """The best product at each place."""
+        return tuple({one.place: one for one in self.own if one.share_of_best == 1}.values())
 
-    def own_gemm(self, place: Place | None, backend: str) -> OwnGemm | None:
-        """Return a backend's own product at a place."""
-        return next((o for o in self.own if place and o.backend == backend and _same(o.place, place)), None)
+    def product(self, place: ComputePlace | None, backend: str | None = None) -> Product | None:
+        """Return a backend's own product at a place, without a backend the roof there."""
+        found = (one for one in self.own if place and _same(one.place, place))
+        return next((one for one in found if one.backend == backend or (not backend and one.share_of_best == 1)), None)
 
-    def peak_of(self, place: Place | None) -> str | None:
-        """Return of which backend a GPU's peak is, and out of how many; None on a CPU."""
-        roof = self.roof(place)
+    def peak_of(self, place: ComputePlace | None) -> str | None:
+        """Return the backend of a GPU's peak, and the number of backends; None on a CPU."""
+        roof = self.product(place)
         if roof is None or roof.place.device != gpu_peaks.DEVICE:
             return None
         count = sum(_same(one.place, roof.place) for one in self.own)
@@ -173,7 +161,7 @@ class Measured:
             f"{roof.backend}, this image's backend only" if count == 1 else f"{roof.backend}, best of {count} backends"
         )
 
-    def slope(self, place: Place | None) -> Slope | None:
+    def slope(self, place: ComputePlace | None) -> Slope | None:
         """Return the memory's slope at a place."""
         if place is None:
             return None
@@ -192,30 +180,31 @@ def flops_per_step(settings: Settings, work: Work | None) -> int | None:
 
 
 def bytes_per_step(settings: Settings, work: Work | None) -> int | None:
-    """Return a lower bound of the bytes a step moves: each array that a later pass needs crosses memory once a way.
+    """Return a lower bound of the bytes a step moves: each array that a later pass needs is moved once each way.
 
     A training step reads and writes the weights, writes and reads their gradients, reads and writes the optimiser's
     slots, reads the batch, and writes and reads the inputs of every layer with weights. A call of predict reads the
-    weights (of embedding tables nothing: a few rows) and the batch. Programs move more; only where some of this stays
-    in the caches from pass to pass do they move less. Of the FC modes, whose workers hold what their mode says, None.
+    weights (without embedding tables, of which it reads a few rows) and the batch. Programs move more; they move less
+    only if some of this stays in the caches between passes. None for the FC modes, whose workers' arrays depend on the
+    mode.
     """
     if spec.is_native(settings):
         return None
     if work is None or work.weight_elements is None or work.input_elements_per_sample is None:
         return None
     computed = ELEMENT_BYTES[COMPUTED_IN[settings.precision]]
-    kept = MIXED_VARIABLE_BYTES if settings.precision.startswith("mixed_") else computed
+    variable_bytes = MIXED_VARIABLE_BYTES if settings.precision.startswith("mixed_") else computed
     batch = settings.batch_size * work.input_elements_per_sample * computed
     if settings.phase != "fit":
-        return kept * (work.weight_elements - (work.lookup_elements or 0)) + batch
+        return variable_bytes * (work.weight_elements - (work.lookup_elements or 0)) + batch
     if work.trainable_elements is None or work.slot_elements is None or work.kept_elements_per_sample is None:
         return None
-    variables = 2 * work.weight_elements + 2 * work.trainable_elements + 2 * work.slot_elements
-    return kept * variables + batch + 2 * settings.batch_size * work.kept_elements_per_sample * computed
+    arrays = 2 * work.weight_elements + 2 * work.trainable_elements + 2 * work.slot_elements
+    return variable_bytes * arrays + batch + 2 * settings.batch_size * work.kept_elements_per_sample * computed
 
 
-def place_of(cell: CellSummary) -> Place | None:
-    """Return where a cell's products ran, as its records tell; None where none was measured."""
+def place_of(cell: CellSummary) -> ComputePlace | None:
+    """Return where a cell's products ran, by its records; None without a measured record."""
     record = next((r for r in cell.measured if r.resolved is not None), None)
     if record is None or record.resolved is None:
         return None
@@ -223,91 +212,76 @@ def place_of(cell: CellSummary) -> Place | None:
     if precision == "float32" and tf32.of_step(record.resolved):
         precision = "tf32"
     threads = record.resolved.cpus if record.resolved.cpus is not None else record.machine.logical_cpus
-    return Place(cell.settings.device, precision, threads)
+    return ComputePlace(cell.settings.device, precision, threads)
 
 
-def roofs(peaks: Peaks) -> tuple[Roof, ...]:
-    """Return one roof a place: the fastest call of the fastest backend."""
-    found = {}
+def products(peaks: Peaks) -> tuple[Product, ...]:
+    """Return each backend's best product at each place, against the best of all backends there."""
+    found: dict[tuple[ComputePlace, str], Gemm] = {}
+    best: dict[ComputePlace, float] = {}
     for gemm in sorted(peaks.gemms, key=lambda gemm: gemm.flop_per_s.best):
-        found[Place(gemm.device, gemm.precision, gemm.threads)] = gemm
-    return tuple(_roof(place, gemm, peaks) for place, gemm in sorted(found.items(), key=_order))
+        place = ComputePlace(gemm.device, gemm.precision, gemm.threads)
+        found[place, gemm.backend] = gemm
+        best[place] = gemm.flop_per_s.best
+    return tuple(_product(place, found[place, name], best[place], peaks) for place, name in sorted(found, key=_order))
 
 
 def slopes(peaks: Peaks) -> tuple[Slope, ...]:
-    """Return one slope a device and number of CPUs: the fastest triad of whoever timed it."""
-    found: dict[tuple[str, int], Stream] = {}
+    """Return one slope a device and number of CPUs: the best triad of all programs, with the best copy."""
+    best: dict[tuple[str, str, int], Stream] = {}
     for stream in sorted(peaks.streams, key=lambda stream: stream.byte_per_s.best):
-        if stream.kernel == "triad":
-            found[stream.device, stream.threads] = stream
-    return tuple(_slope(triad, peaks) for _, triad in sorted(found.items()))
-
-
-def own_gemms(peaks: Peaks, over: tuple[Roof, ...]) -> tuple[OwnGemm, ...]:
-    """Return each backend's best product at each place, against the roof there."""
-    best = {roof.place: roof.best_flop_per_s for roof in over}
-    found: dict[tuple[Place, str], Gemm] = {}
-    for gemm in sorted(peaks.gemms, key=lambda gemm: gemm.flop_per_s.best):
-        found[Place(gemm.device, gemm.precision, gemm.threads), gemm.backend] = gemm
+        best[stream.kernel, stream.device, stream.threads] = stream
+    triads = [(triad, best.get(("copy", *key[1:]))) for key, triad in sorted(best.items()) if key[0] == "triad"]
     return tuple(
-        OwnGemm(
-            place,
-            backend,
-            gemm.size,
-            gemm.flop_per_s.best,
-            gemm.flop_per_s.median,
-            len(gemm.flop_per_s.rates),
-            gemm.flop_per_s.best / best[place],
+        Slope(
+            device=triad.device,
+            threads=triad.threads,
+            by=triad.by,
+            best_byte_per_s=triad.byte_per_s.best,
+            median_byte_per_s=triad.byte_per_s.median,
+            calls=len(triad.byte_per_s.rates),
+            copy_byte_per_s=copy.byte_per_s.best if copy else None,
+            array_bytes=triad.array_bytes,
         )
-        for (place, backend), gemm in sorted(found.items(), key=lambda item: (*_order(item[0]), item[0][1]))
+        for triad, copy in triads
     )
 
 
-def _order(item: tuple[Place, object]) -> tuple[str, int, str]:
-    place = item[0]
-    return place.device, -place.threads, place.precision
+def _order(key: tuple[ComputePlace, str]) -> tuple[str, int, str, str]:
+    place, backend = key
+    return place.device, -place.threads, place.precision, backend
 
 
-def _same(one: Place, other: Place) -> bool:
+def _same(one: ComputePlace, other: ComputePlace) -> bool:
     cpus_differ = one.device == "cpu" and one.threads != other.threads
     return one.device == other.device and one.precision == other.precision and not cpus_differ
 
 
-def _roof(place: Place, gemm: Gemm, peaks: Peaks) -> Roof:
+def _product(place: ComputePlace, gemm: Gemm, best: float, peaks: Peaks) -> Product:
     timed = gemm.flop_per_s
     sheet = datasheet(peaks.devices.get(place.device)) if place.device != "cpu" else None
-    stated = sheet.flop_per_s.get(place.precision) if sheet else None
-    return Roof(place, gemm.backend, gemm.size, timed.best, timed.median, len(timed.rates), timed.processes, stated)
-
-
-def _slope(triad: Stream, peaks: Peaks) -> Slope:
-    copies = [
-        stream.byte_per_s.best
-        for stream in peaks.streams
-        if stream.kernel == "copy" and (stream.device, stream.threads) == (triad.device, triad.threads)
-    ]
-    timed = triad.byte_per_s
-    return Slope(
-        device=triad.device,
-        threads=triad.threads,
-        by=triad.by,
-        best_byte_per_s=timed.best,
-        median_byte_per_s=timed.median,
+    return Product(
+        place=place,
+        backend=gemm.backend,
+        size=gemm.size,
+        best_flop_per_s=timed.best,
+        median_flop_per_s=timed.median,
         calls=len(timed.rates),
-        copy_byte_per_s=max(copies, default=None),
-        array_bytes=triad.array_bytes,
+        processes=timed.processes,
+        datasheet_flop_per_s=sheet.flop_per_s.get(place.precision) if sheet else None,
+        share_of_best=timed.best / best,
     )
 
 
-def _share(title: str, cell: CellSummary, work: Work | None, measured: Measured) -> Share:
+def _share(title: str, cell: CellSummary, work: Work | None, measured: MachinePeaks) -> PeakShare:
     place, step = place_of(cell), cell.step_time
     flops, moved = flops_per_step(cell.settings, work), bytes_per_step(cell.settings, work)
-    roof, own = measured.roof(place), measured.own_gemm(place, cell.settings.backend)
+    roof, own = measured.product(place), measured.product(place, cell.settings.backend)
     peak, slope = (roof.best_flop_per_s if roof else None), measured.slope(place)
     intensity = flops / moved if flops and moved else None
     stated = roof.datasheet_flop_per_s if roof else None
     achieved = flops / step.centre if flops and step else None
-    return Share(
+    return PeakShare(
         cell_id=cell.cell_id,
         title=title,
         backend=cell.settings.backend,
@@ -332,7 +306,7 @@ def _share(title: str, cell: CellSummary, work: Work | None, measured: Measured)
 
 
 def _over(value: float | None, *divisors: float | None) -> float | None:
-    """Return the value divided by each; None where any is not known."""
+    """Return the value divided by each; None if any is unknown."""
     for divisor in divisors:
         if value is None or not divisor:
             return None
@@ -341,23 +315,20 @@ def _over(value: float | None, *divisors: float | None) -> float | None:
 
 
 def _why(
-    cell: CellSummary, flops: int | None, place: Place | None, rates: tuple[float | None, float | None]
+    cell: CellSummary, flops: int | None, place: ComputePlace | None, rates: tuple[float | None, float | None]
 ) -> str | None:
-    """Return why there is no share, or why it is doubtful."""
+    """Return why there is no share, or why it may be wrong."""
     achieved, peak = rates
     if cell.step_time is None or place is None:
         return "not measured"
     if flops is None:
         return "FLOPs not known"
     if achieved is None or peak is None:
-        return f"no {place.precision} peak measured on {place.device} with {_cpus(place)}"
+        cpus = f"{place.threads} CPU" + "s" * (place.threads != 1)
+        return f"no {place.precision} peak measured on {place.device} with {cpus}"
     if achieved > peak * ABOVE_PEAK:
         return "above the measured peak: the machine was busier then; measure the peaks again with --measure"
     return None
-
-
-def _cpus(place: Place) -> str:
-    return f"{place.threads} CPU" + "s" * (place.threads != 1)
 
 
 def _notes(peaks: Peaks | None) -> Iterable[str]:

@@ -1,1 +1,1 @@
-"""Many sessions of one cell: their values and change points. Pure."""
+"""Histories of cells over sessions: values and change points. Pure."""

@@ -1,18 +1,17 @@
-"""Change points of a history: where the level of the sessions' values moved, by how much, and what changed there.
+"""Change points of a history: the sessions at which the level of the values moved, by how much, and with which changes.
 
 The segmentation is `ruptures` (Truong, Oudre and Vayatis, "Selective review of offline change point detection
 methods", Signal Processing 167, 2020): for each number of change points the one with the least squared error, exactly,
-by dynamic programming. How many are believed follows Bai and Perron, "Estimating and testing linear models with
-multiple structural changes", Econometrica 66 (1998): every one of them must stand out, as a t statistic of the two
-levels beside it with the scatter of all levels pooled. So the penalty of a change point is the square of that
-threshold, in units of the variance, and short histories pay more for not knowing their variance.
+by dynamic programming. How many are accepted follows Bai and Perron, "Estimating and testing linear models with
+multiple structural changes", Econometrica 66 (1998): each must be significant by the t statistic of its two adjacent
+levels with the scatter of all levels pooled. So the penalty of a change point is the square of that threshold, in units
+of the variance, and short histories have a higher one because their variance is less certain.
 
-The threshold follows from how many sessions may pass, on average, until a steady history is called changed (the average
-run length); `analysis.history.replay` measures it. One session far off is bounded beforehand by its neighbours
-(Hampel's
+The threshold follows from the average number of sessions until a steady history is called changed (the average run
+length); `analysis.history.replay` measures it. A single outlying session is first clipped to its neighbours (Hampel's
 identifier: Davies and Gather, "The identification of multiple outliers", JASA 88, 1993).
 
-Not known: a slow drift, or sessions that resemble their neighbours, look like steps; docs/history.md says how often.
+Limits: a slow drift, or correlation between sessions, looks like steps; docs/history.md states how often.
 """
 
 from __future__ import annotations
@@ -39,11 +38,9 @@ MOST_CHANGES = 20
 NEIGHBOURS = 2
 CLIP = 3.0
 MOVING_RANGE_TO_SD = 0.9539  # median of |difference| of two normal values, in standard deviations
-LEAST_SCATTER_LOG = (
-    0.001  # no machine's sessions repeat closer; without it, equal values would make any change stand out
-)
+LEAST_SCATTER_LOG = 0.001  # no machine repeats closer; without it, equal values would make any change significant
 NEAR = 2
-# Facts that a session may fail to find out: one that becomes known, or is not known for a session, did not change.
+# Facts that a session may fail to determine: a change from or to unknown is not a change.
 SOMETIMES_UNKNOWN = frozenset({"machine_type"})
 
 # Average run length in sessions under heavy tails -> threshold; measured, see docs/history.md.
@@ -63,7 +60,7 @@ class VersionChange:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The level moves at the session `run_id`: `ratio` is after / before. `note` is set where it was annotated."""
+    """The level moves at the session `run_id`: `ratio` is after / before. `note` is set if it was annotated."""
 
     run_id: str
     index: int
@@ -92,9 +89,9 @@ class Assessment:
 
 
 def assess(history: History, notes: Mapping[str, str] | None = None, run_length: int = USUAL_RUN_LENGTH) -> Assessment:
-    """Find the changes of a history. `notes` maps the run from which an intended change holds to its note.
+    """Return the changes of a history. `notes` maps the first run after an intended change to its note.
 
-    An annotated change begins a new baseline: changes are looked for on either side of it, never across.
+    An annotated change starts a new baseline: changes are searched on either side of it, never across.
     """
     sessions = history.valued
     if not sessions:
@@ -124,9 +121,9 @@ def assess(history: History, notes: Mapping[str, str] | None = None, run_length:
 
 
 def change_points(logs: Values, threshold: float) -> list[int]:
-    """Return the indices at which a new level begins; none below `LEAST_FOR_CHANGES` values."""
+    """Return the indices at which a new level begins; empty below `LEAST_FOR_CHANGES` values."""
     accepted: list[int] = []
-    # Two opposite changes can hide each other, so that neither stands out alone: look ahead.
+    # Two opposite changes can hide each other, so that neither is significant alone: look ahead.
     for breaks, score in _segmentations(logs):
         if score > threshold:
             accepted = breaks
@@ -136,7 +133,7 @@ def change_points(logs: Values, threshold: float) -> list[int]:
 
 
 def evidence(logs: Values) -> float:
-    """Return the highest threshold at which `change_points` still finds a change; 0 where it can find none."""
+    """Return the highest threshold at which `change_points` still finds a change; 0 if it cannot find one."""
     return max((score for _, score in itertools.islice(_segmentations(logs), LOOK_AHEAD)), default=0.0)
 
 
@@ -150,14 +147,14 @@ def _segmentations(logs: Values) -> Iterator[tuple[list[int], float]]:
     most = min(MOST_CHANGES, len(values) // SHORTEST_LEVEL - 1)
     # The linear kernel is the squared error, in C: `Dynp(model="l2")` gives the same, far slower.
     segmentation = KernelCPD(kernel="linear", min_size=SHORTEST_LEVEL).fit(values)
-    segmentation.predict(n_bkps=min(LOOK_AHEAD, most))  # keeps those with fewer change points, too
+    segmentation.predict(n_bkps=min(LOOK_AHEAD, most))  # also stores those with fewer change points
     for count in range(1, most + 1):
         breaks = [int(end) for end in segmentation.predict(n_bkps=count)[:-1]]
         yield breaks, _weakest(values, breaks)
 
 
 def bounded(logs: Values) -> NDArray[np.float64]:
-    """Return the values, each held within `CLIP` scatters of the median of its neighbours and itself."""
+    """Return the values, each clipped to `CLIP` scatters of the median of its neighbours and itself."""
     import numpy as np
 
     values = np.asarray(logs, dtype=float)
@@ -167,8 +164,8 @@ def bounded(logs: Values) -> NDArray[np.float64]:
     first = [np.median(values[: i + NEIGHBOURS + 1]) for i in range(NEIGHBOURS)]
     last = [np.median(values[i - NEIGHBOURS :]) for i in range(len(values) - NEIGHBOURS, len(values))]
     middles = np.concatenate([first, inner, last])
-    held: NDArray[np.float64] = np.clip(values, middles - CLIP * scatter, middles + CLIP * scatter)
-    return held
+    clipped: NDArray[np.float64] = np.clip(values, middles - CLIP * scatter, middles + CLIP * scatter)
+    return clipped
 
 
 def version_changes(sessions: Sequence[Session], index: int) -> tuple[VersionChange, ...]:
@@ -205,7 +202,7 @@ def _levels(sessions: Sequence[Session], starts: Sequence[int]) -> tuple[Level, 
 
 
 def _weakest(values: NDArray[np.float64], breaks: Sequence[int]) -> float:
-    """Return the score of the change point that stands out least, as a standard normal value of equal improbability."""
+    """Return the score of the least significant change point, as a standard normal value of equal probability."""
     import numpy as np
     from scipy.special import ndtri, stdtr
 

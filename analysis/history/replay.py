@@ -1,11 +1,11 @@
-"""How often the rule for change points is wrong and how late it is right, measured by replaying histories.
+"""False alarm rate and detection delay of the rule for change points, measured by replaying histories.
 
-A replay gives the rule a history session by session, as nights would, and asks after each whether it finds a change.
-Steady histories give the average run length to a false alarm; histories with a shift put into them give the delay. The
-values are drawn from a model of the scatter between sessions, or are those of stored histories in shuffled order, each
-less its level.
+A replay gives the rule a history session by session, as nightly runs would, and checks after each whether it finds a
+change. Steady histories give the average run length to a false alarm; histories with an injected shift give the delay.
+The values are drawn from a model of the scatter between sessions, or are those of stored histories in shuffled order,
+each less its level.
 
-Promise: the same seed gives the same figures. Replays end after a fixed number of sessions, so the average run length
+Guarantee: the same seed gives the same figures. Replays end after a fixed number of sessions, so the average run length
 is watched sessions / false alarms, with the exact interval of a Poisson rate (Garwood, "Fiducial limits for the Poisson
 distribution", Biometrika 28, 1936).
 """
@@ -33,7 +33,7 @@ HEAVY_DEGREES = 4
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """How many histories of how many sessions are replayed; `baseline` sessions come before an injected shift."""
+    """The number of replayed histories and of their sessions; `baseline` sessions precede an injected shift."""
 
     count: int = 200
     sessions: int = 250
@@ -44,7 +44,7 @@ class Replays:
 
 @dataclass(frozen=True, slots=True)
 class RunLength:
-    """The average run length to a false alarm in sessions; `mean` and `high` are None where none was raised."""
+    """The average run length to a false alarm in sessions; `mean` and `high` are None without an alarm."""
 
     mean: float | None
     low: float
@@ -55,7 +55,7 @@ class RunLength:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Sessions from a shift until it is found, the first at the new level counting as 1; None: later than watched."""
+    """Sessions from a shift until it is found, the first at the new level being 1; None: later than watched."""
 
     median: int | None
     p90: int | None
@@ -75,7 +75,7 @@ def heavy_tailed(scatter_log: float) -> Draw:
 
 
 def correlated(scatter_log: float, correlation: float) -> Draw:
-    """Return draws in which each value resembles the one before: a first-order autoregression."""
+    """Return draws of a first-order autoregression, in which each value correlates with the one before."""
 
     def draw(random: np.random.Generator, count: int) -> NDArray[np.float64]:
         values = random.normal(0.0, scatter_log, count)
@@ -87,7 +87,7 @@ def correlated(scatter_log: float, correlation: float) -> Draw:
 
 
 def shuffled(residuals_log: Sequence[float]) -> Draw:
-    """Return draws of these values in random order, with replacement, so that they last for any length."""
+    """Return draws of these values in random order, with replacement, for histories of any length."""
 
     def draw(random: np.random.Generator, count: int) -> NDArray[np.float64]:
         import numpy as np
@@ -130,7 +130,7 @@ def run_lengths(draw: Draw, thresholds: Sequence[float], replays: Replays) -> li
 def delay(draw: Draw, shift: float, threshold: float, replays: Replays) -> Delay:
     """Return how many sessions after a shift (0.05: 5 % slower) the rule finds it.
 
-    Histories in which it raised a false alarm before the shift do not count.
+    Histories with a false alarm before the shift are excluded.
     """
     found: list[int] = []
     counted = 0
@@ -172,6 +172,6 @@ def _run_length(alarms: int, watched: int) -> RunLength:
 
 
 def _at(ordered: Sequence[int], counted: int, share: float) -> int | None:
-    """Return the smallest delay within which this share was found; None where fewer were."""
+    """Return the smallest delay within which this share was found; None if fewer were."""
     rank = math.ceil(share * counted)
     return ordered[rank - 1] if 0 < rank <= len(ordered) else None

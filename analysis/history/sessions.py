@@ -1,12 +1,11 @@
-"""Many sessions of one cell on one machine: one value a session, and how far sessions lie apart.
+"""Sessions of one cell on one machine: one value a session, and the spread between sessions.
 
 The hierarchy is epoch < process < session < host. A session is one run on one host; its value is the geometric mean
-over its processes of the step time, of an external command of its primary metric. Only processes that ended ok enter:
-failed and unstable ones are counted beside it, never averaged in. Histories of different hosts or devices are never
-joined.
+over its processes of the step time, or of the primary metric of an external command. Only processes that ended ok are
+averaged; failed and unstable ones are counted separately. Histories of different hosts or devices are never joined.
 
-Results of two sessions differ by boot, driver and hour, so the interval of their ratio holds the variance between
-sessions, known from the sessions since the last change; where it is not known there is no interval.
+Results of two sessions differ by boot, driver and hour, so the interval of their ratio includes the variance between
+sessions, estimated from the sessions since the last change; without that estimate there is no interval.
 
 Sources: one-way random effects and the estimate of their variance from the mean squares: Searle, Casella and McCulloch,
 "Variance Components" (1992), ch. 3. Degrees of freedom of a sum of variances: Satterthwaite, "An approximate
@@ -19,7 +18,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure
@@ -33,11 +32,10 @@ LEAST_PROCESSES = 3
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One cell in one session. `step_time`, of a command its primary metric, is None where no process ended ok.
+    """One cell in one session. `step_time`, for a command its primary metric, is None if no process ended ok.
 
-    `left_out` counts the others by status.
-
-    `se_log` is the standard error of the logarithm of the value, from its processes; None below two of them.
+    `left_out` counts the others by status. `se_log` is the standard error of the logarithm of the value, from its
+    processes; None below two of them.
     """
 
     run_id: str
@@ -49,10 +47,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One cell on one host and device: its sessions, oldest first. `settings` are as they were stored.
-
-    `figure` is what its sessions tell, in its unit.
-    """
+    """One cell on one host and device: its sessions, oldest first, and their figure. `settings` are as stored."""
 
     cell_id: str
     host_id: str
@@ -74,10 +69,10 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class SessionSpread:
-    """The standard deviation of the log step time between sessions, and from how many it is known.
+    """The standard deviation of the log step time between sessions, and the number of sessions it is estimated from.
 
-    `between_log` is the sessions' own share; `total_log` is that of their values, which holds the scatter of their
-    processes too.
+    `between_log` is the sessions' own share; `total_log` is that of their values, which includes the scatter of their
+    processes.
     """
 
     between_log: float
@@ -89,14 +84,14 @@ class SessionSpread:
 class SessionRatio:
     """New / base of two sessions: its estimate, and the standard errors of its logarithm with their degrees of freedom.
 
-    The widest of the errors makes the interval and the p-value; there is none where there is no interval.
+    The largest error determines the interval and the p-value; empty if there is no interval.
     """
 
     estimate: Estimate
     errors: tuple[tuple[float, float], ...] = ()
 
     def p_above(self, ratio: float) -> float | None:
-        """Return the one-sided p-value of Student's test that the ratio lies above this one; None without an error."""
+        """Return the one-sided p-value of Student's test that the ratio is above this one; None without an error."""
         distance = math.log(self.estimate.centre / ratio)
         return max((_tail(distance, error, degrees) for error, degrees in self.errors), default=None)
 
@@ -115,22 +110,17 @@ def histories(past: Past) -> list[History]:
             cell = groups.setdefault((attempt.cell_id, attempt.host_id), {})
             cell.setdefault(run.run_id, []).append(attempt)
     found = [
-        replace(_history(cell_id, host_id, device, past.settings.get(cell_id, {}), runs), figure=_figure(past, cell_id))
+        _history(past, cell_id, host_id, device, runs)
         for (cell_id, host_id), runs in groups.items()
         for device in _devices(runs)
     ]
     return sorted(found, key=_order)
 
 
-def _figure(past: Past, cell_id: str) -> Figure:
-    metric = past.primaries.get(cell_id)
-    return STEP_TIME if metric is None else Figure(metric.name, metric.unit or "", metric.goal)
-
-
 def session_spread(sessions: Sequence[Session]) -> SessionSpread | None:
-    """Return how far the values of these sessions lie apart; None with fewer than `LEAST_SESSIONS` of them.
+    """Return the spread of the values of these sessions; None with fewer than `LEAST_SESSIONS` of them.
 
-    Give the sessions since the last change, found or annotated. The variance between sessions is that of their values
+    Pass the sessions since the last change, found or annotated. The variance between sessions is that of their values
     less the mean of their squared standard errors, and not below 0.
     """
     valued = [session for session in sessions if session.step_time is not None]
@@ -142,13 +132,13 @@ def session_spread(sessions: Sequence[Session]) -> SessionSpread | None:
 
 
 def across_sessions(
-    base_s: Sequence[float], new_s: Sequence[float], spread: SessionSpread | None, confidence: float = CONFIDENCE
+    base_s: Sequence[float], new_s: Sequence[float], spread: SessionSpread | None
 ) -> SessionRatio | None:
     """Return the ratio new / base of step times measured in different sessions, with its interval.
 
-    Each argument holds one step time a process, all of one session. Both sessions are drawn from the same spread. No
-    interval where the spread is not known or a session has fewer than `LEAST_PROCESSES`; None without any value. Over
-    5 to 20 sessions of 3 to 5 processes the 95 % interval covers 94.7 to 99.1 % (docs/history.md).
+    Each argument has one step time a process, all of one session. Both sessions are drawn from the same spread. No
+    interval if the spread is unknown or a session has fewer than `LEAST_PROCESSES`; None without any value. Over 5 to
+    20 sessions of 3 to 5 processes the 95 % interval covers 94.7 to 99.1 % (docs/history.md).
     """
     base, new = log_mean(base_s), log_mean(new_s)
     if base is None or new is None:
@@ -158,10 +148,10 @@ def across_sessions(
         return SessionRatio(Estimate(ratio, None, None, count))
     within = [(base[1] ** 2, len(base_s) - 1), (new[1] ** 2, len(new_s) - 1)]
     free = spread.sessions - 1
-    # Few sessions often give a variance between them that is too small, and then the sum covers 92.5 %. What two values
-    # like those of the history differ by is exact where they have as many processes: never narrower than that.
+    # Few sessions often underestimate the variance between them, and then the sum covers 92.5 %. The difference of two
+    # values like those of the history is exact for equal numbers of processes: the interval is never narrower.
     parts = [*within, (2 * spread.between_log**2, free)], [(2 * spread.total_log**2, free)]
-    return with_interval(ratio, count, parts, confidence)
+    return with_interval(ratio, count, parts)
 
 
 Part = tuple[float, int]
@@ -173,7 +163,7 @@ def with_interval(
 ) -> SessionRatio:
     """Return the ratio with the interval of the widest of these variances of its logarithm.
 
-    Each variance is given as its independent parts; their sum has Satterthwaite's degrees of freedom.
+    Each variance is given as its independent parts, whose sum has Satterthwaite's degrees of freedom.
     """
     errors = tuple(_summed(parts) for parts in variances if any(part for part, _ in parts)) or ((0.0, 1.0),)
     half = max(t_quantile(degrees, confidence) * error for error, degrees in errors)
@@ -204,25 +194,23 @@ def log_mean(values: Sequence[float]) -> tuple[float, float | None] | None:
 
 
 def _devices(runs: Mapping[str, Sequence[Attempt]]) -> list[tuple[str, str] | None]:
-    """Return the devices that processes proved; None alone where none did."""
+    """Return the devices proved by processes; only None if no process did."""
     found = {attempt.device for attempts in runs.values() for attempt in attempts if attempt.device}
     return [*sorted(found)] or [None]
 
 
 def _history(
-    cell_id: str,
-    host_id: str,
-    device: tuple[str, str] | None,
-    settings: Mapping[str, Any],
-    runs: Mapping[str, Sequence[Attempt]],
+    past: Past, cell_id: str, host_id: str, device: tuple[str, str] | None, runs: Mapping[str, Sequence[Attempt]]
 ) -> History:
     sessions = []
     for run_id, attempts in sorted(runs.items()):
-        # What failed may have proved no device: it is counted beside every device of its host.
+        # A failed attempt may have proved no device: it counts for every device of its host.
         here = [attempt for attempt in attempts if attempt.device in (device, None)]
         if here:
             sessions.append(_session(run_id, here))
-    return History(cell_id, host_id, device, settings, tuple(sessions))
+    metric = past.primaries.get(cell_id)
+    figure = STEP_TIME if metric is None else Figure(metric.name, metric.unit or "", metric.goal)
+    return History(cell_id, host_id, device, past.settings.get(cell_id, {}), tuple(sessions), figure)
 
 
 def _session(run_id: str, attempts: Iterable[Attempt]) -> Session:
@@ -232,13 +220,10 @@ def _session(run_id: str, attempts: Iterable[Attempt]) -> Session:
     ok = [a for a in latest.values() if a.status is Status.OK and a.value is not None]
     values = [a.value for a in ok if a.value is not None]
     mean = log_mean(values)
-    left_out = Counter(_why(a) for a in latest.values() if a.status is not Status.OK or a.value is None)
+    why = {Status.OK: "ok without a value"}
+    left_out = Counter(why.get(a.status, str(a.status)) for a in latest.values() if a not in ok)
     facts = dict((ok or list(latest.values()))[0].facts)
     return Session(run_id, geometric(values), mean[1] if mean else None, dict(sorted(left_out.items())), facts)
-
-
-def _why(attempt: Attempt) -> str:
-    return str(attempt.status) if attempt.status is not Status.OK else "ok without a value"
 
 
 def _order(history: History) -> tuple[str, ...]:

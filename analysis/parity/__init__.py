@@ -1,1 +1,1 @@
-"""Whether backends compute the same: deviations and their explanations. Pure."""
+"""Parity of backends: deviations and their explanations. Pure."""

@@ -1,13 +1,13 @@
-"""Which deviations between parity twins are explained, and by what. Pure functions.
+"""Explanations of deviations between parity processes. Pure functions.
 
 - A known cause (`analysis.parity.known_deviations`): within the cause's limit, and with the inexact operation computed
   exactly the figure is within its ordinary limit.
-- Float32 losses over all steps: at most `OWN_FACTOR` times what one of the two backends deviates from itself when one
-  thread becomes two. Training amplifies rounding, and the order of a sum is rounding.
-- Any other float32 figure, where three things hold: the float64 one is within its limit; the float32 one is at most
-  `ROUNDING_FACTOR` times what each of the two, the better one too, differs from its own float64 (a loss and a norm may
-  agree by chance: for them the gradient is compared); and it is at most `NUDGE_FACTOR` times what one of the two
-  deviates from itself when each weight moves by one unit in its last place, as rounding moves it.
+- Float32 losses over all steps: at most `OWN_FACTOR` times the deviation of one of the two backends from itself with
+  two threads instead of one. Training amplifies rounding, and the order of a sum is rounding.
+- Any other float32 figure, under three conditions: the float64 one is within its limit; the float32 one is at most
+  `ROUNDING_FACTOR` times the deviation of each backend from its own float64 (a loss and a norm may agree by chance: for
+  them the gradient is compared); and it is at most `NUDGE_FACTOR` times the deviation of one of the two from itself
+  when each weight moves by one unit in its last place, as rounding moves it.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from keras_matrix.analysis.parity.deviations import LIMITS
-from keras_matrix.analysis.parity.known_deviations import Cause, applying
+from keras_matrix.analysis.parity.known_deviations import KnownCause, applying
 from keras_matrix.records.instruments.parity import Deviation, Facts, Finding, Operation, Pair
 
 OWN_FACTOR = 3.0
 ROUNDING_FACTOR = 10.0
 NUDGE_FACTOR = 3.0
 TRAINING = ("float32", "losses")
-# Single numbers, and the figure of vectors whose rounding is behind theirs.
+# Single numbers, and the vector figure whose rounding causes theirs.
 NUMBERS = {"loss": "gradient", "gradient_norm": "gradient"}
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What may explain a finding, by backend: how far its float32 losses are from themselves with two threads, how far
-    its float32 is from its own float64, how far from itself with nudged weights, and the facts of its twin."""
+    """Evidence for explanations, by backend: the deviation of its float32 losses with two threads, of its float32 from
+    its own float64, of its float32 with nudged weights, and the facts of its parity process."""
 
     own: Mapping[str, float] = field(default_factory=dict)
     rounding: Mapping[str, Deviation] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Evidence:
 
 
 def explained(pair: Pair, evidence: Evidence) -> Pair:
-    """Return the pair with the findings explained that a known cause or the backends' own rounding explains."""
+    """Return the pair with explanations for findings due to a known cause or to the backends' own rounding."""
 
     def with_explanation(finding: Finding) -> Finding:
         text = _known(finding, pair, evidence.facts) or _within_own(finding, pair, evidence.own)
@@ -51,7 +51,7 @@ def explained(pair: Pair, evidence: Evidence) -> Pair:
 def correctable(pair: Pair, facts: Mapping[str, Facts]) -> dict[tuple[str, str], frozenset[Operation]]:
     """Return, by backend and precision, the operations to compute exactly before known causes may explain the pair.
 
-    All those that apply to a backend are corrected together, so that what then remains has none of the known causes.
+    All that apply to a backend are corrected together, so that the remaining deviation has no known cause.
     """
     found: dict[tuple[str, str], frozenset[Operation]] = {}
     for finding in pair.findings:
@@ -63,7 +63,7 @@ def correctable(pair: Pair, facts: Mapping[str, Facts]) -> dict[tuple[str, str],
     return found
 
 
-def _candidates(finding: Finding, pair: Pair, facts: Mapping[str, Facts]) -> list[Cause]:
+def _candidates(finding: Finding, pair: Pair, facts: Mapping[str, Facts]) -> list[KnownCause]:
     """Return the causes that apply and may be as large as the finding."""
     value = finding.value
     if value is None:
@@ -73,7 +73,7 @@ def _candidates(finding: Finding, pair: Pair, facts: Mapping[str, Facts]) -> lis
 
 
 def _known(finding: Finding, pair: Pair, facts: Mapping[str, Facts]) -> str | None:
-    """Return the causes that may be as large as the finding, where nothing remains of it once all are corrected."""
+    """Return the causes that may be as large as the finding, if no deviation remains once all are corrected."""
     causes = _candidates(finding, pair, facts)
     remaining = getattr(pair.corrected.get(finding.precision), finding.figure, None)
     if not causes or remaining is None or remaining > finding.limit:
@@ -82,23 +82,23 @@ def _known(finding: Finding, pair: Pair, facts: Mapping[str, Facts]) -> str | No
     return f"{texts}. Computed exactly instead, this figure is {f'{remaining:.0e}' if remaining else '0'}"
 
 
-def is_parted_training(finding: Finding) -> bool:
-    """Return whether float32 losses are beyond their limit and nothing explains it yet."""
+def is_unexplained_training(finding: Finding) -> bool:
+    """Return whether the finding is of float32 losses and is not explained yet."""
     return (finding.precision, finding.figure) == TRAINING and finding.explanation is None
 
 
-def awaits_nudge(pair: Pair, rounding: Mapping[str, Deviation]) -> bool:
-    """Return whether some figure is unexplained only for want of what nudged weights show."""
+def needs_nudge(pair: Pair, rounding: Mapping[str, Deviation]) -> bool:
+    """Return whether the deviation of nudged weights is all that is missing to explain some figure."""
     return any(
         finding.explanation is None and _alike_rounded(finding, pair, rounding) is not None for finding in pair.findings
     )
 
 
-def largest(seen: Sequence[Deviation]) -> Deviation:
-    """Return the largest of each figure of steps 1 and 2, None where none could be computed."""
+def largest(deviations: Sequence[Deviation]) -> Deviation:
+    """Return the largest of each figure of steps 1 and 2, None if it could not be computed."""
 
     def most(figure: str) -> float | None:
-        return max((value for one in seen if (value := getattr(one, figure)) is not None), default=None)
+        return max((value for one in deviations if (value := getattr(one, figure)) is not None), default=None)
 
     loss, norm, gradient, update = map(most, ("loss", "gradient_norm", "gradient", "update"))
     return Deviation(loss=loss, gradient_norm=norm, gradient=gradient, update=update)
@@ -132,15 +132,15 @@ def _within_rounding(finding: Finding, pair: Pair, evidence: Evidence) -> str | 
 
 
 def _alike_rounded(finding: Finding, pair: Pair, rounding: Mapping[str, Deviation]) -> str | None:
-    """Say that float64 agrees and both backends are comparably far from their own; None where it is not so."""
+    """Return the text that float64 agrees and both backends deviate similarly from their own; None if not."""
     exact = getattr(pair.corrected.get("float64", pair.deviations.get("float64")), finding.figure, None)
     if finding.precision != "float32" or finding.figure == "losses" or finding.value is None or exact is None:
         return None
     figure = NUMBERS.get(finding.figure, finding.figure)
     value = getattr(pair.deviations.get("float32"), figure, None) if figure != finding.figure else finding.value
-    seen = {backend: getattr(rounding.get(backend), figure, None) for backend in pair.backends}
-    own = {backend: apart for backend, apart in seen.items() if apart is not None}
-    if value is None or len(own) < len(seen) or exact > LIMITS["float64"][finding.figure]:
+    rounded = {backend: getattr(rounding.get(backend), figure, None) for backend in pair.backends}
+    own = {backend: apart for backend, apart in rounded.items() if apart is not None}
+    if value is None or len(own) < len(rounded) or exact > LIMITS["float64"][finding.figure]:
         return None
     if value > ROUNDING_FACTOR * min(own.values()):
         return None

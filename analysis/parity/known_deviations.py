@@ -1,15 +1,15 @@
-"""Deviations between backends whose cause was found, each a mechanism that any workload may meet.
+"""Deviations between backends of known cause, each a mechanism that can occur in any workload.
 
-A cause is one backend's: an operation that it computes inexactly. Whether it can matter for a workload is decided from
-the facts that the backend's own twin reports (optimizer, hyperparameters, operations that ran), never from the name of
-the workload. A figure counts as explained only where two things hold:
+A cause belongs to one backend: an operation that it computes inexactly. Whether it applies to a workload is decided
+from the facts reported by the backend's own parity process (optimizer, hyperparameters, operations that ran), never
+from the name of the workload. A figure counts as explained only under two conditions:
 
-- it is within the cause's limit, which bounds what the mechanism itself may do;
+- it is within the cause's limit, which bounds the effect of the mechanism itself;
 - with the operation computed exactly, on the same weights and batches, the figure is within its ordinary limit
-  (`analysis.parity.deviations`): no other cause is left in it, whatever its size.
+  (`analysis.parity.deviations`), so that it has no other cause.
 
-`tests/analysis/parity/test_known_deviations.py` shows each cause in a few lines, without any workload of ours;
-docs/parity.md has sizes.
+`tests/analysis/parity/test_known_deviations.py` reproduces each cause in a few lines, without a registered workload;
+docs/parity.md lists sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from keras_matrix.records.instruments.parity import Facts, Operation
 
-# What three steps may make of a deviation of one step: bert makes 24 times of it in an update and 0.3 in a loss.
+# The amplification of a deviation of one step over three steps: in bert 24 times in an update and 0.3 in a loss.
 UPDATE_AMPLIFICATION, LOSS_AMPLIFICATION = 100.0, 10.0
 MOST_BY_ADAM = 1e-3
 STEPS = 3
@@ -31,10 +31,10 @@ Limits = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class KnownCause:
     """A mechanism by which `backend` deviates: `limits` gives the largest deviation of each figure it may explain.
 
-    It applies to the twins for which `applies` returns True; `operation` is what a twin corrects to rule it out.
+    It applies to parity processes for which `applies` is True; correcting `operation` excludes it.
     """
 
     text: str
@@ -45,8 +45,8 @@ class Cause:
     precisions: tuple[str, ...] = ("float64",)
 
 
-def applying(backends: Iterable[str], precision: str, facts: Mapping[str, Facts]) -> list[Cause]:
-    """Return the causes by which these backends may deviate at this precision, by what their twins report."""
+def applying(backends: Iterable[str], precision: str, facts: Mapping[str, Facts]) -> list[KnownCause]:
+    """Return the causes by which these backends may deviate at this precision, by their reported facts."""
     return [
         cause
         for cause in CAUSES
@@ -58,10 +58,10 @@ def applying(backends: Iterable[str], precision: str, facts: Mapping[str, Facts]
 
 
 def adam_step_error(beta_1: float, beta_2: float) -> float:
-    """Return how much too long or short Adam's step is, relatively, with both betas rounded to float32.
+    """Return the relative error of Adam's step with both betas rounded to float32.
 
     Only the bias correction sqrt(1 - beta_2**t) / (1 - beta_1**t) is affected; the moments use the exact betas. The
-    largest of the steps a float64 twin takes.
+    largest over the steps of a float64 parity process.
     """
 
     def correction(one: float, two: float, step: int) -> float:
@@ -107,7 +107,7 @@ _ROUNDED = {
 def _rounds_constants(facts: Facts) -> bool:
     names = (*_ROUNDED.get(facts.optimizer, ()), "weight_decay")
     values = [facts.hyperparameters.get(name, 0.0) for name in names]
-    # Beside Adam's betas its weight decay is nothing: 1e-10 of a step.
+    # Compared with Adam's betas its weight decay is negligible: 1e-10 of a step.
     return facts.scheduled or (not _is_adam(facts) and any(_float32(value) != value for value in values))
 
 
@@ -130,44 +130,26 @@ def _fixed(update: float, forward: float | None = None, losses: float | None = N
     return lambda _: limits
 
 
+# fmt: off
 CAUSES = (
-    Cause(
+    KnownCause(
         "Keras on TensorFlow rounds Adam's beta_1 and beta_2 to float32 in the bias correction, also in float64",
-        "tensorflow",
-        Operation.PYTHON_FLOATS,
-        _is_adam,
-        _adam_limits,
-    ),
-    Cause(
+        "tensorflow", Operation.PYTHON_FLOATS, _is_adam, _adam_limits),
+    KnownCause(
         "Keras on TensorFlow rounds an optimizer's constants and scheduled learning rates to float32, also in float64",
-        "tensorflow",
-        Operation.PYTHON_FLOATS,
-        _rounds_constants,
-        _fixed(update=1e-5, losses=1e-5),
-    ),
-    Cause(
+        "tensorflow", Operation.PYTHON_FLOATS, _rounds_constants, _fixed(update=1e-5, losses=1e-5)),
+    KnownCause(
         "tf.nn.gelu multiplies by 1/sqrt(2) rounded to float32, also in float64",
-        "tensorflow",
-        Operation.GELU,
-        _ran(Operation.GELU),
-        _fixed(update=5e-6, forward=1e-7),
-    ),
-    Cause(
+        "tensorflow", Operation.GELU, _ran(Operation.GELU), _fixed(update=5e-6, forward=1e-7)),
+    KnownCause(
         "Keras on TensorFlow hands an embedding's gradient to the optimizer as rows, and squares the rows of a token "
         "that repeats within a batch one by one instead of their sum: its second moment is too small, its step too "
         "long",
-        "tensorflow",
-        Operation.REPEATED_ROWS,
-        _squares_rows,
-        _fixed(update=0.3, losses=1e-4),
-        ("float64", "float32"),
-    ),
-    Cause(
+        "tensorflow", Operation.REPEATED_ROWS, _squares_rows, _fixed(update=0.3, losses=1e-4),
+        ("float64", "float32")),
+    KnownCause(
         "Keras on JAX takes the softmax of dot-product attention in float32, whatever the precision "
         "(jax.nn.dot_product_attention and Keras's own form of it)",
-        "jax",
-        Operation.ATTENTION_SOFTMAX,
-        _ran(Operation.ATTENTION_SOFTMAX),
-        _fixed(update=5e-4, forward=1e-4),
-    ),
+        "jax", Operation.ATTENTION_SOFTMAX, _ran(Operation.ATTENTION_SOFTMAX), _fixed(update=5e-4, forward=1e-4)),
 )
+# fmt: on

@@ -1,1 +1,1 @@
-"""Base against new: the gate, and which kind of regression it is. Pure."""
+"""Base against new: the gate, and the kinds of regression. Pure."""

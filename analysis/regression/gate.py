@@ -1,27 +1,27 @@
-"""Regressed, no worse, or undecided: what a gate may say of new against base, over all comparisons of a run.
+"""The gate's verdict on new against base over all comparisons of a run: regressed, no worse, or undecided.
 
-- regressed: the interval of new / base lies beyond 1 + threshold, and the comparison is a discovery among the run's at
+- regressed: the interval of new / base is above 1 + threshold, and the comparison is a discovery among the run's at
   the gate's level.
 - no worse: the interval's upper end is within 1 + threshold (non-inferiority; a slowdown of the threshold itself passes
   in 2.5 % of comparisons).
-- undecided: neither; it says how many more blocks would probably decide it.
+- undecided: neither; the verdict estimates how many more blocks would decide it.
 - not measured: there is no interval. That fails a gate: a benchmark that did not run has not passed.
 
-Family control: Benjamini and Hochberg at 1 % over the run's comparisons. Where nothing regressed at all, the chance
-that a run says "regressed" of anything is then at most 1 %, however many comparisons it holds (BH controls the
-family-wise error under the complete null); where much regressed, the test grows more able, as it should.
+Family control: Benjamini and Hochberg at 1 % over the run's comparisons. If nothing regressed, the probability that
+any comparison of a run is called "regressed" is at most 1 %, whatever their number (BH controls the family-wise error
+under the complete null); if many regressed, the test gains power, as it should.
 
-The p-values are Wilcoxon's signed-rank ones, not Student's. Noise of benchmarks comes in whole slow processes: with
-3 in 10 processes slow, all five blocks of two equal arms favour the same one once in 1,225 comparisons; the scatter
-within them is tiny then, and Student's test is sure. The randomised order makes each sign a coin's toss when nothing
-changed, so the signed-rank p-value holds whatever the noise. The price: n blocks cannot say less than 2**-n, so a lone
-regression among 300 comparisons takes 18 blocks, and `undecided` says so.
+The p-values are Wilcoxon's signed-rank ones, not Student's. Benchmark noise occurs as slow processes: with 3 in 10
+processes slow, all five blocks of two equal arms favour the same one once in 1,225 comparisons; the scatter within
+them is then tiny, and Student's test rejects. The randomised order makes each sign a fair coin toss when nothing
+changed, so the signed-rank p-value is valid for any noise. The price: n blocks cannot give less than 2**-n, so a single
+regression among 300 comparisons needs 18 blocks; until then it is `undecided`.
 
-Looking again and again would spend the level more than once, so each look that could reject spends half of what is
-left (after Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70 (1983)); looks too early
-to reject spend nothing (Tarone, "A modified Bonferroni method for discrete data", Biometrics 46 (1990)).
+Repeated looks would spend the level more than once, so each look that could reject spends half of the remainder (after
+Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70 (1983)); looks too early to reject
+spend nothing (Tarone, "A modified Bonferroni method for discrete data", Biometrics 46 (1990)).
 
-It does not know whether base and new were measured in turn; without that no gate should be asked.
+Limit: it does not know whether base and new were measured alternately; without that a gate should not be used.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ LEVEL = 0.01
 THRESHOLD = 0.05
 
 
-# A gate may go on from look to look until it has decided, so a slowdown of the threshold itself has six chances to pass
-# as no worse. Pocock's way (Biometrika 64 (1977)): one confidence for all looks, by simulation such that the six
-# together let 2.5 % of such slowdowns pass (docs/statistics.md).
+# A gate may continue from look to look until it has decided, so a slowdown of the threshold itself has six chances to
+# pass as no worse. Pocock's method (Biometrika 64 (1977)): one confidence for all looks, by simulation such that the
+# six together let 2.5 % of such slowdowns pass (docs/statistics.md).
 GATE_LOOKS = Looks(LOOKS.blocks, (0.988,) * len(LOOKS.blocks), LOOKS.p_factor)
 
 
 class Outcome(StrEnum):
-    """What a gate says of one comparison, or of a run."""
+    """The verdict of a gate on one comparison, or on a run."""
 
     REGRESSED = "regressed"
     NO_WORSE = "no worse"
@@ -64,11 +64,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a gate asks: the tolerated slowdown, the chance of a false alarm per run, and the schedule of looks.
+    """A gate's parameters: the tolerated slowdown, the false alarm rate per run, and the schedule of looks.
 
-    The default looks are for comparisons that go on until decided; those stopped by their width have `LOOKS`, those of
-    a number of blocks fixed beforehand `FIXED`. `also` are kinds of regression (`analysis.regression.regression_kinds`)
-    that fail a run like slower steps; `level` is each figure's share of the chance, see `sharing`.
+    The default looks are for comparisons that continue until decided; those stopped by their width have `LOOKS`, those
+    of a number of blocks fixed in advance `FIXED`. `also` are regression kinds (`analysis.regression.regression_kinds`)
+    that fail a run like slower steps; `level` is each figure's share of the rate, see `sharing`.
     """
 
     threshold: float = THRESHOLD
@@ -78,15 +78,15 @@ class Rule:
 
 
 def sharing(rule: Rule, also: Collection[str], tested: int) -> Rule:
-    """Return the rule that also fails on these kinds: its level is shared with the `tested` of them that are tests."""
+    """Return the rule that also fails on these kinds, with its level shared with the `tested` statistical ones."""
     return replace(rule, level=rule.level / (1 + tested), also=tuple(also))
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the gate says of one comparison. `adjusted_p` is over the run; None where not measured.
+    """The verdict on one comparison. `adjusted_p` is over the run; None if not measured.
 
-    `more_blocks` is how many further blocks would probably decide an undecided one; None where none is known to.
+    `more_blocks` is how many further blocks would probably decide an undecided one; None if no number is known.
     """
 
     outcome: Outcome
@@ -106,14 +106,16 @@ class Report:
 def judge(comparisons: Mapping[str, Sequence[float]], rule: Rule = Rule()) -> Report:
     """Return the verdicts on the log ratios new / base, one a block, of each comparison.
 
-    The run is regressed if any comparison is; else not measured if any is not, or there is none; else undecided if any
-    is; else no worse.
+    The run is regressed if any comparison is; else not measured if any is not, or there are no comparisons; else
+    undecided if any is; else no worse.
     """
     measured = {name: logs for name, logs in comparisons.items() if len(logs) >= MIN_BLOCKS}
     spent = [spent_p(logs, rule) for logs in measured.values()]
     adjusted = dict(zip(measured, adjusted_p_values(spent), strict=True))
     verdicts = {
-        name: _verdict(logs, adjusted[name], rule, len(measured)) if name in measured else _unmeasured(logs)
+        name: _verdict(logs, adjusted[name], rule, len(measured))
+        if name in measured
+        else Verdict(Outcome.NOT_MEASURED, of_logs(logs), None, MIN_BLOCKS - len(logs))
         for name, logs in comparisons.items()
     }
     return Report(overall([verdict.outcome for verdict in verdicts.values()]), verdicts)
@@ -131,10 +133,10 @@ def spent(p: float, count: int, rule: Rule) -> float:
 
 
 def spending(count: int, rule: Rule) -> float:
-    """Return the share of the level that may be spent at `count` blocks: at a look half of what earlier ones left.
+    """Return the share of the level that may be spent at `count` blocks: at a look half of the remainder.
 
-    Elsewhere, and at the last look, nothing comes after, so all that is left. A look is too early, and spends nothing,
-    if even all blocks on one side, in all comparisons of a run, would not be a discovery.
+    Elsewhere, and at the last look, it is the full remainder, as no look follows. A look is too early, and spends
+    nothing, if even all blocks on one side, in all comparisons of a run, would not be a discovery.
     """
     left = 1.0
     for at in rule.looks.blocks[:-1]:
@@ -147,34 +149,36 @@ def spending(count: int, rule: Rule) -> float:
 
 
 def overall(outcomes: Collection[Outcome]) -> Outcome:
-    """Return the verdict on all of them: the worst; nothing at all is a failure."""
+    """Return the overall verdict: the worst; without outcomes, not measured."""
     for worst in (Outcome.REGRESSED, Outcome.NOT_MEASURED, Outcome.UNDECIDED):
         if worst in outcomes:
             return worst
     return Outcome.NO_WORSE if outcomes else Outcome.NOT_MEASURED
 
 
-def _unmeasured(logs: Sequence[float]) -> Verdict:
-    return Verdict(Outcome.NOT_MEASURED, of_logs(logs), None, MIN_BLOCKS - len(logs))
+def outcome_of(found: Estimate | None, adjusted_p: float | None, tolerance: float, level: float) -> Outcome | None:
+    """Return the outcome of an interval and its adjusted p-value against a tolerance; None without an interval."""
+    if found is None or found.bounds is None or adjusted_p is None:
+        return None
+    low, high = found.bounds
+    if low > 1 + tolerance and adjusted_p <= level:
+        return Outcome.REGRESSED
+    return Outcome.NO_WORSE if high <= 1 + tolerance else Outcome.UNDECIDED
 
 
 def _verdict(logs: Sequence[float], adjusted_p: float, rule: Rule, family: int) -> Verdict:
     estimate = of_logs(logs, rule.looks.confidence(len(logs)))
-    assert estimate is not None
-    assert estimate.low is not None
-    assert estimate.high is not None
-    if estimate.low > 1 + rule.threshold and adjusted_p <= rule.level:
-        return Verdict(Outcome.REGRESSED, estimate, adjusted_p)
-    if estimate.high <= 1 + rule.threshold:
-        return Verdict(Outcome.NO_WORSE, estimate, adjusted_p)
-    return Verdict(Outcome.UNDECIDED, estimate, adjusted_p, _more_blocks(logs, rule, family))
+    outcome = outcome_of(estimate, adjusted_p, rule.threshold, rule.level)
+    assert outcome is not None
+    more_blocks = _more_blocks(logs, rule, family) if outcome is Outcome.UNDECIDED else None
+    return Verdict(outcome, estimate, adjusted_p, more_blocks)
 
 
 def _more_blocks(logs: Sequence[float], rule: Rule, family: int) -> int | None:
     """Return how many more blocks would leave the threshold outside the interval, if centre and scatter stay.
 
-    A regression must also be a discovery: the fewest blocks at which it could be, alone among `family`, are the least.
-    One goes on to the next look.
+    A regression must also be a discovery: there are at least as many blocks as a single one among `family` needs.
+    The result is rounded up to the next look.
     """
     distance = statistics.fmean(logs) - math.log1p(rule.threshold)
     scatter = statistics.stdev(logs)

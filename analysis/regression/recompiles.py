@@ -1,4 +1,4 @@
-"""What a process traced and compiled during its measured epochs, as warnings of its record. Pure."""
+"""Warnings of a record about programs traced or compiled during its measured epochs. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from keras_matrix.records.schema import Resolved
 
 
 def compile_warnings(resolved: Resolved | None) -> list[str]:
-    """Return the warnings of an attempt whose measured epochs hold time in which programs were made."""
+    """Return the warnings of an attempt whose measured epochs include time in which programs were compiled."""
     if resolved is None:
         return []
     found = []
     if count := resolved.recompiles_timed:
         programs = "program was" if count == 1 else "programs were"
         found.append(
-            f"recompiled: {count} {programs} traced or compiled during the measured epochs, whose times hold that too; "
+            f"recompiled: {count} {programs} traced or compiled during the measured epochs, whose times include that; "
             "keep the shapes, dtypes and Python arguments of every step the same: pad batches to one shape, pass "
-            "numbers that change as tensors, make no new function in a step"
+            "numbers that change as tensors, create no new function in a step"
         )
     if breaks := resolved.graph_breaks_timed:
         places = "place" if breaks == 1 else "places"

@@ -1,38 +1,38 @@
-"""Which kind of regression it is: what else differs between base and new beside the time of a step.
+"""Regression kinds: the differences between base and new in addition to the time of a step.
 
   slower steps                    the gate's verdict on the step time; with the FLOPs counted of both, if they differ
-  slower first epoch              first epoch (trace, compile, run) beyond 1 + `FIRST_EPOCH_TOLERANCE`, and beyond what
-                                  slower steps explain
-  more scatter                    between processes, or between the kept epochs within them: the ratio of the standard
-                                  deviations of the logarithms beyond 1 + `SCATTER_TOLERANCE`, and new's at least
-                                  `LEAST_SCATTER`
-  recompiles in the timed region  more programs traced or compiled during the kept epochs than in the base: a count
+  slower first epoch              first epoch (trace, compile, run) beyond 1 + `FIRST_EPOCH_TOLERANCE`, and beyond the
+                                  effect of slower steps
+  more scatter                    between processes, or between the measured epochs within them: the ratio of the
+                                  standard deviations of the logarithms beyond 1 + `SCATTER_TOLERANCE`, and new's at
+                                  least `LEAST_SCATTER`
+  recompiles in the timed region  more programs traced or compiled during the measured epochs than in the base: a count
   unstable processes              more blocks in which new alone was still warming up after the discard (status
                                   `unstable`) than base alone, by the exact sign test over them (McNemar, Psychometrika
                                   12 (1947)), a discovery like the figures below
 
-Each of the two figures with an interval has a rule like the gate's: the interval lies beyond the tolerance, and the
+Each of the two figures with an interval has a rule like the gate's: the interval is beyond the tolerance, and the
 comparison is a discovery at the rule's level, among the run's comparisons in the same figure (Benjamini and Hochberg),
-by a signed-rank p-value that spends the level from look to look. Where base and new are the same, the random order
-within each block makes every sign a coin's toss, so the p-values hold whatever the noise. For first epochs and for the
+by a signed-rank p-value that spends the level from look to look. If base and new are equal, the random order within
+each block makes every sign a fair coin toss, so the p-values are valid for any noise. For first epochs and for the
 scatter within processes the signs are those of the blocks' log ratios. For the scatter between processes they are those
 of (s - mean s) * d, with s the sum and d the difference of a block's two log step times: Pitman's and Morgan's idea
-(Biometrika 31 (1939)) that the covariance of sum and difference is the difference of the variances. It is blunt where
-the means differ much: a lone scatter is what it is for.
+(Biometrika 31 (1939)) that the covariance of sum and difference is the difference of the variances. It has little
+power if the means differ much: it is meant for a change of the scatter alone.
 
-It does not know the cause. Two sessions have no blocks: of these, recompiles alone are compared.
+The cause is not known. Two sessions have no blocks: only their recompiles are compared.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from keras_matrix.analysis.regression.gate import Outcome, Rule, Verdict, spent, spent_p
+from keras_matrix.analysis.regression.gate import Outcome, Rule, Verdict, outcome_of, spent, spent_p
 from keras_matrix.analysis.stats.blocks import (
     MIN_BLOCKS,
     Estimate,
@@ -47,15 +47,15 @@ from keras_matrix.records.schema import Record, Status
 
 FIRST_EPOCH_TOLERANCE = 0.10
 SCATTER_TOLERANCE = 0.25
-# Scatter of less than this is of no consequence, however much more than before it is.
+# Scatter below this does not matter, whatever its ratio to the base.
 LEAST_SCATTER = 0.02
 
 Key = TypeVar("Key", bound=Hashable)
 ByRepeat = Mapping[int, Record]
 
 
-class Kind(StrEnum):
-    """What got worse. A closed set; the first found in this order is the one to look at first."""
+class RegressionKind(StrEnum):
+    """The kinds of regression. A closed set, in the order in which to examine them."""
 
     RECOMPILES = "recompiles in the timed region"
     UNSTABLE = "unstable processes"
@@ -64,37 +64,37 @@ class Kind(StrEnum):
     SCATTER = "more scatter"
 
 
-# What a gate may be asked to fail on beside slower steps.
+# The kinds that a gate can also fail on, in addition to slower steps.
 ALSO = {
-    "first-epoch": Kind.FIRST_EPOCH,
-    "scatter": Kind.SCATTER,
-    "unstable": Kind.UNSTABLE,
-    "recompiles": Kind.RECOMPILES,
+    "first-epoch": RegressionKind.FIRST_EPOCH,
+    "scatter": RegressionKind.SCATTER,
+    "unstable": RegressionKind.UNSTABLE,
+    "recompiles": RegressionKind.RECOMPILES,
 }
 
 # Those of them that can be false alarms; the count of recompiles cannot.
-TESTED = frozenset({Kind.FIRST_EPOCH, Kind.SCATTER, Kind.UNSTABLE})
+TESTED = frozenset({RegressionKind.FIRST_EPOCH, RegressionKind.SCATTER, RegressionKind.UNSTABLE})
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A count of either side; None where it was not counted."""
+    """A count of either side; None if it was not counted."""
 
     base: int | None
     new: int | None
 
     @property
     def more(self) -> bool:
-        """Return whether new counts more than base, as far as both are known; a base not counted counts none."""
+        """Return whether new counts more than base; a base that was not counted is 0."""
         return self.new is not None and self.new > (self.base or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Facets:
-    """One comparison beside its step time. Ratios are new / base; scatter is that of standard deviations.
+    """One comparison apart from its step time. Ratios are new / base; `scatter` is the ratio of standard deviations.
 
     `recompiles` and `unstable_processes` sum over the repeats that both sides have, `forward_flops` is of one batch.
-    `said` is the whole in words; empty when nothing got worse.
+    `said` is the text of all kinds; empty if nothing got worse.
     """
 
     first_epoch: Verdict
@@ -104,12 +104,12 @@ class Facets:
     unstable_processes: Counts
     recompiles: Counts
     forward_flops: Counts
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[RegressionKind, ...] = ()
     said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class RecordPair:
     """The measured records of a cell by repeat, and the gate's verdict on its step time; `paired` within a session."""
 
     base: ByRepeat
@@ -120,63 +120,63 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A figure that may be worse than `tolerance`: its interval, and its p-value with the looks' spending in it."""
+    """A figure that may be worse than `tolerance`: its interval, and its p-value after the spending of the looks."""
 
     estimate: Estimate | None
     p: float = 1.0
     tolerance: float = 0.0
 
 
-def facets(pairs: Mapping[str, Pair], rule: Rule) -> dict[str, Facets]:
-    """Return what else each comparison of a run shows, and the kinds of regression it holds."""
-    first = _judged({name: _first_epoch(pair, rule) for name, pair in pairs.items()}, rule)
-    scatter = _judged(
-        {(n, within): _scatter(p, rule, within) for n, p in pairs.items() for within in (False, True)}, rule
+def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
+    """Return the facets of each comparison of a run, and its regression kinds."""
+    first = _judged(
+        {n: _claim(p, lambda r: r.times.first_epoch_time_s, rule, FIRST_EPOCH_TOLERANCE) for n, p in pairs.items()},
+        rule,
     )
+    kinds = (_scatter_between, _scatter_within)
+    scatter = _judged({(n, of): of(p, rule) for n, p in pairs.items() for of in kinds}, rule)
     unstable = _instability(pairs, rule)
     found = {}
     for name, pair in pairs.items():
         plain = Facets(
             first_epoch=first[name],
-            scatter=scatter[name, False],
-            scatter_within=scatter[name, True],
+            scatter=scatter[name, _scatter_between],
+            scatter_within=scatter[name, _scatter_within],
             unstable=unstable[name],
             unstable_processes=_unstable(pair),
             recompiles=_recompiles(pair),
-            forward_flops=Counts(_any(pair.base, "forward_flops"), _any(pair.new, "forward_flops")),
+            forward_flops=_flops(pair),
         )
         named = replace(plain, kinds=_kinds(plain, pair.steps))
         found[name] = replace(named, said=_said(named, pair.steps))
     return found
 
 
-def _first_epoch(pair: Pair, rule: Rule) -> _Claim:
-    times = [
-        {repeat: r.times.first_epoch_time_s for repeat, r in side.items() if r.times.first_epoch_time_s}
-        for side in (pair.new, pair.base)
-    ]
-    return _of_blocks(pair, paired_logs(*times), rule, FIRST_EPOCH_TOLERANCE)
+def _by_repeat(side: ByRepeat, value: Callable[[Record], float | None]) -> dict[int, float]:
+    return {repeat: found for repeat, record in side.items() if (found := value(record))}
 
 
-def _scatter(pair: Pair, rule: Rule, within: bool) -> _Claim:
-    if within:
-        values = [
-            {repeat: found for repeat, record in side.items() if (found := spread(record.times.epoch_times_s))}
-            for side in (pair.new, pair.base)
-        ]
-        worth = [found for found in values[0].values() if found >= LEAST_SCATTER]
-        claim = _of_blocks(pair, paired_logs(*values), rule, SCATTER_TOLERANCE)
-        return claim if 2 * len(worth) >= len(values[0]) else replace(claim, p=1.0)
-    return _between(pair, rule)
+def _claim(pair: RecordPair, value: Callable[[Record], float | None], rule: Rule, tolerance: float) -> _Claim:
+    logs = list(paired_logs(_by_repeat(pair.new, value), _by_repeat(pair.base, value)).values())
+    if not pair.paired or not logs:
+        return _Claim(None)
+    estimate = of_logs(logs, rule.looks.confidence(len(logs)))
+    return _Claim(estimate, spent_p(logs, replace(rule, threshold=tolerance)), tolerance)
 
 
-def _between(pair: Pair, rule: Rule) -> _Claim:
-    both = [
-        (new.times.step_time_s, pair.base[repeat].times.step_time_s)
-        for repeat, new in pair.new.items()
-        if repeat in pair.base
-    ]
-    times = [(new_s, base_s) for new_s, base_s in both if new_s and base_s]
+def _scatter_within(pair: RecordPair, rule: Rule) -> _Claim:
+    claim = _claim(pair, _epoch_spread, rule, SCATTER_TOLERANCE)
+    found = _by_repeat(pair.new, _epoch_spread).values()
+    return claim if 2 * sum(one >= LEAST_SCATTER for one in found) >= len(found) else replace(claim, p=1.0)
+
+
+def _epoch_spread(record: Record) -> float | None:
+    return spread(record.times.epoch_times_s)
+
+
+def _scatter_between(pair: RecordPair, rule: Rule) -> _Claim:
+    news, bases = (_by_repeat(side, lambda record: record.times.step_time_s) for side in (pair.new, pair.base))
+    times = [(new_s, bases[repeat]) for repeat, new_s in news.items() if repeat in bases]
     if not pair.paired or not times:
         return _Claim(None)
     new, base = zip(*times, strict=True)
@@ -190,32 +190,20 @@ def _between(pair: Pair, rule: Rule) -> _Claim:
     return _Claim(estimate, spent_p(products, replace(rule, threshold=0.0)), SCATTER_TOLERANCE)
 
 
-def _of_blocks(pair: Pair, logs: Mapping[int, float], rule: Rule, tolerance: float) -> _Claim:
-    if not pair.paired or not logs:
-        return _Claim(None)
-    values = list(logs.values())
-    estimate = of_logs(values, rule.looks.confidence(len(values)))
-    return _Claim(estimate, spent_p(values, replace(rule, threshold=tolerance)), tolerance)
-
-
 def _judged(claims: Mapping[Key, _Claim], rule: Rule) -> dict[Key, Verdict]:
     """Return the verdicts on one family of claims."""
     able = [key for key, claim in claims.items() if claim.estimate and claim.estimate.low is not None]
     adjusted = dict(zip(able, adjusted_p_values([claims[key].p for key in able]), strict=True))
-    return {key: _verdict(claim, adjusted.get(key), rule) for key, claim in claims.items()}
+    found = {}
+    for key, claim in claims.items():
+        p = adjusted.get(key)
+        outcome = outcome_of(claim.estimate, p, claim.tolerance, rule.level) or Outcome.NOT_MEASURED
+        found[key] = Verdict(outcome, claim.estimate, p)
+    return found
 
 
-def _verdict(claim: _Claim, adjusted_p: float | None, rule: Rule) -> Verdict:
-    found = claim.estimate
-    if found is None or found.low is None or found.high is None or adjusted_p is None:
-        return Verdict(Outcome.NOT_MEASURED, found, None)
-    if found.low > 1 + claim.tolerance and adjusted_p <= rule.level:
-        return Verdict(Outcome.REGRESSED, found, adjusted_p)
-    return Verdict(Outcome.NO_WORSE if found.high <= 1 + claim.tolerance else Outcome.UNDECIDED, found, adjusted_p)
-
-
-def _instability(pairs: Mapping[str, Pair], rule: Rule) -> dict[str, Verdict]:
-    """Return the verdicts on how often processes were unstable, over the blocks in which one side alone was."""
+def _instability(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Verdict]:
+    """Return the verdicts on how often processes were unstable, over the blocks in which only one side was."""
     p = {name: _unstable_p(pair, rule) for name, pair in pairs.items() if pair.paired and _blocks(pair)}
     adjusted = dict(zip(p, adjusted_p_values(list(p.values())), strict=True))
     found = {}
@@ -230,13 +218,13 @@ def _instability(pairs: Mapping[str, Pair], rule: Rule) -> dict[str, Verdict]:
     return found
 
 
-def _unstable_p(pair: Pair, rule: Rule) -> float:
-    """Return the sign test's p-value: which side of a block was unstable is a coin's toss where nothing changed."""
+def _unstable_p(pair: RecordPair, rule: Rule) -> float:
+    """Return the sign test's p-value: without a change, either side of a block is equally likely to be unstable."""
     signs = [float(_is_unstable(pair.new[b])) - _is_unstable(pair.base[b]) for b in _blocks(pair)]
     return spent(signed_rank_p([sign for sign in signs if sign]), len(signs), rule)
 
 
-def _unstable(pair: Pair) -> Counts:
+def _unstable(pair: RecordPair) -> Counts:
     return Counts(*(sum(_is_unstable(side[block]) for block in _blocks(pair)) for side in (pair.base, pair.new)))
 
 
@@ -244,89 +232,85 @@ def _is_unstable(record: Record) -> bool:
     return record.status is Status.UNSTABLE
 
 
-def _blocks(pair: Pair) -> list[int]:
+def _blocks(pair: RecordPair) -> list[int]:
     return sorted(pair.base.keys() & pair.new.keys())
 
 
-def _kinds(found: Facets, steps: Verdict) -> tuple[Kind, ...]:
+def _kinds(found: Facets, steps: Verdict) -> tuple[RegressionKind, ...]:
     slower = steps.outcome is Outcome.REGRESSED
     first = found.first_epoch.outcome is Outcome.REGRESSED and not (slower and _explained(found.first_epoch, steps))
     worse = {
-        Kind.RECOMPILES: found.recompiles.more,
-        Kind.UNSTABLE: found.unstable.outcome is Outcome.REGRESSED,
-        Kind.STEPS: slower,
-        Kind.FIRST_EPOCH: first,
-        Kind.SCATTER: Outcome.REGRESSED in (found.scatter.outcome, found.scatter_within.outcome),
+        RegressionKind.RECOMPILES: found.recompiles.more,
+        RegressionKind.UNSTABLE: found.unstable.outcome is Outcome.REGRESSED,
+        RegressionKind.STEPS: slower,
+        RegressionKind.FIRST_EPOCH: first,
+        RegressionKind.SCATTER: Outcome.REGRESSED in (found.scatter.outcome, found.scatter_within.outcome),
     }
     return tuple(kind for kind, so in worse.items() if so)
 
 
 def _explained(first_epoch: Verdict, steps: Verdict) -> bool:
-    """Return whether steps that much slower make a first epoch that slow: it holds an epoch of them."""
+    """Return whether the slower steps explain the slower first epoch, which includes an epoch of them."""
     assert first_epoch.estimate is not None
     assert steps.estimate is not None
     return (first_epoch.estimate.low or 0.0) <= (steps.estimate.high or math.inf)
 
 
 def _said(found: Facets, steps: Verdict) -> str:
-    told = {
-        Kind.RECOMPILES: f"{found.recompiles.new} against {found.recompiles.base or 0}",
-        Kind.UNSTABLE: f"{found.unstable_processes.new} against {found.unstable_processes.base}",
-        Kind.STEPS: _steps_said(found, steps),
-        Kind.FIRST_EPOCH: _changed(found.first_epoch.estimate),
-        Kind.SCATTER: _scatter_said(found),
+    texts = {
+        RegressionKind.RECOMPILES: f"{found.recompiles.new} against {found.recompiles.base or 0}",
+        RegressionKind.UNSTABLE: f"{found.unstable_processes.new} against {found.unstable_processes.base}",
+        RegressionKind.STEPS: _steps_said(found, steps),
+        RegressionKind.FIRST_EPOCH: _changed(found.first_epoch.estimate),
+        RegressionKind.SCATTER: _scatter_said(found),
     }
-    lone = len(found.kinds) == 1 and found.kinds[0] in (Kind.FIRST_EPOCH, Kind.SCATTER)
-    return "; ".join(f"{kind}{' only' if lone else ''}: {told[kind]}" for kind in found.kinds)
+    lone = len(found.kinds) == 1 and found.kinds[0] in (RegressionKind.FIRST_EPOCH, RegressionKind.SCATTER)
+    return "; ".join(f"{kind}{' only' if lone else ''}: {texts[kind]}" for kind in found.kinds)
 
 
 def _steps_said(found: Facets, steps: Verdict) -> str:
     said, flops = _changed(steps.estimate), found.forward_flops
-    if Kind.STEPS not in found.kinds or not flops.base or not flops.new:
+    if RegressionKind.STEPS not in found.kinds or not flops.base or not flops.new:
         return said
     if flops.new > flops.base:
-        return f"{said}, with {_percent(flops.new / flops.base)} FLOPs"
+        return f"{said}, with {percent(flops.new / flops.base)} FLOPs"
     if found.recompiles.more:
         return said
     return f"{said}, with {'the same' if flops.new == flops.base else 'fewer'} FLOPs: extra memory traffic or overhead"
 
 
 def _scatter_said(found: Facets) -> str:
-    told = []
+    texts = []
     for verdict, where in ((found.scatter, "between processes"), (found.scatter_within, "within them")):
         one = verdict.estimate
-        if verdict.outcome is Outcome.REGRESSED and one and one.low and one.high:
-            told.append(f"{one.centre:.1f} times ({one.low:.1f} to {one.high:.1f}) {where}")
-    return ", ".join(told)
+        if verdict.outcome is Outcome.REGRESSED and one:
+            texts.append(f"{one.centre:.1f} times ({one.low:.1f} to {one.high:.1f}) {where}")
+    return ", ".join(texts)
 
 
 def _changed(ratio: Estimate | None) -> str:
     if ratio is None:
         return "not measured"
-    if ratio.low is None or ratio.high is None:
-        return _percent(ratio.centre)
-    return f"{_percent(ratio.centre)} ({_percent(ratio.low)} to {_percent(ratio.high)})"
+    bounds = f" ({' to '.join(map(percent, ratio.bounds))})" if ratio.bounds else ""
+    return f"{percent(ratio.centre)}{bounds}"
 
 
-def _percent(ratio: float) -> str:
+def percent(ratio: float) -> str:
+    """Return a ratio as a change: `+5.2 %`, `-3.1 %`."""
     return f"{ratio - 1:+.1%}".replace("%", " %")
 
 
-def _recompiles(pair: Pair) -> Counts:
-    """Return the sums over the repeats that both sides have: of one process more, more is no finding."""
+def _recompiles(pair: RecordPair) -> Counts:
+    """Return the sums over the repeats that both sides have, so that an additional process does not count."""
     both = _blocks(pair)
-    return Counts(*(_sum({repeat: side[repeat] for repeat in both}) for side in (pair.base, pair.new)))
+    known = [_known([side[repeat] for repeat in both], "recompiles_timed") for side in (pair.base, pair.new)]
+    return Counts(*(sum(counts) if counts else None for counts in known))
 
 
-def _sum(side: ByRepeat) -> int | None:
-    known = _known(side, "recompiles_timed")
-    return sum(known) if known else None
+def _flops(pair: RecordPair) -> Counts:
+    return Counts(*(next(iter(_known(side.values(), "forward_flops")), None) for side in (pair.base, pair.new)))
 
 
-def _any(side: ByRepeat, field: str) -> int | None:
-    return next(iter(_known(side, field)), None)
-
-
-def _known(side: ByRepeat, field: str) -> Sequence[int]:
-    found = [getattr(record.resolved, field) for record in side.values() if record.resolved]
+def _known(records: Iterable[Record], field: str) -> list[int]:
+    found = [getattr(record.resolved, field) for record in records if record.resolved]
     return [value for value in found if value is not None]

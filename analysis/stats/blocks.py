@@ -1,15 +1,15 @@
-"""How two cells compare over blocks: ratio, interval, p-value, and the difference that could have been seen.
+"""Comparison of two cells over blocks: ratio, interval, p-value, and the detectable difference.
 
 The estimand is fixed: the log ratio of the mean step times of two cells, paired by block. A block is one repeat (one
-process) of each arm, measured in turn; its figure is one number, the log of the ratio of the two processes' mean step
-times. Epochs are never the unit of evidence: adjacent epochs share a process, and a whole process can be slow.
+process) of each arm, interleaved; its figure is one number, the log of the ratio of the two processes' mean step times.
+Epochs are never the unit of evidence: adjacent epochs share a process, and a process can be slow as a unit.
 
-Promise: no interval below `MIN_BLOCKS` blocks. A percentile bootstrap of the median covers 51 % (two blocks) and 75 %
-(three) where it says 95 %; Student's t over two or three is honest and useless. Blocks that tell nothing give `None`,
-never a zero.
+Guarantee: no interval below `MIN_BLOCKS` blocks. A nominal 95 % percentile bootstrap of the median covers 51 % (two
+blocks) and 75 % (three); Student's t over two or three is valid but too wide to be useful. Blocks without information
+give `None`, never a zero.
 
-What it does not know: that blocks are exchangeable. The order within a block must be drawn at random, and a slow mode
-of whole processes that no block happened to show is in no interval (docs/statistics.md gives what that costs).
+Assumption: blocks are exchangeable. The order within a block must be drawn at random, and a slow mode of processes that
+no block shows is not in any interval (docs/statistics.md states the cost).
 
 Sources: Student, "The probable error of a mean", Biometrika 6 (1908); Wilcoxon, "Individual comparisons by ranking
 methods", Biometrics Bulletin 1 (1945); Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist.
@@ -39,7 +39,7 @@ Block = TypeVar("Block", bound=Hashable)
 
 
 class Method(StrEnum):
-    """How an interval was made."""
+    """The method of an interval."""
 
     STUDENT = "t"
     BONETT = "bonett"
@@ -47,7 +47,7 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A centre with its interval; `low` and `high` are None where so few values (`count`) give none."""
+    """A centre with its interval; `low` and `high` are None for too few values (`count`)."""
 
     centre: float
     low: float | None
@@ -56,25 +56,30 @@ class Estimate:
     method: Method = Method.STUDENT
 
     @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The ends of the interval, None without an interval."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
     def half_width(self) -> float | None:
         """Return half the interval's width on the logarithms, about its relative half-width."""
-        return math.log(self.high / self.low) / 2 if self.low is not None and self.high is not None else None
+        return math.log(self.bounds[1] / self.bounds[0]) / 2 if self.bounds else None
 
     def excludes(self, value: float) -> bool:
-        """Return whether the interval lies wholly on one side of the value; False without an interval."""
-        return self.low is not None and self.high is not None and not self.low <= value <= self.high
+        """Return whether the interval does not contain the value; False without an interval."""
+        return self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]
 
 
-def geometric(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
+def geometric(values: Sequence[float]) -> Estimate | None:
     """Return the geometric mean of positive values and its two-sided t interval; None for no values."""
-    return of_logs([math.log(value) for value in values], confidence)
+    return of_logs([math.log(value) for value in values])
 
 
 def paired_logs(numerator: Mapping[Block, float], denominator: Mapping[Block, float]) -> dict[Block, float]:
     """Return the log ratio of each block that both cells have, in the numerator's order.
 
-    Both map a block to a positive figure. The cells of one block ran close together, so pairing takes out what the
-    machine did between blocks.
+    Both map a block to a positive figure. The cells of one block ran close together, so pairing removes variation of
+    the machine between blocks.
     """
     return {
         block: math.log(value) - math.log(denominator[block])
@@ -86,7 +91,7 @@ def paired_logs(numerator: Mapping[Block, float], denominator: Mapping[Block, fl
 def of_logs(logs: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
     """Return the ratio whose logarithm, block by block, is `logs`; None for no block.
 
-    Student's t assumes near-normal block figures; docs/statistics.md shows by simulation what it does without.
+    Student's t assumes near-normal block figures; docs/statistics.md simulates the effect of other distributions.
     """
     if not logs:
         return None
@@ -119,33 +124,28 @@ def p_value(logs: Sequence[float], centre: float = 0.0) -> float | None:
     return float(2 * stdtr(len(logs) - 1, -distance / scatter * math.sqrt(len(logs))))
 
 
-def minimum_detectable_effect(scatter: float, count: int, power: float = POWER, level: float = LEVEL) -> float | None:
+def minimum_detectable_effect(scatter: float, count: int, power: float = POWER) -> float | None:
     """Return the relative difference that `count` blocks would show with probability `power`; None below `MIN_BLOCKS`.
 
-    `scatter` is the standard deviation of the blocks' log ratios. For one cell alone it is `sqrt(2)` times its own
-    spread: two such cells, unpaired. Exact for normal blocks: the non-centrality at which a two-sided t test of this
-    level has this power (the far tail, below 1e-4 at usual powers, is left out).
+    `scatter` is the standard deviation of the blocks' log ratios. For a single cell it is `sqrt(2)` times its own
+    spread: two such cells, unpaired. Exact for normal blocks: the non-centrality at which a two-sided t test at
+    `LEVEL` has this power (the far tail, below 1e-4 at usual powers, is neglected).
     """
     if count < MIN_BLOCKS:
         return None
-    return math.expm1(_noncentrality(count, power, level) * scatter / math.sqrt(count))
+    return math.expm1(_noncentrality(count, power) * scatter / math.sqrt(count))
 
 
-def blocks_needed(scatter: float, effect: float, power: float = POWER, level: float = LEVEL) -> int | None:
+def blocks_needed(scatter: float, effect: float) -> int | None:
     """Return the fewest blocks that detect a relative difference of `effect` > 0; None above `MOST_BLOCKS`."""
-    wanted = math.log1p(effect)
-
-    def enough(count: int) -> bool:
-        return _noncentrality(count, power, level) * scatter / math.sqrt(count) <= wanted
-
-    return fewest(enough)
+    return fewest(lambda count: _noncentrality(count, POWER) * scatter / math.sqrt(count) <= math.log1p(effect))
 
 
 def signed_rank_p(logs: Sequence[float], centre: float = 0.0) -> float:
-    """Return Wilcoxon's one-sided p-value that the blocks lie above `centre`, exact, given the ranks (ties share one).
+    """Return Wilcoxon's one-sided p-value that the blocks are above `centre`, exact, given the ranks (ties share one).
 
-    It needs no distribution: when the order within each block was drawn at random and the two arms are the same, each
-    sign is a coin's toss. So it cannot fall below 2**-n: few blocks prove little, however far apart the arms lie.
+    It assumes no distribution: if the order within each block was drawn at random and the two arms are equal, each sign
+    is a fair coin toss. So it cannot fall below 2**-n, whatever the distance of the arms.
     """
     distances = [log - centre for log in logs]
     twice = _doubled_ranks([abs(distance) for distance in distances])
@@ -155,16 +155,15 @@ def signed_rank_p(logs: Sequence[float], centre: float = 0.0) -> float:
 
 @lru_cache(maxsize=256)
 def signed_rank_chances(ranks: tuple[int, ...]) -> numpy.ndarray[Any, Any]:
-    """Return the chance that those of the ranks that a coin picks sum to at most 0, 1, 2, ...
+    """Return the probability that a random subset of the ranks sums to at most 0, 1, 2, ...
 
-    Each rank is in or out with one half: sums of positive numbers, so even the smallest chance has all its digits.
+    Each rank is in the subset with probability one half: sums of positive numbers, so small probabilities are exact.
     """
     import numpy as np
 
     chances = np.array([1.0])
     for rank in ranks:
-        out, within = np.pad(chances, (0, rank)), np.pad(chances, (rank, 0))
-        chances = (out + within) / 2
+        chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2
     total: numpy.ndarray[Any, Any] = np.cumsum(chances)
     return total
 
@@ -172,7 +171,7 @@ def signed_rank_chances(ranks: tuple[int, ...]) -> numpy.ndarray[Any, Any]:
 def adjusted_p_values(p_values: Sequence[float]) -> list[float]:
     """Return Benjamini and Hochberg's adjusted p-values: reject those at most q, and the false share is at most q.
 
-    Where nothing is true at all, the chance of any rejection is at most q too.
+    If no effect is real, the probability of any rejection is at most q too.
     """
     order = sorted(range(len(p_values)), key=lambda index: p_values[index], reverse=True)
     adjusted, least = [0.0] * len(p_values), 1.0
@@ -184,14 +183,14 @@ def adjusted_p_values(p_values: Sequence[float]) -> list[float]:
 
 @lru_cache(maxsize=4096)
 def t_quantile(degrees: float, confidence: float) -> float:
-    """Return the t quantile that holds `confidence` between itself and its negative."""
-    from scipy.special import stdtrit  # the whole of scipy.stats takes ten times as long to import
+    """Return the t quantile with probability `confidence` between itself and its negative."""
+    from scipy.special import stdtrit  # importing scipy.stats takes ten times as long
 
     return float(stdtrit(degrees, 0.5 + confidence / 2))
 
 
 def _doubled_ranks(sizes: Sequence[float]) -> list[int]:
-    """Return twice the rank of each size; equal sizes share the mean of their ranks, so twice it is whole."""
+    """Return twice the rank of each size, an integer: equal sizes share the mean of their ranks."""
     ordered = sorted(sizes)
     first = {size: index for index, size in reversed(list(enumerate(ordered, 1)))}
     last = {size: index for index, size in enumerate(ordered, 1)}
@@ -199,7 +198,7 @@ def _doubled_ranks(sizes: Sequence[float]) -> list[int]:
 
 
 def fewest(enough: Callable[[int], bool]) -> int | None:
-    """Return the fewest blocks, from `MIN_BLOCKS` to `MOST_BLOCKS`, that are enough; None where none are."""
+    """Return the fewest blocks, from `MIN_BLOCKS` to `MOST_BLOCKS`, that are enough; None if `MOST_BLOCKS` are not."""
     if not enough(MOST_BLOCKS):
         return None
     low, high = MIN_BLOCKS - 1, MOST_BLOCKS
@@ -210,7 +209,7 @@ def fewest(enough: Callable[[int], bool]) -> int | None:
 
 
 @lru_cache(maxsize=4096)
-def _noncentrality(count: int, power: float, level: float) -> float:
+def _noncentrality(count: int, power: float) -> float:
     from scipy.special import nctdtrinc
 
-    return float(nctdtrinc(count - 1, 1 - power, t_quantile(count - 1, 1 - level)))
+    return float(nctdtrinc(count - 1, 1 - power, t_quantile(count - 1, 1 - LEVEL)))

@@ -1,11 +1,11 @@
-"""The statistics of a cell: one list, from which findings, warehouse, terminal, report and dashboards take theirs.
+"""The statistics of a cell: one list, the source for findings, warehouse, terminal, report and dashboards.
 
 A new statistic is one entry of `STATISTICS`. `runner show`, the JSON of a run, the report's table and terms,
-`findings.json`, the warehouse's `findings` and the dashboards' table of figures follow from it. What a cell is compared
-by, with its interval, is no entry: that is `CellSummary.step_time`.
+`findings.json`, the warehouse's `findings` and the dashboards' table of figures follow from it. The figure that cells
+are compared by, with its interval, is not an entry: it is `CellSummary.step_time`.
 
-Promise: pure; None where a statistic was not measured. An external command has none but memory and usage: its own
-metrics are `analysis.comparison.primary_metric`'s.
+Guarantee: pure; None if a statistic was not measured. An external command has only memory and usage: its own metrics
+are in `analysis.comparison.primary_metric`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, beside_mean
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, epoch_quantiles
 from keras_matrix.analysis.comparison.table import CellSummary
 from keras_matrix.records.schema import Record
 
@@ -30,7 +30,7 @@ class Statistic:
     `metric` names it in findings and warehouse, `label` and `meaning` explain it to readers. `of` returns it in `unit`,
     the base unit; tables show it in `shown_in`, a unit with its size in base units (None: the base unit).
     `version` belongs to the method and grows when equal records would give another figure. `in_tables` is False for
-    what tables show in a form of its own, `always` is True for what they show even if no cell has it.
+    statistics that tables show in their own form, `always` is True for those shown even if no cell has a value.
     """
 
     metric: str
@@ -51,19 +51,26 @@ class Statistic:
 
 
 def values(cell: CellSummary) -> dict[str, float]:
-    """Return a cell's statistics by metric, those that were not measured left out."""
+    """Return a cell's measured statistics by metric."""
     found = ((one.metric, one.of(cell)) for one in STATISTICS)
     return {metric: float(value) for metric, value in found if value is not None}
 
 
-def over_processes(value: Callable[[Record], float | None]) -> Callable[[CellSummary], float | None]:
-    """Return the median over a cell's measured processes of what `value` returns of each."""
+def over_processes(
+    value: Callable[[Record], float | None], combine: Callable[[list[float]], float] = statistics.median
+) -> Callable[[CellSummary], float | None]:
+    """Return a function from a cell to the median, or another combination, of `value` over its measured processes."""
 
     def of(cell: CellSummary) -> float | None:
         found = [one for record in cell.measured if (one := value(record)) is not None]
-        return statistics.median(found) if found else None
+        return combine(found) if found else None
 
     return of
+
+
+def _anonymous_bytes(record: Record) -> float | None:
+    usage = record.usage
+    return usage.host_anonymous.peak_bytes if usage and usage.host_anonymous else None
 
 
 def _variation(record: Record) -> float | None:
@@ -82,10 +89,10 @@ STATISTICS = (
               lambda cell: cell.step_time_p95 if cell.figure is STEP_TIME else None, MILLISECOND, method=P95),
     Statistic(f"{STEP_TIME_NAME}.epochs.median", "median of epochs", "s",
               "Median measured epoch of a process, per step; the median over the processes.",
-              over_processes(lambda record: beside_mean(record)[0]), MILLISECOND),
+              over_processes(lambda record: epoch_quantiles(record)[0]), MILLISECOND),
     Statistic(f"{STEP_TIME_NAME}.epochs.p95", "p95 of epochs", "s",
               "95th percentile of the measured epochs of a process, per step; the median over the processes.",
-              over_processes(lambda record: beside_mean(record)[1]), MILLISECOND),
+              over_processes(lambda record: epoch_quantiles(record)[1]), MILLISECOND),
     Statistic("times.epoch_times_s.variation", "variation of epochs", "1",
               "Standard deviation over mean of the measured epochs of a process; the median over the processes.",
               over_processes(_variation), PERCENT),
@@ -97,19 +104,22 @@ STATISTICS = (
               lambda cell: cell.first_epoch_time_s, always=True),
     Statistic("times.first_step_time_s", "first step", "s",
               "The first training step: trace and compile are parts of it.",
-              lambda cell: cell.first_step_time_s, in_tables=False),
+              over_processes(lambda record: record.times.first_step_time_s), in_tables=False),
     Statistic("times.epoch_time_median_s", "steady epoch", "s",
               "Median of a process’s measured epochs.", lambda cell: cell.epoch_time_s, always=True),
     Statistic("times.call_time_p50_s", "call, p50", "s",
-              "Median of the time of single predict calls.", lambda cell: cell.call_time_p50_s, MILLISECOND),
+              "Median of the time of single predict calls.",
+              over_processes(lambda record: record.times.call_time_p50_s), MILLISECOND),
     Statistic("times.call_time_p99_s", "call, p99", "s",
-              "99th percentile of the time of single predict calls.", lambda cell: cell.call_time_p99_s, MILLISECOND),
+              "99th percentile of the time of single predict calls.",
+              over_processes(lambda record: record.times.call_time_p99_s), MILLISECOND),
     Statistic("times.fixed_time_per_epoch_s", "fixed per epoch", "s",
               "What an epoch costs before its first step, from epochs of two lengths.",
               lambda cell: cell.fixed_time_per_epoch_s, MILLISECOND),
     Statistic("times.seed_total_time_s", "seed’s total", "s",
               "Total seconds of the measured epochs when each is one pass over the samples: the figure of the first "
-              "Keras benchmarks. Short epochs make it mostly fixed cost.", lambda cell: cell.seed_total_time_s),
+              "Keras benchmarks. Short epochs make it mostly fixed cost.",
+              over_processes(lambda record: record.times.seed_total_time_s)),
     Statistic("memory.peak_host_memory_bytes", "peak host memory", "B", "Peak memory of a process tree on the host.",
               lambda cell: cell.peak_host_memory_bytes, MEBIBYTE, LARGEST, in_tables=False),
     Statistic("memory.peak_device_memory_bytes", "peak device memory", "B",
@@ -117,11 +127,12 @@ STATISTICS = (
               lambda cell: cell.peak_device_memory_bytes, MEBIBYTE, LARGEST, in_tables=False),
     Statistic("usage.host_anonymous.peak_bytes", "peak anonymous memory", "B",
               "Peak of the host memory that no file backs.",
-              lambda cell: cell.peak_anonymous_memory_bytes, MEBIBYTE, LARGEST, in_tables=False),
+              over_processes(_anonymous_bytes, max), MEBIBYTE, LARGEST, in_tables=False),
     Statistic("usage.device_average_power_w", "device power", "W",
               "Energy of the GPU over the time of the measured epochs. Of the GPU alone: CPU, memory and fans are not "
-              "in it.", lambda cell: cell.device_average_power_w),
+              "in it.", over_processes(lambda record: record.usage.device_average_power_w if record.usage else None)),
     Statistic("usage.samples_per_j", "samples per joule", "samples/J",
-              "Samples of the measured epochs divided by the GPU’s energy.", lambda cell: cell.samples_per_j),
+              "Samples of the measured epochs divided by the GPU’s energy.",
+              over_processes(lambda record: record.usage.samples_per_j if record.usage else None)),
 )
 # fmt: on

@@ -1,9 +1,8 @@
-"""What the kept epochs of one process show beside their mean: outliers, and whether they still drift.
+"""Outliers and drift of the measured epochs of one process.
 
-Promise: an outlier is shown and counted, never dropped. Mean, median and p95, over all kept epochs, are the record's
-own; the discarded epochs, the first above all, are no business of this module: the record keeps them apart.
-
-It does not know other processes: what differs between them is the business of analysis/stats/processes.py.
+Guarantee: an outlier is reported and counted, never dropped. Mean, median and p95 over all measured epochs are in the
+record; discarded epochs, such as the first, are not considered here. Differences between processes are in
+analysis/stats/processes.py.
 
 Sources: the outlier rule is hyperfine's (src/outlier_detection.rs): further from the median than ten robust standard
 deviations, of 1.4826 median absolute deviations each; the trend is Mann's ("Nonparametric tests against trend",
@@ -23,18 +22,18 @@ if TYPE_CHECKING:
     import numpy
 
 OUTLIER_MADS = 10 * 1.4826
-# Below 1 % of the median nothing is an outlier: a clock's coarse ticks can make the median deviation 0.
+# Distances below 1 % of the median are not outliers: a clock's coarse ticks can make the median deviation 0.
 LEAST_DEVIATION = 0.01
 TREND_LEVEL = 0.01
-# A trend matters where, over the whole process, it moves an epoch by more than this.
+# A trend matters if, over the life of the process, it changes an epoch by more than this.
 LEAST_TREND = 0.05
 MIN_TREND_EPOCHS = 8
-# Longer series are cut into so many stretches of equal length, each with its mean: the pairs grow as the square.
+# Longer series are reduced to this many means of equal stretches: the number of pairs grows as the square.
 TREND_STRETCHES = 256
 
 
 class Drift(StrEnum):
-    """What the kept epochs do over the process's life."""
+    """The drift of the measured epochs over the life of a process."""
 
     STEADY = "steady"
     WARMING = "still warming up"
@@ -52,38 +51,27 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class EpochSummary:
-    """The kept epochs of one process. `drift` is None for fewer than 8 of them."""
+    """The measured epochs of one process. `drift` is None for fewer than 8 of them."""
 
     count: int
     outliers: tuple[int, ...]
     drift: Drift | None
     advised_discard: int
 
-    @property
-    def advice(self) -> str | None:
-        """Return what to do about a process that was still warming up; None where nothing is to be done."""
-        return f"discard: {self.advised_discard}" if self.drift is Drift.WARMING else None
-
 
 def summarise_epochs(times: Sequence[float], discarded: int = 1) -> EpochSummary | None:
-    """Return what the kept epochs show; None for none. `discarded` epochs had been taken off before."""
+    """Return the summary of the measured epochs, None without any. `discarded` epochs had been removed before."""
     import numpy as np
 
     if not len(times):
         return None
     values = np.asarray(times, dtype=float)
-    found = trend(values)
-    kind, more = _drift(values, found)
-    return EpochSummary(
-        count=len(values),
-        outliers=outliers(values),
-        drift=kind,
-        advised_discard=discarded + more,
-    )
+    drift, more = _drift(values, trend(values))
+    return EpochSummary(len(values), outliers(values), drift, advised_discard=discarded + more)
 
 
 def outliers(times: Sequence[float] | numpy.ndarray[Any, Any]) -> tuple[int, ...]:
-    """Return the places of the times further than ten robust standard deviations from the median."""
+    """Return the indices of the times further than ten robust standard deviations from the median."""
     import numpy as np
 
     values = np.asarray(times, dtype=float)
@@ -98,7 +86,7 @@ def outliers(times: Sequence[float] | numpy.ndarray[Any, Any]) -> tuple[int, ...
 def trend(times: Sequence[float] | numpy.ndarray[Any, Any]) -> Trend | None:
     """Return Mann and Kendall's trend of a series with its Theil-Sen line; None for fewer than 8 values.
 
-    Ties count as neither up nor down, and their share of the variance is taken off.
+    Ties count as neither up nor down, and their share of the variance is subtracted.
     """
     import numpy as np
     from scipy.special import ndtr
@@ -119,7 +107,7 @@ def trend(times: Sequence[float] | numpy.ndarray[Any, Any]) -> Trend | None:
 
 @lru_cache(maxsize=8)
 def _pairs(count: int) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
-    """Return the places of every pair, the earlier and the later: the same for all processes of a cell."""
+    """Return the indices of every pair, the earlier and the later, which all processes of a cell share."""
     import numpy as np
 
     earlier, later = np.triu_indices(count, 1)
@@ -136,7 +124,7 @@ def _stretches(values: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
     if len(values) <= TREND_STRETCHES:
         return values
     length = len(values) // TREND_STRETCHES
-    # What is over at the front goes: the end of a process says more about its steady state.
+    # The remainder is dropped at the front: the end of a process is closer to its steady state.
     means: numpy.ndarray[Any, Any] = np.mean(values[-length * TREND_STRETCHES :].reshape(-1, length), axis=1)
     return means
 
@@ -146,7 +134,7 @@ def _matters(found: Trend | None) -> bool:
 
 
 def _drift(values: numpy.ndarray[Any, Any], found: Trend | None) -> tuple[Drift | None, int]:
-    """Return what the epochs do, and how many more to discard: warming up is a fall that ends in the first half."""
+    """Return the drift, and how many more epochs to discard: warming up is a fall that ends in the first half."""
     if found is None:
         return None, 0
     if not _matters(found):

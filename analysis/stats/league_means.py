@@ -1,6 +1,6 @@
-"""One geometric mean a league: how much longer the works of a table take on each backend than on the leading one.
+"""One geometric mean a league: the ratio of each backend to the leading one over the works of a table.
 
-Backends of one session are paired by block, those of separate sessions compared as `analysis.stats.sessions` says.
+Backends of one session are paired by block, those of separate sessions compared as in `analysis.stats.sessions`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME
-from keras_matrix.analysis.comparison.table import Row, by_repeat, in_order
-from keras_matrix.analysis.stats.blocks import paired_logs
+from keras_matrix.analysis.comparison.table import Row, in_order, log_ratios
 from keras_matrix.analysis.stats.sessions import geometric_mean, separate_ratio
 from keras_matrix.analysis.stats.suite import SuiteRatio, suite_ratio
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """How much longer the suite takes on each backend than on `against`, within one league."""
+    """The ratios of the suite's time on each backend to that on `against`, within one league."""
 
     league: str
     against: str
@@ -25,7 +24,7 @@ class Suite:
 
 
 def suite(rows: Sequence[Row]) -> list[Suite]:
-    """Return, per league, the geometric mean ratio of each backend to the quickest, over the comparable rows."""
+    """Return, per league, the geometric mean ratio of each backend to the leading one, over the comparable rows."""
     leagues: dict[str, list[Row]] = {}
     for row in rows:
         if row.ratios and all(cell.figure == STEP_TIME for cell in row.cells.values()):
@@ -34,7 +33,7 @@ def suite(rows: Sequence[Row]) -> list[Suite]:
 
 
 def _suite(league: str, rows: Sequence[Row]) -> Suite | None:
-    """Return the ratios of a league's backends: over the rows in which the backend and the quickest both ran."""
+    """Return the ratios of a league's backends, over the rows in which the backend and the leading one both ran."""
     names = in_order(name for row in rows for name in row.cells)
     present = [b for b in names if any(b in row.cells and row.cells[b].step_time for row in rows)]
     first = present[0]
@@ -42,18 +41,16 @@ def _suite(league: str, rows: Sequence[Row]) -> Suite | None:
     centres = {first: 1.0, **{backend: ratio.estimate.centre for backend, ratio in to_first.items() if ratio}}
     against = min(centres, key=lambda backend: centres[backend])
     ratios = {backend: _suite_ratio(rows, backend, against) for backend in present if backend != against}
-    kept = {backend: ratio for backend, ratio in ratios.items() if ratio}
-    return Suite(league, against, kept) if kept else None
+    known = {backend: ratio for backend, ratio in ratios.items() if ratio}
+    return Suite(league, against, known) if known else None
 
 
 def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
     both = [row for row in rows if backend in row.cells and against in row.cells]
     if any(row.apart(backend, against) for row in both):
         return _separate_ratio(both, backend, against)
-    return suite_ratio(
-        {row.title: paired_logs(by_repeat(row.cells[backend]), by_repeat(row.cells[against])) for row in both},
-        rows[0].looks,
-    )
+    logs = {row.title: log_ratios(row.cells[backend], row.cells[against]) for row in both}
+    return suite_ratio(logs, rows[0].looks)
 
 
 def _separate_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:

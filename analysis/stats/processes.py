@@ -1,10 +1,10 @@
-"""What differs between the processes of a cell: their variance against another cell's, and slow modes.
+"""Differences between the processes of a cell: the ratio of their variance to another cell's, and slow modes.
 
-Variance is a figure that can get worse like any other: a change that leaves the mean and doubles the scatter is a
-regression. And processes may fall into two kinds (3.5 and 7.0 ms were seen, each for a whole process): then the mean
-lies where no process is, and the finding says so.
+Variance can get worse like any other figure: a change that keeps the mean and doubles the scatter is a regression.
+Processes may also fall into two modes (3.5 and 7.0 ms were observed, each constant within a process): then no process
+is near the mean, and a finding reports it.
 
-It does not know why. Fewer than 5 processes give neither.
+The cause is not known. Fewer than 5 processes give neither.
 
 Sources: Bonett, "Robust confidence interval for a ratio of standard deviations", Applied Psychological Measurement 30
 (2006); the split in two is the least-squares one of Fisher, "On grouping for maximum homogeneity", JASA 53 (1958).
@@ -29,15 +29,15 @@ NULL_RUNS = 10_000
 NULL_SEED = 1958
 # One process apart from all others is an outlier, not a mode.
 LEAST_MODE = 2
-# Modes nearer than this are of no consequence, however cleanly they part.
+# Modes closer than this do not matter, however clearly they are separated.
 LEAST_GAP = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Two kinds of processes: their geometric means, in the unit given, and how many are slow.
+    """Two modes of processes: their geometric means, in the unit given, and how many processes are slow.
 
-    `p_value` is the chance that as many processes of one normal kind part as cleanly.
+    `p_value` is the probability that as many processes of one normal distribution split as clearly.
     """
 
     fast: float
@@ -52,8 +52,8 @@ def scatter_ratio(
 ) -> Estimate | None:
     """Return the ratio of two cells' scatter (standard deviation of the logarithms), with Bonett's interval.
 
-    The values are positive figures, one a process. None where a cell has no scatter to speak of (fewer than 2 values,
-    or all equal); no interval where one has fewer than `MIN_BLOCKS`.
+    The values are positive figures, one a process. None if a cell has no scatter (fewer than 2 values, or all equal);
+    no interval if one has fewer than `MIN_BLOCKS`.
     """
     first, second = ([math.log(value) for value in values] for values in (numerator, denominator))
     count = min(len(first), len(second))
@@ -71,10 +71,10 @@ def scatter_ratio(
     return Estimate(centre, low, high, count, Method.BONETT)
 
 
-def modes(values: Sequence[float], level: float = MODES_LEVEL) -> Modes | None:
-    """Return the two kinds into which these processes fall; None where one kind would do, or below 5 values.
+def modes(values: Sequence[float]) -> Modes | None:
+    """Return the two modes of these processes; None if one mode explains them, or below 5 values.
 
-    The values are split in two where the squares within are least, at least two on each side; the null is that split
+    The values are split in two with the least squares within, at least two on each side; the null is that split
     of normal values, simulated (10,000 runs, seeded), so heavy tails rather than modes can also cross the level.
     """
     if len(values) < MIN_BLOCKS:
@@ -86,7 +86,7 @@ def modes(values: Sequence[float], level: float = MODES_LEVEL) -> Modes | None:
     fast, slow = ordered[: int(at)], ordered[int(at) :]
     # Phipson and Smyth (2010): a simulated p-value is never 0.
     chance = float((1 + np.sum(_null_shares(len(values)) >= share)) / (1 + NULL_RUNS))
-    if chance > level or slow.mean() - fast.mean() < math.log1p(LEAST_GAP):
+    if chance > MODES_LEVEL or slow.mean() - fast.mean() < math.log1p(LEAST_GAP):
         return None
     return Modes(math.exp(fast.mean()), math.exp(slow.mean()), len(slow), len(ordered), chance)
 
@@ -123,7 +123,7 @@ def _null_shares(count: int) -> numpy.ndarray[Any, Any]:
 
 
 def _best_split(ordered: numpy.ndarray[Any, Any]) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
-    """Return, for each sorted row, the largest share of its squares that a split explains, and where it lies."""
+    """Return, for each sorted row, the largest share of its squares that a split explains, and its index."""
     import numpy as np
 
     centred = ordered - ordered.mean(axis=1, keepdims=True)

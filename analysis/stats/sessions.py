@@ -1,8 +1,8 @@
-"""Cells that were measured in separate sessions: how their figures compare, where the history knows the spread.
+"""Comparison of cells measured in separate sessions, using the spread between sessions from the history.
 
 Two cells of one session are paired by block, since they were measured alternately. Two cells of separate sessions also
-differ by what changed between the sessions (boot, driver, hour), which no number of processes shows. So the ratio of
-two such cells has an interval only where the stored history knows the spread between sessions of *both* cells.
+differ by changes between the sessions (boot, driver, hour), which no number of processes reveals. So the ratio of two
+such cells has an interval only if the stored history provides the spread between sessions of *both* cells.
 
 The formula: the log ratio is the difference of the two means of log figures, and its variance is
 
@@ -15,16 +15,16 @@ estimated independently, with n - 1 processes or k - 1 sessions as degrees of fr
 
 degrees of freedom: Welch, "The generalization of Student's problem when several different population variances are
 involved", Biometrika 34 (1947); Satterthwaite, Biometrics Bulletin 2 (1946). Student's t with these gives the interval.
-Few sessions often give a b that is too small; so the interval is never narrower than that of t1**2 + t2**2, where t is
+Few sessions often underestimate b; so the interval is never narrower than that of t1**2 + t2**2, where t is
 the standard deviation of the session *values* of a cell, processes included. Simulated coverage of the 95 % interval:
 94 to 99 % (5 to 20 sessions of 3 and 5 processes, equal and unequal spreads; tests/analysis/stats/test_sessions.py).
 
-A geometric mean over several works has no such formula: the works of one session share what is particular about it, by
-an unknown amount. Its half-width is the mean of the works' half-widths, right where they share all of it and wide where
-they share less (the standard deviation of a mean is at most the mean of the standard deviations).
+A geometric mean over several works has no such formula: the works of one session share the session's effect, to an
+unknown degree. Its half-width is the mean of the works' half-widths: exact if they share it fully, too wide if they
+share less (the standard deviation of a mean is at most the mean of the standard deviations).
 
-Promise: pure. No interval below `LEAST_SESSIONS` other sessions or `LEAST_PROCESSES` processes of either cell.
-It does not know sessions that differ in a way that the history's sessions did not.
+Guarantee: pure. No interval below `LEAST_SESSIONS` other sessions or `LEAST_PROCESSES` processes of either cell.
+Limit: sessions that differ in other ways than the history's sessions did are not covered.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ NO_INTERVAL = "separate sessions, not alternating: no interval"
 BY_SPREAD = "separate sessions, compared by the spread between sessions"
 
 SpreadOf = Callable[[Sequence[Record]], SessionSpread | None]
-"""From the records of one cell to the spread between the cell's other sessions, None where it is not known."""
+"""From the records of one cell to the spread between the cell's other sessions, None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionValue:
-    """A cell's figure in one session, as a logarithm of its cost, and what is known of its variance.
+    """A cell's figure in one session, as a logarithm of its cost, and estimates of its variance.
 
     `se_log` is its standard error from `count` processes, None below two; `spread` is that between sessions.
     """
@@ -70,7 +70,7 @@ class SessionValue:
 
 @dataclass(frozen=True, slots=True)
 class SeparateSessions:
-    """The session that each backend's cells come from, the looks of that session, and how to find a cell's spread."""
+    """The session of each backend's cells, the looks of that session, and a function to a cell's spread."""
 
     sessions: Mapping[str, str]
     looks: Mapping[str, Looks]
@@ -81,9 +81,9 @@ class SeparateSessions:
         return len({self.sessions[backend] for backend in backends}) > 1
 
     def value(self, backend: str, records: Sequence[Record]) -> SessionValue | None:
-        """Return the value of a cell in its session, from its processes that ended ok, as in a history; None without.
+        """Return the value of a cell in its session, from its processes that ended ok, as in a history; else None.
 
-        `records` are the attempts of one cell that count.
+        `records` are the valid attempts of one cell.
         """
         ok = [record for record in records if record.status is Status.OK]
         costs = [found for record in ok if (found := cost(record))]
@@ -94,7 +94,7 @@ class SeparateSessions:
 
 
 def separate_ratio(one: SessionValue, other: SessionValue, confidence: float = CONFIDENCE) -> SessionRatio:
-    """Return the ratio one / other of two sessions, with an interval where both spreads are known."""
+    """Return the ratio one / other of two sessions, with an interval if both spreads are known."""
     ratio, count = math.exp(one.log - other.log), min(one.count, other.count)
     known = [_variances(value) for value in (one, other)]
     if known[0] is None or known[1] is None:
@@ -104,7 +104,7 @@ def separate_ratio(one: SessionValue, other: SessionValue, confidence: float = C
 
 
 def geometric_mean(ratios: Sequence[Estimate]) -> Estimate | None:
-    """Return the geometric mean of ratios between the same two sessions; no interval where one of them has none."""
+    """Return the geometric mean of ratios between the same two sessions; without an interval if a ratio lacks one."""
     if not ratios:
         return None
     log = statistics.fmean(math.log(ratio.centre) for ratio in ratios)
@@ -117,7 +117,7 @@ def geometric_mean(ratios: Sequence[Estimate]) -> Estimate | None:
 
 
 def _variances(value: SessionValue) -> tuple[list[Part], list[Part]] | None:
-    """Return a value's share of both variances, each as its parts; None where one of them is not known."""
+    """Return a value's share of both variances, each as its parts; None if one of them is unknown."""
     if value.se_log is None or value.spread is None or value.count < LEAST_PROCESSES:
         return None
     free = value.spread.sessions - 1

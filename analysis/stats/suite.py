@@ -1,11 +1,11 @@
-"""One ratio for many workloads: what moves them all together, and cannot be seen in any of them alone.
+"""One ratio for many workloads, to detect shifts that are common to all and too small to detect in one.
 
-A shift of 2 % in every workload drowns in the noise of each; over thirty of them it stands out. The figure is the
+A shift of 2 % in every workload is within the noise of each; over thirty of them it is significant. The figure is the
 geometric mean of the workloads' ratios, each of the same weight, with an interval over blocks: per block the mean of
-the workloads' log ratios is taken first, so that what a block did to all of them counts once.
+the workloads' log ratios is taken first, so that an effect of a block on all of them counts once.
 
-Promise: only blocks that every workload has are counted; a workload without a ratio is left out and named.
-It does not know which workload moved: the rows say that.
+Guarantee: only blocks that every workload has are counted; a workload without a ratio is left out and named.
+Which workload moved is visible in the rows only.
 
 Source of the mean: Fleming and Wallace, "How not to lie with statistics: the correct way to summarize benchmark
 results", CACM 29 (1986).
@@ -14,7 +14,7 @@ results", CACM 29 (1986).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,9 +26,9 @@ Block = TypeVar("Block", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class SuiteRatio:
-    """The geometric mean ratio of a suite: over which workloads and blocks, and who was left out.
+    """The geometric mean ratio of a suite, the workloads it is over, and those that were left out.
 
-    `separate` where the two sides were measured in separate sessions; then there are no blocks.
+    `separate`: the two sides were measured in separate sessions, so that there are no blocks.
     """
 
     estimate: Estimate
@@ -48,33 +48,28 @@ def suite_logs(logs: Mapping[str, Mapping[Block, float]]) -> dict[Block, float]:
 
 
 def suite_ratio(logs: Mapping[str, Mapping[Block, float]], looks: Looks = FIXED) -> SuiteRatio | None:
-    """Return the suite's ratio from each workload's log ratio per block; None where no workload has one.
+    """Return the suite's ratio from each workload's log ratio per block; None if no workload has one.
 
-    Workloads without any block are left out; so are those that share no block with the workloads named before them.
-    `looks` are those after which blocks stopped being added: its interval has the confidence that the workloads' have.
+    Workloads without blocks are left out, as are those that share no block with the workloads before them. `looks` are
+    those after which no more blocks were added: the interval has the same confidence as the workloads' intervals.
     """
-    kept: dict[str, Mapping[Block, float]] = {}
+    used: dict[str, Mapping[Block, float]] = {}
     for name, blocks in logs.items():
-        if blocks and suite_logs({**kept, name: blocks}):
-            kept[name] = blocks
-    values = list(suite_logs(kept).values())
+        if blocks and suite_logs({**used, name: blocks}):
+            used[name] = blocks
+    values = list(suite_logs(used).values())
     estimate = of_logs(values, looks.confidence(len(values)))
-    if estimate is None:
-        return None
-    return SuiteRatio(estimate, p_value(values), tuple(kept), _without(list(logs), kept))
+    left_out = tuple(name for name in logs if name not in used)
+    return SuiteRatio(estimate, p_value(values), tuple(used), left_out) if estimate else None
 
 
 def per_group(
     logs: Mapping[str, Mapping[str, Mapping[Block, float]]], looks: Looks = FIXED
 ) -> tuple[dict[str, SuiteRatio], SuiteRatio | None]:
-    """Return the ratio of each group (a backend) and of the whole, from group -> workload -> block -> log ratio.
+    """Return the ratio of each group (a backend) and over all, from group -> workload -> block -> log ratio.
 
-    In the whole each workload of each group has the same weight.
+    In the overall ratio each workload of each group has the same weight.
     """
     groups = {group: suite_ratio(workloads, looks) for group, workloads in logs.items()}
     flat = {f"{group} {name}": blocks for group, named in logs.items() for name, blocks in named.items()}
     return {group: ratio for group, ratio in groups.items() if ratio}, suite_ratio(flat, looks)
-
-
-def _without(names: Sequence[str], kept: Mapping[str, object]) -> tuple[str, ...]:
-    return tuple(name for name in names if name not in kept)

@@ -1,1 +1,1 @@
-"""What surrounds the cells, judged: the state of a machine, the blocks it disturbed, the difference it lets one see."""
+"""The surroundings of the cells: a machine's state, disturbed blocks, the smallest detectable difference."""

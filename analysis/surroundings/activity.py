@@ -1,8 +1,8 @@
-"""What the machine does while it is watched, judged: others' use of it, pressure, heat, swap. Pure."""
+"""Rules on the machine's activity while it is watched: other processes, pressure, heat, swap. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from keras_matrix.analysis.surroundings.disturbance import (
     OTHER_CPU_LIMIT,
@@ -15,144 +15,121 @@ from keras_matrix.analysis.surroundings.disturbance import (
     stall_share,
     steal_share,
 )
-from keras_matrix.analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
-from keras_matrix.analysis.surroundings.readings import Meanwhile, Readings
+from keras_matrix.analysis.surroundings.findings import Check, Judgement, Limit, NotReadError, Rating, known
+from keras_matrix.analysis.surroundings.readings import Readings
 from keras_matrix.analysis.surroundings.resolution import MIN_PAIRS, resolution
 from keras_matrix.records.host.procfs import Unread
 
 MIB, GIB = 1 << 20, 1 << 30
-# `bad` begins where the rule of disturbance replaces a block: such a machine would have every block replaced.
+# `bad` begins where the disturbance rule replaces a block: such a machine would have every block replaced.
 STEAL = Limit(0.005, STEAL_LIMIT)
 OTHER_CPU = Limit(0.01, OTHER_CPU_LIMIT)
 STALL = Limit(0.001, STALL_LIMIT)
-# The measuring has a thread for each CPU, which by themselves need not wait.
+# The measurement has a thread for each CPU, which by themselves need not wait.
 CPU_PRESSURE = Limit(0.01, 0.10)
 LOAD_PER_CPU = Limit(0.25, 1.0)
 RESOLUTION = Limit(0.03, 0.10)  # in 10 pairs; 3 % is the default `precision_target`
 MARGIN_C = Limit(-10.0, 0.0)  # temperature less the zone's own limit
-UNCOUNTED = Unread("its counters are not there, not this machine's, or hardly moved")
+UNCOUNTED = Unread("its counters are missing, not this machine's, or hardly moved")
+NO_PRESSURE = Unread("this kernel reports no pressure (CONFIG_PSI, boot with psi=1)")
 
 
-def activity_findings(readings: Readings) -> Iterator[Finding]:
-    """Yield what is found of what the machine does."""
-    yield _resolution(readings)
-    yield _other_cpu(readings.meanwhile)
-    yield _steal(readings.meanwhile)
-    yield _load(readings)
-    yield from _pressures(readings.meanwhile)
-    yield _throttling(readings)
-    yield _temperature(readings)
-    yield _swap(readings)
-
-
-def _resolution(readings: Readings) -> Finding:
+def _resolution(readings: Readings) -> Judgement:
     ratios = readings.pair_log_ratios
     found = resolution(ratios)
     if found is None:
-        seen = f"not measured: of the {MIN_PAIRS} pairs it takes, {len(ratios)} were done"
-        return Finding(Check.RESOLUTION, Verdict.UNREAD, seen, "give it more time with --seconds")
+        text = f"not measured: needs {MIN_PAIRS} pairs, got {len(ratios)}"
+        return Rating.UNREAD, text, "give it more time with --seconds"
     first = found.detectable[0]
-    seen = (
+    text = (
         f"two identical arms, {found.pairs} pairs: {percent(first.difference)} in {first.pairs} pairs "
         f"(between {percent(first.low)} and {percent(first.high)})"
     )
-    verdict = RESOLUTION.verdict(first.difference)
-    return judged(Check.RESOLUTION, verdict, seen, "mend what is bad below, or plan for more repeats")
+    return RESOLUTION.verdict(first.difference), text, "fix what is bad below, or plan for more repeats"
 
 
-def _other_cpu(meanwhile: Meanwhile) -> Finding:
-    stretch = meanwhile.stretch
-    share = stretch if isinstance(stretch, Unread) else other_cpu_share(Watched(stretch, meanwhile.own))
-    if share is None or isinstance(share, Unread):
-        return unread(Check.OTHER_CPU, share or UNCOUNTED)
-    seen = f"other processes used {percent(share)} of the CPUs"
+def _other_cpu(readings: Readings) -> Judgement:
+    meanwhile = readings.meanwhile
+    share = _counted(other_cpu_share(Watched(known(meanwhile.stretch), meanwhile.own)))
+    text = f"other processes used {percent(share)} of the CPUs"
     if isinstance(meanwhile.others, Unread):
-        seen += f"; which: not readable: {meanwhile.others.why}"
+        text += f"; which: not readable: {meanwhile.others.why}"
     elif meanwhile.others:
-        seen += "; busiest: " + ", ".join(map(str, meanwhile.others))
-    return judged(Check.OTHER_CPU, OTHER_CPU.verdict(share), seen, "stop them")
+        text += "; busiest: " + ", ".join(map(str, meanwhile.others))
+    return OTHER_CPU.verdict(share), text, "stop them"
 
 
-def _steal(meanwhile: Meanwhile) -> Finding:
-    stretch = meanwhile.stretch
-    share = stretch if isinstance(stretch, Unread) else steal_share(stretch)
-    if share is None or isinstance(share, Unread):
-        return unread(Check.STEAL, share or UNCOUNTED)
-    seen = f"the hypervisor withheld {percent(share)} of the time the CPUs had work"
-    advice = "measure at another hour or on a machine of its own"
-    return judged(Check.STEAL, STEAL.verdict(share), seen, advice)
+def _steal(readings: Readings) -> Judgement:
+    share = _counted(steal_share(known(readings.meanwhile.stretch)))
+    text = f"the hypervisor withheld {percent(share)} of the time the CPUs had work"
+    return STEAL.verdict(share), text, "measure at another time or on a dedicated machine"
 
 
-def _pressures(meanwhile: Meanwhile) -> Iterator[Finding]:
-    stretch = meanwhile.stretch
-    if isinstance(stretch, Unread):
-        yield from (unread(check, stretch) for check in (Check.CPU_PRESSURE, Check.MEMORY_PRESSURE, Check.IO_PRESSURE))
-        return
-    yield _pressure(Check.CPU_PRESSURE, CPU_PRESSURE, stretch.cpu_some_s, stretch)
-    yield _pressure(Check.MEMORY_PRESSURE, STALL, stretch.memory_some_s, stretch)
-    yield _pressure(Check.IO_PRESSURE, STALL, stretch.io_some_s, stretch)
+def _counted(share: float | None, otherwise: Unread = UNCOUNTED) -> float:
+    return known(otherwise if share is None else share)
 
 
-def _pressure(check: Check, limit: Limit, some_s: float | None, stretch: Stretch) -> Finding:
-    share = stall_share(some_s, stretch)
-    if share is None:
-        return unread(check, Unread("this kernel tells no pressure (CONFIG_PSI, boot with psi=1)"))
-    what, advice = {
-        Check.CPU_PRESSURE: ("a CPU", "stop other processes"),
-        Check.MEMORY_PRESSURE: ("memory", "free memory"),
-        Check.IO_PRESSURE: ("storage", "stop what reads and writes"),
-    }[check]
-    return judged(check, limit.verdict(share), f"something waited for {what} {percent(share)} of the time", advice)
+def _pressure(field: str, limit: Limit, what: str, advice: str) -> Callable[[Readings], Judgement]:
+    def rule(readings: Readings) -> Judgement:
+        stretch = known(readings.meanwhile.stretch)
+        share = _counted(stall_share(getattr(stretch, field), stretch), NO_PRESSURE)
+        return limit.verdict(share), f"something waited for {what} {percent(share)} of the time", advice
+
+    return rule
 
 
-def _load(readings: Readings) -> Finding:
-    if isinstance(readings.load, Unread):
-        return unread(Check.LOAD, readings.load)
-    cpus = readings.limits.cpus_allowed
-    seen = f"{readings.load:.2f} over the last minute, on {cpus} CPUs"
-    return judged(Check.LOAD, LOAD_PER_CPU.verdict(readings.load / cpus), seen, "wait until it falls")
+def _load(readings: Readings) -> Judgement:
+    load, cpus = known(readings.load), readings.limits.cpus_allowed
+    return LOAD_PER_CPU.verdict(load / cpus), f"{load:.2f} over the last minute, on {cpus} CPUs", "wait until it falls"
 
 
-def _throttling(readings: Readings) -> Finding:
-    stretch, since_start = readings.meanwhile.stretch, readings.heat.throttle_events
-    now = None if isinstance(stretch, Unread) else stretch.throttle_events
-    advice = "cool the machine, or hold its clocks below what it can keep up"
-    if isinstance(since_start, Unread):
-        return unread(Check.THROTTLING, since_start)
-    if now:
-        return Finding(Check.THROTTLING, Verdict.BAD, f"{now} times while the machine was watched", advice)
+def _throttling(readings: Readings) -> Judgement:
+    stretch, since_start = readings.meanwhile.stretch, known(readings.heat.throttle_events)
+    advice = "cool the machine, or limit its clocks to what it can sustain"
+    if not isinstance(stretch, Unread) and stretch.throttle_events:
+        return Rating.BAD, f"{stretch.throttle_events} times while the machine was watched", advice
     if since_start:
-        seen = f"{since_start} times since the machine started, not while it was watched"
-        return Finding(Check.THROTTLING, Verdict.DOUBTFUL, seen, advice)
-    return Finding(Check.THROTTLING, Verdict.FINE, "never since the machine started")
+        text = f"{since_start} times since the machine started, not while it was watched"
+        return Rating.DOUBTFUL, text, advice
+    return Rating.FINE, "never since the machine started", ""
 
 
-def _temperature(readings: Readings) -> Finding:
-    zones = readings.heat.zones
-    if isinstance(zones, Unread):
-        return unread(Check.TEMPERATURE, zones)
+def _temperature(readings: Readings) -> Judgement:
+    zones = known(readings.heat.zones)
     limited = [(zone.temperature_c - zone.limit_c, zone) for zone in zones if zone.limit_c is not None]
     if not limited:
         warmest = max(zones, key=lambda zone: zone.temperature_c)
-        return unread(Check.TEMPERATURE, Unread(f"limits; now {warmest.temperature_c:.0f} C in {warmest.name}"))
+        raise NotReadError(f"limits; now {warmest.temperature_c:.0f} C in {warmest.name}")
     margin_c, nearest = max(limited, key=lambda pair: pair[0])
-    seen = f"{nearest.temperature_c:.0f} C in {nearest.name}, which slows down at {nearest.limit_c:.0f} C"
-    return judged(Check.TEMPERATURE, MARGIN_C.verdict(margin_c), seen, "let the machine cool, mend its cooling")
+    text = f"{nearest.temperature_c:.0f} C in {nearest.name}, which slows down at {nearest.limit_c:.0f} C"
+    return MARGIN_C.verdict(margin_c), text, "let the machine cool, repair its cooling"
 
 
-def _swap(readings: Readings) -> Finding:
-    swap, stretch = readings.swap, readings.meanwhile.stretch
-    if isinstance(swap, Unread):
-        return unread(Check.SWAP, swap)
+def _swap(readings: Readings) -> Judgement:
+    swap, stretch = known(readings.swap), readings.meanwhile.stretch
     if swap.total_bytes == 0:
-        return Finding(Check.SWAP, Verdict.FINE, "there is none")
-    seen = f"{swap.used_bytes / GIB:.1f} of {swap.total_bytes / GIB:.1f} GiB in use"
+        return Rating.FINE, "no swap space", ""
+    text = f"{swap.used_bytes / GIB:.1f} of {swap.total_bytes / GIB:.1f} GiB in use"
     rate = None if isinstance(stretch, Unread) else _swap_rate_bytes_per_s(stretch)
-    seen += "; rate: not readable" if rate is None else f", {rate / MIB:.1f} MiB/s in and out"
-    verdict = Verdict.BAD if rate else Verdict.DOUBTFUL if swap.used_bytes else Verdict.FINE
-    return judged(Check.SWAP, verdict, seen, "free memory, then empty it: swapoff -a && swapon -a")
+    text += "; rate: not readable" if rate is None else f", {rate / MIB:.1f} MiB/s in and out"
+    rating = Rating.BAD if rate else Rating.DOUBTFUL if swap.used_bytes else Rating.FINE
+    return rating, text, "free memory, then empty it: swapoff -a && swapon -a"
 
 
 def _swap_rate_bytes_per_s(stretch: Stretch) -> float | None:
     into, out = stretch.swapped_in_bytes, stretch.swapped_out_bytes
     return None if into is None or out is None or stretch.wall_s <= 0 else (into + out) / stretch.wall_s
+
+
+ACTIVITY = {
+    Check.RESOLUTION: _resolution,
+    Check.OTHER_CPU: _other_cpu,
+    Check.STEAL: _steal,
+    Check.LOAD: _load,
+    Check.CPU_PRESSURE: _pressure("cpu_some_s", CPU_PRESSURE, "a CPU", "stop other processes"),
+    Check.MEMORY_PRESSURE: _pressure("memory_some_s", STALL, "memory", "free memory"),
+    Check.IO_PRESSURE: _pressure("io_some_s", STALL, "storage", "stop what reads and writes"),
+    Check.THROTTLING: _throttling,
+    Check.TEMPERATURE: _temperature,
+    Check.SWAP: _swap,
+}

@@ -1,27 +1,27 @@
-"""The rule, fixed beforehand, by which a block of repeats counts as disturbed from outside the run.
+"""The rule, fixed in advance, that decides whether a block of repeats was disturbed from outside the run.
 
-Promise: pure, and blind. It is given no times of epochs, steps or cells, only what the machine's own counters moved by
-during the block's measured stretches, all arms in one bag: it cannot know which arm was hit. It compares shares of the
-whole bag. What the run's own processes used is subtracted or disarms the signal.
+Guarantee: pure and blind. The rule receives no times of epochs, steps or cells, only the changes of the machine's
+counters over the block's measured stretches, pooled over all arms: it cannot know which arm was disturbed. It compares
+shares of the pool. The run's own use is subtracted from a signal or disables it.
 
-That the shares are those of the bag and not of the worst arm is what keeps the ratio unbiased: given the total, a
-disturbance that comes at random falls on each arm in proportion to its length. Judged by the worst arm, blocks whose
-short arm was hit are thrown out more often, which moves the ratio of arms of 2 and 8 s by 1 to 2 % (tested).
+Pooling, instead of judging by the worst arm, keeps the ratio unbiased: given the total, a random disturbance affects
+each arm in proportion to its length. Judged by the worst arm, blocks whose short arm was disturbed are discarded more
+often, which moves the ratio of arms of 2 and 8 s by 1 to 2 % (tested).
 
-Signals and what they can tell (docs/noise.md holds the reasoning):
+Signals (docs/noise.md gives the reasons):
 
-  steal            outside by nature: the hypervisor ran something else while a CPU had work
-  others' CPU      busy time less what the run's own processes used
-  memory, I/O      pressure "full": everything that wanted to run stood still, the cell too. Attributed to others only
-                   while the run itself holds little memory, or moves next to nothing to and from storage
+  steal            always from outside: the hypervisor ran something else while a CPU had work
+  others' CPU      busy time less that of the run's own processes
+  memory, I/O      pressure "full": all runnable tasks waited, the cell included. Attributed to others only while the
+                   run itself uses little memory, or moves almost nothing to and from storage
   heat             throttling while others used more CPU than the run did
 
-CPU pressure is never a reason: a cell with more threads than CPUs makes it by itself, and no counter says whose wait it
-was; others that take the CPU show in their use of it. Nor are the load average (it lags by a minute and holds the cell
-too), context switches, swapped pages and quota throttling (whoever runs under the quota uses it up, first the cell).
+CPU pressure is never a reason: a cell with more threads than CPUs causes it by itself, and no counter says who waited;
+others that take the CPU are visible in their use of it. Nor are the load average (it lags by a minute and includes the
+cell), context switches, swapped pages and quota throttling (the cell is the first to use up its quota).
 
-Not known here: what happens on CPUs the run may not use, in memory bandwidth and caches, on the host under a virtual
-machine beyond its steal.
+Limits: activity on CPUs the run may not use, in memory bandwidth and caches, and, beyond steal, on the host of a
+virtual machine is not visible.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from enum import StrEnum
 from typing import Any
 
 # The default `precision_target`. At worst all of a block's 3 % fell on one of two equal arms: its log ratio moved by
-# 6 %, the mean of five blocks, the fewest that give an interval, by 1.2 %, in a direction that chance chose. A lower
-# limit would replace blocks for what cannot be seen in the result, and be within what the ticks blur.
+# 6 %, the mean of five blocks, the fewest that give an interval, by 1.2 %, in a random direction. A lower limit would
+# replace blocks for effects invisible in the result, and be within the resolution of the ticks.
 STEAL_LIMIT = 0.03
 OTHER_CPU_LIMIT = 0.03
 STALL_LIMIT = 0.03
-# CPU time is told in ticks of 10 ms: over 1 s of it, the ends of the stretches of a block blur a share by about 1 %.
+# CPU time is counted in ticks of 10 ms: over 1 s of it, rounding at the ends of stretches blurs a share by about 1 %.
 MIN_CPU_S = 1.0
-# A run that holds less than half of the memory it may use cannot by itself have exhausted it.
+# A run that uses less than half of the memory it may use cannot by itself have exhausted it.
 OWN_MEMORY_LIMIT = 0.5
-# At a slow disk's 40 MB/s, 1 MiB a second keeps it occupied for less than 3 % of the time: what STALL_LIMIT allows.
+# At a slow disk's 40 MB/s, 1 MiB a second occupies it for less than 3 % of the time, as STALL_LIMIT allows.
 OWN_STORAGE_LIMIT_BYTES_PER_S = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What the machine's counters moved by over a stretch of time. None means not measured.
+    """The changes of the machine's counters over a stretch of time. None means not measured.
 
-    CPU times are sums over the CPUs the run may use; `cpu_busy_s` holds programs and the kernel on their behalf, not
-    interrupts. Pressure times are wall time: `some`, at least one task waited; `full`, all that wanted to run did.
+    CPU times are sums over the CPUs the run may use; `cpu_busy_s` includes programs and the kernel on their behalf, not
+    interrupts. Pressure times are wall time: `some`, at least one task waited; `full`, all runnable tasks did.
     """
 
     wall_s: float
@@ -73,10 +73,10 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class OwnUse:
-    """What the run's own processes (the cells', the waiting ones' and the runner's) used meanwhile; None: unknown.
+    """Resources used by the run's own processes (cells, waiting cells and runner); None if unknown.
 
-    `memory_share` is the resident memory of all of them over the memory they may use; `storage_bytes` what they had
-    moved to and from storage, not what the page cache served.
+    `memory_share` is the resident memory of all of them over the memory they may use; `storage_bytes` counts bytes
+    moved to and from storage, without those served by the page cache.
     """
 
     cpu_s: float | None = None
@@ -86,7 +86,7 @@ class OwnUse:
 
 @dataclass(frozen=True, slots=True)
 class WaitingUse:
-    """CPU time that a cell of the run used while another one worked; `cpu_s` is None where it is not known."""
+    """CPU time that a cell of the run used while another one worked; `cpu_s` is None if unknown."""
 
     name: str
     cpu_s: float | None
@@ -94,7 +94,7 @@ class WaitingUse:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One measured stretch of any arm, and what the run used during it; `waiting` names the cells that waited."""
+    """One measured stretch of any arm, and the run's own use during it; `waiting` names the cells that waited."""
 
     stretch: Stretch
     own: OwnUse
@@ -102,7 +102,7 @@ class Watched:
 
 
 class Cause(StrEnum):
-    """What disturbed a block. A closed set."""
+    """The causes of a disturbance. A closed set."""
 
     STEAL = "steal"
     OTHER_CPU = "other_cpu"
@@ -136,24 +136,25 @@ class Disturbed:
 
 
 def disturbed(block: Iterable[Watched]) -> Disturbed | None:
-    """Return what disturbed a block from outside, beyond the limits; None when nothing did or nothing can be told.
+    """Return the disturbance of a block from outside, beyond the limits; None if there is no known one.
 
-    `block` holds every measured stretch of every arm, in any order. Of several causes the one furthest beyond its limit
-    is named, of equally far ones the first in `Cause`.
+    `block` contains every measured stretch of every arm, in any order. Of several causes the one furthest beyond its
+    limit is returned, of equally far ones the first in `Cause`.
     """
-    whole = together(block)
-    if whole is None:
+    total = together(block)
+    if total is None:
         return None
-    found = [_beyond(cause, share(whole), limit) for cause, share, limit in _SHARES]
-    if _others_heat(whole):
+    shares = [(cause, share_of(total), limit) for cause, share_of, limit in _SHARES]
+    found = [Disturbed(cause, share, limit) for cause, share, limit in shares if share is not None and share > limit]
+    if _others_heat(total):
         found.append(Disturbed(Cause.HEAT))
-    return max((reason for reason in found if reason is not None), key=_excess, default=None)
+    return max(found, key=lambda one: one.share / one.limit if one.share and one.limit else 1.0, default=None)
 
 
 def together(block: Iterable[Watched]) -> Watched | None:
-    """Return several stretches as one; a figure that any of them lacks is None. None for no stretch.
+    """Return several stretches as one; a figure missing in any of them is None. None without stretches.
 
-    Times, events and bytes add up, the same in every order; of memory, which the run holds, the largest share counts.
+    Times, events and bytes are summed, independently of the order; of memory shares the largest counts.
     """
     parts = list(block)
     if not parts:
@@ -177,7 +178,7 @@ def percent(share: float) -> str:
 
 
 def steal_share(stretch: Stretch) -> float | None:
-    """Return which share of the time that the CPUs had work the hypervisor withheld.
+    """Return the share of the time that the CPUs had work in which the hypervisor withheld them.
 
     Not the share of all time: of a program on one of 64 CPUs that lost a tenth of its time, that would show 0.2 %.
     """
@@ -194,7 +195,7 @@ def other_cpu_s(watched: Watched) -> float | None:
 
 
 def other_cpu_share(watched: Watched) -> float | None:
-    """Return the CPU time of processes outside the run as a share of all the CPU time there was."""
+    """Return the CPU time of processes outside the run as a share of all CPU time."""
     others_s, total_s = other_cpu_s(watched), watched.stretch.cpu_total_s
     return others_s / total_s if others_s is not None and total_s and _resolved(watched.stretch) else None
 
@@ -205,39 +206,31 @@ def stall_share(full_s: float | None, stretch: Stretch) -> float | None:
 
 
 def _resolved(stretch: Stretch) -> bool:
-    """Say whether there was enough CPU time for ticks to tell a share of it."""
+    """Return whether there was enough CPU time for ticks to resolve a share of it."""
     return stretch.cpu_total_s is not None and stretch.cpu_total_s >= MIN_CPU_S
 
 
-def _beyond(cause: Cause, share: float | None, limit: float) -> Disturbed | None:
-    return Disturbed(cause, share, limit) if share is not None and share > limit else None
-
-
-def _excess(reason: Disturbed) -> float:
-    return 1.0 if reason.share is None or reason.limit is None else reason.share / reason.limit
-
-
-def _memory(whole: Watched) -> float | None:
-    held = whole.own.memory_share
-    if held is None or held >= OWN_MEMORY_LIMIT:
+def _memory(total: Watched) -> float | None:
+    used = total.own.memory_share
+    if used is None or used >= OWN_MEMORY_LIMIT:
         return None
-    return stall_share(whole.stretch.memory_full_s, whole.stretch)
+    return stall_share(total.stretch.memory_full_s, total.stretch)
 
 
-def _io(whole: Watched) -> float | None:
-    moved, stretch = whole.own.storage_bytes, whole.stretch
+def _io(total: Watched) -> float | None:
+    moved, stretch = total.own.storage_bytes, total.stretch
     if moved is None or moved > OWN_STORAGE_LIMIT_BYTES_PER_S * stretch.wall_s:
         return None
     return stall_share(stretch.io_full_s, stretch)
 
 
-def _others_heat(whole: Watched) -> bool:
-    others_s, own_s = other_cpu_s(whole), whole.own.cpu_s
-    return bool(whole.stretch.throttle_events) and others_s is not None and own_s is not None and others_s > own_s
+def _others_heat(total: Watched) -> bool:
+    others_s, own_s = other_cpu_s(total), total.own.cpu_s
+    return bool(total.stretch.throttle_events) and others_s is not None and own_s is not None and others_s > own_s
 
 
 _SHARES: tuple[tuple[Cause, Callable[[Watched], float | None], float], ...] = (
-    (Cause.STEAL, lambda whole: steal_share(whole.stretch), STEAL_LIMIT),
+    (Cause.STEAL, lambda total: steal_share(total.stretch), STEAL_LIMIT),
     (Cause.OTHER_CPU, other_cpu_share, OTHER_CPU_LIMIT),
     (Cause.MEMORY, _memory, STALL_LIMIT),
     (Cause.IO, _io, STALL_LIMIT),
@@ -245,7 +238,7 @@ _SHARES: tuple[tuple[Cause, Callable[[Watched], float | None], float], ...] = (
 
 
 def _sum(values: Sequence[float | None]) -> Any:
-    """Return the sum, rounded once so that the order does not matter; whole numbers stay whole."""
+    """Return the sum, rounded once so that the order does not matter; integers stay integers."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None

@@ -1,20 +1,23 @@
-"""What a finding is: a name of a closed set, a verdict, what was seen and one advice.
+"""Findings about a machine: a check from a closed set, its rating, the observation and one piece of advice.
 
-Promise: a verdict is given only on what was read; anything else is `unread` with the reason. docs/noise.md holds every
-limit with its reason.
+Guarantee: only what was read is rated; anything else is `unread` with the reason. docs/noise.md lists every limit with
+its reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from keras_matrix.records.host.procfs import Unread
 
+T = TypeVar("T")
+
 
 class Check(StrEnum):
-    """What is looked at. A closed set."""
+    """The checks of a machine. A closed set."""
 
     RESOLUTION = "resolution"
     OTHER_CPU = "other_cpu"
@@ -47,8 +50,8 @@ class Check(StrEnum):
     GPU_BUILD = "gpu_build"
 
 
-class Verdict(StrEnum):
-    """What a finding means for measuring. `unread`: nothing is known, so nothing is said."""
+class Rating(StrEnum):
+    """The meaning of a finding for measurements. `unread`: the value is unknown, so it is not rated."""
 
     FINE = "fine"
     DOUBTFUL = "doubtful"
@@ -57,40 +60,55 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at; `advice` is None where there is nothing to do."""
+class MachineFinding:
+    """The result of one check; `advice` is None if there is nothing to do."""
 
     check: Check
-    verdict: Verdict
-    seen: str
+    verdict: Rating
+    observed: str
     advice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Above `doubtful` and above `bad` a value is that; equal is still the milder one."""
+    """A value above `doubtful` or above `bad` is rated so; an equal value gets the milder rating."""
 
     doubtful: float
     bad: float
 
-    def verdict(self, value: float) -> Verdict:
-        """Return what a value is."""
+    def verdict(self, value: float) -> Rating:
+        """Return the rating of a value."""
         if value > self.bad:
-            return Verdict.BAD
-        return Verdict.DOUBTFUL if value > self.doubtful else Verdict.FINE
+            return Rating.BAD
+        return Rating.DOUBTFUL if value > self.doubtful else Rating.FINE
 
 
-def worst(found: Iterable[Finding]) -> Verdict:
+def worst(found: Iterable[MachineFinding]) -> Rating:
     """Return `bad` if any finding is, else `doubtful` if any is, else `fine`."""
     verdicts = {finding.verdict for finding in found}
-    return next((v for v in (Verdict.BAD, Verdict.DOUBTFUL) if v in verdicts), Verdict.FINE)
+    return next((v for v in (Rating.BAD, Rating.DOUBTFUL) if v in verdicts), Rating.FINE)
 
 
-def unread(check: Check, reading: Unread) -> Finding:
-    """Return the finding that nothing could be read."""
-    return Finding(check, Verdict.UNREAD, f"not readable: {reading.why}")
+Judgement = tuple[Rating, str, str]
+"""A rating, the observation, and the advice that applies unless the rating is `fine`."""
 
 
-def judged(check: Check, verdict: Verdict, seen: str, advice: str) -> Finding:
-    """Return a finding that carries its advice only where something is to be done."""
-    return Finding(check, verdict, seen, None if verdict is Verdict.FINE else advice)
+class NotReadError(Exception):
+    """A rule needs a value that could not be read; the message is the reason."""
+
+
+def known(reading: T | Unread) -> T:
+    """Return the value of a reading. Raises `NotReadError` if it could not be read."""
+    if isinstance(reading, Unread):
+        raise NotReadError(reading.why)
+    return reading
+
+
+def apply(rules: Mapping[Check, Callable[[T], Judgement]], subject: T) -> Iterator[MachineFinding]:
+    """Yield the finding of each rule about the subject; `unread` if a rule lacks a reading."""
+    for check, rule in rules.items():
+        try:
+            rating, observed, advice = rule(subject)
+        except NotReadError as error:
+            rating, observed, advice = Rating.UNREAD, f"not readable: {error}", ""
+        yield MachineFinding(check, rating, observed, advice if advice and rating is not Rating.FINE else None)

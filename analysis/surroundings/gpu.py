@@ -1,84 +1,38 @@
-"""What a GPU's driver reports, judged. Pure.
+"""Rules on the state that a GPU's driver reports. Pure.
 
 Source of the bits: NVML's nvmlClocksEventReasons (nvml.h), the same numbers nvidia-smi prints.
-Not known here: whether clocks are locked, which the driver does not tell; GPUs of other makers.
+Limits: the driver does not report whether clocks are locked; GPUs of other makers are not examined.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from keras_matrix.analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
+from keras_matrix.analysis.surroundings.findings import Check, Judgement, Limit, MachineFinding, Rating, apply, known
 from keras_matrix.analysis.surroundings.readings import Gpu, GpuProcess
 from keras_matrix.records.host.procfs import Unread
 
 MHZ = 1_000_000
 MIB = 1 << 20
-# Data-centre GPUs begin to slow down between 85 and 95 C; nvidia-smi's own limit is not told on every one.
+# Data-centre GPUs begin to slow down between 85 and 95 C; not every one reports nvidia-smi's own limit.
 TEMPERATURE_C = Limit(75.0, 85.0)
-# 0x1 (idle), 0x2 (clocks set by the user) and 0x100 (display) are no throttling.
-BAD_REASONS = {
-    0x08: "hardware slowdown",
-    0x20: "too hot (driver)",
-    0x40: "too hot (hardware)",
-    0x80: "power brake",
-}
+# 0x1 (idle), 0x2 (clocks set by the user) and 0x100 (display) are not throttling.
+BAD_REASONS = {0x08: "hardware slowdown", 0x20: "too hot (driver)", 0x40: "too hot (hardware)", 0x80: "power brake"}
 DOUBTFUL_REASONS = {0x04: "power cap", 0x10: "held to another GPU's clock"}
 
 
-def gpu_findings(gpus: tuple[Gpu, ...] | Unread | None) -> Iterator[Finding]:
-    """Yield what is found of every GPU; one finding where there is none or nothing can be read."""
-    if isinstance(gpus, Unread):
-        yield unread(Check.GPU, gpus)
-        return
-    if not gpus:
-        yield Finding(Check.GPU, Verdict.FINE, "no NVIDIA driver is loaded; other makers' are not looked for")
+def gpu_findings(gpus: tuple[Gpu, ...] | Unread | None) -> Iterator[MachineFinding]:
+    """Yield the findings about every GPU; a single finding if there is no GPU or nothing can be read."""
+    if isinstance(gpus, Unread) or not gpus:
+        yield from apply({Check.GPU: _driver}, gpus)
         return
     for gpu in gpus:
-        yield Finding(Check.GPU, Verdict.FINE, f"GPU {gpu.index}: {gpu.name}{_capability(gpu)}")
-        yield from (rule(gpu) for rule in (_clocks, _temperature, _throttling, _persistence, _users, _mig, _ecc))
+        yield from apply(GPU_RULES, gpu)
 
 
 def reasons_in_words(mask: int) -> list[str]:
-    """Return what holds a GPU's clock back, the bad reasons first."""
+    """Return the reasons that limit a GPU's clock, the bad ones first."""
     return [text for bit, text in {**BAD_REASONS, **DOUBTFUL_REASONS}.items() if mask & bit]
-
-
-def _clocks(gpu: Gpu) -> Finding:
-    if isinstance(gpu.clock_hz, Unread):
-        return unread(Check.GPU_CLOCKS, gpu.clock_hz)
-    if isinstance(gpu.max_clock_hz, Unread):
-        return unread(Check.GPU_CLOCKS, gpu.max_clock_hz)
-    why = f"whether they are locked; now {gpu.clock_hz / MHZ:.0f} of at most {gpu.max_clock_hz / MHZ:.0f} MHz"
-    advice = "hold them while measuring: --set clocks=locked"
-    return Finding(Check.GPU_CLOCKS, Verdict.UNREAD, f"not readable: {why}", advice)
-
-
-def _temperature(gpu: Gpu) -> Finding:
-    if isinstance(gpu.temperature_c, Unread):
-        return unread(Check.GPU_TEMPERATURE, gpu.temperature_c)
-    verdict = TEMPERATURE_C.verdict(gpu.temperature_c)
-    return judged(Check.GPU_TEMPERATURE, verdict, f"{gpu.temperature_c:.0f} C", "let it cool, mend its cooling")
-
-
-def _throttling(gpu: Gpu) -> Finding:
-    mask = gpu.throttle_mask
-    if isinstance(mask, Unread):
-        return unread(Check.GPU_THROTTLING, mask)
-    bad = any(mask & bit for bit in BAD_REASONS)
-    reasons = reasons_in_words(mask)
-    verdict = Verdict.BAD if bad else Verdict.DOUBTFUL if reasons else Verdict.FINE
-    seen = ", ".join(reasons) or "none now"
-    return judged(Check.GPU_THROTTLING, verdict, seen, "lock the clocks lower, cool it, raise its power limit")
-
-
-def _persistence(gpu: Gpu) -> Finding:
-    if isinstance(gpu.persistence, Unread):
-        return unread(Check.GPU_PERSISTENCE, gpu.persistence)
-    if gpu.persistence:
-        return Finding(Check.GPU_PERSISTENCE, Verdict.FINE, "on")
-    seen = "off: the driver unloads between processes, and each starts it anew"
-    return Finding(Check.GPU_PERSISTENCE, Verdict.DOUBTFUL, seen, "nvidia-smi -pm 1")
 
 
 def process_text(process: GpuProcess) -> str:
@@ -90,35 +44,75 @@ def process_text(process: GpuProcess) -> str:
     return f"{name} ({', '.join(details)})" if details else name
 
 
-def _capability(gpu: Gpu) -> str:
-    return "" if isinstance(gpu.capability, Unread) else f", compute capability {gpu.capability[0]}.{gpu.capability[1]}"
+def _driver(gpus: tuple[Gpu, ...] | Unread | None) -> Judgement:
+    known(gpus)
+    return Rating.FINE, "no NVIDIA driver is loaded; other makers' GPUs are not examined", ""
 
 
-def _users(gpu: Gpu) -> Finding:
-    if isinstance(gpu.users, Unread):
-        return unread(Check.GPU_USERS, gpu.users)
-    if not gpu.users:
-        return Finding(Check.GPU_USERS, Verdict.FINE, "no other process")
-    seen = f"other processes compute on it: {', '.join(process_text(one) for one in gpu.users)}"
-    return Finding(Check.GPU_USERS, Verdict.BAD, seen, "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES")
+def _name(gpu: Gpu) -> Judgement:
+    capability = "" if isinstance(gpu.capability, Unread) else ".".join(map(str, gpu.capability))
+    suffix = f", compute capability {capability}" if capability else ""
+    return Rating.FINE, f"GPU {gpu.index}: {gpu.name}{suffix}", ""
 
 
-def _mig(gpu: Gpu) -> Finding:
-    if isinstance(gpu.mig, Unread):
-        return unread(Check.GPU_MIG, gpu.mig)
-    seen = "divided by Multi-Instance GPU: a slice has part of the GPU, and its power is the whole GPU's"
-    return judged(
-        Check.GPU_MIG, Verdict.DOUBTFUL if gpu.mig else Verdict.FINE, seen if gpu.mig else "off", "nvidia-smi -mig 0"
-    )
+def _clocks(gpu: Gpu) -> Judgement:
+    clock, most = known(gpu.clock_hz) / MHZ, known(gpu.max_clock_hz) / MHZ
+    text = f"not readable: whether they are locked; now {clock:.0f} of at most {most:.0f} MHz"
+    return Rating.UNREAD, text, "lock them while measuring: --set clocks=locked"
 
 
-def _ecc(gpu: Gpu) -> Finding:
+def _temperature(gpu: Gpu) -> Judgement:
+    celsius = known(gpu.temperature_c)
+    return TEMPERATURE_C.verdict(celsius), f"{celsius:.0f} C", "let it cool, repair its cooling"
+
+
+def _throttling(gpu: Gpu) -> Judgement:
+    mask = known(gpu.throttle_mask)
+    reasons = reasons_in_words(mask)
+    bad = any(mask & bit for bit in BAD_REASONS)
+    rating = Rating.BAD if bad else Rating.DOUBTFUL if reasons else Rating.FINE
+    return rating, ", ".join(reasons) or "none now", "lock the clocks lower, cool it, raise its power limit"
+
+
+def _persistence(gpu: Gpu) -> Judgement:
+    if known(gpu.persistence):
+        return Rating.FINE, "on", ""
+    return Rating.DOUBTFUL, "off: the driver unloads between processes, and each starts it again", "nvidia-smi -pm 1"
+
+
+def _users(gpu: Gpu) -> Judgement:
+    users = ", ".join(map(process_text, known(gpu.users)))
+    if not users:
+        return Rating.FINE, "no other process", ""
+    advice = "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES"
+    return Rating.BAD, f"other processes compute on it: {users}", advice
+
+
+def _mig(gpu: Gpu) -> Judgement:
+    if not known(gpu.mig):
+        return Rating.FINE, "off", ""
+    text = "divided by Multi-Instance GPU: a slice has part of the GPU, but its power is that of the full GPU"
+    return Rating.DOUBTFUL, text, "nvidia-smi -mig 0"
+
+
+def _ecc(gpu: Gpu) -> Judgement:
     if isinstance(gpu.ecc, Unread) and gpu.ecc.absent:
-        return Finding(Check.GPU_ECC, Verdict.FINE, "this GPU has no ECC")
+        return Rating.FINE, "this GPU has no ECC", ""
     if gpu.ecc is False:
-        return Finding(Check.GPU_ECC, Verdict.FINE, "off: memory errors are not detected")
-    if isinstance(gpu.ecc_errors, Unread):
-        return unread(Check.GPU_ECC, gpu.ecc_errors)
-    seen = f"{gpu.ecc_errors} uncorrected memory errors since the driver was loaded"
-    verdict = Verdict.BAD if gpu.ecc_errors else Verdict.FINE
-    return judged(Check.GPU_ECC, verdict, seen, "reset the GPU: nvidia-smi --gpu-reset; replace it if they return")
+        return Rating.FINE, "off: memory errors are not detected", ""
+    errors = known(gpu.ecc_errors)
+    advice = "reset the GPU: nvidia-smi --gpu-reset; replace it if they return"
+    text = f"{errors} uncorrected memory errors since the driver was loaded"
+    return Rating.BAD if errors else Rating.FINE, text, advice
+
+
+GPU_RULES = {
+    Check.GPU: _name,
+    Check.GPU_CLOCKS: _clocks,
+    Check.GPU_TEMPERATURE: _temperature,
+    Check.GPU_THROTTLING: _throttling,
+    Check.GPU_PERSISTENCE: _persistence,
+    Check.GPU_USERS: _users,
+    Check.GPU_MIG: _mig,
+    Check.GPU_ECC: _ecc,
+}

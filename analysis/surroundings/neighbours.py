@@ -1,8 +1,9 @@
-"""Who used the CPUs that a cell should have had: cells of the run that wait for their turn, or others. Pure.
+"""Attribution of CPU use during a cell's measurement to waiting cells of the run, or to other processes. Pure.
 
-A cell that waits rests in a read and uses no CPU, unless its workload left threads or processes running. What these use
-is the run's own doing, so the block is not disturbed from outside and is not measured again: the next try would have
-the same neighbour. It is reported instead, on the records of the cells that were slowed down and on the culprit's own.
+A waiting cell blocks in a read and uses no CPU, unless its workload left threads or processes running. Their use
+belongs to the run, so the block is not disturbed from outside and is not measured again: the next attempt would have
+the same neighbour. It is reported instead, on the records of the cells that were slowed down and of the cell that
+caused it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NEIGHBOUR_LIMIT = OTHER_CPU_LIMIT
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A cell that waited, and the share of all CPU time that it used meanwhile."""
+    """A waiting cell, and the share of all CPU time that it used."""
 
     name: str
     cpu_share: float
@@ -35,9 +36,9 @@ class Neighbour:
 
 
 def neighbours(watched: Iterable[Watched]) -> tuple[Neighbour, ...]:
-    """Return the cells that waited during these stretches, busiest first; those whose use is not known are left out.
+    """Return the cells that waited during these stretches, busiest first; those of unknown use are left out.
 
-    Of stretches with less than `MIN_CPU_S` of CPU time nothing is said: the ticks do not resolve a share of it.
+    Cells with less than `MIN_CPU_S` of CPU time in total are left out too: ticks do not resolve a share of it.
     """
     used_s: dict[str, float] = {}
     total_s: dict[str, float] = {}
@@ -56,14 +57,14 @@ def busy_neighbours(watched: Iterable[Watched]) -> tuple[Neighbour, ...]:
 
 
 def share_while_waiting(name: str, watched: Iterable[Watched]) -> float | None:
-    """Return the share of all CPU time that this cell used during others' stretches; None where that is not known."""
+    """Return the share of all CPU time that this cell used during others' stretches; None if unknown."""
     return next((one.cpu_share for one in neighbours(watched) if one.name == name), None)
 
 
 def cause_of(reason: Disturbed, around: Sequence[Surroundings]) -> str:
-    """Return what disturbed a block, with the busiest process outside the run where others' CPU use is the cause.
+    """Return the text of a disturbance; if its cause is others' CPU use, with the busiest process outside the run.
 
-    `around` are the surroundings of the block's attempts; the one that others disturbed most names the process.
+    `around` are the surroundings of the block's attempts; the most disturbed attempt names the process.
     """
     found = max(around, key=lambda one: one.other_cpu_share or 0.0, default=Surroundings()).busiest_process
     return f"{reason}; busiest: {found}" if reason.cause is Cause.OTHER_CPU and found else str(reason)
@@ -88,7 +89,7 @@ def neighbour_warnings(around: Surroundings) -> list[str]:
 
 
 def busy_text(around: Surroundings) -> str:
-    """Return the warning that processes outside the run took CPU time, with the busiest of them where it is known."""
+    """Return the warning that processes outside the run took CPU time, with the busiest of them if known."""
     busiest = f" (busiest: {around.busiest_process})" if around.busiest_process else ""
     return (
         f"busy: processes outside the run used {percent(around.other_cpu_share or 0)} of the CPUs{busiest}; stop them"

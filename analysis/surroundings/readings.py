@@ -1,12 +1,12 @@
-"""What was read of a machine before it is judged: values only, each either read or `Unread` with the reason.
+"""Values read from a machine before they are rated, each either the value or `Unread` with the reason.
 
-Promise: a value is what the machine said. What could not be read is `Unread`, never a likely value; None means that the
-machine said there is none (no limit, no driver).
+Guarantee: values are as the machine reports them. What could not be read is `Unread`, never a likely value; None means
+that the machine reports its absence (no limit, no driver).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse, Stretch
 from keras_matrix.records.host.procfs import Unread
@@ -14,7 +14,7 @@ from keras_matrix.records.host.procfs import Unread
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """What sets the speed of the CPUs and of reading the time."""
+    """The settings that determine the speed of the CPUs and of reading the time."""
 
     governors: tuple[str, ...] | Unread
     driver: str | Unread
@@ -34,7 +34,7 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Throttling since the machine started, and how warm it is."""
+    """Throttling since the machine started, and current temperatures."""
 
     throttle_events: int | Unread
     zones: tuple[Zone, ...] | Unread
@@ -42,7 +42,7 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What this process may use of the machine."""
+    """The CPUs and the memory that this process may use."""
 
     cpus_allowed: int
     cpus_online: int | Unread
@@ -52,8 +52,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where this process runs."""
+class Placement:
+    """The virtualisation, container and NUMA nodes that this process runs in."""
 
     hypervisor: str | Unread | None
     container: str | None
@@ -62,7 +62,7 @@ class Place:
     aslr: int | Unread
     missing_rights: tuple[str, ...] = ()
     cores_of_a_node: int | None = None
-    """Cores of the node that has the most, as far as this process may use them."""
+    """The largest number of cores of one node that this process may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The NVIDIA driver: its version ("535.104.05") and the newest CUDA that it runs."""
+    """The NVIDIA driver: its version ("535.104.05") and the newest CUDA version that it supports."""
 
     version: str | Unread
     cuda: tuple[int, int] | Unread
@@ -109,9 +109,9 @@ class Driver:
 class Gpu:
     """One GPU, as its driver reports it; `throttle_mask` has the bits of NVML's clocks event reasons.
 
-    `capability` is the compute capability, `mig` whether it is divided by Multi-Instance GPU or is a part of such a
-    one, `ecc_errors` the uncorrected memory errors since the driver was loaded, `compute_mode` NVML's number of who may
-    use it (nvml.h: nvmlComputeMode_t).
+    `capability` is the compute capability, `mig` whether it is divided by Multi-Instance GPU or is one of the
+    parts, `ecc_errors` the uncorrected memory errors since the driver was loaded, `compute_mode` NVML's number
+    (nvml.h: nvmlComputeMode_t).
     """
 
     index: int
@@ -133,7 +133,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile:
-    """What the machine did while it was watched, and what the watching itself used."""
+    """The machine's activity while it was watched, and the resources used by the watching itself."""
 
     stretch: Stretch | Unread
     own: OwnUse
@@ -142,15 +142,15 @@ class Meanwhile:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Everything that was read."""
+    """All readings of a machine."""
 
     clocks: Clocks
     heat: Heat
     limits: Limits
-    place: Place
+    place: Placement
     swap: Swap | Unread
     load: float | Unread
     meanwhile: Meanwhile
     gpus: tuple[Gpu, ...] | Unread | None = None
     driver: Driver | None = None
-    pair_log_ratios: tuple[float, ...] = field(default=())
+    pair_log_ratios: tuple[float, ...] = ()

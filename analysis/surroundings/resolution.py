@@ -1,13 +1,13 @@
-"""What difference a machine can show, from the scatter between identical arms that took turns.
+"""The smallest difference that a machine can show, from the scatter between alternating identical arms.
 
-The estimand is the log ratio of two adjacent measurements, one pair a value; between identical arms it is zero, so all
-that is seen is scatter. The difference told for n pairs is `analysis.stats.blocks.minimum_detectable_effect`: the
-smallest true ratio that a two-sided paired t test at the 5 % level finds in 80 % of cases.
+The estimand is the log ratio of two adjacent measurements, one value a pair; between identical arms it is zero, so all
+variation is scatter. The difference for n pairs is `analysis.stats.blocks.minimum_detectable_effect`: the smallest true
+ratio that a two-sided paired t test at the 5 % level finds in 80 % of cases.
 
 Sources: J. Cohen, "Statistical Power Analysis for the Behavioral Sciences" (2nd ed. 1988), chapter 2. The bounds are
 the chi-square interval of a standard deviation whose mean is known, here zero.
 
-Not known here: whether another program scatters as the measured one does.
+Limit: another program may scatter differently from the measured one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLANNED_PAIRS = (10, 30)
 
 @dataclass(frozen=True, slots=True)
 class Detectable:
-    """The relative difference that `pairs` pairs can show: 0.03 is 3 %. The bounds are those of the scatter."""
+    """The relative difference that `pairs` pairs can show: 0.03 is 3 %. The bounds follow from those of the scatter."""
 
     pairs: int
     difference: float
@@ -35,7 +35,7 @@ class Detectable:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The scatter of the log ratio of a pair, from so many pairs, and the differences it lets one see."""
+    """The scatter of a pair's log ratio, estimated from `pairs` pairs, and the differences detectable with it."""
 
     pairs: int
     scatter: float
@@ -43,7 +43,7 @@ class Resolution:
 
 
 def resolution(log_ratios: Sequence[float], planned: Sequence[int] = PLANNED_PAIRS) -> Resolution | None:
-    """Return what identical arms' log ratios, one a pair, say of the machine; None below `MIN_PAIRS` pairs."""
+    """Return the machine's resolution from the log ratios of identical arms, one a pair; None below `MIN_PAIRS`."""
     count = len(log_ratios)
     if count < MIN_PAIRS:
         return None
@@ -51,12 +51,12 @@ def resolution(log_ratios: Sequence[float], planned: Sequence[int] = PLANNED_PAI
     return Resolution(count, scatter, tuple(_detectable(scatter, count, pairs) for pairs in planned))
 
 
-def in_words(found: Resolution | None, pairs: int) -> str:
-    """Return what difference the machine can show, from so many measured pairs, in one sentence."""
+def resolution_text(found: Resolution | None, pairs: int) -> str:
+    """Return the detectable differences, from so many measured pairs, in one sentence."""
     if found is None:
-        return f"no figure: of the {MIN_PAIRS} pairs it takes, {pairs} were measured"
-    told = ", ".join(f"{percent(d.difference)} in {d.pairs} pairs" for d in found.detectable)
-    return f"this machine can show a difference of {told}"
+        return f"no estimate: needs {MIN_PAIRS} pairs, got {pairs}"
+    differences = ", ".join(f"{percent(d.difference)} in {d.pairs} pairs" for d in found.detectable)
+    return f"this machine can show a difference of {differences}"
 
 
 def _detectable(scatter: float, count: int, pairs: int) -> Detectable:
@@ -67,5 +67,5 @@ def _detectable(scatter: float, count: int, pairs: int) -> Detectable:
     low, high = (minimum_detectable_effect(bound, pairs) for bound in scatters)
     centre = minimum_detectable_effect(scatter, pairs)
     if centre is None or low is None or high is None:
-        raise ValueError(f"pairs: at least {MIN_PAIRS} can be planned, got {pairs}")
+        raise ValueError(f"pairs: must be at least {MIN_PAIRS}, got {pairs}")
     return Detectable(pairs, centre, low, high)

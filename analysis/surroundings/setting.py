@@ -1,152 +1,120 @@
-"""How the machine is set up, judged: clocks, limits, rights, place. Pure."""
+"""Rules on how the machine is set up: clocks, limits, rights, place. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from keras_matrix.analysis.surroundings.findings import Check, Finding, Limit, Verdict, judged, unread
-from keras_matrix.analysis.surroundings.readings import Limits, Readings
+from keras_matrix.analysis.surroundings.findings import Check, Judgement, Limit, NotReadError, Rating, known
+from keras_matrix.analysis.surroundings.readings import Readings
 from keras_matrix.records.host.procfs import Unread
 
 GIB = 1 << 30
 MEMORY_USED = Limit(0.80, 0.95)
-# Under these drivers `powersave` still moves the clock with the load; under the others it holds the lowest.
+# Under these drivers `powersave` still moves the clock with the load; under the others it selects the lowest.
 DYNAMIC_POWERSAVE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 # Read through a device, at about a microsecond a time.
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit")
 
 
-def setting_findings(readings: Readings) -> Iterator[Finding]:
-    """Yield what is found of how the machine is set up."""
-    for rule in (
-        _governor,
-        _turbo,
-        _smt,
-        _cpu_limit,
-        _memory_limit,
-        _rights,
-        _numa,
-        _virtualisation,
-        _clock_source,
-        _aslr,
-    ):
-        yield rule(readings)
-
-
-def _governor(readings: Readings) -> Finding:
-    names, driver = readings.clocks.governors, readings.clocks.driver
-    if isinstance(names, Unread):
-        return unread(Check.GOVERNOR, names)
-    told = ", ".join(names) + ("" if isinstance(driver, Unread) else f" ({driver})")
+def _governor(readings: Readings) -> Judgement:
+    names, driver = known(readings.clocks.governors), readings.clocks.driver
+    text = ", ".join(names) + ("" if isinstance(driver, Unread) else f" ({driver})")
     dynamic = not isinstance(driver, Unread) and driver in DYNAMIC_POWERSAVE
     if names == ("performance",):
-        verdict = Verdict.FINE
+        rating = Rating.FINE
     else:
-        verdict = Verdict.BAD if "powersave" in names and not dynamic else Verdict.DOUBTFUL
-    return judged(Check.GOVERNOR, verdict, told, "cpupower frequency-set -g performance")
+        rating = Rating.BAD if "powersave" in names and not dynamic else Rating.DOUBTFUL
+    return rating, text, "cpupower frequency-set -g performance"
 
 
-def _turbo(readings: Readings) -> Finding:
-    turbo = readings.clocks.turbo
-    if isinstance(turbo, Unread):
-        return unread(Check.TURBO, turbo)
-    if turbo:
-        seen = "on: the clock depends on heat and on what the other cores do"
-        advice = "turn it off: write 1 to intel_pstate/no_turbo, or 0 to cpufreq/boost"
-        return Finding(Check.TURBO, Verdict.DOUBTFUL, seen, advice)
-    return Finding(Check.TURBO, Verdict.FINE, "off")
+def _turbo(readings: Readings) -> Judgement:
+    if not known(readings.clocks.turbo):
+        return Rating.FINE, "off", ""
+    advice = "turn it off: write 1 to intel_pstate/no_turbo, or 0 to cpufreq/boost"
+    return Rating.DOUBTFUL, "on: the clock depends on heat and on the load of the other cores", advice
 
 
-def _smt(readings: Readings) -> Finding:
-    smt = readings.clocks.smt
-    if isinstance(smt, Unread):
-        return unread(Check.SMT, smt)
-    if smt == "active":
-        seen = "on, and CPUs this process may use share a core"
-        return Finding(Check.SMT, Verdict.DOUBTFUL, seen, _pin("one CPU of each core", readings))
-    return Finding(Check.SMT, Verdict.FINE, smt)
+def _smt(readings: Readings) -> Judgement:
+    smt = known(readings.clocks.smt)
+    if smt != "active":
+        return Rating.FINE, smt, ""
+    return Rating.DOUBTFUL, "on, and CPUs this process may use share a core", _pin("one CPU of each core", readings)
 
 
-def _cpu_limit(readings: Readings) -> Finding:
-    limits = readings.limits
-    told = f"{limits.cpus_allowed} CPUs may be used"
-    if not isinstance(limits.cpus_online, Unread):
-        told = f"{limits.cpus_allowed} of {limits.cpus_online} CPUs may be used"
-    if isinstance(limits.quota_cpus, Unread):
-        return unread(Check.CPU_LIMIT, Unread(f"quota: {limits.quota_cpus.why}; {told}"))
-    if limits.quota_cpus is None:
-        return Finding(Check.CPU_LIMIT, Verdict.FINE, f"{told}, no quota")
-    return _quota(limits, limits.quota_cpus, told)
-
-
-def _quota(limits: Limits, quota: float, told: str) -> Finding:
-    seen = f"{told}, by a quota of {quota:.2g} CPUs"
+def _cpu_limit(readings: Readings) -> Judgement:
+    limits, quota = readings.limits, readings.limits.quota_cpus
+    online = "" if isinstance(limits.cpus_online, Unread) else f" of {limits.cpus_online}"
+    text = f"{limits.cpus_allowed}{online} CPUs may be used"
+    if isinstance(quota, Unread):
+        raise NotReadError(f"quota: {quota.why}; {text}")
+    if quota is None:
+        return Rating.FINE, f"{text}, no quota", ""
+    text += f", by a quota of {quota:.2g} CPUs"
     if quota >= limits.cpus_allowed:
-        return Finding(Check.CPU_LIMIT, Verdict.FINE, seen)
+        return Rating.FINE, text, ""
     # The kernel stops every thread for the rest of each period once the quota is used up: times become bimodal.
     advice = "replace the quota by a set of CPUs (docker: --cpuset-cpus for --cpus)"
-    return Finding(Check.CPU_LIMIT, Verdict.BAD, f"{seen}: it is stopped when that is used up", advice)
+    return Rating.BAD, f"{text}: threads are stopped when it is used up", advice
 
 
-def _memory_limit(readings: Readings) -> Finding:
-    limit, used = readings.limits.memory_limit_bytes, readings.limits.memory_used_bytes
-    if isinstance(limit, Unread):
-        return unread(Check.MEMORY_LIMIT, limit)
+def _memory_limit(readings: Readings) -> Judgement:
+    limit, used = known(readings.limits.memory_limit_bytes), readings.limits.memory_used_bytes
     if limit is None:
-        return Finding(Check.MEMORY_LIMIT, Verdict.FINE, "none but the machine's")
+        return Rating.FINE, "no limit below the machine's memory", ""
     if isinstance(used, Unread):
-        return unread(Check.MEMORY_LIMIT, Unread(f"{used.why}; the limit is {limit / GIB:.1f} GiB"))
-    share = used / limit if limit else 1.0
-    seen = f"{used / GIB:.1f} of {limit / GIB:.1f} GiB used"
-    return judged(Check.MEMORY_LIMIT, MEMORY_USED.verdict(share), seen, "raise the limit, or free memory")
+        raise NotReadError(f"{used.why}; the limit is {limit / GIB:.1f} GiB")
+    rating = MEMORY_USED.verdict(used / limit if limit else 1.0)
+    return rating, f"{used / GIB:.1f} of {limit / GIB:.1f} GiB used", "raise the limit, or free memory"
 
 
-def _rights(readings: Readings) -> Finding:
+def _rights(readings: Readings) -> Judgement:
     place = readings.place
-    where = f"in a container ({place.container})" if place.container else "outside a container, as far as one can see"
+    where = f"in a container ({place.container})" if place.container else "no container detected"
     if not place.missing_rights:
-        return Finding(Check.RIGHTS, Verdict.FINE, f"{where}; nothing needed is forbidden")
-    seen = f"{where}; {'; '.join(place.missing_rights)}"
+        return Rating.FINE, f"{where}; all needed rights are available", ""
     advice = "run outside the container, or give it the right" if place.container else "ask for the right"
-    return Finding(Check.RIGHTS, Verdict.DOUBTFUL, seen, advice)
+    return Rating.DOUBTFUL, f"{where}; {'; '.join(place.missing_rights)}", advice
 
 
-def _numa(readings: Readings) -> Finding:
-    nodes = readings.place.numa_nodes
-    if isinstance(nodes, Unread):
-        return unread(Check.NUMA, nodes)
-    if len(nodes) > 1:
-        seen = f"the CPUs this process may use lie on {len(nodes)} nodes"
-        return Finding(Check.NUMA, Verdict.DOUBTFUL, seen, _pin("one node", readings))
-    return Finding(Check.NUMA, Verdict.FINE, "one node")
+def _numa(readings: Readings) -> Judgement:
+    nodes = known(readings.place.numa_nodes)
+    if len(nodes) <= 1:
+        return Rating.FINE, "one node", ""
+    return Rating.DOUBTFUL, f"the CPUs this process may use are on {len(nodes)} nodes", _pin("one node", readings)
 
 
 def _pin(where: str, readings: Readings) -> str:
-    return f"hold each cell to {where}: --set cpus={readings.place.cores_of_a_node or 'N'}"
+    return f"bind each cell to {where}: --set cpus={readings.place.cores_of_a_node or 'N'}"
 
 
-def _virtualisation(readings: Readings) -> Finding:
-    kind = readings.place.hypervisor
-    if isinstance(kind, Unread):
-        return unread(Check.VIRTUALISATION, kind)
+def _virtualisation(readings: Readings) -> Judgement:
+    kind = known(readings.place.hypervisor)
     if kind is None:
-        return Finding(Check.VIRTUALISATION, Verdict.FINE, "no hypervisor shows")
-    seen = f"under a hypervisor ({kind}): other guests show as steal at most"
-    return Finding(Check.VIRTUALISATION, Verdict.DOUBTFUL, seen, "measure on a machine of its own for small effects")
+        return Rating.FINE, "no hypervisor detected", ""
+    text = f"under a hypervisor ({kind}): other guests are visible only as steal"
+    return Rating.DOUBTFUL, text, "measure small effects on a dedicated machine"
 
 
-def _clock_source(readings: Readings) -> Finding:
-    name = readings.clocks.clock_source
-    if isinstance(name, Unread):
-        return unread(Check.CLOCK_SOURCE, name)
-    verdict = Verdict.DOUBTFUL if name in SLOW_CLOCKS else Verdict.FINE
-    return judged(Check.CLOCK_SOURCE, verdict, name, "boot with clocksource=tsc where the CPU's is stable")
+def _clock_source(readings: Readings) -> Judgement:
+    name = known(readings.clocks.clock_source)
+    rating = Rating.DOUBTFUL if name in SLOW_CLOCKS else Rating.FINE
+    return rating, name, "boot with clocksource=tsc if the CPU's is stable"
 
 
-def _aslr(readings: Readings) -> Finding:
-    if isinstance(readings.place.aslr, Unread):
-        return unread(Check.ASLR, readings.place.aslr)
-    if readings.place.aslr == 0:
-        seen = "off: every process has the same layout, and a difference may be that layout's"
-        return Finding(Check.ASLR, Verdict.DOUBTFUL, seen, "sysctl kernel.randomize_va_space=2")
-    return Finding(Check.ASLR, Verdict.FINE, "on: repeats draw their own layout, and the spread holds it")
+def _aslr(readings: Readings) -> Judgement:
+    if known(readings.place.aslr):
+        return Rating.FINE, "on: each repeat draws its own layout, and the spread includes its effect", ""
+    text = "off: every process has the same layout, and a difference may be that layout's"
+    return Rating.DOUBTFUL, text, "sysctl kernel.randomize_va_space=2"
+
+
+SETTING = {
+    Check.GOVERNOR: _governor,
+    Check.TURBO: _turbo,
+    Check.SMT: _smt,
+    Check.CPU_LIMIT: _cpu_limit,
+    Check.MEMORY_LIMIT: _memory_limit,
+    Check.RIGHTS: _rights,
+    Check.NUMA: _numa,
+    Check.VIRTUALISATION: _virtualisation,
+    Check.CLOCK_SOURCE: _clock_source,
+    Check.ASLR: _aslr,
+}

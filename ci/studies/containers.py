@@ -1,10 +1,10 @@
 """Measure what containers cost: the figures that docs/containers.md states. Run it on a quiet machine with the images.
 
     ci/study containers epochs     epoch times in a container, with the engine's seccomp profile
-                                                        and without, against a process of the host, in turn;
+                                                        and without, against a process of the host, interleaved;
                                                         --python FOLDER: also in another environment of the host;
                                                         --freed-memory kept: with less between processes
-    ci/study containers start      from asking for a process to its first measured step, in turn
+    ci/study containers start      from the request of a process to its first measured step, interleaved
     ci/study containers rebuild    building an image again after a change of a source
 
 Ratios are of neighbours in a block, epoch by epoch; intervals are Student's over blocks. Nothing here is a test.
@@ -60,7 +60,7 @@ cells:
 
 
 def executors(results: str, other: Path | None = None) -> dict[str, Executor]:
-    """Return the arms: fresh interpreters all of them, those of `other` too where it is named."""
+    """Return the arms, all of them fresh interpreters, with those of `other` if it is given."""
     engine, place = connect(), Place(results)
     unconfined = Limits(MEMORY_BYTES, seccomp=Seccomp("unconfined", "unconfined"))
     arms: dict[str, Executor] = {
@@ -101,8 +101,8 @@ def _epochs(folder: Path, cells: Sequence[Cell], other: Path | None) -> list[lis
 
 
 def _steps_s(records: Sequence[Record]) -> dict[tuple[str, int], float]:
-    kept = [record for record in latest_attempts(records) if record.status in MEASURED]
-    return {(r.cell_id, r.repeat): r.times.step_time_s for r in kept if r.times.step_time_s is not None}
+    measured = [record for record in latest_attempts(records) if record.status in MEASURED]
+    return {(r.cell_id, r.repeat): r.times.step_time_s for r in measured if r.times.step_time_s is not None}
 
 
 def _row(cell: Cell, found: Mapping[str, dict[tuple[str, int], float]]) -> list[str]:
@@ -124,7 +124,7 @@ def _ratio(logs: Sequence[float]) -> str:
 
 
 def start(backends: Sequence[str], rounds: int) -> None:
-    """Print seconds from asking for a process until it rests before its first measured step, and the differences."""
+    """Print seconds from the request of a process until it is ready for its first measured step, with differences."""
     rows = [["backend", HOST, CONTAINER, "difference, median", "largest", "rounds"]]
     for backend in backends:
         settings = replace(cells_of([backend], 1)[0].settings, steps_per_epoch=1, epochs=2)
@@ -158,7 +158,7 @@ def _starts(folder: Path, settings: Settings, rounds: int) -> dict[str, list[flo
 
 
 def rebuild(services: Sequence[str]) -> float:
-    """Print the seconds that an image takes to build again when a source of ours has changed; return the most."""
+    """Print the seconds to rebuild an image after a change of a source; return the maximum."""
     longest_s = 0.0
     for service in services:
         with tempfile.TemporaryDirectory(prefix="container-figures-") as folder:
@@ -179,14 +179,14 @@ def rebuild(services: Sequence[str]) -> float:
 
 
 def main() -> int:
-    """Measure what is named. Return 1 where building again took longer than is allowed."""
+    """Run the requested measurement. Return 1 if a rebuild exceeds the limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("epochs", "start", "rebuild"))
     parser.add_argument("--backend", action="append", choices=BACKENDS, help="only this one; may be repeated")
     parser.add_argument("--python", type=Path, metavar="FOLDER", help="epochs: of another environment, too")
     parser.add_argument("--freed-memory", choices=FREED_MEMORY, default="returned", help="epochs: of these cells")
     parser.add_argument("--rounds", type=int, default=8, help="blocks, or starts of each (default: 8)")
-    parser.add_argument("--limit-s", type=float, default=math.inf, help="the most that building again may take")
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="the maximum time of a rebuild")
     args = parser.parse_args()
     backends = args.backend or BACKENDS
     if args.what == "rebuild":

@@ -1,12 +1,12 @@
-"""How much of its own matrix products' rate a step of the FC modes reaches, and where Keras's layers lose against it:
-the figures that docs/fc.md states.
+"""How much of its own matrix products' rate a step of the FC modes reaches, and the overhead of Keras's layers:
+the figures in docs/fc.md.
 
     ci/study fc [steps] [--backend NAME] [--weight-size N] [--batch-size N] [--dtype NAME]
     ci/study fc layers [--backend NAME] [--weight-size N] [--batch-size N] [--rounds N]
 
-Per backend one child process, in which the arms take turns in an order that rotates. Of `steps`, a step at a time: the
-products alone (every product of a step, on arrays of its own, each waited for), the update of the weights alone (which
-only moves bytes), the manual step, the automatic step. Of `layers`: see `ci.studies.fc_layers`. Ratios are of
+Per backend one child process, in which the arms are interleaved in a rotating order. `steps` measures single steps: the
+products alone (every product of a step, on separate arrays, each waited for), the update of the weights alone (which
+only moves bytes), the manual step, the automatic step. For `layers` see `ci.studies.fc_layers`. Ratios are of
 neighbours in a round; intervals are Student's over rounds.
 Nothing here is a test: run it on a quiet machine.
 """
@@ -55,7 +55,7 @@ def arms(backend: str, task: Task) -> dict[str, Arm]:
 
 
 def clocked(run: Callable[[], object]) -> Arm:
-    """Return what runs this and returns the seconds it took."""
+    """Return a function that runs this and returns its seconds."""
 
     def arm() -> float:
         begun_s = time.perf_counter()
@@ -65,7 +65,7 @@ def clocked(run: Callable[[], object]) -> Arm:
     return arm
 
 
-def turns(arms: dict[str, Arm], rounds: int) -> dict[str, list[float]]:
+def interleaved(arms: dict[str, Arm], rounds: int) -> dict[str, list[float]]:
     """Return the seconds of each arm in each round; the order rotates, and two rounds before do not count."""
     taken: dict[str, list[float]] = {name: [] for name in arms}
     names = list(arms)
@@ -78,7 +78,7 @@ def turns(arms: dict[str, Arm], rounds: int) -> dict[str, list[float]]:
 
 
 def products(size: int, batch: int, dtype: str) -> Callable[[], None]:
-    """Return what runs every matrix product of one step, as the step does, and waits for each."""
+    """Return a function that runs every matrix product of one step, as the step does, and waits for each."""
     import keras
     import numpy as np
     from keras import ops
@@ -106,7 +106,7 @@ def products(size: int, batch: int, dtype: str) -> Callable[[], None]:
 
 
 def torch_update(size: int, dtype: str) -> Callable[[], None]:
-    """Return what changes the square weights in place, as the step of PyTorch does."""
+    """Return a function that changes the square weights in place, as the step of PyTorch does."""
     import torch
 
     weights, gradients = (torch.randn(LEVEL, size, size).to(getattr(torch, dtype)) for _ in range(2))
@@ -119,7 +119,7 @@ def torch_update(size: int, dtype: str) -> Callable[[], None]:
 
 
 def jax_update(size: int, dtype: str) -> Callable[[], None]:
-    """Return what gives the square weights anew, as the step of JAX does."""
+    """Return a function that returns new square weights, as the step of JAX does."""
     import jax
 
     gradients = [jax.numpy.ones((size, size), dtype) for _ in range(LEVEL)]
@@ -134,7 +134,7 @@ def jax_update(size: int, dtype: str) -> Callable[[], None]:
 
 
 def tensorflow_update(size: int, dtype: str) -> Callable[[], None]:
-    """Return what changes the square weights in place, as the step of TensorFlow does."""
+    """Return a function that changes the square weights in place, as the step of TensorFlow does."""
     import tensorflow as tf
 
     gradients = [tf.ones((size, size), dtype) for _ in range(LEVEL)]
@@ -159,13 +159,13 @@ HEAD = (
 
 
 def rows(taken: dict[str, list[float]], task: Task) -> list[str]:
-    """Return the cells of a row: the products' rate, and what each step reaches of it, alone and with the update."""
+    """Return the cells of a row: the products' rate, and each step's share of it, alone and with the update."""
     from keras_matrix.records.fc.spec import flops_per_step
 
     centre = statistics.median(taken["products"])
     both = [sum(pair) for pair in zip(taken["products"], taken["update"], strict=True)]
     cells = [f"{flops_per_step(task) / centre / 1e9:.0f}"]
-    cells += [share(whole, taken[mode]) for whole in (taken["products"], both) for mode in STEPS]
+    cells += [share(base, taken[mode]) for base in (taken["products"], both) for mode in STEPS]
     return [*cells, share(taken["fc_single_manual"], taken["fc_data"])]
 
 
@@ -179,12 +179,12 @@ def share(these: list[float], those: list[float]) -> str:
 
 
 def main() -> None:
-    """Measure the backends named and print a table."""
+    """Measure the named backends and print a table."""
     from ci.studies import fc_layers
     from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
     from keras_matrix.records.fc.spec import Task
 
-    # Of each table: its arms, the heads of its columns, the cells of a row; and what is measured unless it is said.
+    # For each table: its arms, the heads of its columns, the cells of a row, and the default problem.
     tables = {
         "steps": (arms, HEAD, rows, (2048, 512, 18)),
         "layers": (fc_layers.arms, fc_layers.HEAD, fc_layers.rows, (1024, 128, 40)),
@@ -206,7 +206,7 @@ def main() -> None:
         parser.error(f"--rounds: must be at least {MIN_BLOCKS}, of fewer there is no interval, got {rounds}")
     task = Task(level=LEVEL, weight_size=size, batch_size=batch, precision=args.dtype)
     if args.child:
-        print(json.dumps(turns(made(args.backend[-1], task), rounds)))
+        print(json.dumps(interleaved(made(args.backend[-1], task), rounds)))
         return
     print(f"{size} wide, batch {batch}, {args.dtype}\n| backend | {' | '.join(head)} | rounds |")
     print("|---|" + "---:|" * (len(head) + 1))
@@ -216,7 +216,7 @@ def main() -> None:
 
 
 def in_child(backend: str, arguments: list[str]) -> dict[str, list[float]]:
-    """Return what this script measures of a backend in a process of its own."""
+    """Return the measurements of a backend in a separate process."""
     command = [sys.executable, "-m", "ci.studies.fc", *arguments, "--backend", backend]
     environment = {**os.environ, "KERAS_BACKEND": backend}
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT, env=environment)

@@ -1,7 +1,7 @@
-"""Where a step of Keras's layers loses against the native loop: `ci/study fc layers`.
+"""Overhead of each part of Keras's step over the native loop: `ci/study fc layers`.
 
-Five arms train the same stack from the same weights on the same batch, each an epoch of `STEPS` steps in its turn. Each
-is the one before with one more part of Keras in it:
+Five arms train the same stack from the same weights on the same batch, interleaved, each an epoch of `STEPS` steps.
+Each adds one part of Keras to the one before:
 
     native       the program of fc_data
     layers       the forward pass by a model of `Dense` layers; loss, gradients and update as in the native loop
@@ -10,7 +10,7 @@ is the one before with one more part of Keras in it:
                  gives
     fit          an epoch of `fit`, as a cell of fc_keras times it: its data adapter, its callbacks, its end
 
-The ratio of two neighbours is what that part costs; their product is what Keras's layers take of the native step.
+The ratio of two neighbours is the cost of that part; their product is the ratio of Keras's layers to the native step.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ NEIGHBOURS = tuple(zip(RUNGS[1:], RUNGS, strict=False))
 HEAD = ("native step, ms", *(f"{rung} / {before}" for rung, before in NEIGHBOURS), "fit / native")
 # How far the losses of two rungs may be apart after one step: sums in single precision, in another order.
 SAME_LOSS = 1e-3
-# Takes steps and returns their loss, every device idle.
+# Runs steps and returns their loss, after which every device is idle.
 Run = Callable[[int], float]
 
 
 def arms(backend: str, task: Task) -> dict[str, Arm]:
-    """Return an epoch of each rung. Ends the script where they do not do the same work."""
+    """Return an epoch of each rung. Ends the script if they do not do the same work."""
     from keras_matrix.models.fc.native.assembly import assemble, reserve
     from keras_matrix.models.fc.worker_group import Order
     from keras_matrix.runner.cell import backends
@@ -78,7 +78,7 @@ def ready(task: Task, adapter: Any) -> tuple[Any, Any, Any]:
 
 
 def refuse_other_work(losses: dict[str, float]) -> None:
-    """End the script where a rung's loss is not the native loop's."""
+    """End the script if a rung's loss is not the native loop's."""
     for rung, loss in losses.items():
         if not abs(loss / losses["native"] - 1) <= SAME_LOSS:
             raise SystemExit(f"{rung} does other work than native: its loss is {loss:g}, not {losses['native']:g}")
@@ -204,7 +204,7 @@ RUNS = {"tensorflow": tensorflow_run, "jax": jax_run, "torch": torch_run}
 
 
 def rows(taken: dict[str, list[float]], task: Task) -> list[str]:
-    """Return the cells of a row: the native step, what each part takes of the one before, all of them together."""
+    """Return the cells of a row: the native step, the ratio of each part to the one before, and of all of them."""
     step_s = statistics.median(taken["native"]) / STEPS
     neighbours = [share(taken[rung], taken[before]) for rung, before in NEIGHBOURS]
     return [f"{step_s * 1e3:.2f}", *neighbours, share(taken["fit"], taken["native"])]

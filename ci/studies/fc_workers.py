@@ -1,13 +1,13 @@
-"""What two workers of the FC modes gain, and what their backend's own profiler says of communication.
+"""The gain of two workers of the FC modes, and their communication by their backend's own profiler.
 
     ci/study fc_workers gain [--weight-size N] [--batch-size N] [--rounds N]
     ci/study fc_workers profile [--weight-size N] [--batch-size N] [--rounds N]
 
 `gain`: PyTorch's workers, processes of one thread each, on two CPUs. One worker, two workers, and the products of the
-same step on one thread and on two, take turns; what two workers gain is held against what the products themselves do.
+same step on one thread and on two are interleaved; the gain of two workers is compared with that of the products.
 `profile`: the share of a step that a cell reports as communication, which it times itself, next to that of
-torch.profiler, on the same two workers: epochs that a clock watches and epochs that are recorded too take turns.
-(JAX's and TensorFlow's cells report what the profiler sees.) The figures stand in docs/fc.md.
+torch.profiler, on the same two workers: epochs timed by a clock and epochs that are also recorded are interleaved.
+(JAX's and TensorFlow's cells report the profiler's figures.) The figures are in docs/fc.md.
 Nothing here is a test: run it on a quiet machine.
 """
 
@@ -23,7 +23,7 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
-from ci.studies.fc import LEVEL, Arm, clocked, products, turns
+from ci.studies.fc import LEVEL, Arm, clocked, interleaved, products
 
 GAINING = ("fc_data", "fc_data_manual")
 PROFILED = ("fc_data", "fc_data_manual", "fc_model_manual", "fc_zero")
@@ -52,14 +52,15 @@ def gain(weight_size: int, batch_size: int, rounds: int) -> None:
             arms[f"{mode} {workers}"] = clocked(partial(worker_group.run, 1))
     os.sched_setaffinity(0, every)
     arms |= {f"products {threads}": clocked(_products_on(threads, weight_size, batch_size)) for threads in (1, 2)}
-    taken = turns(arms, rounds)
+    taken = interleaved(arms, rounds)
     print(f"{weight_size} wide, {batch_size} samples, {rounds} rounds; gain of two over one, 95 % interval over rounds")
     print("| | gain | of what the products gain |\n|---|---:|---:|")
     own = [math.log(a / b) for a, b in zip(taken["products 1"], taken["products 2"], strict=True)]
-    print(f"| products, 1 to 2 threads | {_told(own)} | |")
+    print(f"| products, 1 to 2 threads | {_interval(own)} | |")
     for mode in GAINING:
         logs = [math.log(a / b) for a, b in zip(taken[f"{mode} 1"], taken[f"{mode} 2"], strict=True)]
-        print(f"| {mode}, 1 to 2 workers | {_told(logs)} | {_told([x - y for x, y in zip(logs, own, strict=True)])} |")
+        rest = [x - y for x, y in zip(logs, own, strict=True)]
+        print(f"| {mode}, 1 to 2 workers | {_interval(logs)} | {_interval(rest)} |")
 
 
 def _products_on(threads: int, weight_size: int, batch_size: int) -> Callable[[], None]:
@@ -74,7 +75,7 @@ def _products_on(threads: int, weight_size: int, batch_size: int) -> Callable[[]
     return arm
 
 
-def _told(logs: list[float]) -> str:
+def _interval(logs: list[float]) -> str:
     from keras_matrix.analysis.stats.blocks import of_logs
 
     found = of_logs(logs)
@@ -83,10 +84,10 @@ def _told(logs: list[float]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What one worker saw of two epochs in turn: the share in collectives by a cell's clock, and by the profiler.
+class RoundShares:
+    """One worker's results of two interleaved epochs: the share of collectives by a cell's clock, and by the profiler.
 
-    `clock_profiled` is the clock's share of the very steps that the profiler recorded.
+    `clock_profiled` is the clock's share of the same steps that the profiler recorded.
     """
 
     step_time_s: float
@@ -95,28 +96,27 @@ class Seen:
     profiler: float
 
 
-def profiled(mode: str, weight_size: int, batch_size: int, rounds: int) -> list[Seen]:
-    """Return what the two workers of a mode saw, the mean over both, a round each."""
+def profiled(mode: str, weight_size: int, batch_size: int, rounds: int) -> list[RoundShares]:
+    """Return the results of the two workers of a mode, the mean over both, one a round."""
     from keras_matrix.models.fc.native import torch as native
     from keras_matrix.models.fc.native.assembly import assemble, reserve
     from keras_matrix.models.fc.worker_group import Order
     from keras_matrix.records.fc.spec import OVERLAPPING, Task
 
-    native.TorchRank.seen = _seen  # type: ignore[attr-defined]  # before the workers are forked
+    native.TorchRank.profile_rounds = _profile_rounds  # type: ignore[attr-defined]  # before the workers are forked
     overlap = "off" if mode in OVERLAPPING else "on"  # as where a cell times its collectives
     task = Task(mode, workers=2, level=LEVEL, weight_size=weight_size, batch_size=batch_size, overlap=overlap)
     reserve("torch", 2, "cpu")
     worker_group: Any = assemble("torch", Order(task, 0))
     worker_group.run(2 * STEPS)
-    by_round = list(zip(*worker_group._ask("seen", STEPS, rounds + 1), strict=True))[
-        1:
-    ]  # the first starts the profiler
+    # The first round starts the profiler.
+    by_round = list(zip(*worker_group._ask("profile_rounds", STEPS, rounds + 1), strict=True))[1:]
     worker_group.close()
-    return [Seen(*map(statistics.fmean, zip(*map(astuple, workers), strict=True))) for workers in by_round]
+    return [RoundShares(*map(statistics.fmean, zip(*map(astuple, workers), strict=True))) for workers in by_round]
 
 
-def _seen(rank: Any, steps: int, rounds: int) -> list[Seen]:
-    """Be a worker: take epochs that a clock watches, as in a cell, and as many that the profiler records, in turn."""
+def _profile_rounds(rank: Any, steps: int, rounds: int) -> list[RoundShares]:
+    """Run a worker: epochs timed by a clock, as in a cell, interleaved with as many that the profiler records."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -133,12 +133,14 @@ def _seen(rank: Any, steps: int, rounds: int) -> list[Seen]:
 
     found = []
     for _ in range(rounds):
-        whole_s, inside_s = epoch()
-        with profile(activities=[ProfilerActivity.CPU]) as seen:
-            recorded_s, beside_s = epoch()
-        mine = [e for e in seen.events() if e.name.startswith(COLLECTIVES) or e.name in PACKING]
+        wall_s, inside_s = epoch()
+        with profile(activities=[ProfilerActivity.CPU]) as recording:
+            recorded_s, profiled_inside_s = epoch()
+        mine = [e for e in recording.events() if e.name.startswith(COLLECTIVES) or e.name in PACKING]
         spans_s = covered([(e.time_range.start, e.time_range.end) for e in mine]) / 1e6
-        found.append(Seen(whole_s / steps, inside_s / whole_s, beside_s / recorded_s, spans_s / recorded_s))
+        found.append(
+            RoundShares(wall_s / steps, inside_s / wall_s, profiled_inside_s / recorded_s, spans_s / recorded_s)
+        )
     return found
 
 
@@ -149,9 +151,9 @@ def compare(weight_size: int, batch_size: int, rounds: int) -> None:
     print("|---|---:|---:|---:|---:|---:|")
     for mode in PROFILED:
         found = profiled(mode, weight_size, batch_size, rounds)
-        clock, profiler = (statistics.fmean(getattr(seen, name) for seen in found) for name in ("clock", "profiler"))
-        between, during = [seen.clock - seen.profiler for seen in found], [s.clock_profiled - s.profiler for s in found]
-        step_time_s = statistics.median(seen.step_time_s for seen in found)
+        clock, profiler = (statistics.fmean(getattr(one, name) for one in found) for name in ("clock", "profiler"))
+        between, during = [one.clock - one.profiler for one in found], [s.clock_profiled - s.profiler for s in found]
+        step_time_s = statistics.median(one.step_time_s for one in found)
         shares = f"{clock:.1%} | {profiler:.1%} | {_points(between)} | {_points(during)}"
         print(f"| {mode} | {shares} | {step_time_s * 1e3:.1f} ms |", flush=True)
 
@@ -167,7 +169,7 @@ def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, dest="command")
-    gaining = commands.add_parser("gain", help="what two workers gain")
+    gaining = commands.add_parser("gain", help="the gain of two workers")
     profiling = commands.add_parser("profile", help="communication by the backend's profiler")
     for command, batch_size in ((gaining, 2048), (profiling, 512)):
         command.add_argument("--weight-size", type=int, default=1024)

@@ -1,4 +1,4 @@
-"""Measure what measuring costs: the figures that docs/figures.md states. Run it on a quiet machine.
+"""Measure the overhead of measuring: the figures in docs/figures.md. Run it on a quiet machine.
 
     ci/study harness start        start-up of the command line, next to `python -c pass`
     ci/study harness plan         a plan of 100,000 cells: seconds and memory
@@ -51,7 +51,7 @@ def start(runs: int = 21) -> None:
 
 
 def plan(runs: int = 5) -> None:
-    """Print seconds and peak memory of `runner plan` on 100,000 cells, as a whole command."""
+    """Print seconds and peak memory of the command `runner plan` on 100,000 cells."""
     text = (
         "version: 1\ndefaults: {repeats: 1}\nbackends: [jax]\ncells:\n  - workload: mnist_mlp\n"
         f"    batch_size: {list(range(1, 401))}\n    seed: {list(range(250))}\n"
@@ -83,12 +83,12 @@ def overhead(limit_s: float = 400.0) -> None:
         print(f"{backend:10} epochs: ratio {found['ratio']:.4f} {interval} over {found['pairs']} pairs", flush=True)
 
 
-# About a quarter of a second each: what is compared is processes, not epochs.
+# About a quarter of a second each, because processes are compared, not epochs.
 SPREAD_STEPS = {"tensorflow": 15, "jax": 15, "torch": 4}
 
 
 def spread(processes: int = 30) -> None:
-    """Print centre and spread of mnist_mlp's step time over forked and fresh processes, in turn, per backend.
+    """Print centre and spread of mnist_mlp's step time over forked and fresh processes, interleaved, per backend.
 
     A forked process comes from a server of its own block, as in a run; the interval of the ratio is over pairs.
     """
@@ -156,7 +156,7 @@ def _variance_range(count: int) -> str:
 
 
 def run(folder: Path, wall_s: float | None) -> None:
-    """Print what a stored run cost: `wall_s` is the whole command's, as `time` gives it."""
+    """Print the cost of a stored run: `wall_s` is the wall time of the command, as printed by `time`."""
     records = [json.loads(path.read_text()) for path in (folder / "records").glob("*.json")]
     repeats = len(records)
     own_s = sum((r["times"]["build_time_s"] or 0) + (r["times"]["training_time_s"] or 0) for r in records)
@@ -176,11 +176,11 @@ def of_epochs(folder: Path, epochs: int = 100_000, runs: int = 5) -> None:
     from keras_matrix.records.store import Run
 
     draws = random.Random(0)
-    kept = [record for record in Run(folder).load()[0] if record.times.epoch_times_s]
-    each = -(-epochs // len(kept))
+    measured = [record for record in Run(folder).load()[0] if record.times.epoch_times_s]
+    each = -(-epochs // len(measured))
     records = [
         replace(one, times=replace(one.times, epoch_times_s=draws.choices(one.times.epoch_times_s, k=each)))
-        for one in kept
+        for one in measured
     ]
     taken_s = []
     for _ in range(runs + 1):
@@ -188,7 +188,7 @@ def of_epochs(folder: Path, epochs: int = 100_000, runs: int = 5) -> None:
         run_summary.lines(table(records))
         taken_s.append(time.process_time() - begun_s)
     times = f"median {statistics.median(taken_s[1:]):.2f} s, the first {taken_s[0]:.2f} s"
-    print(f"{len(kept)} processes of {each} epochs: {times} of CPU time, n={runs}")
+    print(f"{len(measured)} processes of {each} epochs: {times} of CPU time, n={runs}")
 
 
 def main() -> None:

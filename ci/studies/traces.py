@@ -1,7 +1,7 @@
-"""Measure traces: the figures that docs/traces.md states. Nothing here is a test, but the tests use what measures.
+"""Measure traces: the figures that docs/traces.md states. Nothing here is a test, but tests use these functions.
 
-ci/study traces kept     on each backend: share of the original's operations that the trace keeps
-ci/study traces speed FILE...   seconds and memory that normalising 200 MB of these takes
+ci/study traces kept     on each backend: share of the original's operations in the trace
+ci/study traces speed FILE...   seconds and memory to normalise 200 MB of these
 ci/study traces readers FILE    CPU time of our reader of xplane files and of generated classes
 """
 
@@ -42,7 +42,7 @@ cells:
 Spans = dict[Any, list[tuple[float, float]]]
 
 
-# What a trace keeps. The originals are read by other programs than ours: the standard library's and JAX's own reader.
+# The contents of a trace. The originals are read by independent programs: the standard library's and JAX's reader.
 
 
 def kept_share(folder: Path) -> float:
@@ -53,7 +53,7 @@ def kept_share(folder: Path) -> float:
 
 
 def neutral_time_s(path: Path) -> float:
-    """Return how long each track that worked was at work, all added up."""
+    """Return the sum of the working time of all tracks."""
     tracks: Spans = {}
     for span in neutral.spans(path):
         if span.track.kind in WORKING:
@@ -62,13 +62,13 @@ def neutral_time_s(path: Path) -> float:
 
 
 def original_time_s(path: Path) -> float:
-    """Return the same of a profiler's own file, by thread or stream."""
+    """Return the working time in a profiler's own file, summed over threads or streams."""
     found = chrome_spans(path) if conversion.backend_of(path) == "torch" else xplane_spans(path)
     return sum(map(covered, found.values()))
 
 
 def chrome_spans(path: Path) -> Spans:
-    """Return PyTorch's kernels or, where there are none, operators and gloo's collectives."""
+    """Return PyTorch's kernels or, if there are no kernels, operators and gloo's collectives."""
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     events = [e for e in json.loads(text)["traceEvents"] if e.get("ph") == "X"]
     kernels = [e for e in events if e.get("cat") in ON_DEVICE]
@@ -95,18 +95,18 @@ def xplane_spans(path: Path) -> Spans:
                 elif "hlo_op" in stats or NODE.match(event.name):
                     spans = found.setdefault((plane.name, number), [])
                     spans.append((event.start_ns / 1e9, event.end_ns / 1e9, stats.get("_p")))
-    whole: Spans = {}
+    extended: Spans = {}
     for place, spans in found.items():
         for start, end, context in spans:
             recorded_end = ends.get(context, 0.0)
-            # What ended later than its thread went on is no part of its thread.
+            # Events that end after their thread has continued are not part of it.
             own = (place, context) if recorded_end > end else place
-            whole.setdefault(own, []).append((start, max(end, recorded_end)))
-    return whole
+            extended.setdefault(own, []).append((start, max(end, recorded_end)))
+    return extended
 
 
 def kept() -> None:
-    """Trace a cell on each backend and print what each trace keeps."""
+    """Trace a cell on each backend and print the share of operations in each trace."""
     from keras_matrix.records.store import Results
     from keras_matrix.runner.cli.main import main as runner
 
@@ -121,11 +121,11 @@ def kept() -> None:
                 print(f"| {record.settings.backend} | {share:.4f} |", flush=True)
 
 
-# How fast a large profile is normalised, in a process of its own.
+# How fast a large profile is normalised, in a separate process.
 
 
 def large_chrome(source: Path, target: Path, size_bytes: int) -> None:
-    """Write PyTorch's file again and again, each time later and with numbers of its own, until it has that size."""
+    """Write PyTorch's file repeatedly, each time with later times and unique numbers, up to that size."""
     document = json.loads(gzip.decompress(source.read_bytes()) if source.suffix == ".gz" else source.read_bytes())
     events = document.pop("traceEvents")
     times = [event["ts"] for event in events if "ts" in event]
@@ -149,7 +149,7 @@ def _moved(event: dict[str, Any], copy: int, long_us: float) -> dict[str, Any]:
 
 
 def large_xplane(source: Path, target: Path, size_bytes: int) -> None:
-    """Write a file with its programs once, and its other planes as often as it takes."""
+    """Write a file with its programs once, and its other planes repeatedly up to that size."""
     found = fields(memoryview(source.read_bytes()))
     planes = [bytes(value) for key, value in found if key == 1 and isinstance(value, memoryview)]
     once = [one for one in planes if xplane.METADATA_PLANE.encode() in one[:64]]
@@ -168,7 +168,7 @@ def varint(value: int) -> bytes:
 
 
 def speed(source: Path, size_bytes: int) -> None:
-    """Print what it takes to normalise a profile of that size."""
+    """Print the seconds and memory to normalise a profile of that size."""
     with tempfile.TemporaryDirectory(prefix="trace-figures-") as folder:
         is_chrome = conversion.backend_of(source) == "torch"
         large = Path(folder) / ("large.json" if is_chrome else "large.xplane.pb")
@@ -233,11 +233,11 @@ def by_generated_classes(data: bytes) -> tuple[int, int]:
         names = {key: value.name for key, value in plane.stat_metadata.items()}
         wanted = {key for key, name in names.items() if name in ("_c", "hlo_op")}
         for line in plane.lines:
-            offsets_ps, durations_ps, told = [], [], []
+            offsets_ps, durations_ps, values = [], [], []
             for event in line.events:
                 offsets_ps.append(event.offset_ps)
                 durations_ps.append(event.duration_ps)
-                told.append([s.int64_value or s.ref_value for s in event.stats if s.metadata_id in wanted])
+                values.append([s.int64_value or s.ref_value for s in event.stats if s.metadata_id in wanted])
             begins, lasts = np.array(offsets_ps, np.int64), np.array(durations_ps, np.int64)
             count += len(begins)
             total_ns += int((np.rint((begins + lasts) / 1000) - np.rint(begins / 1000)).sum())
@@ -245,7 +245,7 @@ def by_generated_classes(data: bytes) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Measure what the command line names."""
+    """Run the requested measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("kept", "speed", "readers", "normalise"))
     parser.add_argument("files", nargs="*", type=Path, help="speed: profiles to make large ones of")

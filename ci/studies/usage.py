@@ -2,9 +2,9 @@
 
 ci/study usage cost     CPU time of the runner while cells and a command run, as a share of a core
 ci/study usage look     CPU time of one look at trees of several processes with many threads
-ci/study usage effect   sampled against unsampled epochs of one process, in turn; quiet machine
+ci/study usage effect   sampled against unsampled epochs of one process, interleaved; quiet machine
 
-`effect` takes about 1.1 s a pair of epochs: eight minutes a backend with the 400 pairs it has by default.
+`effect` takes about 1.1 s a pair of epochs: eight minutes a backend with the default 400 pairs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ THREADS = "import threading, time\nfor _ in range({0}): threading.Thread(target=
 
 
 def measured(matrix: str, seams: Seams | None = None) -> list[Record]:
-    """Run a matrix file and return its records that count."""
+    """Run a matrix file and return its valid records."""
     folder = Path(tempfile.mkdtemp(prefix="usage-figures-"))
     try:
         (folder / "matrix.yaml").write_text(matrix)
@@ -94,11 +94,11 @@ def look(looks: int = 500) -> None:
 
 @dataclass(slots=True)
 class Alternated:
-    """A process whose kept epochs are sampled or not, by `sampled`; the first turn comes before them."""
+    """A process whose measured epochs are sampled or not, by `sampled`; the first choice precedes them."""
 
     running: Running
     sampled: Sequence[bool]
-    turns: int = 0
+    epochs_begun: int = 0
 
     def root(self) -> int | None:
         """Pass on."""
@@ -107,10 +107,10 @@ class Alternated:
     def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Choose the pace of the epoch to come."""
         assert isinstance(self.running, Watch)
-        if self.turns > 0:
-            interval_s = SAMPLE_S if self.sampled[(self.turns - 1) % len(self.sampled)] else NEVER_S
+        if self.epochs_begun > 0:
+            interval_s = SAMPLE_S if self.sampled[(self.epochs_begun - 1) % len(self.sampled)] else NEVER_S
             self.running.pace = Pace(interval_s, first_s=time.perf_counter() + interval_s)
-        self.turns += 1
+        self.epochs_begun += 1
         return self.running.turn(waiting)
 
     def calibrated(self) -> float | None:
@@ -136,7 +136,7 @@ class Alternated:
 
 @dataclass(slots=True)
 class Alternating:
-    """The process executor, with every second kept epoch unsampled."""
+    """The process executor, with every second measured epoch unsampled."""
 
     sampled: Sequence[bool]
     executor: ProcessExecutor = field(default_factory=ProcessExecutor)
@@ -173,7 +173,7 @@ def effect(backends: Sequence[str], pairs: int, seed: int) -> None:
 
 
 def main() -> None:
-    """Measure what is asked for."""
+    """Run the requested measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("cost", "look", "effect"))
     parser.add_argument("--backend", action="append", choices=BACKENDS, help="effect: only this one; may be repeated")

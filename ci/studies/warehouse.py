@@ -1,11 +1,11 @@
-"""What uploader, local warehouse and pages reach on this machine: rows/s, queries over a million, a thousand cells.
+"""Performance of uploader, local warehouse and pages: rows/s, queries over a million rows, a thousand cells.
 
     ci/study warehouse sealing            serialising and sealing, on one core
     ci/study warehouse local [RUNS]       every dashboard query over 5,000 runs of 200 measurements, warm
     ci/study warehouse report             a report of a thousand cells: its size, and when Chromium is ready
-    ci/emulator run -- ci/study warehouse emulator   pushes of 100,000 rows against bare load jobs, in turn
+    ci/emulator run -- ci/study warehouse emulator   pushes of 100,000 rows against bare load jobs, interleaved
 
-Prints one line a figure. docs/figures.md holds what it printed, with the machine.
+Prints one line a figure. docs/figures.md has the results, with the machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ROUNDS = 7
 
 
 def main() -> None:
-    """Measure what is asked for."""
+    """Run the requested measurement."""
     what = sys.argv[1] if len(sys.argv) > 1 else "sealing"
     with tempfile.TemporaryDirectory() as folder:
         {"sealing": sealing, "local": local, "report": report_page, "emulator": emulator}[what](Path(folder))
@@ -67,7 +67,7 @@ def sealing(folder: Path) -> None:
 
 
 def local(folder: Path) -> None:
-    """Fill the local warehouse run by run in nights of 50, and ask every question."""
+    """Fill the local warehouse run by run in nights of 50, and run every query."""
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 5000
     warehouse, outbox = LocalWarehouse(folder / "warehouse"), Outbox(folder / "outbox")
     warehouse.create()
@@ -118,7 +118,7 @@ def opening(folder: Path) -> None:
     print(f"{int(texts[0].split()[2]):,} measurements")
 
 
-# What a page is asked from outside: when its first frame after parsing was drawn and the thread was free again.
+# The script run in a page: when its first frame after parsing was drawn and the thread was free again.
 READY = (
     "addEventListener('DOMContentLoaded', () => requestAnimationFrame(() => setTimeout(() => "
     "{ window.readyAfterMs = performance.now() })))"
@@ -128,7 +128,7 @@ ANSWER += "performance.getEntriesByType('navigation')[0].domInteractive]) : setT
 
 
 def report_page(folder: Path) -> None:
-    """Open a report of a thousand cells, from disk, in a browser of its own."""
+    """Open a report of a thousand cells, from disk, in a new browser."""
     from keras_matrix.dashboards.report import page
     from tests.dashboards import chromium, thousand
 
@@ -162,7 +162,7 @@ def _main_thread_ms(browser: Any) -> float:
 
 
 def emulator(folder: Path) -> None:
-    """Push 100,000 measurements and load the same file with a bare load job, in turn, ROUNDS times."""
+    """Push 100,000 measurements and load the same file with a bare load job, alternating, ROUNDS times."""
     from keras_matrix.uploader.bigquery.client import connect
     from keras_matrix.uploader.warehouse import Options
 
@@ -242,7 +242,7 @@ def records(run: int) -> Iterator[Record]:
 
 
 def findings(found: list[Record]) -> Iterator[Finding]:
-    """Yield as many findings as a run of one work has."""
+    """Yield the number of findings of a run of one work."""
     kinds = [(Kind.FIGURE, f"times.{name}") for name in ("step_time_s", "samples_per_s", "first_epoch_time_s")]
     kinds += [(Kind.FIGURE, "memory.peak_host_memory_bytes"), (Kind.FIGURE, "times.epoch_time_median_s")]
     kinds += [(Kind.RATIO, "times.step_time_s"), (Kind.SESSION, "times.step_time_s"), (Kind.LEVEL, "times.step_time_s")]

@@ -1,8 +1,8 @@
-"""What a year of nights costs on BigQuery: storage, uploads, and what dashboards read, at the list prices.
+"""The cost of a year of nightly runs on BigQuery: storage, uploads and dashboard queries, at list prices.
 
     ci/study warehouse_cost [RESULTS]    each night as the newest run of a results folder (default: results)
 
-Each cell of the run counts with REPEATS repeats, whatever the run has. Prints tables as docs/bigquery.md has them.
+Each cell of the run counts with REPEATS repeats, whatever the run has. Prints the tables of docs/bigquery.md.
 Sizes are BigQuery's logical ones (https://cloud.google.com/bigquery/pricing, "Data size calculation"), by which
 on-demand queries and storage are billed.
 """
@@ -90,7 +90,7 @@ def sizes_of(night: Iterable[Row]) -> tuple[Sizes, Counter[str]]:
 
 
 def width(column: Column, value: Any) -> int:
-    """Return a value's logical bytes: a text 2 and its UTF-8, JSON its text, a null none, an array its elements'."""
+    """Return a value's logical bytes: 2 and the UTF-8 of a text, the text of JSON, 0 for null, the sum of an array."""
     if value is None:
         return 0
     if column.mode is Mode.REPEATED:
@@ -101,12 +101,12 @@ def width(column: Column, value: Any) -> int:
 
 
 def columns_read(sql: str) -> set[tuple[str, str]]:
-    """Return the columns of our tables that a query reads."""
+    """Return the columns of the project's tables that a query reads."""
     return {(table, column) for table, columns in needed([sql]).columns.items() for column in columns}
 
 
 def costs(sizes: Sizes) -> Iterator[tuple[str, str, str]]:
-    """Yield what is paid for, the bytes billed in a year, and their price."""
+    """Yield each billed item, its bytes in a year, and their price."""
     stored = sum(sizes.values()) * NIGHTS
     held_gib = max(0, stored - FREE_STORAGE_BYTES) / 2**30
     yield "storage after a year", query_cost.size(stored), query_cost.usd(held_gib * 12 * STORAGE_USD_PER_GIB_MONTH)
@@ -123,16 +123,16 @@ SNAPSHOT = ("runs", "cells", "findings")
 
 
 def _billed(sizes: Sizes, columns: set[tuple[str, str]]) -> int:
-    """Return what is billed for reading columns of the last DEFAULT_DAYS nights."""
+    """Return the bytes billed for reading columns of the last DEFAULT_DAYS nights."""
     read = sum(sizes[one] for one in columns) * DEFAULT_DAYS
     return query_cost.price(read, len({table for table, _ in columns})).billed_bytes
 
 
 def _batch(sizes: Sizes, table: Table) -> int:
-    """Return what is billed for adding a night's rows to a table: the statements of
+    """Return the bytes billed for adding a night's rows to a table: the statements of
     `uploader.bigquery.insert_statements.insert_missing`.
 
-    They update the lease; insert from the staging table what the table's keys of that day lack; count both once more.
+    They update the lease; insert rows of the staging table whose keys of that day are missing; count both again.
     """
     rows_of_night = sum(size for (name, _), size in sizes.items() if name == table.name)
     keys = sum(sizes[table.name, name] for name in ("day", *table.key))

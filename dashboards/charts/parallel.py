@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
-from keras_matrix.analysis.comparison.context import NOTHING, RunContext
+from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
 from keras_matrix.analysis.comparison.table import Row
-from keras_matrix.analysis.fc.parallel import Duel, Figure, duels, figures
+from keras_matrix.analysis.fc.parallel import DataVersusModel, FcFigure, data_versus_model, figures
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word, slot_of
@@ -122,25 +122,25 @@ class Pictures:
         return bool(self.scaling or self.grids or self.stacks)
 
 
-def pictures(rows: Sequence[Row], run_context: RunContext = NOTHING) -> Pictures:
+def pictures(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> Pictures:
     """Return the pictures of a run's table; all of them empty where it has no cell of the FC modes."""
     cells = {cell.cell_id: cell for row in rows for cell in row.cells.values()}
     found = sorted(figures(cells.values(), run_context.shares), key=_order)
     left_out: list[str] = []
     return Pictures(
         _most([_panel(group) for group in _gaining(found)], "scaling", left_out),
-        _most([_grid(group) for group in _paired(duels(found, cells))], "crossing", left_out),
+        _most([_grid(group) for group in _paired(data_versus_model(found, cells))], "crossing", left_out),
         _most([_stack(group) for group in _grouped([f for f in found if f.spent], _size_key)], "time", left_out),
         left_out,
     )
 
 
-def _order(figure: Figure) -> tuple[int, ...]:
+def _order(figure: FcFigure) -> tuple[int, ...]:
     task = figure.task
     return task.level, task.weight_size, task.batch_size, *_kind_order(figure)
 
 
-def _kind_order(figure: Figure) -> tuple[int, int, int]:
+def _kind_order(figure: FcFigure) -> tuple[int, int, int]:
     return list(MODES).index(figure.task.mode), figure.task.workers, slot_of(figure.settings.backend)
 
 
@@ -166,17 +166,17 @@ def size_of(task: Task) -> str:
 # Gain by workers.
 
 
-def _gaining(found: Sequence[Figure]) -> list[list[Figure]]:
+def _gaining(found: Sequence[FcFigure]) -> list[list[FcFigure]]:
     """Return the figures of each work of which some backend has both one worker and more."""
     groups = _grouped(found, lambda f: canonical(replace(f.settings, backend="", params=_without(f, "workers"))))
     return [group for group in groups if any(figure.efficiency for figure in group)]
 
 
-def _without(figure: Figure, *names: str) -> dict[str, bool | int | float | str]:
+def _without(figure: FcFigure, *names: str) -> dict[str, bool | int | float | str]:
     return {name: value for name, value in figure.settings.params.items() if name not in names}
 
 
-def _panel(group: Sequence[Figure]) -> Panel:
+def _panel(group: Sequence[FcFigure]) -> Panel:
     task = group[0].task
     by_backend = {slot_of(f.settings.backend): f.settings.backend for f in group if f.efficiency}
     gains = {backend: _gains(group, backend) for _, backend in sorted(by_backend.items())}
@@ -200,7 +200,7 @@ def _panel(group: Sequence[Figure]) -> Panel:
 Gains = dict[int, tuple[float, float | None, float | None]]
 
 
-def _gains(group: Sequence[Figure], backend: str) -> Gains:
+def _gains(group: Sequence[FcFigure], backend: str) -> Gains:
     """Return, by workers, how many times the throughput of one worker a backend reached, with the interval's ends."""
     points: Gains = {1: (1.0, None, None)}
     for figure in group:
@@ -254,16 +254,16 @@ def _powers(low: float, high: float) -> list[float]:
 # Data against model parallelism.
 
 
-def _paired(found: Sequence[Duel]) -> list[list[Duel]]:
+def _paired(found: Sequence[DataVersusModel]) -> list[list[DataVersusModel]]:
     """Return duels that differ in their sizes only together."""
     return sorted(_grouped(found, _pair_key), key=lambda group: _kind_order(group[0].data))
 
 
-def _pair_key(duel: Duel) -> str:
+def _pair_key(duel: DataVersusModel) -> str:
     return canonical(replace(duel.data.settings, batch_size=1, samples=1, params=_without(duel.data, "weight_size")))
 
 
-def _grid(group: Sequence[Duel]) -> Grid:
+def _grid(group: Sequence[DataVersusModel]) -> Grid:
     task, backend = group[0].data.task, group[0].data.settings.backend
     batches = sorted({duel.data.task.batch_size for duel in group})
     sizes = sorted({duel.data.task.weight_size for duel in group}, reverse=True)
@@ -290,7 +290,7 @@ def _grid(group: Sequence[Duel]) -> Grid:
     )
 
 
-def _square(place: tuple[int, int], duel: Duel, columns: tuple[float, int]) -> Square:
+def _square(place: tuple[int, int], duel: DataVersusModel, columns: tuple[float, int]) -> Square:
     (row, column), (width, count) = place, columns
     ratio = duel.ratio.centre
     kind, times = ("data", ratio) if ratio >= 1 else ("model", 1 / ratio)
@@ -309,7 +309,7 @@ def _square(place: tuple[int, int], duel: Duel, columns: tuple[float, int]) -> S
     )
 
 
-def _tip(duel: Duel) -> str:
+def _tip(duel: DataVersusModel) -> str:
     task, ratio = duel.data.task, duel.ratio
     faster, times = ("data", ratio.centre) if ratio.centre >= 1 else ("model", 1 / ratio.centre)
     ends = (ratio.low, ratio.high) if ratio.centre >= 1 else (_inverse(ratio.high), _inverse(ratio.low))
@@ -321,7 +321,7 @@ def _inverse(value: float | None) -> float | None:
     return 1 / value if value else None
 
 
-def _crossings(fields: Mapping[tuple[int, int], Duel], width: float) -> list[Stroke]:
+def _crossings(fields: Mapping[tuple[int, int], DataVersusModel], width: float) -> list[Stroke]:
     """Return the borders between fields side by side in which another is faster."""
     found = []
     for (row, column), duel in fields.items():
@@ -335,25 +335,25 @@ def _crossings(fields: Mapping[tuple[int, int], Duel], width: float) -> list[Str
     return found
 
 
-def _changes(one: Duel, other: Duel) -> bool:
+def _changes(one: DataVersusModel, other: DataVersusModel) -> bool:
     return (one.ratio.centre >= 1) != (other.ratio.centre >= 1)
 
 
 # Where the time goes.
 
 
-def _size_key(figure: Figure) -> str:
+def _size_key(figure: FcFigure) -> str:
     return size_of(figure.task)
 
 
-def _stack(group: Sequence[Figure]) -> Stack:
+def _stack(group: Sequence[FcFigure]) -> Stack:
     times = [seconds for f in group if f.spent for seconds in (f.spent.step_time_s, f.step_time_s)]
     unit = unit_for(times)
     axis = axes.from_zero(times, f"time of a step, {unit.name}", unit)
     return Stack(size_of(group[0].task), axis, [_bar(figure, axis) for figure in sorted(group, key=_kind_order)])
 
 
-def _bar(figure: Figure, axis: Axis) -> Bar:
+def _bar(figure: FcFigure, axis: Axis) -> Bar:
     spent = figure.spent
     assert spent is not None
     name, backend = f"{figure.task.mode} ×{figure.task.workers}", figure.settings.backend

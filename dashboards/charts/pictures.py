@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, told
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, figure_value
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts import axes
@@ -52,13 +52,13 @@ def work_details(row: Row) -> str:
         return f"external command · {shlex.join(run.command)[:COMMAND_CHARACTERS]}"
     resolved = next((r.resolved for c in row.cells.values() for r in c.measured if r.resolved), None)
     predict = settings.phase == "predict"
-    told = [f"batch {settings.batch_size}"]
+    details = [f"batch {settings.batch_size}"]
     if resolved:
-        told.append(plural(resolved.steps_per_epoch, "call" if predict else "step") + " an epoch")
+        details.append(plural(resolved.steps_per_epoch, "call" if predict else "step") + " an epoch")
     if resolved and resolved.parameters is not None:
-        told.append(f"{whole(resolved.parameters)} parameters")
-    told += [settings.phase, settings.device, settings.precision, settings.feed, f"league {settings.league}"]
-    return " · ".join(told)
+        details.append(f"{whole(resolved.parameters)} parameters")
+    details += [settings.phase, settings.device, settings.precision, settings.feed, f"league {settings.league}"]
+    return " · ".join(details)
 
 
 def epoch_pictures(rows: Sequence[Row]) -> list[Picture]:
@@ -99,7 +99,7 @@ def _grouped(row: Row, axis: Axis, lane: Callable[[str, CellSummary, Axis], Lane
 
 def _per_step(record: Record) -> list[float]:
     if record.task is not None:
-        return [found] if (found := told(record)) else []
+        return [found] if (found := figure_value(record)) else []
     if record.resolved is None or not record.resolved.steps_per_epoch:
         return []
     return [seconds / record.resolved.steps_per_epoch for seconds in record.times.epoch_times_s]
@@ -148,7 +148,7 @@ def _add_repeat(lane: Lane, record: Record, y: float, axis: Axis) -> None:
     if record.status not in MEASURED:
         lane.words.append(Word("0%", y, f"{name}: {record.status}"))
         return
-    figure, dots = told(record), _per_step(record)
+    figure, dots = figure_value(record), _per_step(record)
     group = Group(
         f"{name}: {quantity(figure, axis.unit)}" + ("" if record.task else in_brackets(dots, axis.unit, "epochs "))
     )
@@ -167,8 +167,8 @@ def _band(estimate: Estimate | None, axis: Axis) -> Band | None:
 
 
 def _range(estimate: Estimate, unit: Unit) -> str:
-    told = interval(estimate.low, estimate.high, estimate.centre, unit.size)
-    return f"{told}\u00a0{unit.name}" if told else "not known"
+    bounds = interval(estimate.low, estimate.high, estimate.centre, unit.size)
+    return f"{bounds}\u00a0{unit.name}" if bounds else "not known"
 
 
 def _interval_notes(estimate: Estimate | None, unit: Unit) -> list[str]:
@@ -204,9 +204,9 @@ def _start_parts(cell: CellSummary) -> str:
         "first step": [t.first_step_time_s for t in times],
     }
     middles = {name: _middle(values) for name, values in parts.items()}
-    told = [f"{name} {quantity(middle, SECOND)}" for name, middle in middles.items() if middle is not None]
+    texts = [f"{name} {quantity(middle, SECOND)}" for name, middle in middles.items() if middle is not None]
     unknown = " and ".join(name for name, middle in middles.items() if middle is None)
-    return " · ".join([*told, f"{unknown} not measured"] if unknown else told)
+    return " · ".join([*texts, f"{unknown} not measured"] if unknown else texts)
 
 
 def _middle(values: Iterable[float | None]) -> float | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.hardware.roofline import Roof, Roofline, Share, Slope
+from keras_matrix.analysis.hardware.roofline import PeakShare, Product, Roofline, Slope
 from keras_matrix.dashboards.charts import axes, label_layout
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import slot_of
@@ -113,7 +113,7 @@ class Scene:
     """What one picture shows: cells, and of a run the roofs of one device and one number of CPUs."""
 
     title: str
-    roofs: tuple[Roof, ...]
+    roofs: tuple[Product, ...]
     slope: Slope | None
     points: tuple[Point, ...]
 
@@ -146,7 +146,7 @@ def _scene(found: Roofline, device: str, threads: int) -> Scene:
     )
 
 
-def _point(one: Share) -> Point | None:
+def _point(one: PeakShare) -> Point | None:
     if not one.achieved_flop_per_s or not one.intensity_flop_per_byte:
         return None
     tip = (
@@ -250,7 +250,7 @@ class _Layout:
                 yield Line(f"reach s{slot}", x, self._y(one.flop_per_s), x, y)
                 yield Line(f"cap s{slot}", x - CAP, y, x + CAP, y, f"roof: {rate(one.roof_flop_per_s)}")
 
-    def _ridge(self, roof: Roof) -> float:
+    def _ridge(self, roof: Product) -> float:
         slope = self._scene.slope
         return self._x(roof.best_flop_per_s / slope.best_byte_per_s) if slope else self._frame.left
 
@@ -283,11 +283,11 @@ class _Layout:
             if spot is not None
         ]
 
-    def _few_words(self, roof: Roof) -> str:
+    def _few_words(self, roof: Product) -> str:
         """The roof's rate in the unit of the axis, which need not be said again."""
         return f"{roof.place.precision} {number(roof.best_flop_per_s, self._up.unit.size)}"
 
-    def _roof_spots(self, roof: Roof) -> list[Spot]:
+    def _roof_spots(self, roof: Product) -> list[Spot]:
         """Above the roof from its end inwards, else below it."""
         y, start, end = self._y(roof.best_flop_per_s), self._ridge(roof), self._frame.right - 4
         steps = [end - k * (end - start) / 12 for k in range(11)]
@@ -352,11 +352,11 @@ def bandwidth(value: float | None) -> str:
     return DASH if value is None else quantity(value, unit_for([value], BANDWIDTH_UNITS))
 
 
-def _roof_text(roof: Roof) -> str:
+def _roof_text(roof: Product) -> str:
     return f"{roof.place.precision} {rate(roof.best_flop_per_s)}, {roof.backend}"
 
 
-def _roof_tip(roof: Roof) -> str:
+def _roof_tip(roof: Product) -> str:
     calls = f"{plural(roof.calls, 'call')} in {plural(roof.processes, 'process', 'processes')}"
     told = (
         f"{roof.place.precision} product of {roof.size} × {roof.size}, {roof.backend}: best "

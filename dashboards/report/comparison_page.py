@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from keras_matrix.analysis.comparison.versus import Comparison, Versus, percent
+from keras_matrix.analysis.comparison.versus import Comparison, Versus
 from keras_matrix.analysis.regression.gate import Outcome
+from keras_matrix.analysis.regression.regression_kinds import percent
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.axes import Axis, fitted
 from keras_matrix.dashboards.charts.dot_plots import Interval, Mark, Stroke, Verdict, slot_of
@@ -30,8 +31,8 @@ def page(found: Versus, titles: Mapping[str, str], threshold: float) -> str:
     axis = _axis(found, threshold)
     lines = [_line(one, titles[one.cell_id], axis) for one in found.comparisons]
     means = [(f"geometric mean on {name}", slot_of(name), suite.estimate) for name, suite in found.by_backend.items()]
-    if found.whole and len(means) > 1:
-        means.append(("geometric mean of all", slot_of(""), found.whole.estimate))
+    if found.suite and len(means) > 1:
+        means.append(("geometric mean of all", slot_of(""), found.suite.estimate))
     lines += [_mean(title, slot, estimate, axis) for title, slot, estimate in means]
     style = stylesheet()
     return (

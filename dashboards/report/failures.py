@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.comparison.context import NOTHING, RunContext, cell_caveats
+from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, cell_caveats
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.report.results import doubt_anchor
@@ -81,7 +81,7 @@ def warnings(records: Sequence[Record], rows: Sequence[Row]) -> list[Caveat]:
     return sorted(found, key=lambda caveat: (caveat.rule, caveat.title, caveat.slot, caveat.text))
 
 
-def caveats(rows: Sequence[Row], run_context: RunContext = NOTHING) -> list[CellCaveats]:
+def caveats(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[CellCaveats]:
     """Return the cells whose figures are doubtful, in the order of the table."""
     return [
         CellCaveats(row.title, backend, slot_of(backend), doubt_anchor(cell), found)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keras_matrix.analysis.comparison import run_summary
-from keras_matrix.analysis.comparison.context import NOTHING, RunContext
+from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.fc import gap_to_peak
 from keras_matrix.dashboards.charts import axes, figure_table, parallel, pictures, usage
@@ -38,7 +38,7 @@ def render(
     rows: Sequence[Row],
     about: Mapping[str, object],
     pending: int = 0,
-    run_context: RunContext = NOTHING,
+    run_context: RunContext = NO_CONTEXT,
 ) -> str:
     """Return the page of a run.
 

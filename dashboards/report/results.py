@@ -9,10 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.comparison.context import NOTHING, RunContext, Standing, cell_caveats, same_work
-from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, MetricSummary, completed, metrics_over, shown
+from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, WorkStatus, cell_caveats, same_work
+from keras_matrix.analysis.comparison.primary_metric import (
+    STEP_TIME,
+    MetricSummary,
+    completed,
+    metrics_over,
+    primary_value,
+)
 from keras_matrix.analysis.comparison.table import CellSummary, Row, cost_of, in_order
-from keras_matrix.analysis.fc.parallel import Figure, figures
+from keras_matrix.analysis.fc.parallel import FcFigure, figures
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, values
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
@@ -73,7 +79,7 @@ def findings(rows: Sequence[Row]) -> tuple[list[Verdict], Axis | None]:
     return [_finding(index, row, axis) for index, row in enumerate(rows)], axis
 
 
-def table(rows: Sequence[Row], run_context: RunContext = NOTHING) -> list[Block]:
+def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Block]:
     """Return the table: one block a piece of work, one line a figure, one value a backend."""
     columns = backends(rows)
     unit = device_unit(rows)
@@ -141,7 +147,7 @@ Column = tuple[str, CellSummary | None]
 
 
 def _lines(
-    row: Row, columns: Sequence[Column], run_context: RunContext, parallel: Mapping[str, Figure], memory: Unit
+    row: Row, columns: Sequence[Column], run_context: RunContext, parallel: Mapping[str, FcFigure], memory: Unit
 ) -> list[Line]:
     if any(cell.figure != STEP_TIME for cell in row.cells.values()):
         return _task_lines(row, columns, run_context)
@@ -195,9 +201,9 @@ def _metric_value(
     return Value(number(one.value), f"{plural(one.count, 'process', 'processes')}", hint=one.problem or "")
 
 
-def _parallel_lines(columns: Sequence[tuple[CellSummary | None, Figure | None]]) -> list[Line]:
+def _parallel_lines(columns: Sequence[tuple[CellSummary | None, FcFigure | None]]) -> list[Line]:
     """Return what only the FC modes have; lines of dashes for others."""
-    kinds: tuple[tuple[str, str, Callable[[Figure], Value | None]], ...] = (
+    kinds: tuple[tuple[str, str, Callable[[FcFigure], Value | None]], ...] = (
         ("share of own product", "%", _own_share),
         ("payload a step", "MiB", _payload),
         ("on the wire a step", "MiB", _wire),
@@ -211,21 +217,21 @@ def _parallel_lines(columns: Sequence[tuple[CellSummary | None, Figure | None]])
     ]
 
 
-def _own_share(figure: Figure) -> Value | None:
+def _own_share(figure: FcFigure) -> Value | None:
     return None if figure.share_of_own is None else Value(number(figure.share_of_own * 100))
 
 
-def _payload(figure: Figure) -> Value | None:
+def _payload(figure: FcFigure) -> Value | None:
     return Value(number(figure.bytes_per_step, MEBI)) if figure.bytes_per_step else None
 
 
-def _wire(figure: Figure) -> Value | None:
+def _wire(figure: FcFigure) -> Value | None:
     if not figure.wire_bytes_per_step:
         return None
     return Value(number(figure.wire_bytes_per_step, MEBI), hint="what processes send for it, without headers")
 
 
-def _communicating(figure: Figure) -> Value | None:
+def _communicating(figure: FcFigure) -> Value | None:
     if figure.spent is None:
         silent = figure.communication_share == 0 and figure.task.workers > 1
         return Value("0", hint="no collective was called") if silent else None
@@ -235,7 +241,7 @@ def _communicating(figure: Figure) -> Value | None:
     return Value(number(figure.spent.share * 100), hint=hint)
 
 
-def _efficiency(figure: Figure) -> Value | None:
+def _efficiency(figure: FcFigure) -> Value | None:
     found = figure.efficiency
     if found is None:
         return None
@@ -243,7 +249,7 @@ def _efficiency(figure: Figure) -> Value | None:
     return Value(number(found.centre, PERCENT), told, hint="throughput against that of one worker times the workers")
 
 
-def _worker_memory(figure: Figure) -> Value | None:
+def _worker_memory(figure: FcFigure) -> Value | None:
     if figure.worker_memory_bytes is None or figure.task.workers == 1:
         return None
     aside = "of the largest" if figure.processes > 1 else f"all {figure.task.workers} in one"
@@ -260,7 +266,7 @@ def _missing(cell: CellSummary | None) -> Value:
 
 def _step_value(row: Row, backend: str, cell: CellSummary | None, run_context: RunContext) -> Value:
     if cell is None or cell.step_time is None:
-        below = shown(cell.measured) if cell else None
+        below = primary_value(cell.measured) if cell else None
         return _missing(cell) if below is None else Value(number(below), "not compared", hint=NO_RATIO)
     estimate, size = cell.step_time, MILLISECOND.size if cell.figure == STEP_TIME else 1.0
     told = interval(estimate.low, estimate.high, estimate.centre, size)
@@ -301,9 +307,9 @@ def _same_work_value(row: Row, backend: str, cell: CellSummary | None, run_conte
     if cell is None or cell.step_time is None:
         return NOT_MEASURED
     found = same_work(run_context.parity, row, backend)
-    if found.standing is Standing.NOT_CHECKED:
+    if found.status is WorkStatus.NOT_CHECKED:
         return Value(DASH, hint="not checked")
-    said = "" if found.standing is Standing.AGREES else f", {found.standing}"
+    said = "" if found.status is WorkStatus.AGREES else f", {found.status}"
     return Value(f"{found.value or DASH}{said}", hint=f"{found.figure}: {'; '.join(found.remarks)}")
 
 

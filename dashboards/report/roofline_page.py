@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keras_matrix.analysis.hardware.roofline import OwnGemm, Roofline, Share, Slope
+from keras_matrix.analysis.hardware.roofline import PeakShare, Product, Roofline, Slope
 from keras_matrix.dashboards.charts.format import DASH, memory, share, whole
 from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, bandwidth, draw, rate, scenes
 from keras_matrix.dashboards.report.page import TEMPLATES, policy, stylesheet, templates
@@ -67,14 +67,14 @@ def render_page(found: Roofline, heading: Heading) -> str:
     )
 
 
-def cell_table(shares: Sequence[Share]) -> Table:
+def cell_table(shares: Sequence[PeakShare]) -> Table:
     """Return a row a cell."""
     heads = ["work", "backend", "FLOPs a step", "reached", "peak", "share of peak", "of own product"]
     heads += ["FLOPs per byte, at most", "MFU", "remark"]
     return Table(heads, [_cell_row(one) for one in shares], words=2)
 
 
-def own_table(own: Sequence[OwnGemm]) -> Table:
+def own_table(own: Sequence[Product]) -> Table:
     """Return a row a backend, precision and number of CPUs: its own matrix product against the best."""
     heads = ["device", "precision", "backend", "CPUs", "best", "median", "calls", "of the best backend’s"]
     rows = [
@@ -112,7 +112,7 @@ def memory_table(slopes: Sequence[Slope]) -> Table:
     return Table(heads, rows, words=2)
 
 
-def _cell_row(one: Share) -> list[str]:
+def _cell_row(one: PeakShare) -> list[str]:
     between = f" ({share(one.low)} to {share(one.high)})" if one.low is not None and one.high is not None else ""
     intensity = one.intensity_flop_per_byte
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keras_matrix.analysis.hardware.roofline import Share
+from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.dashboards.charts.format import DASH, number
 
 GIGA = 1e9
@@ -12,7 +12,7 @@ Words = tuple[str, str, str]
 """The figure, what stands beside it, and the hint."""
 
 
-def of_measured_peak(shares: Sequence[Share | None]) -> list[Words]:
+def of_measured_peak(shares: Sequence[PeakShare | None]) -> list[Words]:
     """Return each backend's share of the machine's best measured peak, with what was reached beside it.
 
     Where the backends of a row compute in several precisions, each figure has the one of its peak beside it, and
@@ -22,12 +22,12 @@ def of_measured_peak(shares: Sequence[Share | None]) -> list[Words]:
     return [_of_measured_peak(share, differ) for share in shares]
 
 
-def of_stated_peak(shares: Sequence[Share | None]) -> list[Words]:
+def of_stated_peak(shares: Sequence[PeakShare | None]) -> list[Words]:
     """Return each backend's share of the peak that the maker states for the precision in which it computes."""
     return [_of_stated_peak(share) for share in shares]
 
 
-def _of_measured_peak(share: Share | None, differ: bool) -> Words:
+def _of_measured_peak(share: PeakShare | None, differ: bool) -> Words:
     if share is None or share.share_of_peak is None or share.achieved_flop_per_s is None:
         return DASH, "", (share.note if share else None) or ""
     precision = f" in {share.place.precision}" if share.place else ""
@@ -39,7 +39,7 @@ def _of_measured_peak(share: Share | None, differ: bool) -> Words:
     return number(share.share_of_peak * 100), reached, hint
 
 
-def _of_stated_peak(share: Share | None) -> Words:
+def _of_stated_peak(share: PeakShare | None) -> Words:
     if share is None or share.mfu is None or share.place is None:
         return DASH, "", ""
     hint = f"of {number(share.datasheet_flop_per_s, GIGA)} GFLOP/s, as the maker states it"

@@ -108,7 +108,7 @@ class _Comparison:
 
     context: ParityContext
     subject: Subject
-    outputs: dict[Key, deviations.Twin] = field(default_factory=dict)
+    outputs: dict[Key, deviations.ParityProcess] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
     correct: dict[tuple[str, str], frozenset[Operation]] = field(default_factory=dict)
@@ -180,7 +180,7 @@ class _Comparison:
             elif reply.trace.weights_sha256 != self.sha256:
                 self.failures[str(key)] = "error: it trained weights other than the given ones"
             else:
-                self.outputs[key] = deviations.Twin(key.backend, reply.trace, reply.arrays())
+                self.outputs[key] = deviations.ParityProcess(key.backend, reply.trace, reply.arrays())
 
     def _order(self, key: Key, role: str = "train") -> ParityWorker:
         correct = self.correct.get((key.backend, key.precision), ()) if key.corrected else ()
@@ -206,7 +206,7 @@ class _Comparison:
                 pair.findings.extend(deviations.findings(precision, pair.deviations[precision]))
         for precision in list(pair.deviations)[:1]:  # equal in all precisions
             drawn = (self.outputs[Key(backend, precision)].trace for backend in (a, b))
-            pair.findings.extend(deviations.drawn_otherwise(precision, *drawn))
+            pair.findings.extend(deviations.initializer_findings(precision, *drawn))
         return pair
 
     def _corrected(self, pairs: Sequence[Pair], facts: Mapping[str, Facts], zero: deviations.Zeros) -> list[Pair]:
@@ -250,7 +250,9 @@ class _Comparison:
             return found
         for backend in BY_COMPILE_TIME:  # either backend of a pair can explain it
             explained = [explanations.explained(pair, Evidence(found, facts=facts)) for pair in pairs]
-            parted = [pair.backends for pair in explained if any(map(explanations.is_parted_training, pair.findings))]
+            parted = [
+                pair.backends for pair in explained if any(map(explanations.is_unexplained_training, pair.findings))
+            ]
             if not any(backend in backends for backends in parted):
                 continue
             more = Key(backend, "float32", OWN_THREADS)
@@ -268,12 +270,12 @@ class _Comparison:
         for backend in BY_COMPILE_TIME:  # either backend of a pair can explain it
             explained = [explanations.explained(pair, replace(evidence, nudged=found)) for pair in pairs]
             concerned = [pair for pair in explained if backend in pair.backends]
-            if not any(explanations.awaits_nudge(pair, evidence.rounding) for pair in concerned):
+            if not any(explanations.needs_nudge(pair, evidence.rounding) for pair in concerned):
                 continue
             keys = [Key(backend, "float32", nudge=seed) for seed in NUDGES]
             replies = self.context.run(self.subject, [(key, self._order(key)) for key in keys])
             own = self.outputs[Key(backend, "float32")]
-            others = [deviations.Twin(backend, r.trace, r.arrays()) for r in replies if r.trace is not None]
+            others = [deviations.ParityProcess(backend, r.trace, r.arrays()) for r in replies if r.trace is not None]
             if others:
                 apart = [deviations.deviation(own, other, "float32", zero) for other in others]
                 found[backend] = explanations.largest(apart)
@@ -286,11 +288,11 @@ class _Comparison:
         keys = [key if key in self.outputs else replace(key, corrected=False) for key in keys]
         left, right = self.context.run(self.subject, [(key, self._order(key, "forward")) for key in keys])
         if left.trace is not None and right.trace is not None:
-            layer = deviations.parting_layer(left.trace.sketches, right.trace.sketches, precision)
+            layer = deviations.first_differing_layer(left.trace.sketches, right.trace.sketches, precision)
             if layer is not None:
                 return replace(pair, located=f"the output of layer {layer}")
         a, b = (self.outputs[key] for key in keys)
-        return replace(pair, located=deviations.parted_after_forward(pair, (a, b), precision, zero))
+        return replace(pair, located=deviations.backward_difference(pair, (a, b), precision, zero))
 
 
 def _paths(trace: Trace | None, indices: Iterable[int]) -> list[str]:

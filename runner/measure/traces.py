@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from keras_matrix.analysis.traces import tabled
+from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.codec import CodecError, decode, dumps, loads
 from keras_matrix.records.schema import Evidence, Record
 from keras_matrix.records.store import Run
@@ -57,7 +57,7 @@ def table_of(path: Path) -> Table:
     try:
         return decode(Table, loads((path.parent / TABLE_NAME).read_bytes()), "table")
     except (OSError, CodecError):
-        return tabled(path)
+        return read_table(path)
 
 
 def _stored(run: Run, job: Job, trace: Traced, evidence: Evidence) -> Traced:
@@ -83,7 +83,7 @@ def _write_table(folder: Path) -> None:
     path = folder / TRACE_NAME
     if path.is_symlink() or not path.is_file():
         raise TraceError(f"{path.name}: the process did not write it")
-    (folder / TABLE_NAME).write_text(dumps(tabled(path)), encoding="utf-8")
+    (folder / TABLE_NAME).write_text(dumps(read_table(path)), encoding="utf-8")
 
 
 def _ended(evidence: Evidence) -> str:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from keras_matrix.analysis.comparison.primary_metric import cost
 from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
 from keras_matrix.analysis.stats.blocks import paired_logs
-from keras_matrix.analysis.stats.sequential import LOOKS, State, Why, allocate, decide, way_s
+from keras_matrix.analysis.stats.sequential import LOOKS, State, Why, allocate, decide, time_to_look_s
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.matrix.reader import Cell
@@ -80,7 +80,7 @@ class Adaptive:
         chosen: list[str] = []
         while name := self._next({n: s for n, s in states.items() if n not in chosen}, left_s):
             chosen.append(name)
-            left_s -= way_s(states[name], self._looks)
+            left_s -= time_to_look_s(states[name], self._looks)
         return self._repeats({name: repeats[name] for name in chosen}, done)
 
     def why(self) -> dict[str, str]:

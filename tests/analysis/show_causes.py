@@ -1,6 +1,6 @@
-"""Run in a process with KERAS_BACKEND set: each known cause of a deviation by itself; prints what came out as JSON.
+"""Run in a process with KERAS_BACKEND set: each known cause of a deviation in isolation; prints the results as JSON.
 
-Every figure is a relative error against NumPy in float64, but for those that say otherwise.
+Every figure is a relative error against NumPy in float64, unless stated otherwise.
 """
 
 from __future__ import annotations

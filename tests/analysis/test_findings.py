@@ -1,4 +1,4 @@
-"""Findings say what the table and the histories say, each by its method, and nothing of what is not known."""
+"""Findings match the table and the histories, each with its method; unknown values are missing."""
 
 from __future__ import annotations
 
@@ -39,75 +39,78 @@ def of(found: list[Finding], kind: Kind, metric: str = findings.STEP_TIME) -> li
     return [one for one in found if one.kind is kind and one.metric == metric]
 
 
-def test_a_figure_is_the_cells_own_estimate(rows: list[Row]) -> None:
-    told = {(one.cell_id, one.estimate, one.low, one.high, one.count) for one in of(findings.of_run(rows), Kind.FIGURE)}
+def test_figure_is_the_estimate_of_its_cell(rows: list[Row]) -> None:
+    figures = {
+        (one.cell_id, one.estimate, one.low, one.high, one.count)
+        for one in of(findings.run_findings(rows), Kind.FIGURE)
+    }
     cells = [cell for row in rows for cell in row.cells.values()]
-    assert told == {
+    assert figures == {
         (c.cell_id, c.step_time.centre, c.step_time.low, c.step_time.high, c.step_time.count)
         for c in cells
         if c.step_time
     }
 
 
-def test_a_ratio_is_the_rows_own_and_names_what_it_divides_by(rows: list[Row]) -> None:
-    found = {one.backend: one for one in of(findings.of_run(rows), Kind.RATIO)}
+def test_ratio_is_that_of_the_row_and_names_the_denominator(rows: list[Row]) -> None:
+    found = {one.backend: one for one in of(findings.run_findings(rows), Kind.RATIO)}
     [row] = rows
     assert {name: (one.estimate, one.low, one.against, one.verdict) for name, one in found.items()} == {
         ratio.backend: (ratio.estimate.centre, ratio.estimate.low, "tensorflow", "slower") for ratio in row.ratios
     }
 
 
-def test_a_ratio_is_against_the_quickest_though_another_has_no_repeat_in_common_with_it() -> None:
+def test_ratio_is_against_the_lowest_though_another_has_no_repeat_in_common() -> None:
     step_times_s = {"torch": 0.010, "tensorflow": 0.020, "jax": 0.040}
     made = [
         make_record(base, repeat + 5 * (backend == "jax"), settings=make_settings(backend=backend))
         for backend, base in step_times_s.items()
         for repeat in range(5)
     ]
-    (found,) = of(findings.of_run(table(made)), Kind.RATIO)
+    (found,) = of(findings.run_findings(table(made)), Kind.RATIO)
     assert (found.backend, found.against, found.estimate) == ("tensorflow", "torch", pytest.approx(2.0))
 
 
-def test_the_verdict_and_the_suite_are_those_of_the_comparison(rows: list[Row]) -> None:
-    found = findings.of_run(rows)
+def test_verdict_and_the_suite_are_those_of_the_comparison(rows: list[Row]) -> None:
+    found = findings.run_findings(rows)
     [verdict] = of(found, Kind.VERDICT)
     assert (verdict.backend, verdict.verdict, verdict.said) == ("tensorflow", "fastest", rows[0].verdict)
     assert verdict.facts == {"same work": "same work not checked"}
-    [whole] = suite(rows)
+    [overall] = suite(rows)
     assert {one.backend: one.estimate for one in of(found, Kind.SUITE)} == {
-        backend: ratio.estimate.centre for backend, ratio in whole.ratios.items()
+        backend: ratio.estimate.centre for backend, ratio in overall.ratios.items()
     }
 
 
-def test_what_was_not_measured_has_no_estimate_and_says_why() -> None:
+def test_unmeasured_cell_has_no_estimate_and_a_reason() -> None:
     failed = make_record(None, status=Status.TIMEOUT)
-    [figure] = of(findings.of_run(table([failed])), Kind.FIGURE)
+    [figure] = of(findings.run_findings(table([failed])), Kind.FIGURE)
     assert (figure.estimate, figure.low, figure.verdict, figure.said) == (None, None, "timeout", "timeout: a reason")
 
 
-def test_every_finding_has_a_method_of_a_version_and_a_name_of_its_own(rows: list[Row]) -> None:
-    found = findings.of_run(rows)
+def test_every_finding_has_a_versioned_method_and_a_unique_id(rows: list[Row]) -> None:
+    found = findings.run_findings(rows)
     assert {(one.method, one.method_version) for one in found} <= set(findings.VERSIONS.items())
     assert len({one.finding_id for one in found}) == len(found)
 
 
 def test_too_few_repeats_give_no_interval() -> None:
-    found = of(findings.of_run(table(records(3))), Kind.RATIO)
+    found = of(findings.run_findings(table(records(3))), Kind.RATIO)
     assert {(one.low, one.high, one.verdict) for one in found} == {(None, None, "open")}
 
 
-def test_a_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -> None:
+def test_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -> None:
     versions = {"keras": "3.15.0", "jax": "0.10.0"}
     nights(tmp_path, [0.01] * 6, versions=versions)
     nights(tmp_path, [0.015] * 5, first=6, versions={**versions, "jax": "0.11.0"})
     assessed = [assess(one) for one in histories(read([tmp_path]))]
-    found = findings.of_run([], assessed=assessed, run_id=run_name(10))
+    found = findings.run_findings([], assessed=assessed, run_id=run_name(10))
     [session], [level], [change] = (of(found, kind) for kind in (Kind.SESSION, Kind.LEVEL, Kind.CHANGE))
     assert session.estimate == pytest.approx(0.015, rel=1e-4)
     assert (level.at_run_id, level.count) == (run_name(6), 5)
     assert (change.at_run_id, change.verdict, change.look) == (run_name(6), "slower", "jax: jax 0.10.0 → 0.11.0")
     assert change.estimate == pytest.approx(1.5)
-    assert findings.of_run([], assessed=assessed, run_id=run_name(99)) == []
+    assert findings.run_findings([], assessed=assessed, run_id=run_name(99)) == []
 
 
 @pytest.mark.parametrize(
@@ -116,30 +119,30 @@ def test_a_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -
         ([("keras", 0)], "Keras"),
         ([("jaxlib", 0)], "jax"),
         ([("tensorflow", 0)], "tensorflow"),
-        ([("kernel", 1)], "the machine's keeper"),
-        ([("machine_type", 0)], "the machine's keeper"),
-        ([("keras", 1), ("gpu_driver", 0)], "the machine's keeper"),
+        ([("kernel", 1)], "the machine's administrator"),
+        ([("machine_type", 0)], "the machine's administrator"),
+        ([("keras", 1), ("gpu_driver", 0)], "the machine's administrator"),
         ([("keras", 0), ("torch", 0)], "Keras or torch"),
-        ([("numpy", 0)], "who changed the settings or packages"),
+        ([("numpy", 0)], "the author of the settings or packages"),
     ],
 )
-def test_who_should_look_is_who_knows_what_changed_nearest(changed: list[tuple[str, int]], who: str) -> None:
-    told = findings.who_should_look([VersionChange(name, "1", "2", off) for name, off in changed])
-    assert told.partition(":")[0] == who
+def test_likely_owner_is_that_of_the_nearest_change(changed: list[tuple[str, int]], who: str) -> None:
+    text = findings.likely_owner([VersionChange(name, "1", "2", off) for name, off in changed])
+    assert text.partition(":")[0] == who
 
 
-def test_nobody_is_named_where_nothing_changed() -> None:
-    assert findings.who_should_look([]).startswith("nobody by name")
+def test_no_change_names_no_owner() -> None:
+    assert findings.likely_owner([]).startswith("unknown: ")
 
 
-def test_a_not_comparable_row_says_so() -> None:
+def test_not_comparable_row_says_so() -> None:
     one, other = records()[0], records()[5]
     resolved = replace(other.resolved, parameters=2000) if other.resolved else None
-    [verdict] = of(findings.of_run(table([one, replace(other, resolved=resolved)])), Kind.VERDICT)
+    [verdict] = of(findings.run_findings(table([one, replace(other, resolved=resolved)])), Kind.VERDICT)
     assert (verdict.verdict, verdict.backend) == ("not comparable", None)
 
 
-def test_a_command_is_told_by_its_primary_metric_and_has_no_history() -> None:
+def test_external_command_has_its_primary_metric_and_no_history() -> None:
     made = [
         make_record(
             None,
@@ -150,7 +153,7 @@ def test_a_command_is_told_by_its_primary_metric_and_has_no_history() -> None:
         for axis, speed in (("jax", 4.0), ("torch", 2.0))
         for repeat in range(5)
     ]
-    found = findings.of_run(table(made))
+    found = findings.run_findings(table(made))
     assert {(one.kind, one.metric, one.unit) for one in found if one.kind is not Kind.SUITE} == {
         (Kind.FIGURE, "task.metrics.speed", "x/s"),
         (Kind.RATIO, "task.metrics.speed", "1"),

@@ -1,4 +1,4 @@
-"""What a trace comes to."""
+"""The summary of a trace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAD = Head("torch", 1, "cpu", 1)
 STEP = span("step 1", 0, 100, Kind.STEPS, step=1)
 
 
-def test_an_operations_time_is_its_own_without_what_is_nested_in_it() -> None:
+def test_time_of_an_operation_excludes_nested_ones() -> None:
     found = table(
         HEAD,
         [
@@ -38,12 +38,12 @@ def test_an_operations_time_is_its_own_without_what_is_nested_in_it() -> None:
     )
 
 
-def test_what_is_not_told_has_no_name() -> None:
+def test_missing_layer_and_phase_have_no_name() -> None:
     found = table(HEAD, [STEP, span("mm", 0, 10)])
     assert [part.name for part in (*found.by_layer, *found.by_phase)] == [None, None]
 
 
-def test_gaps_are_told_with_what_stands_round_them_and_what_the_program_did() -> None:
+def test_gaps_have_their_neighbours_and_the_programs_activity() -> None:
     found = table(
         HEAD,
         [
@@ -68,12 +68,12 @@ def test_work_at_the_same_time_on_several_tracks_is_busy_once_and_computed_twice
     assert (found.busy_share, found.computed_s) == (pytest.approx(0.75), pytest.approx(100e-6))
 
 
-def test_only_what_began_within_the_steps_counts() -> None:
+def test_only_spans_that_begin_within_the_steps_count() -> None:
     found = table(HEAD, [span("start", -50, 20), STEP, span("a", 0, 10, step=1), span("end", 200, 5)])
     assert [part.name for part in found.by_operation] == ["a"]
 
 
-def test_a_step_lasts_until_its_work_is_done_though_the_program_has_gone_on() -> None:
+def test_step_lasts_until_its_device_work_ends() -> None:
     found = table(HEAD, [STEP, span("late", 120, 30, step=1)])
     assert (found.window_s, [part.name for part in found.by_operation]) == (pytest.approx(150e-6), ["late"])
 
@@ -89,7 +89,7 @@ def test_between_traced_epochs_there_is_no_gap() -> None:
     assert (found.gap_count, found.window_s, found.step_time_s) == (0, pytest.approx(20e-6), pytest.approx(10e-6))
 
 
-def test_of_several_workers_the_window_is_the_mean_and_the_time_the_sum() -> None:
+def test_window_is_the_mean_over_workers_and_time_the_sum() -> None:
     spans = [
         STEP,
         span("a", 0, 100),
@@ -105,7 +105,7 @@ def test_of_several_workers_the_window_is_the_mean_and_the_time_the_sum() -> Non
     assert found.gaps == [Gap(1, pytest.approx(25e-6), pytest.approx(25e-6), "a", None)]
 
 
-def test_where_one_process_drives_all_devices_its_steps_are_everybodys() -> None:
+def test_steps_of_a_process_that_drives_all_devices_apply_to_all() -> None:
     both = [span("a", 0, 100, step=1), span("a", 10, 50, worker=1, step=1)]
     found = table(Head("jax", 2, "gpu", 1), [STEP, *both, span("late", 300, 50, worker=1)])
     assert (found.window_s, found.busy_share) == (pytest.approx(100e-6), pytest.approx(0.75))
@@ -133,12 +133,12 @@ def test_work_is_divided_into_kinds_and_communication_that_compute_overlaps() ->
     assert table(HEAD, [STEP, span("a", 0, 40)]).overlap_share is None
 
 
-def test_a_mark_round_less_than_half_of_a_gap_does_not_tell_it() -> None:
+def test_mark_over_less_than_half_of_a_gap_is_ignored() -> None:
     found = table(HEAD, [STEP, span("a", 0, 20), span("input", 20, 35, Kind.INPUT), span("b", 95, 5)])
     assert [(gap.after, gap.meanwhile) for gap in found.gaps] == [("b", None)]
 
 
-def test_what_runs_between_traced_epochs_is_of_none_however_many_there_are() -> None:
+def test_work_between_traced_epochs_does_not_count() -> None:
     spans = []
     for number in range(1, 101):
         begin = 1000 * number
@@ -152,16 +152,16 @@ def test_what_runs_between_traced_epochs_is_of_none_however_many_there_are() -> 
     assert (found.window_s, found.busy_share, found.gap_count) == (pytest.approx(1000e-6), pytest.approx(1), 0)
 
 
-def test_a_device_that_nothing_ran_on_is_left_out_of_the_mean() -> None:
+def test_idle_device_is_excluded_from_the_mean() -> None:
     found = table(Head("xla", 2, "gpu"), [span("a", 10, 10, worker=1), span("b", 40, 10, worker=1)])
     assert (found.window_s, found.busy_share, found.gap_count) == (pytest.approx(40e-6), pytest.approx(0.5), 1)
 
 
-def test_without_steps_the_window_is_all_that_worked() -> None:
+def test_window_without_steps_covers_all_work() -> None:
     found = table(Head("torch", 1, "gpu"), [span("a", 10, 10), span("b", 40, 10)])
     assert (found.steps, found.window_s, found.busy_share) == (None, pytest.approx(40e-6), pytest.approx(0.5))
 
 
-def test_a_trace_of_nothing_comes_to_nothing() -> None:
+def test_empty_trace_has_an_empty_table() -> None:
     found = table(Head("jax", 1, "cpu"), [])
     assert (found.window_s, found.busy_share, found.by_operation, found.gaps) == (0, None, [], [])

@@ -25,9 +25,10 @@ if __name__ == "__main__":
         worker_group.run(STEPS)
         took_s = (perf_counter() - begun_s) / STEPS
         sent = worker_group.traffic().sent_bytes(2) // 2
-        seen = worker_group.communication(STEPS, 3)
+        communication = worker_group.communication(STEPS, 3)
         inside_s = [
-            step_s - compute_s for step_s, compute_s in zip(seen.step_times_s, seen.compute_times_s, strict=True)
+            step_s - compute_s
+            for step_s, compute_s in zip(communication.step_times_s, communication.compute_times_s, strict=True)
         ]
         networks = [place.network for place in worker_group.places()]
         print(json.dumps({"sent_bytes": sent, "step_s": took_s, "inside_s": min(inside_s), "networks": networks}))

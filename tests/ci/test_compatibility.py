@@ -1,4 +1,4 @@
-"""docs/compatibility.md says what the locks say."""
+"""docs/compatibility.md matches the locks."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def compatibility() -> ModuleType:
     return script("compatibility")
 
 
-def test_the_document_is_current(compatibility: ModuleType) -> None:
+def test_document_is_current(compatibility: ModuleType) -> None:
     assert compatibility.DOCUMENT.read_text(encoding="utf-8") == compatibility.document()
 
 
-def test_a_row_names_cuda_and_the_driver_it_needs(compatibility: ModuleType) -> None:
+def test_row_names_cuda_and_the_driver_it_needs(compatibility: ModuleType) -> None:
     pinned = compatibility.pins("jax==0.10.2 \\\n    --hash=x\nkeras==3.15.1\nnvidia-cuda-runtime-cu12==12.9.79\n")
     row = compatibility.row("jax-gpu", pinned)
     assert (row.backend, row.cuda, row.cudnn, row.driver) == ("jax 0.10.2", "12.9.79", None, ">= 525.60.13")
 
 
-def test_a_row_names_the_compute_capabilities_of_its_build(compatibility: ModuleType) -> None:
+def test_row_names_the_compute_capabilities_of_its_build(compatibility: ModuleType) -> None:
     lines = {line.split(" | ")[0]: line for line in compatibility.document().splitlines() if line.startswith("| ")}
     expected = "| >= 525.60.13 | 6.0, 7.0, 8.0, 8.9 | from 9.0 on, with a driver for CUDA 12.5 |"
     assert lines["| tf-gpu"].endswith(expected)
@@ -36,7 +36,7 @@ def test_a_row_names_the_compute_capabilities_of_its_build(compatibility: Module
     assert lines["| jax-cpu"].endswith("| - | - | - |")
 
 
-def test_a_lock_whose_build_is_not_in_the_table_is_an_error(compatibility: ModuleType) -> None:
+def test_lock_whose_build_is_not_in_the_table_is_an_error(compatibility: ModuleType) -> None:
     with pytest.raises(AssertionError, match="torch-gpu: add the GPU build of its lock"):
         compatibility.gpu_build("torch-gpu", {"torch": "9.9.9"})
     assert compatibility.gpu_build("torch-cpu", {"torch": "9.9.9"}) is None
@@ -52,13 +52,13 @@ def test_gpu_code_is_read_from_the_fat_binaries_of_a_library() -> None:
     assert script("gpu_code").gpu_code(library[:9]) == {}
 
 
-def test_a_cuda_whose_drivers_are_unknown_is_an_error(compatibility: ModuleType) -> None:
+def test_cuda_whose_drivers_are_unknown_is_an_error(compatibility: ModuleType) -> None:
     row = compatibility.row("torch-gpu", {"torch": "9", "keras": "9", "nvidia-cuda-runtime": "99.0"})
     with pytest.raises(KeyError):
         row.text()
 
 
-def test_the_images_python_is_that_of_the_debian_they_are_made_from(compatibility: ModuleType) -> None:
+def test_python_of_the_images_is_that_of_their_debian(compatibility: ModuleType) -> None:
     assert compatibility.image_python("# x\nARG BASE=debian:bookworm-slim\nFROM ${BASE}\n") == ("Debian 12", "3.11")
     with pytest.raises(KeyError):
         compatibility.image_python("ARG BASE=debian:unheard-of\n")

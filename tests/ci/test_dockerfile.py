@@ -1,4 +1,4 @@
-"""What the images hold that no lock says."""
+"""Contents of the images that no lock lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def stage(name: str) -> str:
     return next(found for found in stages if re.match(rf"\S+ AS {name}\n", found))
 
 
-def test_torch_gpu_alone_has_what_triton_builds_its_launcher_with() -> None:
+def test_only_torch_gpu_has_the_compiler_for_tritons_launcher() -> None:
     installs = [line for line in stage("image").splitlines() if "apt-get install" in line]
     assert len(installs) == 1
     assert re.search(r'if \[ "\$\{SERVICE\}" = torch-gpu \]; then .* gcc libc6-dev python3-dev .* fi$', installs[0])

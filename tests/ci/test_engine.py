@@ -1,4 +1,4 @@
-"""`ci/engine`: whoever may install nothing is told what is lacking, and nothing is put into a home."""
+"""`ci/engine`: without the right to install, it names what is missing and changes no home."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def engine(folder: Path, docker: str) -> subprocess.CompletedProcess[str]:
     for name, text in {"docker": docker, "id": "echo 1000"}.items():
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
     return subprocess.run(
         [ROOT / "ci" / "engine"],
-        env={**kept, "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder / "home")},
+        env={**environment, "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder / "home")},
         capture_output=True,
         text=True,
         timeout=60,
@@ -34,18 +34,18 @@ def engine(folder: Path, docker: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("output", "expected"),
     [
         (DENIED, "this user may not use the engine's socket: add the user to the group docker and log in again"),
         (SILENT, "no container engine answers: start one (systemctl start docker), or let root install docker.io"),
     ],
 )
-def test_why_no_engine_answers_is_told(tmp_path: Path, said: str, told: str) -> None:
-    done = engine(tmp_path, f'echo "{said}" >&2; exit 1')
-    assert (done.returncode, done.stderr) == (3, f"error: {told}\n")
+def test_missing_engine_is_reported_with_the_reason(tmp_path: Path, output: str, expected: str) -> None:
+    done = engine(tmp_path, f'echo "{output}" >&2; exit 1')
+    assert (done.returncode, done.stderr) == (3, f"error: {expected}\n")
 
 
-def test_where_compose_is_lacking_its_package_is_named_and_nothing_is_downloaded(tmp_path: Path) -> None:
+def test_missing_compose_names_its_package_without_a_download(tmp_path: Path) -> None:
     done = engine(tmp_path, '[ "$1" = info ]')
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == (

@@ -1,4 +1,4 @@
-"""ci/bigquery: what it finds, what its report says and hides, and that it always removes what it made, and no more."""
+"""ci/bigquery: its checks, the contents of its report, and the removal of exactly what it created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ci/bigquery against the emulator: a full hour, a dataset that exists, a signal, and datasets that are kept."""
+"""ci/bigquery against the emulator: a full hour, an existing dataset, a signal, and retained datasets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_first_hour_that_is_ended_by_a_signal_leaves_nothing_and_writes_its_repo
     assert "interrupted" in (tmp_path / "report.md").read_text()
 
 
-def test_datasets_are_kept_where_that_is_asked_and_the_next_hour_refuses_them(hour: list[str]) -> None:
+def test_datasets_can_be_retained_and_the_next_run_rejects_them(hour: list[str]) -> None:
     client = there(hour)
     client.client.create_dataset(client.dataset)
     client.mark(made_here=True)

@@ -1,4 +1,4 @@
-"""`ci/gpu` judges its arguments before it looks for a GPU or makes an environment."""
+"""`ci/gpu` checks its arguments before it looks for a GPU or creates an environment."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def first_hour(folder: Path, *arguments: str) -> tuple[int, str, str]:
         (["--report", "a.md"], "--report: the report is build/first-hour.md; leave it out"),
     ],
 )
-def test_a_wrong_argument_is_bad_input_before_a_gpu_is_looked_for(
-    tmp_path: Path, arguments: list[str], message: str
-) -> None:
+def test_wrong_argument_is_rejected_before_the_gpu_check(tmp_path: Path, arguments: list[str], message: str) -> None:
     assert first_hour(tmp_path, *arguments) == (2, "", f"ci/gpu: {message}\n")
 
 
@@ -50,7 +48,7 @@ def test_help_is_the_comment_at_the_head_of_the_script(tmp_path: Path, flag: str
     assert output.endswith("any option of `runner first-hour` but --report\n")
 
 
-def test_without_a_gpu_the_exit_code_is_3_and_the_message_names_what_works_without(tmp_path: Path) -> None:
+def test_missing_gpu_exits_with_3_and_names_checks_that_work_without(tmp_path: Path) -> None:
     code, _, errors = first_hour(tmp_path, "--backend", "torch")
     assert code == 3
     assert "no GPU: nvidia-smi is not installed or finds none; ci/gpu --device cpu" in errors

@@ -1,4 +1,4 @@
-"""The tests marked `gpu` run with each backend's GPU build in an environment of its own, or say why they do not."""
+"""The tests marked `gpu` run with each backend's GPU build in a separate environment, or state why they do not."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tier(
 
 
 @pytest.mark.parametrize("gpus", [None, "No devices found"])
-def test_without_a_gpu_the_tier_says_so_and_passes(tmp_path: Path, gpus: str | None) -> None:
+def test_tier_passes_with_a_message_without_a_gpu(tmp_path: Path, gpus: str | None) -> None:
     code, output, calls = tier(tmp_path, gpus=gpus)
     assert (code, calls) == (0, "")
     assert "lists no GPU here, so no test was run" in output
@@ -63,7 +63,7 @@ def test_without_a_gpu_the_tier_says_so_and_passes(tmp_path: Path, gpus: str | N
 
 @pytest.mark.parametrize("gpus", [None, "GPU 0: NVIDIA A100"])
 @pytest.mark.parametrize("service", ["foo", "cpu", "--help"])
-def test_an_unknown_service_is_bad_input_with_and_without_a_gpu(tmp_path: Path, gpus: str | None, service: str) -> None:
+def test_unknown_service_is_bad_input_with_and_without_a_gpu(tmp_path: Path, gpus: str | None, service: str) -> None:
     code, output, calls = tier(tmp_path, "jax-gpu", service, gpus=gpus)
     assert (code, calls) == (2, "")
     assert output == f"ci/gpu-tier: must be tf-gpu, jax-gpu or torch-gpu, got '{service}'\n"
@@ -81,13 +81,13 @@ def test_each_backend_is_tested_in_its_own_environment_from_its_lock(tmp_path: P
     assert "--hash=sha256:" in tools
 
 
-def test_a_failure_in_one_environment_is_the_exit_code_and_the_others_still_run(tmp_path: Path) -> None:
+def test_failure_in_one_environment_is_the_exit_code_and_the_others_still_run(tmp_path: Path) -> None:
     code, _, calls = tier(tmp_path, failing="tf-gpu/bin/python*pytest*")
     assert code == 1
     assert calls.count("-m pytest -m gpu") == 3
 
 
-def test_an_environment_that_cannot_be_made_is_code_3_and_its_tests_do_not_run(tmp_path: Path) -> None:
+def test_failed_environment_exits_with_3_without_running_its_tests(tmp_path: Path) -> None:
     code, output, calls = tier(tmp_path, "jax-gpu", failing="pip*")
     assert (code, "-m pytest" in calls) == (3, False)
     assert "jax-gpu: its environment was not made" in output
@@ -102,7 +102,7 @@ def test_an_environment_that_cannot_be_made_is_code_3_and_its_tests_do_not_run(t
         ("jax", {"torch": "2.13.0"}, "jax is not installed here"),
     ],
 )
-def test_a_gpu_test_of_another_backend_is_skipped_with_the_reason(
+def test_gpu_test_of_another_backend_is_skipped_with_the_reason(
     tmp_path: Path, backend: str | None, versions: dict[str, str], expected: str | None
 ) -> None:
     assert why_not(backend, versions, Tree(tmp_path)) == "no NVIDIA driver is loaded here"
@@ -112,7 +112,7 @@ def test_a_gpu_test_of_another_backend_is_skipped_with_the_reason(
     assert (found is None) == (expected is None)
 
 
-def test_the_nightly_run_uses_the_gpu_tier() -> None:
+def test_nightly_run_uses_the_gpu_tier() -> None:
     lines = (ROOT / "ci" / "nightly").read_text().splitlines()
     assert "ci/gpu-tier" in lines
     assert [line for line in lines if "-m gpu" in line] == []

@@ -1,4 +1,4 @@
-"""What the image `uploader` is made of: everything that `uploader` imports, within the project's own bounds."""
+"""Contents of the image `uploader`: everything that `uploader` imports, within the bounds of the project."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_bounds_of_the_uploaders_packages_are_the_projects() -> None:
     assert set(GROUP) <= {*project["dependencies"], *project["optional-dependencies"]["bigquery"]}
 
 
-def test_lock_of_the_uploader_holds_its_packages_and_nothing_of_the_rest(locks: ModuleType) -> None:
+def test_lock_of_the_uploader_contains_only_its_packages(locks: ModuleType) -> None:
     [lock] = [lock for lock in locks.LOCKS if lock.name == "uploader"]
     assert [str(one) for one in locks.required(PYPROJECT, lock)] == [str(Requirement(text)) for text in GROUP]
     pins, problems = locks.pins((ROOT / "locks" / "uploader.txt").read_text(encoding="utf-8"))

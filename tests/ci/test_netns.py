@@ -1,4 +1,4 @@
-"""`ci/netns`: networks whose links really limit, and nothing left of them."""
+"""`ci/netns`: networks whose links limit the rate, and their complete removal."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def left_of(owner: int | str) -> list[str]:
 @pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ([], "N: got ''"),
         (["many", "--rate", "1gbit"], "N: got 'many'"),
@@ -67,15 +67,15 @@ def left_of(owner: int | str) -> list[str]:
         (["2", "--rate", "1gbit", "true"], "COMMAND: must follow --, got 'true'"),
     ],
 )
-def test_bad_input_is_told_with_the_usage(arguments: list[str], told: str) -> None:
+def test_bad_input_prints_the_usage(arguments: list[str], expected: str) -> None:
     done = netns(*arguments)
-    assert (done.returncode, told in done.stderr, "usage: ci/netns N --rate RATE" in done.stderr) == (2, True, True)
+    assert (done.returncode, expected in done.stderr, "usage: ci/netns N --rate RATE" in done.stderr) == (2, True, True)
 
 
 @pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.usefixtures("networks")
-def test_the_command_gets_the_namespaces_by_name_and_its_exit_code_is_passed_on() -> None:
+def test_command_gets_the_namespaces_by_name_and_its_exit_code_is_passed_on() -> None:
     done = netns("2", "--rate", "200mbit", "--", "sh", "-c", "echo $KERAS_BENCHMARK_NETWORK; echo $PPID; exit 7")
     words, owner = done.stdout.split("\n")[:2]
     assert (done.returncode, words) == (7, f"200mbit kbm-net-{owner}-0 kbm-net-{owner}-1")
@@ -85,15 +85,15 @@ def test_the_command_gets_the_namespaces_by_name_and_its_exit_code_is_passed_on(
 @pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("tools", "told"),
+    ("tools", "expected"),
     [
         ({"bash": None, "id": "echo 1000"}, "making network namespaces needs root, this is 1000: sudo ci/netns 1 ..."),
         ({"bash": None, "id": "echo 0"}, "there is no ip here: apt-get install iproute2 (Debian, Ubuntu)"),
     ],
     ids=["root", "ip"],
 )
-def test_what_the_machine_lacks_is_told_with_exit_code_3(
-    tools: dict[str, str | None], told: str, tmp_path: Path
+def test_missing_tools_are_reported_with_exit_code_3(
+    tools: dict[str, str | None], expected: str, tmp_path: Path
 ) -> None:
     for name, answer in tools.items():
         if answer is None:
@@ -102,13 +102,13 @@ def test_what_the_machine_lacks_is_told_with_exit_code_3(
             (tmp_path / name).write_text(f"#!/bin/sh\n{answer}\n")
             (tmp_path / name).chmod(0o755)
     done = netns("1", "--rate", "1gbit", "--", "true", PATH=str(tmp_path))
-    assert (done.returncode, done.stderr) == (3, f"ci/netns: {told}\n")
+    assert (done.returncode, done.stderr) == (3, f"ci/netns: {expected}\n")
 
 
 @pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.usefixtures("networks")
-def test_both_directions_of_each_link_are_held_to_the_rate() -> None:
+def test_both_directions_of_each_link_are_limited_to_the_rate() -> None:
     """At either end of a link, what goes out there: a burst of 5 ms at the rate is 125000 bytes."""
     show = "for n in 0 1 hub; do tc -n kbm-net-$PPID-$n qdisc show; done"
     done = netns("2", "--rate", "200mbit", "--", "sh", "-c", show)
@@ -121,7 +121,7 @@ def test_both_directions_of_each_link_are_held_to_the_rate() -> None:
 @pytest.mark.process
 @pytest.mark.usefixtures("networks")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_nothing_is_left_when_it_is_told_to_end(number: signal.Signals) -> None:
+def test_nothing_is_left_after_a_signal(number: signal.Signals) -> None:
     process = running()
     assert len(left_of(process.pid)) == 3  # two namespaces and that of the bridge
     os.killpg(process.pid, number)
@@ -132,7 +132,7 @@ def test_nothing_is_left_when_it_is_told_to_end(number: signal.Signals) -> None:
 @pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.usefixtures("networks")
-def test_what_a_killed_one_left_is_removed_by_the_next_and_what_runs_is_not() -> None:
+def test_leftovers_of_a_killed_run_are_removed_and_running_ones_are_not() -> None:
     killed, runs = running(), running()
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait(timeout=20)
@@ -167,7 +167,7 @@ def step_of(*command: str) -> dict[str, Any]:
 @pytest.mark.alone
 @pytest.mark.process
 @pytest.mark.usefixtures("networks")
-def test_a_step_over_links_takes_at_least_as_long_as_its_bytes() -> None:
+def test_step_over_links_takes_at_least_as_long_as_its_bytes() -> None:
     """Two workers each send what is gathered of one copy of the gradients; over loopback that is far quicker."""
     linked, local = step_of(SCRIPT, "2", "--rate", "200mbit", "--"), step_of()
     assert len(set(linked["networks"])) == 2
@@ -175,4 +175,4 @@ def test_a_step_over_links_takes_at_least_as_long_as_its_bytes() -> None:
     least_s = linked["sent_bytes"] / RATE_BYTE_PER_S - BURST_S
     assert linked["sent_bytes"] == 4 * (4 * 256**2 + 256)
     assert linked["step_s"] >= least_s > local["step_s"]
-    assert linked["inside_s"] >= least_s  # so what collectives are seen to take holds it
+    assert linked["inside_s"] >= least_s  # so the measured time of collectives includes it

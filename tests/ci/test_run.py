@@ -34,7 +34,7 @@ def test_every_stage_runs_with_its_slowest_tests_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failing", ["make", "ci/docker"])
-def test_a_failed_stage_fails_the_run_after_the_others_and_is_marked_in_the_table(tmp_path: Path, failing: str) -> None:
+def test_failed_stage_fails_the_run_after_the_others_and_is_marked_in_the_table(tmp_path: Path, failing: str) -> None:
     done = run(tmp_path, failing)
     table = re.findall(r"^ +\d+ s  (passed|failed)  (\S+)", done.stdout, flags=re.M)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""What GitHub runs: every change of what an image holds builds it anew, and every change passes what `.ci/run` has."""
+"""GitHub workflows: a change of image contents rebuilds the images, and every change runs `.ci/run`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def in_the_images() -> list[str]:
 
 
 @pytest.mark.parametrize("name", [*in_the_images(), ".dockerignore", "compose.yaml", ".github/workflows/images.yml"])
-def test_a_change_of_what_goes_into_an_image_builds_the_images(name: str) -> None:
-    asked = f"{name}/**" if (ROOT / name).is_dir() else name
-    assert asked in read(".github/workflows/images.yml")[STARTS]["push"]["paths"]
+def test_change_of_image_contents_builds_the_images(name: str) -> None:
+    required = f"{name}/**" if (ROOT / name).is_dir() else name
+    assert required in read(".github/workflows/images.yml")[STARTS]["push"]["paths"]
 
 
 def test_every_services_image_is_pushed() -> None:
@@ -43,7 +43,7 @@ def test_every_services_image_is_pushed() -> None:
     assert {*pushed} & NOT_PUSHED == set()
 
 
-def test_an_images_name_is_in_lower_case_in_every_job_that_uses_it() -> None:
+def test_image_name_is_in_lower_case_in_every_job() -> None:
     """A registry refuses another, and a repository's owner may be called otherwise."""
     workflow = read(".github/workflows/images.yml")
     assert "IMAGE" not in workflow["env"]
@@ -52,7 +52,7 @@ def test_an_images_name_is_in_lower_case_in_every_job_that_uses_it() -> None:
         assert 'echo "IMAGE=ghcr.io/${GITHUB_REPOSITORY,,}" >>"$GITHUB_ENV"' in steps, name
 
 
-def test_every_change_passes_what_must_be_passed() -> None:
-    asked = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    stages = {line.removeprefix("stage ") for line in asked if line.startswith("stage ")}
+def test_every_change_passes_the_required_checks() -> None:
+    required = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    stages = {line.removeprefix("stage ") for line in required if line.startswith("stage ")}
     assert stages <= commands(read(".github/workflows/ci.yml"))

@@ -1,13 +1,13 @@
-"""Record blocks of equal and of slowed-down processes on this machine, and say what comparisons of them find.
+"""Record blocks of equal and of slowed-down processes on this machine, and compute the power of comparisons.
 
     ci/power record FOLDER [--condition quiet|loaded] [--backend NAME]   measure; minutes a backend; a quiet machine
-    ci/power keep FOLDER                   put what was measured into recordings/*.parquet
+    ci/power keep FOLDER                   put the measurements into recordings/*.parquet
     ci/power tables [--write]              power, false alarms, smallest slowdown found, from recordings/*.parquet
 
-`record` measures three arms in turn, as `runner selftest` measures two: `base`, `same`, which is the same, and
-`slower`, which has a fault planted. Under the condition `loaded` one busy process a CPU goes on and off at random
-meanwhile, at times that a seed fixes. The sessions of `runner selftest` are kept in the same way, under the condition
-`selftest`. The tables stand in docs/power.md.
+`record` interleaves three arms, as `runner selftest` interleaves two: `base`, `same`, which is equal, and `slower`,
+which has an injected fault. Under the condition `loaded` one process a CPU is busy and idle at random times fixed by a
+seed. Sessions of `runner selftest` are stored in the same way, under the condition `selftest`. The tables are in
+docs/power.md.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ BEGIN, END = "<!-- power: begin -->", "<!-- power: end -->"
 RECORDINGS = ROOT / "recordings"
 BACKENDS = ("tensorflow", "jax", "torch")
 BLOCKS = {"quiet": 16, "loaded": 12}
-# About a tenth of a second an epoch on one CPU of the machine the recordings come from: arms take turns so often.
+# About a tenth of a second an epoch on one CPU of the machine of the recordings, so that arms alternate often.
 STEPS = {"tensorflow": 5, "jax": 6, "torch": 2}
-# Extra work that makes a step about 5 % slower: what it did is in the recording, and stands in the tables.
+# Extra work that makes a step about 5 % slower: its actual effect is in the recording and in the tables.
 PLANTED = {"tensorflow": "slower:0.12", "jax": "slower:0.1", "torch": "slower:0.1"}
 # As many as make a block's measuring last about as long as its starting.
 EPOCHS = 33
@@ -73,7 +73,7 @@ COLUMNS = {
 def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
     """Measure one session of three arms, in `folder`/`condition`."""
     from keras_matrix.runner.cli.render.display import TerminalDisplay
-    from keras_matrix.runner.executors.chosen import InProcesses
+    from keras_matrix.runner.executors import registry
     from keras_matrix.runner.matrix.overrides import Overrides
     from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
     from keras_matrix.runner.plan.adaptive import Goal
@@ -87,7 +87,11 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
             f"    steps_per_epoch: {STEPS[backend]}\n    repeats: {blocks}\n"
         )
         request = RunRequest(
-            ("ci/power.py",), CellChoice(matrix, Overrides()), folder / condition, InProcesses(), new=True
+            ("ci/power",),
+            CellChoice(matrix, Overrides()),
+            folder / condition,
+            registry.chosen(registry.DEFAULT, None, {}),
+            new=True,
         )
         _, cells = request.choice.load()
         arms = {
@@ -102,7 +106,7 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
 
 @contextlib.contextmanager
 def load(seed: int = SEED) -> Iterator[None]:
-    """Keep one process a CPU busy and idle in turn meanwhile, for times drawn at random, all alike at once."""
+    """Keep one process a CPU alternately busy and idle meanwhile, for random times, all at the same times."""
     spawn = multiprocessing.get_context("spawn")
     processes = [spawn.Process(target=_busy, args=(seed, cpu), daemon=True) for cpu in os.sched_getaffinity(0)]
     for process in processes:
@@ -157,7 +161,7 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def keep(folder: Path) -> None:
-    """Write what was measured under `folder` to one file a condition in recordings/."""
+    """Write the measurements under `folder` to one file a condition in recordings/."""
     import duckdb
 
     by_condition: dict[str, list[dict[str, Any]]] = {}
@@ -175,7 +179,7 @@ def keep(folder: Path) -> None:
 
 
 def stored(condition: str) -> list[dict[str, Any]]:
-    """Return the rows kept of a condition, none where it was not recorded."""
+    """Return the recorded rows of a condition, empty if it was not recorded."""
     import duckdb
 
     path = RECORDINGS / f"{condition}.parquet"
@@ -188,11 +192,11 @@ def stored(condition: str) -> list[dict[str, Any]]:
 def tables() -> Iterator[str]:
     """Yield the lines of the document's measured part."""
 
-    kept = {condition: draws.recordings(stored(condition)) for condition in BUDGETS_S}
+    recorded = {condition: draws.recordings(stored(condition)) for condition in BUDGETS_S}
     yield f"{datetime.now(UTC):%Y-%m-%d}, `ci/power tables`, seed {SEED}."
-    yield from recorded_table(kept)
-    yield from power_table(kept)
-    yield from rival_table(kept)
+    yield from recorded_table(recorded)
+    yield from power_table(recorded)
+    yield from rival_table(recorded)
     yield from alarm_table()
 
 
@@ -203,12 +207,12 @@ def head(*names: str) -> Iterator[str]:
     yield "|" + "---|" * len(names)
 
 
-def recorded_table(kept: dict[str, list[Any]]) -> Iterator[str]:
-    """Yield what was recorded: blocks, their cost, their scatter, and what the planted work really cost."""
+def recorded_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
+    """Yield the recordings: blocks, their cost, their scatter, and the actual cost of the injected work."""
     from keras_matrix.analysis.stats.blocks import of_logs
 
     yield from head("recording", "blocks", "a block of two", "scatter of the ratio", "same / base", "slower / base")
-    for condition, found in kept.items():
+    for condition, found in recorded.items():
         for one in found:
             logs = one.logs(draws.SAME)
             ratios = [of_logs(one.logs(arm).tolist()) for arm in (draws.SAME, draws.SLOWER)]
@@ -223,13 +227,13 @@ def _ratio(found: Any) -> str:
     return f"{found.centre:.3f} [{found.low:.3f} {found.high:.3f}]"
 
 
-def power_table(kept: dict[str, list[Any]]) -> Iterator[str]:
+def power_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
     """Yield the power curves: by the interval of `compare`, and by the gate, within each condition's budget."""
 
     generator = np.random.default_rng(SEED)
     columns = ["none" if not slowdown else f"{slowdown:.0%}" for slowdown in SLOWDOWNS]
     yield from head("found slower, of 100", "budget", "blocks", *columns, "as planted")
-    for condition, found in kept.items():
+    for condition, found in recorded.items():
         for one in found:
             count = draws.affordable(one, draws.SAME, BUDGETS_S[condition])
             for name, finds, inner in (("interval", draws.by_interval, draws.INNER), ("gate", draws.by_gate, 50)):
@@ -250,12 +254,12 @@ def _share(found: Any) -> str:
     return "-" if found is None else f"{found.share:.0%} [{found.low:.0%} {found.high:.0%}]"
 
 
-def rival_table(kept: dict[str, list[Any]]) -> Iterator[str]:
+def rival_table(recorded: dict[str, list[Any]]) -> Iterator[str]:
     """Yield the smallest slowdown found, next to that of one process and one mean an arm, at the same budget."""
 
     generator = np.random.default_rng(SEED)
     yield from head("smallest slowdown found", "budget", "ours", "one process and one mean an arm", "share")
-    for condition, found in kept.items():
+    for condition, found in recorded.items():
         for one in found:
             budget_s = BUDGETS_S[condition]
             ours = draws.ours(one.logs(draws.SAME), draws.affordable(one, draws.SAME, budget_s), generator)
@@ -295,14 +299,14 @@ def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, dest="command")
-    recording = commands.add_parser("record", help="measure three arms in turn")
+    recording = commands.add_parser("record", help="measure three interleaved arms")
     recording.add_argument("folder", type=Path)
     recording.add_argument("--condition", choices=list(BUDGETS_S), action="append")
     recording.add_argument("--backend", choices=BACKENDS, action="append")
     recording.add_argument("--blocks", type=int, help="blocks a backend, instead of the condition's own number")
-    keeping = commands.add_parser("keep", help="put what was measured into recordings/")
+    keeping = commands.add_parser("keep", help="put the measurements into recordings/")
     keeping.add_argument("folder", type=Path)
-    writing = commands.add_parser("tables", help="print what the recordings say")
+    writing = commands.add_parser("tables", help="print the tables of the recordings")
     writing.add_argument("--write", action="store_true", help=f"put it into {DOCUMENT.relative_to(ROOT)}")
     args = parser.parse_args()
     if args.command == "record":

@@ -1,16 +1,17 @@
-"""What a comparison would have found, drawn again and again from blocks that were really measured.
+"""Power of comparisons, by resampling of measured blocks.
 
-A recording holds, of one backend on one machine, blocks of processes in their order: two arms that are the same, and
-one slowed down on purpose. From it follow, for any budget, the share of comparisons that find a slowdown of a given
-size (the power), the share that find one where there is none, the smallest slowdown found 8 times in 10, and what a
-method of one process and one mean an arm would have needed for the same.
+A recording has, for one backend on one machine, blocks of processes in their order: two equal arms, and one slowed
+down by an injected fault. It gives, for any budget, the share of comparisons that find a slowdown of a given size (the
+power), the false alarm rate, the smallest slowdown found 8 times in 10, and the requirements of a method with one
+process and one mean an arm.
 
-Blocks are drawn as stretches of neighbours, so that what the machine did for longer than a block stays in (the
-circular block bootstrap: Politis and Romano, in "Exploring the Limits of Bootstrap", 1992). Under no difference the
-names of the two equal arms are a coin's toss, so each draw tosses it: a lucky recording does not pass for a true
-difference. An interval of a power comes from drawing the recording itself anew: it holds what so few blocks leave open.
+Blocks are drawn as stretches of neighbours, so that effects of the machine that last longer than a block remain (the
+circular block bootstrap: Politis and Romano, in "Exploring the Limits of Bootstrap", 1992). Without a difference the
+names of the two equal arms are exchangeable, so each draw assigns them at random: a chance difference of a recording is
+not taken for a true one. The interval of a power comes from resampling the recording itself, and so includes the
+uncertainty of few blocks.
 
-It does not know machines and hours that were not recorded.
+Limit: machines and hours that were not recorded are not covered.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ OUTER, INNER = 200, 400
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One measured process: its figure, its kept epochs, and what it cost in wall time.
+    """One measured process: its figure, its measured epochs, and its cost in wall time.
 
-    `cost_s` holds attempts that were replaced; `import_time_s` is that of the server it was forked from.
+    `cost_s` includes attempts that were replaced; `import_time_s` is that of the server it was forked from.
     """
 
     step_time_s: float
@@ -85,7 +86,7 @@ class Power:
 
 
 def by_interval(logs: Array) -> npt.NDArray[np.bool_]:
-    """Find what `runner compare` calls slower: the whole 95 % interval lies above 1."""
+    """Return whether `runner compare` calls it slower: the 95 % interval is above 1."""
     count = logs.shape[1]
     half = t_quantile(count - 1, CONFIDENCE) * logs.std(axis=1, ddof=1) / math.sqrt(count)
     found: npt.NDArray[np.bool_] = logs.mean(axis=1) > half
@@ -93,7 +94,7 @@ def by_interval(logs: Array) -> npt.NDArray[np.bool_]:
 
 
 def by_gate(logs: Array) -> npt.NDArray[np.bool_]:
-    """Find what `runner gate --threshold 0` calls regressed, of one comparison with its number of blocks fixed."""
+    """Return whether `runner gate --threshold 0` calls one comparison regressed, with a fixed number of blocks."""
     rule = Rule(threshold=0.0, looks=FIXED)
     return np.array([judge({"": row.tolist()}, rule).outcome is Outcome.REGRESSED for row in logs])
 
@@ -112,7 +113,7 @@ def power(
 ) -> Power | None:
     """Return the power of comparisons of `count` blocks drawn from these; None below `MIN_BLOCKS`.
 
-    With `slowdown` the logs are of two equal arms: in every draw their names are tossed and one is made slower by it.
+    With `slowdown` the logs are of two equal arms: every draw assigns their names at random and slows one by it.
     """
     if min(count, len(logs)) < MIN_BLOCKS:
         return None
@@ -146,14 +147,14 @@ def stretches(logs: Array, rows: int, count: int, generator: np.random.Generator
 
 
 def tossed(logs: Array, generator: np.random.Generator) -> Array:
-    """Return the same with the arms' names tossed in every block."""
+    """Return the logs with the arms' names exchanged at random in every block."""
     signs: Array = np.where(generator.random(logs.shape) < 0.5, 1.0, -1.0)
     return signs * logs
 
 
 def smallest_found(errors: Array, limits: Array | float) -> float:
     """Return the smallest relative slowdown past its limit 8 times in 10, with these errors of the log ratio."""
-    # A true slowdown d is found where d + error > limit: so in 8 of 10 draws from this d on.
+    # A true slowdown d is found if d + error > limit: in 8 of 10 draws for this d or more.
     return math.expm1(float(np.quantile(limits - errors, POWER)))
 
 
@@ -170,29 +171,29 @@ def one_process_each(recording: Recording, budget_s: float, generator: np.random
     """Return the smallest slowdown found by one process and one mean an arm, one arm after the other.
 
     It is the method of keras-benchmarks, given half of the budget for each arm and the exact 95 % limit of its own
-    error, which nobody who uses it has. Its error has two parts, both from the recording: the machine's mood over one
-    half of the budget against the other, and how far one process is from its neighbours of the same blocks, less
-    the scatter of its epochs, which a long process averages out. None where the recording is shorter than the budget.
+    error, which its users do not have. Its error has two parts, both from the recording: the difference in machine
+    speed between the halves of the budget, and the distance of one process from its neighbours of the same blocks,
+    less the scatter of its epochs, which a long process averages out. None for a recording shorter than the budget.
     """
-    moods, own, at_s = _moods(recording)
+    levels, own, at_s = _levels(recording)
     begins = np.flatnonzero(at_s + budget_s <= at_s[-1])
     if not len(begins):
         return None
-    differences = np.array([_mood_change(moods, at_s, at_s[begin], budget_s) for begin in begins])
+    differences = np.array([_level_change(levels, at_s, at_s[begin], budget_s) for begin in begins])
     drawn = generator.choice(differences, OUTER * 10) * np.where(generator.random(OUTER * 10) < 0.5, 1.0, -1.0)
     errors = drawn + generator.choice(own, OUTER * 10) - generator.choice(own, OUTER * 10)
     return smallest_found(errors, float(np.quantile(np.abs(errors), 1 - LEVEL)))
 
 
-def _moods(recording: Recording) -> tuple[Array, Array, Array]:
+def _levels(recording: Recording) -> tuple[Array, Array, Array]:
     """Return each block's mean log step time, each process's distance from it, and when each block began in seconds."""
     equal = [[block[arm] for arm in (BASE, SAME)] for block in recording.blocks if BASE in block and SAME in block]
     logs = np.log([[process.step_time_s for process in block] for block in equal])
-    moods = logs.mean(axis=1)
-    # Of two values, each lies from their mean by 1/sqrt(2) of what it lies from the truth.
-    own = ((logs - moods[:, np.newaxis]) * math.sqrt(2)).ravel()
+    levels = logs.mean(axis=1)
+    # The distance of each of two values from their mean is 1/sqrt(2) of its distance from the truth.
+    own = ((logs - levels[:, np.newaxis]) * math.sqrt(2)).ravel()
     costs = np.array([_cost_s(list(block.values())) for block in recording.blocks])
-    return moods, own * _beyond_epochs(equal, own), np.concatenate([[0.0], np.cumsum(costs)])[: len(moods)]
+    return levels, own * _beyond_epochs(equal, own), np.concatenate([[0.0], np.cumsum(costs)])[: len(levels)]
 
 
 def _beyond_epochs(blocks: Sequence[Sequence[Process]], own: Array) -> float:
@@ -201,10 +202,10 @@ def _beyond_epochs(blocks: Sequence[Sequence[Process]], own: Array) -> float:
     return math.sqrt(max(0.0, 1 - float(within) / float(np.var(own)))) if np.var(own) else 0.0
 
 
-def _mood_change(moods: Array, at_s: Array, begin_s: float, budget_s: float) -> float:
+def _level_change(levels: Array, at_s: Array, begin_s: float, budget_s: float) -> float:
     first = (at_s >= begin_s) & (at_s < begin_s + budget_s / 2)
     second = (at_s >= begin_s + budget_s / 2) & (at_s <= begin_s + budget_s)
-    return float(moods[second].mean() - moods[first].mean()) if first.any() and second.any() else 0.0
+    return float(levels[second].mean() - levels[first].mean()) if first.any() and second.any() else 0.0
 
 
 def _cost_s(block: Sequence[Process]) -> float:

@@ -1,7 +1,7 @@
-"""The confidences of the looks of `analysis.stats.sequential`: what they cover, and how they were found.
+"""The confidences of the looks of `analysis.stats.sequential`: their coverage and their calibration.
 
-Promise: seeded, so that the constants can be found again (`ci/simulate --calibrate`). It does not know other noise than
-what `ci.studies.statistics.noise` pretends; docs/statistics.md says where the intervals cover less.
+Guarantee: seeded, so that the constants are reproducible (`ci/simulate --calibrate`). Limit: only the noise of
+`ci.studies.statistics.noise` is simulated; docs/statistics.md states where the intervals cover less.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ NOISES = (0.01, 0.02, 0.03, 0.05, 0.10)
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """What each of many runs shows at each look: scatter, and distance of its mean from the truth."""
+    """The scatter of each of many runs at each look, and the distance of its mean from the truth."""
 
     scatter: Array
     distance: Array
 
 
 def plain(blocks: tuple[int, ...]) -> Looks:
-    """Return these looks with 95 % at each: what stopping costs where nobody allows for it."""
+    """Return these looks with 95 % at each, to show the cost of uncorrected stopping."""
     return Looks(blocks, (CONFIDENCE,) * len(blocks))
 
 
 def normal_coverage(looks: Looks, scatters: Array, runs: int, seed: int) -> Array:
     """Return the coverage at the stopping time of normal blocks, for each standard deviation of their log ratio.
 
-    Stopping looks at the scatter only, and for normal blocks that is independent of the mean; so each run gives its
-    chance of covering, not only a yes or no, and the figure has little error of its own.
+    Stopping depends on the scatter only, which for normal blocks is independent of the mean; so each run gives its
+    probability of covering instead of yes or no, and the estimate has little error.
     """
     made = np.random.default_rng(seed).standard_normal((runs, looks.blocks[-1]))
     shares: Array = _normal(_seen(made, looks.blocks).scatter, looks, scatters)
@@ -50,7 +50,7 @@ def calibrate(blocks: tuple[int, ...], runs: int = 40_000, seed: int = 1) -> tup
     """Return the looks whose coverage is nearest to 95 % at worst, and that distance.
 
     At worst over normal blocks of every scatter and over every scenario at five levels of noise, all on draws made
-    once, so that the search sees a steady surface.
+    once, so that the search has a smooth objective.
     """
     from scipy.optimize import minimize
 

@@ -1,10 +1,10 @@
-"""What the design of a run is worth, on simulated machines: interleaved against in order, many processes against one.
+"""The effect of a run's design, on simulated machines: interleaved against sequential, many processes against one.
 
-Promise: both designs see the same machine, with the same noise and drift, for the same time; every draw from a stated
-seed. It does not know what starting a process costs elsewhere: the seconds are stated below.
+Guarantee: both designs have the same machine, with the same noise and drift, for the same time; every draw has a stated
+seed. Limit: the cost of starting a process is that of one machine, stated below.
 
-The rival is the method of keras-benchmarks: one process for each arm, one mean, fixed order, the whole budget. It
-prints no interval; it is given the exact 95 % limits of its own figure under no difference, which no user of it has.
+The alternative is the method of keras-benchmarks: one process for each arm, one mean, fixed order, the full budget. It
+prints no interval; here it gets the exact 95 % limits of its figure without a difference, which its users do not have.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from ci.studies.statistics.noise import Array
 from keras_matrix.analysis.stats.blocks import CONFIDENCE, LEVEL, POWER, t_quantile
 
-# A process of ours: start, build, compile, discarded epoch; then what is kept. Together as the default matrix takes on
+# One process: start, build, compile, discarded epoch; then the measured epochs. Together as the default matrix takes on
 # two cores: 240 s for 54 processes.
 START_S = 2.4
 KEPT_S = 2.0
@@ -38,7 +38,7 @@ class Errors:
 
     @property
     def gain(self) -> float:
-        """Return by how much the error falls when the arms take turns."""
+        """Return the ratio of the errors without and with interleaving."""
         return self.one_after_other / self.in_turn
 
 
@@ -82,10 +82,10 @@ def order_errors(
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A simulated machine and the time it is lent for.
+    """A simulated machine and its time budget.
 
-    `noise` is the standard deviation of a process's log time: it stays for the whole process, however long. `drift` is
-    how much the machine changes its speed over the budget, in a straight line.
+    `noise` is the standard deviation of a process's log time: it is constant within a process, however long. `drift` is
+    the linear change of the machine's speed over the budget.
     """
 
     noise: float
@@ -115,7 +115,7 @@ def _our_blocks(generator: np.random.Generator, machine: Machine, runs: int, blo
 
 def _their_figure(generator: np.random.Generator, machine: Machine, runs: int) -> Array:
     own = math.hypot(machine.noise, EPOCH_NOISE / math.sqrt((machine.budget_s / 2 - START_S) / EPOCH_S))
-    # The means of two halves of a straight line lie half of it apart.
+    # The means of two halves of a straight line differ by half of it.
     halves = ramp(generator, runs, 2, machine.drift)[:, 1] / 2
     difference: Array = halves + generator.standard_normal(runs) * math.sqrt(2) * own
     return difference
@@ -123,5 +123,5 @@ def _their_figure(generator: np.random.Generator, machine: Machine, runs: int) -
 
 def _detected(errors: Array, limits: Array) -> float:
     """Return the smallest relative difference whose figure, with these errors, passes its limit in 8 of 10 runs."""
-    # A true difference of d is detected where d + error > limit: so in 8 of 10 runs from this d on.
+    # A true difference d is detected if d + error > limit: in 8 of 10 runs for this d or more.
     return math.expm1(float(np.quantile(limits - errors, POWER)))

@@ -1,11 +1,11 @@
-"""Synthetic noise as benchmarks have it: what the simulations draw the blocks' log ratios from.
+"""Synthetic noise of benchmarks, from which the simulations draw the blocks' log ratios.
 
 Each scenario gives log ratios of two arms that are truly equal, one a block, the order within a block drawn at random.
-What differs between blocks cancels in the ratio, so a block's draw does not depend on its neighbours; of a drift only
-what it does between two adjacent processes is left, with a random sign.
+Differences between blocks cancel in the ratio, so a block's draw does not depend on its neighbours; of a drift only the
+change between two adjacent processes remains, with a random sign.
 
-`noise` is the standard deviation of one process's log time; a ratio's is `sqrt(2)` times that, and what the scenario
-adds. The slow mode is the one seen on shared machines: whole processes at half speed (3.5 and 7.0 ms).
+`noise` is the standard deviation of one process's log time; a ratio's is `sqrt(2)` times that, plus the scenario's
+own. The slow mode is the one observed on shared machines: entire processes at half speed (3.5 and 7.0 ms).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TAIL_DEGREES = 3
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A kind of noise: its name, what it means, and the draw of log ratios, runs by blocks."""
+    """A type of noise: its name, its meaning, and the draw of log ratios, runs by blocks."""
 
     name: str
     meaning: str

@@ -2,7 +2,7 @@
 
     ci/simulate                       20,000 runs each, two to three minutes of CPU time over all cores
     ci/simulate --write               and put the tables into docs/statistics.md
-    ci/simulate --calibrate           find the confidences of the looks anew (analysis/stats/sequential.py holds them)
+    ci/simulate --calibrate           calibrate the confidences of the looks (analysis/stats/sequential.py)
 
 The same seed gives the same tables.
 """
@@ -34,7 +34,7 @@ Found = dict[tuple[str, str, float], Any]
 
 
 def jobs(runs: int, seed: int) -> dict[tuple[str, str, float], Job]:
-    """Return every simulation: its kind, its scenario, its noise; each with a seed of its own."""
+    """Return every simulation: its kind, its scenario, its noise, and its seed."""
     found: dict[tuple[str, str, float], Job] = {}
     for place, (scenario, level) in enumerate((s, n) for s in (*noise.SCENARIOS, noise.LIMIT) for n in NOISES):
         own = seed + place
@@ -57,7 +57,7 @@ def jobs(runs: int, seed: int) -> dict[tuple[str, str, float], Job]:
 
 
 def call(job: Job) -> Any:
-    """Run one simulation; in a process of its own."""
+    """Run one simulation, in a separate process."""
     return job()
 
 
@@ -97,7 +97,7 @@ def coverage_table(found: Found) -> Iterator[str]:
 
 
 def budget_table(found: Found) -> Iterator[str]:
-    """Yield coverage where the budget ends at an earlier look: the range over the levels of noise."""
+    """Yield coverage if the budget ends at an earlier look: the range over the levels of noise."""
     yield from head("covers, %, with a budget of", *(f"{most} blocks" for most in BUDGETS))
     for scenario in (*noise.SCENARIOS, noise.LIMIT):
         shares = [[found[f"budget {most}", scenario.name, n].share * 100 for n in NOISES] for most in BUDGETS]
@@ -105,7 +105,7 @@ def budget_table(found: Found) -> Iterator[str]:
 
 
 def decided_table(found: Found) -> Iterator[str]:
-    """Yield what a gate does that goes on until it has decided: ranges over the levels of noise."""
+    """Yield the results of a gate that continues until decided: ranges over the levels of noise."""
     yield from head("looking until decided, at the threshold", "passed as no worse, %", "runs with an alarm, %")
     for scenario in noise.SCENARIOS:
         figures = [found["decided", scenario.name, level] for level in NOISES]
@@ -124,7 +124,7 @@ def names_table(found: Found) -> Iterator[str]:
 
 
 def order_table(found: Found) -> Iterator[str]:
-    """Yield what taking turns is worth."""
+    """Yield the effect of interleaving."""
     yield from head("drift of 20 %, 20 processes", "noise", "error in turn, %", "in order, %", "falls by")
     for (kind, name, level), figure in found.items():
         if kind == "order":
@@ -144,7 +144,7 @@ def detectable_table(found: Found) -> Iterator[str]:
 
 
 def looks_lines(runs: int) -> Iterator[str]:
-    """Yield what the looks cover over all sizes of normal noise."""
+    """Yield the coverage of the looks over all sizes of normal noise."""
     scatters = calibration.SCATTERS
     ours = calibration.normal_coverage(LOOKS, scatters, runs, seed=2)
     plain = calibration.normal_coverage(calibration.plain(LOOKS.blocks), scatters, runs, seed=2)
@@ -157,7 +157,7 @@ def looks_lines(runs: int) -> Iterator[str]:
 
 
 def calibrate() -> None:
-    """Print confidences for the looks, and what they reach."""
+    """Print confidences for the looks, and their coverage."""
     looks, distance = calibration.calibrate(LOOKS.blocks)
     print(f"target {PRECISION_TARGET:.0%}, looks {looks.blocks}")
     print("confidences", tuple(round(confidence, 4) for confidence in looks.confidences))
@@ -165,7 +165,7 @@ def calibrate() -> None:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the requested simulations."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20_000, help="runs of each simulation")
     parser.add_argument("--seed", type=int, default=20261121)

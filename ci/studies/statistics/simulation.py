@@ -1,8 +1,8 @@
-"""What the statistics do on synthetic noise whose truth is known: coverage when stopped, and false alarms of the gate.
+"""The statistics on synthetic noise with known truth: coverage at the stopping time, and false alarms of the gate.
 
-Promise: the same rules as `analysis.stats.sequential.decide` and `analysis.regression.gate.judge`, over many runs at
-once (tests hold them together); every draw from a stated seed. It does not know how real machines are noisy:
-`ci.studies.statistics.noise` says what is assumed, and `runner selftest` measures the real ones.
+Guarantee: the same rules as `analysis.stats.sequential.decide` and `analysis.regression.gate.judge`, vectorised over
+many runs (tests compare them); every draw has a stated seed. Limit: the noise of real machines may differ:
+`ci.studies.statistics.noise` states the assumptions, and `runner selftest` measures real machines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET, Look
 
 COMPARISONS = 300
 NAMED_ROWS = 20
-# The threshold 0 is the hardest: any tolerance only takes alarms away.
+# The threshold 0 is the hardest case: any tolerance only removes alarms.
 NO_TOLERANCE = Rule(threshold=0.0, looks=LOOKS)
 UNTIL_DECIDED = Rule(threshold=0.0)
 CHUNK_RUNS = 50
@@ -37,7 +37,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How often the interval at the stopping time held the truth; its standard error; the mean number of blocks."""
+    """The coverage of the interval at the stopping time, its standard error, and the mean number of blocks."""
 
     share: float
     error: float
@@ -49,7 +49,7 @@ class Coverage:
 class FalseAlarms:
     """The share of runs in which a gate called any of its comparisons, all truly equal, regressed.
 
-    `by_student` is what the same gate would do with Student's p-values in place of the signed-rank ones.
+    `by_student` is the share of the same gate with Student's p-values in place of the signed-rank ones.
     """
 
     share: float
@@ -59,9 +59,9 @@ class FalseAlarms:
 
 @dataclass(frozen=True, slots=True)
 class UntilDecided:
-    """A gate that goes on from look to look until it has decided, over comparisons at its threshold exactly.
+    """A gate that continues from look to look until decided, over comparisons exactly at its threshold.
 
-    `passed` is the share of them that it calls no worse, `alarmed` that of runs of 300 with any called regressed.
+    `passed` is the share of them called no worse, `alarmed` that of runs of 300 with any called regressed.
     """
 
     passed: float
@@ -72,7 +72,7 @@ class UntilDecided:
 class FalseNames:
     """The share of tables, of `NAMED_ROWS` rows of two truly equal backends each, in which any row names a fastest.
 
-    Where nothing is true every name is wrong, so this is also the expected share of wrong names among a table's.
+    Without a difference every name is wrong, so this is also the expected share of wrong names in a table.
     """
 
     share: float
@@ -82,27 +82,27 @@ class FalseNames:
 def stopped(logs: Array, target: float = PRECISION_TARGET, looks: Looks = LOOKS) -> Stopped:
     """Return where each row of blocks stops: at the first look precise enough, else where its blocks (the budget) end.
 
-    More blocks than the last look has are not looked at.
+    Blocks beyond the last look are ignored.
     """
     most = min(logs.shape[1], looks.blocks[-1])
     runs = len(logs)
     centre, half, count = np.empty(runs), np.empty(runs), np.zeros(runs, dtype=int)
     for at in [*(at for at in looks.blocks if at < most), most]:
         open_ = np.flatnonzero(count == 0)
-        seen = logs[open_, :at]
-        error = seen.std(axis=1, ddof=1) / math.sqrt(at)
+        drawn = logs[open_, :at]
+        error = drawn.std(axis=1, ddof=1) / math.sqrt(at)
         width = t_quantile(at - 1, looks.confidence(at)) * error
         ends = (width <= math.log1p(target)) & (at in looks.blocks)
         if at == most:
             width = np.where(ends, width, t_quantile(at - 1, looks.confidences[-1]) * error)
             ends = np.ones(len(open_), dtype=bool)
         rows = open_[ends]
-        centre[rows], half[rows], count[rows] = seen.mean(axis=1)[ends], width[ends], at
+        centre[rows], half[rows], count[rows] = drawn.mean(axis=1)[ends], width[ends], at
     return Stopped(centre, half, count)
 
 
 def coverage(scenario: Scenario, noise: float, runs: int, seed: int, most_blocks: int = LOOKS.blocks[-1]) -> Coverage:
-    """Return how often the interval at the stopping time holds the true ratio, 1; the budget is `most_blocks`."""
+    """Return how often the interval at the stopping time covers the true ratio, 1; the budget is `most_blocks`."""
     generator = np.random.default_rng(seed)
     found = stopped(scenario.draw(generator, (runs, most_blocks), noise))
     share = float(np.mean(np.abs(found.centre) <= found.half))
@@ -127,7 +127,7 @@ def false_alarms(scenario: Scenario, noise: float, runs: int, seed: int, rule: R
 
 
 def until_decided(scenario: Scenario, noise: float, runs: int, seed: int, rule: Rule = UNTIL_DECIDED) -> UntilDecided:
-    """Return what a gate says of comparisons at its threshold, the hardest there are, if it may look until decided."""
+    """Return the verdicts of a gate that looks until decided, on comparisons at its threshold, the hardest case."""
     generator = np.random.default_rng(seed)
     passed = alarmed = 0
     for begun in range(0, runs, CHUNK_RUNS):
@@ -155,7 +155,7 @@ def _decide_all(
 ) -> tuple[int, dict[int, float]]:
     """Return how many comparisons pass, and the smallest p-value at any look of those that could be discoveries.
 
-    A comparison once regressed would stop; here it goes on, which can only add alarms.
+    A regressed comparison would stop; here it continues, which can only add alarms.
     """
     found: dict[int, float] = {}
     centre = math.log1p(rule.threshold)
@@ -178,7 +178,7 @@ def _smallest_p_values(
 ) -> tuple[dict[int, float], dict[int, float]]:
     """Return, for those comparisons that could be discoveries, the p-values by signed ranks and by Student's t.
 
-    Blocks are drawn only for those comparisons that go on, from look to look.
+    From look to look, blocks are drawn only for the comparisons that continue.
     """
     ranks: dict[int, float] = {}
     students: dict[int, float] = {}
@@ -204,7 +204,7 @@ def _add(found: dict[int, float], names: Array, p_values: Array, rule: Rule) -> 
 
 
 def _rank_chances(distances: Array) -> Array:
-    """Return, for each row without ties, what `signed_rank_p` gives."""
+    """Return, for each row without ties, the result of `signed_rank_p`."""
     ranks = np.abs(distances).argsort(axis=1).argsort(axis=1) + 1
     below = np.where(distances <= 0, ranks, 0).sum(axis=1)
     chances: Array = signed_rank_chances(tuple(range(1, distances.shape[1] + 1)))[below]

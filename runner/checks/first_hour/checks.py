@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from keras_matrix.analysis.hardware.datasheet import datasheet
-from keras_matrix.analysis.traces import tabled
+from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.first_hour import ProbeAnswer, ProbeOrder
 from keras_matrix.records.instruments.peaks import PeakAnswer
@@ -101,7 +101,7 @@ def barrier(hour: Hour) -> Found:
 def trace(hour: Hour) -> Found:
     """Compare a trace of the matrix products with the figures of the cell."""
     record, path = _traced(hour)
-    table = tabled(path)
+    table = read_table(path)
     if table.busy_share is None or not table.steps:
         return Found(Outcome.FAILED, "the trace has no operations or no steps")
     if record.times.step_time_s is None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from keras_matrix.analysis.regression.gate import Rule
-from keras_matrix.analysis.selftest import Finding, Labelled, Rate, findings, gate_alarms, named, pooled
+from keras_matrix.analysis.selftest import Labelled, Rate, SelftestResult, findings, gate_alarms, named, pooled
 from keras_matrix.analysis.stats.sequential import FIXED
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.injected_faults import counterpart
@@ -107,7 +107,7 @@ def _fields(sessions: Sequence[Labelled], fault: str | None, cost: list[dict[str
     }
 
 
-def _finding_json(one: Finding) -> dict[str, Any]:
+def _finding_json(one: SelftestResult) -> dict[str, Any]:
     return {
         "name": one.name,
         "outside": _rate_json(one.outside),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
 from keras_matrix.analysis.comparison.table import Row, table
-from keras_matrix.analysis.findings import of_run
+from keras_matrix.analysis.findings import run_findings
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records import findings, history_reader, left_out
@@ -113,7 +113,7 @@ def update_findings(run: Run) -> Findings:
     read = history_reader.read([root], lambda cell_id, workload, backend: cell_id in cells)
     # The histories reach from `LOOKED_BACK` runs before up to this run.
     known = replace(read, runs=tuple(one for one in read.runs if one.run_id <= run.run_id)[-LOOKED_BACK:])
-    findings.keep(run, of_run(shown.rows, shown.run_context, assessed(known, [root]), run.run_id))
+    findings.keep(run, run_findings(shown.rows, shown.run_context, assessed(known, [root]), run.run_id))
     return shown
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from keras_matrix.analysis.stats.blocks import LEVEL, POWER
 from keras_matrix.analysis.surroundings.examination import examine
-from keras_matrix.analysis.surroundings.findings import Check, Finding, Verdict, worst
+from keras_matrix.analysis.surroundings.findings import Check, MachineFinding, Rating, worst
 from keras_matrix.analysis.surroundings.readings import Readings
-from keras_matrix.analysis.surroundings.resolution import in_words, resolution
+from keras_matrix.analysis.surroundings.resolution import resolution, resolution_text
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import dumps, to_json
 from keras_matrix.records.host.procfs import Tree, Unread
@@ -59,10 +59,10 @@ def run(args: argparse.Namespace) -> int:
         print(dumps(_document(readings, found, pairs, seed)), end="")
     else:
         print("\n".join([*_lines(found), "", *_closing(pairs)]))
-    return 1 if verdict is Verdict.BAD else 0
+    return 1 if verdict is Rating.BAD else 0
 
 
-def _builds(readings: Readings) -> list[Finding]:
+def _builds(readings: Readings) -> list[MachineFinding]:
     """Return whether the builds of the installed backends can use each GPU; empty if no GPU can be read."""
     if not readings.gpus or isinstance(readings.gpus, Unread) or readings.driver is None:
         return []
@@ -73,9 +73,9 @@ def _builds(readings: Readings) -> list[Finding]:
         for gpu in readings.gpus:
             problems = list(build_problems(readings.driver, gpu, build))
             found += [
-                Finding(Check.GPU_BUILD, Verdict.DOUBTFUL if one.status is None else Verdict.BAD, str(one))
+                MachineFinding(Check.GPU_BUILD, Rating.DOUBTFUL if one.status is None else Rating.BAD, str(one))
                 for one in problems
-            ] or [Finding(Check.GPU_BUILD, Verdict.FINE, f"{build} has code for GPU {gpu.index}")]
+            ] or [MachineFinding(Check.GPU_BUILD, Rating.FINE, f"{build} has code for GPU {gpu.index}")]
     return found
 
 
@@ -86,12 +86,12 @@ def _progress(quiet: bool) -> Callable[[int], None]:
     return lambda count: print(f"\r{count} pairs measured\r", end="", file=sys.stderr, flush=True)
 
 
-def _lines(found: Sequence[Finding]) -> list[str]:
-    names, verdicts = max(len(check.value) for check in Check), max(len(verdict.value) for verdict in Verdict)
+def _lines(found: Sequence[MachineFinding]) -> list[str]:
+    names, verdicts = max(len(check.value) for check in Check), max(len(verdict.value) for verdict in Rating)
     lines = []
     for finding in found:
         head = f"{finding.verdict.value:<{verdicts}}  {finding.check.value:<{names}}  "
-        lines += _wrapped(finding.seen, head, len(head))
+        lines += _wrapped(finding.observed, head, len(head))
         if finding.advice:
             lines += _wrapped(finding.advice, " " * len(head) + "-> ", len(head) + 3)
     return lines
@@ -104,10 +104,10 @@ def _wrapped(text: str, head: str, indent: int) -> list[str]:
 def _closing(pairs: Sequence[Pair]) -> list[str]:
     hit = [str(pair.disturbed) for pair in pairs if pair.disturbed is not None]
     ratios, spared = _ratios(pairs), _ratios(pair for pair in pairs if pair.disturbed is None)
-    lines = [in_words(resolution(ratios), len(ratios))]
+    lines = [resolution_text(resolution(ratios), len(ratios))]
     if hit:
         lines.append(f"{len(hit)} of {len(pairs)} pairs were disturbed from outside, first by {hit[0]}")
-        lines.append(f"from the undisturbed pairs alone: {in_words(resolution(spared), len(spared))}")
+        lines.append(f"from the undisturbed pairs alone: {resolution_text(resolution(spared), len(spared))}")
     return [line for text in lines for line in textwrap.wrap(text, WIDTH)]
 
 
@@ -115,12 +115,12 @@ def _ratios(pairs: Iterable[Pair]) -> list[float]:
     return [pair.log_ratio for pair in pairs]
 
 
-def _document(readings: Readings, found: Sequence[Finding], pairs: Sequence[Pair], seed: int) -> dict[str, Any]:
+def _document(readings: Readings, found: Sequence[MachineFinding], pairs: Sequence[Pair], seed: int) -> dict[str, Any]:
     resolved = resolution(_ratios(pairs))
     return {
         "version": 1,
         "worst": worst(found).value,
-        "verdict": in_words(resolved, len(pairs)),
+        "verdict": resolution_text(resolved, len(pairs)),
         "level": LEVEL,
         "power": POWER,
         "seed": seed,

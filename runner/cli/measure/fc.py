@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from keras_matrix.analysis.fc.cells import Summary, summary
-from keras_matrix.analysis.fc.parallel import Figure, figures
+from keras_matrix.analysis.fc.parallel import FcFigure, figures
 from keras_matrix.analysis.fc.sweep import as_csv, backends_of
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.backends import BACKENDS
@@ -123,7 +123,7 @@ def _cells(flags: FcFlags) -> tuple[str, list[Cell]]:
         raise UsageError("\n".join(as_flags(error.problems))) from error
 
 
-def _figures(found: Findings) -> dict[str, Figure]:
+def _figures(found: Findings) -> dict[str, FcFigure]:
     """Return the figures of the FC cells of a run, by cell_id."""
     cells = [cell for row in found.rows for cell in row.cells.values()]
     return {figure.cell_id: figure for figure in figures(cells, found.run_context.shares)}
@@ -136,7 +136,7 @@ def _by_cell(records: Sequence[Record]) -> dict[str, list[Record]]:
     return found
 
 
-def measured_lines(records: Sequence[Record], figures: Mapping[str, Figure]) -> list[str]:
+def measured_lines(records: Sequence[Record], figures: Mapping[str, FcFigure]) -> list[str]:
     """Return the original's summary of each cell, with further figures and problems."""
     lines: list[str] = []
     for cell, own in _by_cell(records).items():
@@ -185,7 +185,7 @@ def _problem_lines(records: Sequence[Record]) -> list[str]:
     return bad + [f"  {warning}" for _, r in named for warning in r.warnings if warning != r.reason]
 
 
-def _cell_rows(records: Sequence[Record], figures: Mapping[str, Figure]) -> list[dict[str, object]]:
+def _cell_rows(records: Sequence[Record], figures: Mapping[str, FcFigure]) -> list[dict[str, object]]:
     return [
         {
             "cell_id": cell,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.analysis.fc.cells import LIMITS, proof_fault
+from keras_matrix.analysis.fc.cells import LIMITS, proof_problem
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
@@ -62,7 +62,7 @@ def prove(flags: FcFlags, results: Path, seams: Seams, *, as_json: bool) -> int:
         with interruptible():
             order = ProofOrder(tasks, seed=seed, device=device)
             answers, refused = fc.prove(probe, backends, order, lambda line: print(line, file=sys.stderr))
-    proved = bool(answers) and not refused and not any(proof_fault(p) for a in answers for p in a.proofs)
+    proved = bool(answers) and not refused and not any(proof_problem(p) for a in answers for p in a.proofs)
     if as_json:
         found = {"holds": proved, "seed": seed, "device": device, "answers": to_json(answers), "refused": refused}
         print(document({**found, "skipped": request.skipped()}))
@@ -135,7 +135,7 @@ def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> l
         rows.append([mode, precision, f"{LIMITS[precision]:.0e}", *texts])
     lines = columns(rows, right=frozenset(range(2, len(rows[0])))) if answers else []
     proofs = [(answer.backend, proof) for answer in answers for proof in answer.proofs]
-    lines += [f"* {_named(name, proof.task)}: {fault}" for name, proof in proofs if (fault := proof_fault(proof))]
+    lines += [f"* {_named(name, proof.task)}: {fault}" for name, proof in proofs if (fault := proof_problem(proof))]
     lines += [f"* {backend}: not proved: {why}" for backend, why in refused.items()]
     return [printable(line) for line in [*lines, "", *_claims(answers)]]
 
@@ -144,7 +144,7 @@ def _worst(answer: ProofAnswer, mode: str, precision: str) -> str:
     own = [p for p in answer.proofs if (p.task.mode, p.task.precision) == (mode, precision)]
     found = [e for p in own for e in (p.gradient_error, p.weight_error, p.update_error, p.loss_error)]
     errors = [error for error in found if error is not None]
-    mark = "" if not any(map(proof_fault, own)) else " *"
+    mark = "" if not any(map(proof_problem, own)) else " *"
     return f"{max(errors):.0e}{mark}" if errors else "-"
 
 

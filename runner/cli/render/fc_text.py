@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from keras_matrix.analysis.fc.parallel import Figure
+from keras_matrix.analysis.fc.parallel import FcFigure
 from keras_matrix.runner.cli.render.format import count, size
 
 METHODS = {"timed": "each collective timed by itself", "profiled": "by the backend's profiler"}
 
 
-def figure_lines(figure: Figure) -> list[str]:
+def figure_lines(figure: FcFigure) -> list[str]:
     """Return the rate, communication, efficiency and memory of a cell, as lines."""
     return [f"  {_rate(figure)}", f"  {_communication(figure)}; {_efficiency(figure)}; {_memory(figure)}"]
 
 
-def _rate(figure: Figure) -> str:
+def _rate(figure: FcFigure) -> str:
     rate = f"{count(figure.flop_per_s)}FLOP/s"
     if figure.share_of_best is None:
         return f"{rate}; share of the best product not measured: runner roofline --measure"
@@ -21,7 +21,7 @@ def _rate(figure: Figure) -> str:
     return f"{rate}: {figure.share_of_best:.0%} of the machine's best product{own}"
 
 
-def _communication(figure: Figure) -> str:
+def _communication(figure: FcFigure) -> str:
     if figure.communication_share is None:
         return "time in communication not measured"
     if figure.spent is None:
@@ -29,7 +29,7 @@ def _communication(figure: Figure) -> str:
     return f"{figure.communication_share:.0%} of the time in communication ({METHODS[figure.spent.method]})"
 
 
-def _efficiency(figure: Figure) -> str:
+def _efficiency(figure: FcFigure) -> str:
     if figure.task.workers == 1:
         return "one worker"
     if figure.efficiency is None:
@@ -39,7 +39,7 @@ def _efficiency(figure: Figure) -> str:
     return f"efficiency {found.centre:.2f}{interval} against one worker"
 
 
-def _memory(figure: Figure) -> str:
+def _memory(figure: FcFigure) -> str:
     if figure.worker_memory_bytes is None:
         return "memory not measured"
     memory = size(figure.worker_memory_bytes)

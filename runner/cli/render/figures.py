@@ -27,7 +27,7 @@ def between(low: float, high: float, figure: Figure) -> str:
 def attempt_figure(record: Record) -> str:
     """Return one attempt's figure for the progress line."""
     figure = figure_of([record])
-    found = record.times.step_time_s if record.task is None else primary_metric.shown([record])
+    found = record.times.step_time_s if record.task is None else primary_metric.primary_value([record])
     return f"{quantity(found, figure)} " + ("a step" if figure == STEP_TIME else figure.name)
 
 

@@ -9,7 +9,13 @@ from typing import Any
 
 from keras_matrix.analysis.comparison import run_summary
 from keras_matrix.analysis.comparison.context import RunContext, cell_caveats, same_work
-from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, beside_mean, completed, metrics_over, shown
+from keras_matrix.analysis.comparison.primary_metric import (
+    STEP_TIME,
+    completed,
+    epoch_quantiles,
+    metrics_over,
+    primary_value,
+)
 from keras_matrix.analysis.comparison.table import CellSummary, Row, in_order
 from keras_matrix.analysis.fc import gap_to_peak
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
@@ -38,16 +44,16 @@ def print_table(found: Findings, printed: Collection[str] = ()) -> None:
 
     rows, run_context = found.rows, found.run_context
     backends = in_order(backend for row in rows for backend in row.cells)
-    shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=True)
-    shown.add_column("workload", overflow="fold")
+    primary_value = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=True)
+    primary_value.add_column("workload", overflow="fold")
     for backend in backends:
-        shown.add_column(backend, justify="right", no_wrap=True)
+        primary_value.add_column(backend, justify="right", no_wrap=True)
     for row in rows:
         texts = [_cell_text(row, backend, run_context) for backend in backends]
-        shown.add_row(_title_text(row, run_context), *texts)
+        primary_value.add_row(_title_text(row, run_context), *texts)
     console = Console(highlight=False)
     console.print()
-    console.print(shown)
+    console.print(primary_value)
     console.print(_legend(found), style="dim")
     console.print()
     for row in rows:
@@ -111,7 +117,7 @@ def _cell_text(row: Row, backend: str, run_context: RunContext) -> str:
         failed = f"[red]{', '.join(sorted({status.value for status, _ in cell.failures}))}[/]"
         return "\n".join([failed, *map(_plain, metric_lines(cell) if completed(cell.records) else ())])
     if cell.step_time is None:
-        return "\n".join(map(_plain, [quantity(shown(cell.measured), cell.figure), *metric_lines(cell)]))
+        return "\n".join(map(_plain, [quantity(primary_value(cell.measured), cell.figure), *metric_lines(cell)]))
     centre = quantity(cell.step_time.centre, cell.figure)
     if cell.figure != STEP_TIME:
         best = f"[bold green]* {_plain(centre)}[/]" if row.fastest == backend else _plain(centre)
@@ -268,7 +274,7 @@ def _process_lines(cell: CellSummary) -> list[str]:
         t = record.times
         epochs = " ".join(significant(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
         figures = (t.build_time_s, t.first_step_time_s, t.first_epoch_time_s)
-        tail = (t.step_time_s, *beside_mean(record), t.fixed_time_per_epoch_s, t.seed_total_time_s)
+        tail = (t.step_time_s, *epoch_quantiles(record), t.fixed_time_per_epoch_s, t.seed_total_time_s)
         compiled = record.resolved.recompiles_timed if record.resolved else None
         cells = [*map(seconds, figures), epochs, "-" if compiled is None else str(compiled), *map(seconds, tail)]
         rows.append([str(record.repeat), record.status, *cells])
@@ -298,8 +304,8 @@ def _statistics(cell: CellSummary) -> dict[str, str]:
         pair = {"median of processes": cell.step_time_median, "p95 of processes": cell.step_time_p95}
         return {label: quantity(value, cell.figure) for label, value in pair.items()}
     measured = values(cell)
-    shown = [one for one in STATISTICS if one.in_tables and one.metric in measured]
-    return {one.label: _amount(measured[one.metric], one) for one in shown}
+    primary_value = [one for one in STATISTICS if one.in_tables and one.metric in measured]
+    return {one.label: _amount(measured[one.metric], one) for one in primary_value}
 
 
 def _amount(value: float, one: Statistic) -> str:

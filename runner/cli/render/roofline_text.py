@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from keras_matrix.analysis.hardware.flops import agreements
-from keras_matrix.analysis.hardware.roofline import OwnGemm, Roofline, Share, Slope
+from keras_matrix.analysis.hardware.roofline import PeakShare, Product, Roofline, Slope
 from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.records.instruments.work import FlopCheck
 from keras_matrix.runner.cli.render.format import NOTHING, columns, count, significant, size
@@ -62,7 +62,7 @@ def percent(value: float | None) -> str:
     return NOTHING if value is None else f"{significant(value * 100)} %"
 
 
-def _own_lines(own: Iterable[OwnGemm]) -> list[str]:
+def _own_lines(own: Iterable[Product]) -> list[str]:
     rows = [["matrix product", "CPUs", "backend", "best", "median", "calls", "of the best"]]
     for one in own:
         rates = [rate(one.best_flop_per_s), rate(one.median_flop_per_s)]
@@ -81,7 +81,7 @@ def _memory_lines(slopes: Iterable[Slope]) -> list[str]:
     return columns(rows, right=frozenset({1, 3, 4, 5, 6, 7}))
 
 
-def _cell_lines(shares: Iterable[Share]) -> list[str]:
+def _cell_lines(shares: Iterable[PeakShare]) -> list[str]:
     head = ["cell", "backend", "FLOPs/step", "reached", "peak", "share", "95 % interval", "of own product"]
     rows = [[*head, "FLOP/byte <=", "MFU", ""]]
     for one in shares:

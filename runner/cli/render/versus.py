@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, shown
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, primary_value
 from keras_matrix.analysis.comparison.titles import titles
-from keras_matrix.analysis.comparison.versus import ACROSS_UNKNOWN, Comparison, Versus, percent
+from keras_matrix.analysis.comparison.versus import ACROSS_UNKNOWN, Comparison, Versus
 from keras_matrix.analysis.history.sessions import LEAST_PROCESSES, LEAST_SESSIONS
 from keras_matrix.analysis.regression.gate import Outcome
+from keras_matrix.analysis.regression.regression_kinds import percent
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.suite import SuiteRatio
 from keras_matrix.records.codec import to_json
@@ -72,7 +73,7 @@ def as_json(found: Versus, threshold: float) -> str:
         "changed": list(found.changed),
         "comparisons": [_comparison_json(one) for one in found.comparisons],
         "by_backend": {name: to_json(ratio) for name, ratio in found.by_backend.items()},
-        "whole": to_json(found.whole) if found.whole else None,
+        "whole": to_json(found.suite) if found.suite else None,
     }
     return document(fields)
 
@@ -115,8 +116,8 @@ def _rows(found: Versus, names: Names) -> list[list[str]]:
         rows.append([title, one.either.settings.backend, *figures, *_ratio(one.ratio), blocks, one.said])
     for backend, suite in found.by_backend.items():
         rows.append(_suite_row("geometric mean", backend, suite))
-    if found.whole and len(found.by_backend) > 1:
-        rows.append(_suite_row("geometric mean", "all", found.whole))
+    if found.suite and len(found.by_backend) > 1:
+        rows.append(_suite_row("geometric mean", "all", found.suite))
     return rows
 
 
@@ -162,7 +163,7 @@ def _centre(one: Comparison, side: str) -> float | None:
     cell = one.base if side == "base" else one.new
     if cell is None:
         return None
-    return cell.step_time.centre if cell.step_time else shown(cell.measured)
+    return cell.step_time.centre if cell.step_time else primary_value(cell.measured)
 
 
 def _remarks(found: Versus, names: Names) -> list[str]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse
-from keras_matrix.analysis.surroundings.readings import Limits, Meanwhile, Place, Readings
+from keras_matrix.analysis.surroundings.readings import Limits, Meanwhile, Placement, Readings
 from keras_matrix.records.host.cgroups import memory_limit_bytes, memory_used_bytes, quota_cpus
 from keras_matrix.records.host.procfs import Tree, Unread
 from keras_matrix.records.host.system import container_engine
@@ -58,9 +58,9 @@ def limits(tree: Tree, cpus: Collection[int]) -> Limits:
     return Limits(len(cpus), known, quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
 
 
-def place(tree: Tree, cpus: Collection[int]) -> Place:
+def place(tree: Tree, cpus: Collection[int]) -> Placement:
     """Return where this process runs."""
-    return Place(
+    return Placement(
         hypervisor=hypervisor(tree),
         container=container_engine(tree),
         numa_nodes=numa_nodes(tree, cpus),

@@ -1,4 +1,4 @@
-"""What is doubtful about a cell is said with advice, and what is not is silent."""
+"""Caveats of a cell, each with advice; no caveat for unremarkable cells."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def epochs(seed: int, count: int = 10, scatter: float = 0.01) -> list[float]:
     return [0.01 * generator.gauss(1, scatter) for _ in range(count)]
 
 
-def test_a_quiet_cell_has_no_doubts() -> None:
+def test_quiet_cell_has_no_caveats() -> None:
     assert measurement_caveats(cell([epochs(seed) for seed in range(8)])) == ()
     assert measurement_caveats([]) == ()
 
 
-def test_processes_still_warming_up_are_told_with_the_discard_to_set() -> None:
+def test_warming_up_caveat_advises_the_discard() -> None:
     warm = [[time_s * (1 + 2 * 0.4**i) for i, time_s in enumerate(epochs(seed, 16, 0.03))] for seed in range(5)]
     line = measurement_caveats(cell([*warm, epochs(9, 16)]))[0]
     assert line.startswith("still warming up in ")
@@ -40,22 +40,22 @@ def test_processes_still_warming_up_are_told_with_the_discard_to_set() -> None:
 def test_outliers_are_counted() -> None:
     spoiled = [*epochs(1), 0.5]
     assert measurement_caveats(cell([spoiled, epochs(2), epochs(3)])) == (
-        "outliers: 1 of 31 epochs lie beyond ten robust deviations; they count",
+        "outliers: 1 of 31 epochs are beyond ten robust deviations; they are included",
     )
 
 
-def test_slow_processes_are_told_from_quick_ones() -> None:
+def test_slow_and_fast_processes_are_reported_as_two_modes() -> None:
     slow = [[2 * time_s for time_s in epochs(seed)] for seed in (20, 21, 22)]
     (line,) = measurement_caveats(cell([*(epochs(seed) for seed in range(7)), *slow]))
-    assert line.startswith("two kinds of processes: 7 at 9.99 ms and 3 at 20 ms a step (p 0.0001)")
+    assert line.startswith("two modes of processes: 7 at 9.99 ms and 3 at 20 ms a step (p 0.0001)")
 
 
-def test_what_was_not_measured_raises_no_doubt() -> None:
+def test_unmeasured_records_have_no_caveats() -> None:
     failed = make_record(None, status=Status.CRASH, times=Times(epoch_times_s=[1.0] * 9 + [99.0]))
     assert measurement_caveats([failed]) == ()
 
 
-def test_recompiles_in_the_timed_region_and_graph_breaks_are_told() -> None:
+def test_recompiles_and_graph_breaks_of_the_timed_region_are_caveats() -> None:
     def process(recompiles: int | None, breaks: int | None) -> Resolved:
         return Resolved(50, 32, "fork", "float32", recompiles_timed=recompiles, graph_breaks=breaks)
 
@@ -68,7 +68,7 @@ def test_recompiles_in_the_timed_region_and_graph_breaks_are_told() -> None:
     assert breaks.startswith("graph breaks: torch.compile cut the step's program in 3 places")
 
 
-def test_graph_breaks_of_measured_epochs_are_told_from_the_others() -> None:
+def test_graph_breaks_of_measured_epochs_are_counted_separately() -> None:
     resolved = Resolved(50, 32, "fork", "float32", graph_breaks=3, graph_breaks_timed=2)
     (line,) = measurement_caveats([replace(record, resolved=resolved) for record in cell([epochs(1)])])
     assert "in 3 places, 2 of them during the measured epochs; " in line
@@ -91,6 +91,6 @@ def test_cell_that_computes_while_it_waits_is_named_with_its_largest_share() -> 
     assert line.startswith("computes while it waits: up to 50.0 % of the CPUs, in 2 of 4 processes: ")
 
 
-def test_a_summary_holds_the_doubts_of_its_cell() -> None:
+def test_summary_has_the_caveats_of_its_cell() -> None:
     made = cell([[*epochs(1), 0.5]])
     assert summarise(made).caveats == measurement_caveats(made)

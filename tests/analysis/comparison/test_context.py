@@ -1,4 +1,4 @@
-"""What stands beside a speed, and what is never claimed."""
+"""The context of a speed: parity, shares of the peak and caveats, without unchecked claims."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.comparison.context import RunContext, Standing, cell_caveats, same_work
+from keras_matrix.analysis.comparison.context import RunContext, WorkStatus, cell_caveats, same_work
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.hardware.roofline import roofline
 from keras_matrix.records.instruments.parity import Deviation, Finding, Pair, ParityRecord
@@ -25,7 +25,7 @@ def row(phase: str = "fit", keras: str = "3.15.1", backends: tuple[str, ...] = (
     return found
 
 
-def twins(*findings: Finding, backends: tuple[str, str] = ("jax", "torch")) -> ParityRecord:
+def parity(*findings: Finding, backends: tuple[str, str] = ("jax", "torch")) -> ParityRecord:
     deviations = {"float64": Deviation(loss=2e-12, gradient=3.2e-9), "float32": Deviation(gradient=1e-3)}
     pair = Pair([*backends], deviations, [*findings])
     return ParityRecord(1, "mnist_mlp", {}, 8, 20, 0, "2026-01-01", pairs=[pair], versions=VERSIONS)
@@ -34,30 +34,30 @@ def twins(*findings: Finding, backends: tuple[str, str] = ("jax", "torch")) -> P
 @pytest.mark.parametrize(
     ("record", "phase", "text"),
     [
-        (twins(), "fit", "same work: 3e-9 (float64 gradient)"),
-        (twins(), "predict", "same work: 2e-12 (float64 loss)"),
-        (twins(EXPLAINED), "fit", "explained: 3e-9 (float64 gradient)"),
-        (twins(replace(EXPLAINED, explanation=None)), "fit", "deviates: 3e-9 (float64 gradient)"),
-        (twins(backends=("tensorflow", "jax")), "fit", "same work not checked"),
-        (replace(twins(), workload="lstm"), "fit", "same work not checked"),
+        (parity(), "fit", "same work: 3e-9 (float64 gradient)"),
+        (parity(), "predict", "same work: 2e-12 (float64 loss)"),
+        (parity(EXPLAINED), "fit", "explained: 3e-9 (float64 gradient)"),
+        (parity(replace(EXPLAINED, explanation=None)), "fit", "deviates: 3e-9 (float64 gradient)"),
+        (parity(backends=("tensorflow", "jax")), "fit", "same work not checked"),
+        (replace(parity(), workload="lstm"), "fit", "same work not checked"),
     ],
 )
-def test_the_twins_are_told_in_a_few_words(record: ParityRecord, phase: str, text: str) -> None:
+def test_parity_result_is_summarised_as_text(record: ParityRecord, phase: str, text: str) -> None:
     assert same_work([record], row(phase)).text == text
 
 
-def test_a_comparison_of_other_versions_is_stale_and_says_what_to_do() -> None:
-    found = same_work([twins()], row(keras="3.16.0"))
+def test_comparison_of_other_versions_is_stale_with_advice() -> None:
+    found = same_work([parity()], row(keras="3.16.0"))
     assert found.text == "stale: 3e-9 (float64 gradient)"
     assert found.remarks[0].endswith("runner parity mnist_mlp")
 
 
 def test_reasons_and_other_parameters_are_remarks() -> None:
-    found = same_work([replace(twins(EXPLAINED), params={"image_size": 8})], row())
+    found = same_work([replace(parity(EXPLAINED), params={"image_size": 8})], row())
     assert (
         found.remarks[0] == "jax and torch, float64 update 4e-02, limit 1e-06: rows of a token are squared one by one"
     )
-    assert found.remarks[1] == "the twins had the workload's small parameters, not these"
+    assert found.remarks[1] == "compared at the workload's small parameters, not these"
 
 
 THREE = ("tensorflow", "jax", "torch")
@@ -65,15 +65,15 @@ VERSIONS_OF_THREE = {name: {"keras": "3.15.1", name: "1.0"} for name in THREE}
 
 
 def compared(found: dict[tuple[str, str], float], *findings: Finding) -> ParityRecord:
-    """Twins of which these pairs were compared, with the deviation of each; the findings are the first pair's."""
+    """Return a comparison of these pairs, with the deviation of each; the findings are the first pair's."""
     pairs = [
         Pair([*two], {"float64": Deviation(gradient=value)}, [*findings] if place == 0 else [])
         for place, (two, value) in enumerate(found.items())
     ]
-    return replace(twins(), pairs=pairs, versions=VERSIONS_OF_THREE)
+    return replace(parity(), pairs=pairs, versions=VERSIONS_OF_THREE)
 
 
-def test_of_several_pairs_the_worst_stands_beside_a_speed() -> None:
+def test_worst_of_several_pairs_is_shown_with_a_speed() -> None:
     found = {("tensorflow", "jax"): 1e-12, ("tensorflow", "torch"): 3e-9, ("jax", "torch"): 2e-9}
     three = row(backends=THREE)
     assert same_work([compared(found)], three).text == "same work: 3e-9 (float64 gradient)"
@@ -83,33 +83,33 @@ def test_of_several_pairs_the_worst_stands_beside_a_speed() -> None:
     assert same_work([compared(found, EXPLAINED)], three).text == "explained: 3e-9 (float64 gradient)"
 
 
-def test_a_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
+def test_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
     three, found = row(backends=THREE), {("tensorflow", "jax"): 1e-12}
-    whole = same_work([compared(found)], three)
-    assert whole.text == "same work not checked"
-    assert whole.remarks == ("torch was compared with none of the others: runner parity mnist_mlp",)
-    alone = {name: same_work([compared(found)], three, name).standing for name in THREE}
-    assert alone == {"tensorflow": Standing.AGREES, "jax": Standing.AGREES, "torch": Standing.NOT_CHECKED}
-    assert same_work([compared(found, EXPLAINED)], three).standing is Standing.NOT_CHECKED
+    row_result = same_work([compared(found)], three)
+    assert row_result.text == "same work not checked"
+    assert row_result.remarks == ("torch was not compared with the others: runner parity mnist_mlp",)
+    alone = {name: same_work([compared(found)], three, name).status for name in THREE}
+    assert alone == {"tensorflow": WorkStatus.AGREES, "jax": WorkStatus.AGREES, "torch": WorkStatus.NOT_CHECKED}
+    assert same_work([compared(found, EXPLAINED)], three).status is WorkStatus.NOT_CHECKED
     parted = replace(EXPLAINED, explanation=None)
-    assert same_work([compared(found, parted)], three).standing is Standing.DEVIATES
+    assert same_work([compared(found, parted)], three).status is WorkStatus.DEVIATES
 
 
-def test_what_an_external_command_does_is_not_ours_to_check_and_no_command_is_advised() -> None:
+def test_external_command_is_not_checked_and_no_command_is_advised() -> None:
     metric = Metric("speed", 100.0, "samples/s", goal=Goal.HIGHER)
     task = TaskRun("train", ["./train"], "speed", [metric])
     (found,) = table([make_record(None, settings=make_settings(workload="task train"), task=task)])
-    assert same_work([], found).standing is Standing.NOT_CHECKED
-    assert same_work([], found).remarks == ("what an external command does is not ours to check",)
+    assert same_work([], found).status is WorkStatus.NOT_CHECKED
+    assert same_work([], found).remarks == ("the work of an external command cannot be checked",)
 
 
-def test_a_backend_alone_is_told_by_its_own_pairs() -> None:
-    assert same_work([twins()], row(), "jax").standing is Standing.AGREES
-    assert same_work([twins()], row(), "tensorflow").standing is Standing.NOT_CHECKED
+def test_single_backend_is_judged_by_its_own_pairs() -> None:
+    assert same_work([parity()], row(), "jax").status is WorkStatus.AGREES
+    assert same_work([parity()], row(), "tensorflow").status is WorkStatus.NOT_CHECKED
     assert same_work([], row()).remarks == ("compare the backends with: runner parity mnist_mlp",)
 
 
-def test_without_peaks_no_share_is_claimed_and_the_command_is_named() -> None:
+def test_missing_peaks_give_no_share_and_name_the_command() -> None:
     cells = [("mnist_mlp", cell) for cell in row().cells.values()]
     found = roofline(cells, {}, None)
     run_context = RunContext((), {share.cell_id: share for share in found.shares}, found.notes)
@@ -118,7 +118,7 @@ def test_without_peaks_no_share_is_claimed_and_the_command_is_named() -> None:
     assert cell_caveats(cells[0][1], run_context) == ()
 
 
-def test_a_cell_above_the_measured_peak_is_doubtful() -> None:
+def test_cell_above_the_measured_peak_gets_a_caveat() -> None:
     cell = row().cells["jax"]
     (share,) = roofline([("mnist_mlp", cell)], {}, None).shares
     above = replace(share, share_of_peak=1.2, note="above the measured peak: the machine was busier then")

@@ -1,4 +1,4 @@
-"""In how many of its repeats a cell fails, and whether new does so more often."""
+"""Partial failures of a cell, and whether new fails more often."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.comparison.failures import failing, more_often
+from keras_matrix.analysis.comparison.failures import increased_failure, partial_failures
 from keras_matrix.records.schema import Record, Status
 from tests.conftest import make_record
 
@@ -19,19 +19,19 @@ def cell(*statuses: Status) -> list[Record]:
 OK, CRASH, TIMEOUT, INFRA = Status.OK, Status.CRASH, Status.TIMEOUT, Status.INFRA
 
 
-def test_each_way_of_failing_is_counted_with_its_first_reason() -> None:
+def test_failures_are_counted_by_status_with_the_first_reason() -> None:
     records = [replace(record, reason=f"reason {record.repeat}") for record in cell(OK, CRASH, TIMEOUT, CRASH)]
-    found = failing({"new": records})
+    found = partial_failures({"new": records})
     assert [str(way) for way in found] == ["new: crash in 2 of 4 repeats", "new: timeout in 1 of 4 repeats"]
     assert [way.reason for way in found] == ["reason 1", "reason 2"]
-    assert failing({"new": cell(OK, Status.UNSTABLE)}) == []
+    assert partial_failures({"new": cell(OK, Status.UNSTABLE)}) == []
 
 
-def test_infrastructure_is_no_try_and_other_repeats_do_not_count() -> None:
+def test_infrastructure_failures_and_other_repeats_do_not_count() -> None:
     records = cell(OK, INFRA, CRASH, CRASH)
-    assert [str(way) for way in failing({"new": records})] == ["new: crash in 2 of 3 repeats"]
-    assert [str(way) for way in failing({"new": records}, {0, 1, 2})] == ["new: crash in 1 of 2 repeats"]
-    assert failing({"new": cell(INFRA)}) == []
+    assert [str(way) for way in partial_failures({"new": records})] == ["new: crash in 2 of 3 repeats"]
+    assert [str(way) for way in partial_failures({"new": records}, {0, 1, 2})] == ["new: crash in 1 of 2 repeats"]
+    assert partial_failures({"new": cell(INFRA)}) == []
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_infrastructure_is_no_try_and_other_repeats_do_not_count() -> None:
         ((OK, CRASH), (OK, TIMEOUT), "new: timeout in 1 of 2 repeats"),
     ],
 )
-def test_new_is_worse_where_it_fails_in_one_way_in_a_larger_share_of_its_repeats(
+def test_increased_failure_compares_shares_of_repeats_by_status(
     base: tuple[Status, ...], new: tuple[Status, ...], worse: str | None
 ) -> None:
-    found = more_often(failing({"base": cell(*base), "new": cell(*new)}), "new")
+    found = increased_failure(partial_failures({"base": cell(*base), "new": cell(*new)}), "new")
     assert (str(found) if found else None) == worse

@@ -1,4 +1,4 @@
-"""Which stored runs make one table, and what is said of those that do not."""
+"""Selection of stored runs for one table, and the reasons of those left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.comparison.merge import REASONS_SHOWN, Merge, MergeCandidate, candidate, choose, few
+from keras_matrix.analysis.comparison.merge import REASONS_SHOWN, Merge, MergeCandidate, candidate, choose, shortened
 from keras_matrix.records.schema import DeviceProof, Record, Status
 from tests.conftest import MACHINE, make_record, make_settings
 
@@ -35,13 +35,13 @@ def reasons(merge: Merge) -> list[str]:
     return [str(one) for one in merge.left_out]
 
 
-def test_the_newest_run_of_each_backend_is_merged() -> None:
+def test_newest_run_of_each_backend_is_merged() -> None:
     found = choose([run("4", "torch"), run("3", "jax"), run("2", "tensorflow"), run("1", "jax")])
     assert found == Merge("4", {"tensorflow": "2", "jax": "3", "torch": "4"})
     assert found.run_ids == ("2", "3", "4")
 
 
-def test_runs_are_read_no_further_than_needed() -> None:
+def test_reading_stops_when_every_backend_has_a_run() -> None:
     def candidates() -> Any:
         yield run("3", "tensorflow", "jax", "torch")
         raise AssertionError("read too far")
@@ -49,7 +49,7 @@ def test_runs_are_read_no_further_than_needed() -> None:
     assert choose(candidates()).run_ids == ("3",)
 
 
-def test_a_run_of_several_backends_counts_for_each_that_no_newer_run_has() -> None:
+def test_run_of_several_backends_is_used_for_those_without_a_newer_run() -> None:
     found = choose([run("2", "jax"), run("1", "tensorflow", "jax", "torch")])
     assert found.runs == {"tensorflow": "1", "jax": "2", "torch": "1"}
 
@@ -78,7 +78,7 @@ def test_a_run_of_several_backends_counts_for_each_that_no_newer_run_has() -> No
     ],
     ids=["host", "keras", "schema", "device", "matrix", "edited", "set", "crash"],
 )
-def test_what_does_not_fit_is_left_out_with_its_reason(change: dict[str, Any], reason: str) -> None:
+def test_mismatching_runs_are_left_out_with_the_reason(change: dict[str, Any], reason: str) -> None:
     found = choose([run("2", "jax"), run("1", "torch", **change)])
     assert found.runs == {"jax": "2"}
     assert reasons(found) == [f"torch run 1: {reason}"]
@@ -92,21 +92,21 @@ def test_two_models_of_accelerators_in_one_machine_are_not_merged() -> None:
     assert reasons(found) == ["torch run 1: other device (NVIDIA A100 against NVIDIA T4)"]
 
 
-def test_an_older_run_that_fits_takes_the_place_of_a_newer_one_that_does_not() -> None:
+def test_older_fitting_run_replaces_a_newer_mismatch() -> None:
     elsewhere = replace(MACHINE, host_id="9a" * 8)
     found = choose([run("3", "jax"), run("2", "torch", machine=elsewhere), run("1", "torch")])
     assert found.runs["torch"] == "1"
     assert reasons(found) == ["torch run 2: other machine (host 9a9a9a9a against 00000000)"]
 
 
-def test_each_reason_is_named_once_a_backend_and_no_more_than_a_few() -> None:
+def test_each_reason_is_listed_once_per_backend_up_to_the_limit() -> None:
     others = [run(str(9 - i), "torch", versions={"keras": f"3.{i % 5}"}) for i in range(9)]
     found = choose([run("99", "jax"), *others])
     assert len(found.left_out) == 9
-    assert [one.run_id for one in few(found.left_out)] == ["9", "8", "7"][:REASONS_SHOWN]
+    assert [one.run_id for one in shortened(found.left_out)] == ["9", "8", "7"][:REASONS_SHOWN]
 
 
-def test_a_backend_that_the_same_matrix_excludes_from_some_works_is_merged_with_a_note() -> None:
+def test_backend_that_the_same_matrix_excludes_from_some_works_is_merged_with_a_note() -> None:
     found = choose([run("2", "jax"), run("1", "torch", workloads=("gru",))])
     assert found.runs == {"jax": "2", "torch": "1"}
     assert found.notes == ("torch: 1 lacks 1 of the 2 works",)
@@ -114,25 +114,25 @@ def test_a_backend_that_the_same_matrix_excludes_from_some_works_is_merged_with_
     assert other_way.notes == ("jax: 1 has works that 2 lacks (1)",)
 
 
-def test_an_unfinished_run_of_another_text_is_merged_where_its_works_are_among_the_others() -> None:
+def test_unfinished_run_of_another_matrix_text_is_merged_if_its_works_are_a_subset() -> None:
     edited = {"matrix": {"matrix_text": "version: 1 # edited"}, "workloads": ("gru",)}
     assert choose([run("2", "jax"), run("1", "torch", finished=False, **edited)]).runs["torch"] == "1"
     assert choose([run("2", "torch", finished=False, **edited), run("1", "jax")]).runs["jax"] == "1"
     assert "torch" not in choose([run("2", "jax"), run("1", "torch", **edited)]).runs
 
 
-def test_the_same_works_from_another_text_or_with_other_repeats_are_the_same_matrix() -> None:
+def test_same_works_from_another_text_or_with_other_repeats_are_the_same_matrix() -> None:
     found = choose([run("2", "jax"), run("1", "torch", matrix={"matrix_text": "version: 1 # repeats: 9"})])
     assert (found.runs, found.left_out, found.notes) == ({"jax": "2", "torch": "1"}, (), ())
 
 
-def test_a_newest_run_without_a_measured_cell_is_no_reference() -> None:
+def test_newest_run_without_a_measured_cell_is_not_the_reference() -> None:
     found = choose([run("3", "jax", status=Status.CRASH), run("2", "torch"), run("1", "jax")])
     assert (found.reference, found.runs) == ("2", {"jax": "1", "torch": "2"})
     assert reasons(found) == ["run 3: no cell was measured"]
 
 
-def test_the_references_failures_are_shown_where_no_other_run_of_the_backend_fits() -> None:
+def test_failures_of_the_reference_are_shown_if_no_other_run_fits() -> None:
     mixed = [*records("jax"), *records("torch", status=Status.CRASH)]
     found = choose([candidate("1", MATRIX, mixed, True)])
     assert (found.runs, found.left_out) == ({"jax": "1", "torch": "1"}, ())
@@ -141,24 +141,24 @@ def test_the_references_failures_are_shown_where_no_other_run_of_the_backend_fit
     assert reasons(with_older) == ["torch run 2: no cell was measured"]
 
 
-def test_without_any_measured_run_there_is_nothing() -> None:
+def test_no_measured_run_gives_an_empty_merge() -> None:
     assert choose([]).runs == {}
     found = choose([run("1", "jax", status=Status.CRASH)])
     assert (found.runs, reasons(found)) == ({}, ["run 1: no cell was measured"])
 
 
-def test_external_commands_lack_no_backend() -> None:
+def test_external_commands_have_no_missing_backend() -> None:
     assert choose([run("1", "variant", workloads=("task train",))]).missing == ()
 
 
-def test_a_run_with_any_cell_of_another_machine_or_keras_does_not_fit() -> None:
+def test_run_with_any_cell_of_another_machine_or_keras_does_not_fit() -> None:
     for change in ({"machine": replace(MACHINE, host_id="9a" * 8)}, {"versions": {"keras": "3.14.0"}}):
         both = [*records("torch", ("gru",)), *records("torch", ("mnist_mlp",), **change)]
         found = choose([run("2", "jax"), candidate("1", MATRIX, both, True)])
         assert found.runs == {"jax": "2"}, change
 
 
-def test_failed_cells_decide_neither_machine_nor_keras_nor_accelerator() -> None:
+def test_failed_cells_are_ignored_for_machine_keras_and_accelerator() -> None:
     elsewhere = {"machine": replace(MACHINE, host_id="9a" * 8), "versions": {"keras": "3.14.0"}}
     failed = records("torch", ("mnist_mlp",), status=Status.DEVICE_MISMATCH, **elsewhere)
     found = choose([run("2", "jax"), candidate("1", MATRIX, [*records("torch", ("gru",)), *failed], True)])
@@ -167,18 +167,18 @@ def test_failed_cells_decide_neither_machine_nor_keras_nor_accelerator() -> None
     assert choose([reference, run("1", "torch", **elsewhere)]).runs == {"jax": "2", "torch": "2"}
 
 
-def test_records_without_a_version_of_keras_fit_any() -> None:
+def test_records_without_a_keras_version_fit_any_version() -> None:
     assert choose([run("2", "jax"), run("1", "torch", versions={})]).runs == {"jax": "2", "torch": "1"}
     assert choose([run("2", "jax", versions={}), run("1", "torch")]).runs == {"jax": "2", "torch": "1"}
 
 
-def test_two_runs_without_a_matrix_text_are_not_of_the_same_matrix_for_that() -> None:
+def test_two_missing_matrix_texts_do_not_count_as_equal() -> None:
     unknown: dict[str, Any] = {"matrix": {"matrix_text": ""}}
     found = choose([run("2", "jax", **unknown), run("1", "torch", workloads=("gru",), **unknown)])
     assert found.runs == {"jax": "2"}
 
 
-def test_an_unfinished_run_with_works_of_its_own_is_of_another_matrix() -> None:
+def test_unfinished_run_with_additional_works_is_another_matrix() -> None:
     other = {"matrix": {"matrix_text": "version: 1 # edited"}, "workloads": ("gru", "lstm")}
     assert choose([run("2", "jax"), run("1", "torch", finished=False, **other)]).runs == {"jax": "2"}
     assert choose([run("2", "jax", finished=False), run("1", "torch", **other)]).runs == {"jax": "2"}

@@ -1,4 +1,4 @@
-"""What a cell is compared by, and what no ratio can be drawn of."""
+"""Primary metrics: the figure that cells are compared by, and values without a ratio."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from keras_matrix.analysis.comparison.primary_metric import cost, shown, told, without_ratio
-from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.comparison.versus import by_repeat
+from keras_matrix.analysis.comparison.primary_metric import cost, figure_value, primary_value, without_ratio
+from keras_matrix.analysis.comparison.table import by_repeat, table
 from keras_matrix.records.schema import Record
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from tests.conftest import make_record, make_settings
@@ -30,15 +29,18 @@ def of(value: float | None, goal: Goal = Goal.LOWER, repeat: int = 0, axis: str 
         (None, Goal.LOWER, None),
     ],
 )
-def test_a_cost_is_a_metric_turned_so_that_less_is_better_and_above_zero(
-    value: float | None, goal: Goal, expected: float | None
-) -> None:
+def test_cost_is_positive_and_lower_is_better(value: float | None, goal: Goal, expected: float | None) -> None:
     assert cost(of(value, goal)) == expected
 
 
-def test_the_cost_of_a_workload_is_its_step_time() -> None:
+def test_cost_of_a_workload_is_its_step_time() -> None:
     record = make_record(0.01)
-    assert (told(record), cost(record), without_ratio([record]), shown([record])) == (0.01, 0.01, False, None)
+    assert (figure_value(record), cost(record), without_ratio([record]), primary_value([record])) == (
+        0.01,
+        0.01,
+        False,
+        None,
+    )
 
 
 def made(first: Sequence[float], second: Sequence[float]) -> list[Record]:
@@ -50,9 +52,9 @@ def made(first: Sequence[float], second: Sequence[float]) -> list[Record]:
 
 
 @pytest.mark.parametrize("second", [[-1.0, -2.0, -3.0, -4.0, -9.0], [0.0] * 5, [5.0, 6.0, -3.0, 5.5, 6.5]])
-def test_what_is_not_above_zero_in_a_process_is_shown_and_not_compared(second: list[float]) -> None:
+def test_metric_that_is_not_above_zero_is_shown_and_not_compared(second: list[float]) -> None:
     (row,) = table(made([1.0, 2.0, 3.0, 4.0, 5.0], second))
     cell = row.cells["n=2"]
-    assert row.verdict == "nothing to compare: loss is not above zero, and no ratio can be drawn of that"
+    assert row.verdict == "nothing to compare: loss is not above zero, so it has no ratio"
     assert (row.ratios, cell.step_time, by_repeat(cell)) == ((), None, {})
-    assert shown(cell.measured) == sorted(second)[2]
+    assert primary_value(cell.measured) == sorted(second)[2]

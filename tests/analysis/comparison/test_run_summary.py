@@ -1,4 +1,4 @@
-"""What holds for a run as a whole, and what a night would bring."""
+"""The summary of a run, and a night's projection."""
 
 from __future__ import annotations
 
@@ -32,24 +32,22 @@ def _imported(record: Record) -> Record:
     return replace(record, times=times)
 
 
-def test_what_these_blocks_would_have_shown_is_counted() -> None:
-    assert run_summary.detectable(rows(noise=0.001), 0.05) == run_summary.Share(2, 2)
-    assert run_summary.detectable(rows(noise=0.2), 0.05) == run_summary.Share(0, 2)
+def test_detectable_comparisons_are_counted() -> None:
+    assert run_summary.detectable(rows(noise=0.001), 0.05) == run_summary.Fraction(2, 2)
+    assert run_summary.detectable(rows(noise=0.2), 0.05) == run_summary.Fraction(0, 2)
 
 
 @pytest.mark.parametrize(
     ("status", "of", "remark"), [(Status.CRASH, 4, " (1 not compared)"), (Status.UNSUPPORTED, 3, "")]
 )
-def test_what_failed_counts_as_not_shown_and_what_a_backend_cannot_do_does_not_count(
-    status: Status, of: int, remark: str
-) -> None:
+def test_failed_cells_count_as_not_shown_and_unsupported_ones_not_at_all(status: Status, of: int, remark: str) -> None:
     failed = [
         replace(r, status=status, reason="a reason", times=Times()) if r.settings.backend == "torch" else r
         for r in records_of(APART, noise=0.001, workload="gru", harness=Harness(wall_time_s=WALL_S))
     ]
     both = [*rows(noise=0.001), *table(failed)]
-    assert run_summary.detectable(both, 0.05) == run_summary.Share(3, of)
-    assert run_summary.projected(both, 1e9) == run_summary.Share(3, of)
+    assert run_summary.detectable(both, 0.05) == run_summary.Fraction(3, of)
+    assert run_summary.projected(both, 1e9) == run_summary.Fraction(3, of)
     assert run_summary.lines(both)[-1] == f"a difference of 5 % would have shown in 3 of {of} comparisons{remark}"
 
 
@@ -57,48 +55,48 @@ def test_rows_that_are_not_comparable_count_as_not_shown() -> None:
     elsewhere = [
         replace(r, machine=replace(r.machine, host_id=f"{len(r.settings.backend):016}")) for r in records_of(APART)
     ]
-    assert run_summary.detectable(table(elsewhere), 0.05) == run_summary.Share(0, 2)
+    assert run_summary.detectable(table(elsewhere), 0.05) == run_summary.Fraction(0, 2)
     assert run_summary.lines(table(elsewhere)) == []
 
 
-def test_a_budget_reaches_a_comparison_exactly_where_it_pays_for_its_look() -> None:
+def test_budget_includes_a_comparison_only_if_it_reaches_its_look() -> None:
     found = rows()
     needed = max(blocks_needed(ratio.scatter or 0.0, 0.05) or 0 for ratio in found[0].ratios)
     look = next(at for at in LOOKS.blocks if at >= needed)
     cost_s = look * 3 * (WALL_S + IMPORT_S)
-    assert run_summary.projected(found, cost_s) == run_summary.Share(2, 2)
-    assert run_summary.projected(found, cost_s - 1) == run_summary.Share(0, 2)
+    assert run_summary.projected(found, cost_s) == run_summary.Fraction(2, 2)
+    assert run_summary.projected(found, cost_s - 1) == run_summary.Fraction(0, 2)
 
 
-def test_what_no_look_can_show_gets_nothing() -> None:
-    assert run_summary.projected(rows(noise=0.3), 1e9) == run_summary.Share(0, 2)
+def test_undetectable_comparison_gets_no_blocks() -> None:
+    assert run_summary.projected(rows(noise=0.3), 1e9) == run_summary.Fraction(0, 2)
 
 
-def test_the_cheapest_comparisons_come_first() -> None:
+def test_cheapest_comparisons_come_first() -> None:
     both = [*rows(noise=0.001), *rows(noise=0.04, workload="gru")]
     cheap_s = 5 * 3 * (WALL_S + IMPORT_S)
-    assert run_summary.projected(both, cheap_s) == run_summary.Share(2, 4)
+    assert run_summary.projected(both, cheap_s) == run_summary.Fraction(2, 4)
 
 
-def test_the_rows_of_a_block_share_its_servers() -> None:
+def test_rows_of_a_block_share_its_servers() -> None:
     both = [*rows(noise=0.001), *rows(noise=0.001, workload="gru")]
     cost_s = 5 * 3 * (2 * WALL_S + IMPORT_S)
-    assert run_summary.projected(both, cost_s) == run_summary.Share(4, 4)
-    assert run_summary.projected(both, cost_s - 1) == run_summary.Share(2, 4)
+    assert run_summary.projected(both, cost_s) == run_summary.Fraction(4, 4)
+    assert run_summary.projected(both, cost_s - 1) == run_summary.Fraction(2, 4)
 
 
 @pytest.mark.parametrize("found", [[], rows(repeats=1)], ids=["nothing", "one repeat"])
-def test_nothing_is_projected_from_too_little(found: list[Row]) -> None:
+def test_too_little_data_gives_no_projection(found: list[Row]) -> None:
     assert run_summary.projected(found, 1e9) is None
 
 
-def test_the_lines_tell_the_night_only_where_it_brings_more() -> None:
+def test_projection_is_reported_only_if_it_adds_comparisons() -> None:
     assert "in 2 after --repeats auto --budget 7200" in run_summary.lines(rows())[-1]
     assert run_summary.lines(rows(noise=0.001))[-1] == "a difference of 5 % would have shown in 2 of 2 comparisons"
     assert run_summary.lines([]) == []
 
 
-def test_the_statistics_of_a_hundred_thousand_epochs_take_at_most_a_second_of_cpu_time() -> None:
+def test_statistics_of_a_hundred_thousand_epochs_take_at_most_a_second_of_cpu_time() -> None:
     """A hundred works of one workload, on two backends, in five processes of a hundred epochs each."""
     noise = np.random.default_rng(1)
     made = []
@@ -112,8 +110,8 @@ def test_the_statistics_of_a_hundred_thousand_epochs_take_at_most_a_second_of_cp
     table(made[:10])  # what is imported late is not the statistics
     begun_s = time.process_time()
     rows = table(made)
-    told = run_summary.lines(rows)
+    lines = run_summary.lines(rows)
     taken_s = time.process_time() - begun_s
     assert (len(rows), sum(len(r.times.epoch_times_s) for r in made)) == (100, 100_000)
-    assert told[-1].endswith("of 100 comparisons")
+    assert lines[-1].endswith("of 100 comparisons")
     assert taken_s <= 1.0

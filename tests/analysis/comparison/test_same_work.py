@@ -1,4 +1,4 @@
-"""What ends a comparison, and what only casts a doubt on it."""
+"""Differences that prevent a comparison, and those that are only a caveat."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cells(*records: Record) -> dict[str, list[Record]]:
 
 
 @pytest.mark.parametrize(
-    ("field", "values", "told"),
+    ("field", "values", "expected"),
     [
         ("parameters", (1_199_882, 1_199_880), "parameters differ: jax 1,199,882, torch 1,199,880"),
         ("trainable_parameters", (900, 901), "trainable parameters differ: jax 900, torch 901"),
@@ -56,11 +56,11 @@ def cells(*records: Record) -> dict[str, list[Record]]:
         ("steps_per_execution", (1, 4), "steps per execution differ: jax 1, torch 4"),
     ],
 )
-def test_other_work_ends_a_comparison(field: str, values: tuple[Any, Any], told: str) -> None:
+def test_different_work_prevents_a_comparison(field: str, values: tuple[Any, Any], expected: str) -> None:
     pair = on("jax", **{field: values[0]}), on("torch", **{field: values[1]})
-    assert differing(cells(*pair)) == told
+    assert differing(cells(*pair)) == expected
     (row,) = table(pair)
-    assert (row.verdict, row.fastest) == (f"not comparable: {told}", None)
+    assert (row.verdict, row.fastest) == (f"not comparable: {expected}", None)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_other_work_ends_a_comparison(field: str, values: tuple[Any, Any], told:
         ("updates_per_step", (1.0, 2.0), "updates per step differ: jax 1, torch 2"),
     ],
 )
-def test_other_counted_work_ends_a_comparison(field: str, values: tuple[Any, Any], expected: str) -> None:
+def test_different_counted_work_prevents_a_comparison(field: str, values: tuple[Any, Any], expected: str) -> None:
     pair = [
         replace(on(backend), work=replace(work_as_asked(make_settings(), 10), **{field: value}))
         for backend, value in zip(("jax", "torch"), values, strict=True)
@@ -79,19 +79,19 @@ def test_other_counted_work_ends_a_comparison(field: str, values: tuple[Any, Any
     assert differing(cells(*pair)) == expected
 
 
-@pytest.mark.parametrize(("asked", "refused"), [("auto", False), (51, True)])
-def test_steps_that_each_session_found_for_itself_may_differ_between_two(asked: int | str, refused: bool) -> None:
-    told = "steps per epoch differ: base 51, new 54"
+@pytest.mark.parametrize(("chosen", "refused"), [("auto", False), (51, True)])
+def test_calibrated_steps_may_differ_between_two_sessions(chosen: int | str, refused: bool) -> None:
+    expected = "steps per epoch differ: base 51, new 54"
     base, new = (
-        replace(on("jax", steps_per_epoch=steps), settings=make_settings(steps_per_epoch=asked)) for steps in (51, 54)
+        replace(on("jax", steps_per_epoch=steps), settings=make_settings(steps_per_epoch=chosen)) for steps in (51, 54)
     )
-    assert differing({"base": [base], "new": [new]}) == told
-    assert differing({"base": [base], "new": [new]}, apart=True) == (told if refused else None)
+    assert differing({"base": [base], "new": [new]}) == expected
+    assert differing({"base": [base], "new": [new]}, apart=True) == (expected if refused else None)
     found = versus([base], [new], Rule(), lambda one, other: KNOWN)
     assert found.outcome is (Outcome.NOT_MEASURED if refused else Outcome.NO_WORSE)
 
 
-def test_what_rounding_or_a_missing_count_leaves_is_the_same_work() -> None:
+def test_rounding_and_missing_counts_are_the_same_work() -> None:
     counted = on("jax", learning_rate=0.001, forward_flops=1000, optimizer_slots=4)
     near = on("torch", learning_rate=0.0010000000475, forward_flops=1004)
     assert differing(cells(counted, near, on("torch"))) is None
@@ -100,52 +100,52 @@ def test_what_rounding_or_a_missing_count_leaves_is_the_same_work() -> None:
     assert differing({}) is None
 
 
-def test_more_flops_of_one_backend_are_a_finding_and_no_other_work() -> None:
+def test_more_flops_of_one_backend_do_not_prevent_a_comparison() -> None:
     base, new = on("jax", forward_flops=1000), on("jax", forward_flops=1500)
     assert differing({"base": [base], "new": [new]}) is None
 
 
 @pytest.mark.parametrize("workload", SEEDS)
-def test_seeds_alone_cast_no_doubt(workload: str) -> None:
+def test_different_seeds_give_no_caveat(workload: str) -> None:
     one, other = SEEDS[workload]
     assert losses_apart(cells(on("jax", [*one]), on("torch", [*other]))) is None
 
 
-def test_losses_that_part_are_a_doubt_beside_the_comparison_and_not_its_end() -> None:
+def test_differing_losses_are_a_caveat_and_do_not_prevent_the_comparison() -> None:
     pair = on("jax", [*TEN_TIMES_THE_RATE]), on("torch", [*SEEDS["mnist_mlp"][1]])
     (row,) = table(pair)
     assert row.verdict == "not separable: fewer than 5 repeats give no interval"
-    assert row.caveats[0].startswith("losses do not fall alike: in epoch 1 jax is at 12.2 and torch at 2.52, further ")
+    assert row.caveats[0].startswith("losses differ: in epoch 1 jax is at 12.2 and torch at 2.52, further apart ")
 
 
-def test_a_loss_that_stays_while_another_falls_is_a_doubt() -> None:
+def test_constant_loss_next_to_a_falling_one_is_a_caveat() -> None:
     caveat = losses_apart(cells(on("jax", [2.3, 2.3, 2.3]), on("torch", [2.2, 1.8, 0.9])))
     assert caveat is not None
     assert "in epoch 3 jax is at 2.3 and torch at 0.9" in caveat
 
 
 @pytest.mark.parametrize(("second", "doubted"), [(0.74, False), (0.77, True)])
-def test_losses_may_be_a_quarter_of_the_smaller_first_one_apart(second: float, doubted: bool) -> None:
+def test_losses_may_differ_by_a_quarter_of_the_smaller_first_loss(second: float, doubted: bool) -> None:
     found = losses_apart(cells(on("jax", [1.0, 0.5]), on("torch", [1.2, second])))
     assert (found is not None) is doubted
 
 
-def test_what_two_sides_of_one_backend_lose_is_compared_too() -> None:
+def test_losses_of_two_sides_of_one_backend_are_compared() -> None:
     base = [replace(on("jax", [*SEEDS["lstm"][0]]), repeat=repeat) for repeat in range(5)]
     wrong = [replace(record, learning=Learning([4.2, 9.0, 9.0, 9.0])) for record in base]
     (parted,) = versus(base, wrong, Rule()).comparisons
     (alike,) = versus(base, base, Rule()).comparisons
-    assert parted.caveats[0].startswith("losses do not fall alike: in epoch 2 base is at 4.09 and new at 9")
+    assert parted.caveats[0].startswith("losses differ: in epoch 2 base is at 4.09 and new at 9")
     assert alike.caveats == ()
 
 
-def test_a_process_that_looked_for_its_steps_counts_only_where_there_is_no_other() -> None:
+def test_calibrating_process_counts_only_without_other_processes() -> None:
     looking = replace(on("jax", [1.0, 0.5]), times=Times(calibration_time_s=2.0))
     assert loss_path([looking, on("jax", [3.0, 2.0]), on("jax", [5.0, 3.0])]) == [4.0, 2.5]
     assert loss_path([looking]) == [1.0, 0.5]
     assert loss_path([on("jax")]) == []
 
 
-def test_a_loss_without_scale_or_value_is_not_judged() -> None:
+def test_loss_without_scale_or_value_is_not_compared() -> None:
     assert losses_apart(cells(on("jax", [0.0, 1.0]), on("torch", [0.0, 5.0]))) is None
     assert losses_apart(cells(on("jax", [None, 1.0]), on("torch"))) is None

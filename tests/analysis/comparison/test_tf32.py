@@ -1,4 +1,4 @@
-"""A difference in TF32 is a caveat of league as_shipped and ends a comparison of league matched."""
+"""A difference in TF32 is a caveat in league as_shipped and prevents a comparison in league matched."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_records_without_probes_are_compared_by_their_one_field() -> None:
     assert row.caveats[0].startswith("TF32: jax uses it in matrix products, torch does not; ")
 
 
-def test_a_record_without_probes_says_nothing_of_convolutions() -> None:
+def test_record_without_probes_is_not_compared_in_convolutions() -> None:
     assert tf32.difference(cells([*on("jax", tf32=True), *on("torch", **ALL)])) is None
 
 
@@ -73,7 +73,7 @@ def test_tf32_is_not_considered_where_products_are_not_in_float32(precision: str
     assert (row.fastest, row.caveats) == ("tensorflow", ())
 
 
-def test_an_operation_that_no_layer_computes_is_not_considered() -> None:
+def test_operation_that_no_layer_computes_is_not_considered() -> None:
     only_convolutions_differ = {"tf32_convolution": False, "tf32_rnn": False}
     assert tf32.difference(cells(three(torch=ALL | only_convolutions_differ, operations=["matmul"]))) is None
     assert tf32.difference(cells(three(torch=ALL | only_convolutions_differ, operations=["convolution"]))) == (
@@ -85,7 +85,7 @@ def test_without_a_gpu_there_is_no_caveat() -> None:
     assert tf32.difference(cells([*on("jax"), *on("torch")])) is None
 
 
-def test_in_league_matched_a_difference_ends_the_comparison_and_says_what_to_do() -> None:
+def test_difference_in_league_matched_prevents_the_comparison_with_advice() -> None:
     (row,) = table(three("matched"))
     assert row.verdict.startswith(
         "not comparable: TF32 differs: tensorflow and jax use it in matrix products, torch does not; league matched "
@@ -109,16 +109,16 @@ def test_two_runs_of_one_backend_that_differ_in_tf32_are_compared_with_a_caveat(
 @pytest.mark.parametrize(
     ("operations", "expected"), [(["matmul"], False), (["convolution", "matmul"], True), (["rnn"], True), ([], False)]
 )
-def test_a_step_uses_tf32_if_an_operation_of_its_layers_does(operations: list[str], expected: bool) -> None:
+def test_step_uses_tf32_if_an_operation_of_its_layers_does(operations: list[str], expected: bool) -> None:
     resolved = replace(Resolved(50, 32, "fresh", "float32"), operations=operations, **CUDNN)
     assert tf32.of_step(resolved) is expected
 
 
-def test_a_step_of_unknown_layers_uses_tf32_as_its_matrix_products_do() -> None:
+def test_step_of_unknown_layers_uses_tf32_as_its_matrix_products_do() -> None:
     resolved = replace(Resolved(50, 32, "fresh", "float32"), **ALL)
     assert tf32.of_step(resolved) is True
     assert tf32.of_step(replace(resolved, tf32_matmul=False)) is False
 
 
-def test_a_step_of_unknown_layers_without_probes_uses_tf32_as_its_record_says() -> None:
+def test_step_of_unknown_layers_without_probes_uses_tf32_as_its_record_says() -> None:
     assert tf32.of_step(replace(Resolved(50, 32, "fresh", "float32"), tf32=True)) is True

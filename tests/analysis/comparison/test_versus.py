@@ -1,4 +1,4 @@
-"""The verdict on base against new, where it is of two sessions and where nothing decides it."""
+"""The verdict on base against new, for two sessions and for undecided comparisons."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def session(levels: Sequence[float]) -> list[Record]:
 
 
 def above(comparisons: Sequence[Comparison]) -> set[int]:
-    """The cells whose interval lies above 1."""
+    """Return the cells whose interval is above 1."""
     return {one.either.settings.batch_size for one in comparisons if one.ratio and (one.ratio.low or 0) > 1}
 
 
-def test_of_many_equal_cells_in_two_sessions_none_regresses_by_chance_and_what_is_far_off_does() -> None:
-    """An interval of 95 % lies above 1 for one equal cell in forty: such a cell is no discovery among them."""
+def test_many_equal_cells_of_two_sessions_do_not_regress_and_a_large_slowdown_does() -> None:
+    """A 95 % interval is above 1 for one equal cell in forty: such a cell is not a discovery among them."""
     levels = [*[1.0] * 39, 1.035, 1.3]
     found = versus(session([1.0] * 41), session(levels), Rule(threshold=0.0, looks=FIXED), across).comparisons
     assert {40, 41} == above(found)
@@ -53,8 +53,8 @@ def test_of_many_equal_cells_in_two_sessions_none_regresses_by_chance_and_what_i
     assert (by_chance.outcome, by_chance.adjusted_p) == (Outcome.UNDECIDED, pytest.approx(0.38, abs=0.1))
 
 
-def test_the_gate_on_equal_cells_of_two_sessions_rarely_alarms() -> None:
-    """30 runs of 30 cells: 1 % of the runs by right, where plain intervals of 95 % alarm in a third of them."""
+def test_gate_on_equal_cells_of_two_sessions_rarely_alarms() -> None:
+    """30 runs of 30 cells: 1 % of the runs may alarm; plain 95 % intervals alarm in a third of them."""
     noise = random.Random(5)
     rule, alarms, plain = Rule(threshold=0.0, looks=FIXED), 0, 0
     for _ in range(30):
@@ -66,7 +66,7 @@ def test_the_gate_on_equal_cells_of_two_sessions_rarely_alarms() -> None:
     assert alarms <= 1
 
 
-def test_of_two_sessions_every_repeat_counts_for_what_fails() -> None:
+def test_every_repeat_of_two_sessions_counts_for_failures() -> None:
     new = [
         *session([1.0]),
         *(make_record(None, 3 + n, Status.TIMEOUT, settings=make_settings(batch_size=1)) for n in (0, 1)),
@@ -75,12 +75,12 @@ def test_of_two_sessions_every_repeat_counts_for_what_fails() -> None:
     assert (one.outcome, one.reason) == (Outcome.NOT_MEASURED, "not measured in new: timeout in 2 of 5 repeats")
 
 
-def test_a_ratio_at_the_threshold_says_that_repeats_do_not_decide_it() -> None:
+def test_ratio_at_the_threshold_advises_another_threshold() -> None:
     base = [make_record(0.01 * (1 + 0.01 * (-1) ** repeat), repeat) for repeat in range(6)]
     new = [make_record(0.01 * (1 - 0.01 * (-1) ** repeat), repeat) for repeat in range(6)]
     (one,) = versus(base, new, Rule(threshold=0.0, looks=FIXED)).comparisons
     assert (one.outcome, one.more_blocks) == (Outcome.UNDECIDED, None)
-    assert one.said == "undecided: so near the threshold that 10,000 repeats do not tell; set another --threshold"
+    assert one.said == "undecided: too near the threshold for 10,000 repeats to decide; set another --threshold"
     nearer = replace(one, more_blocks=1)
     assert nearer.said == "undecided: about 1 more repeat would decide it"
 
@@ -90,31 +90,31 @@ def blocks(count: int = 8, **changes: Any) -> list[Record]:
     return [make_record(0.01 * (1 + 0.01 * (repeat % 3)), repeat, **changes) for repeat in range(count)]
 
 
-def test_the_geometric_means_are_as_sure_as_their_comparisons_at_that_look() -> None:
+def test_geometric_means_have_the_confidence_of_their_look() -> None:
     shuffled = [replace(record, repeat=7 - record.repeat) for record in blocks()]
     found = versus(blocks(), shuffled, Rule(looks=GATE_LOOKS))
     (one,) = found.comparisons
-    assert found.whole is not None
-    assert one.ratio == found.whole.estimate == found.by_backend["jax"].estimate
+    assert found.suite is not None
+    assert one.ratio == found.suite.estimate == found.by_backend["jax"].estimate
 
 
-def test_another_kernel_and_another_host_are_told_as_what_changed() -> None:
+def test_different_kernel_and_host_are_listed_as_changes() -> None:
     old, new = (replace(MACHINE, kernel=kernel, host_id=kernel[-1] * 16) for kernel in ("6.1", "6.2"))
     found = versus(blocks(machine=old), blocks(machine=new), Rule())
     assert found.changed == (f"host {'1' * 16} -> {'2' * 16}", "kernel 6.1 -> 6.2")
 
 
-def test_what_is_doubtful_of_a_side_and_of_both_beside_each_other_is_told_by_the_comparison() -> None:
+def test_comparison_lists_the_caveats_of_both_sides_and_of_each() -> None:
     base, new = blocks(learning=Learning(loss=[2.0, 1.0])), blocks(learning=Learning(loss=[2.0, 1.9]))
     far = [0.01] * 9 + [0.5]
     new[0] = replace(new[0], times=replace(new[0].times, epoch_times_s=far))
     (one,) = versus(base, new, Rule()).comparisons
     apart, outliers = one.caveats
-    assert apart.startswith("losses do not fall alike: in epoch 2 base is at 1 and new at 1.9")
-    assert outliers == "new: outliers: 1 of 31 epochs lie beyond ten robust deviations; they count"
+    assert apart.startswith("losses differ: in epoch 2 base is at 1 and new at 1.9")
+    assert outliers == "new: outliers: 1 of 31 epochs are beyond ten robust deviations; they are included"
 
 
-def test_the_ratio_with_disturbed_blocks_is_as_sure_as_the_one_it_stands_beside() -> None:
+def test_ratio_with_disturbed_blocks_has_the_confidence_of_the_look() -> None:
     base, new = blocks(), [replace(record, repeat=7 - record.repeat) for record in blocks()]
     again = [[replace(record, attempt=1) for record in side if record.repeat == 2] for side in (base, new)]
     (one,) = versus([*base, *again[0]], [*new, *again[1]], Rule(looks=LOOKS)).comparisons

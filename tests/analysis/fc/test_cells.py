@@ -1,4 +1,4 @@
-"""What the summary of a cell of the FC modes says of its time per batch, and of its bytes and FLOPs per second."""
+"""The summary of a cell of the FC modes: time per batch, bytes and FLOPs per second."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def record(*epoch_times_s: float, repeat: int = 0, status: Status = Status.OK) -
     return replace(made, status=status, times=Times(epoch_times_s=list(epoch_times_s)))
 
 
-def test_the_deviation_is_that_of_the_population_of_epochs_in_seconds_per_batch() -> None:
+def test_deviation_is_that_of_the_population_of_epochs_in_seconds_per_batch() -> None:
     found = summary([record(1.0, 3.0)])
     assert found is not None
     assert (found.mean_s, found.sd_s) == (pytest.approx(0.2), pytest.approx(0.1))  # of a sample it would be 0.14
 
 
-def test_epochs_of_all_measured_repeats_count_and_of_no_other() -> None:
+def test_epochs_of_measured_repeats_only_are_counted() -> None:
     found = summary([record(1.0), record(3.0, repeat=1), record(50.0, repeat=2, status=Status.CRASH)])
     assert found is not None
     assert (found.mean_s, found.sd_s) == (pytest.approx(0.2), pytest.approx(0.1))
     assert summary([record(1.0, status=Status.CRASH)]) is None
 
 
-def test_rates_are_those_of_all_workers_together() -> None:
+def test_rates_are_over_all_workers() -> None:
     found = summary([record(2.0)])
     assert found is not None
     assert found.samples_per_s == pytest.approx(4 * 128 / 0.2)  # four models, each with a batch of its own

@@ -1,4 +1,4 @@
-"""Where Keras's layers fall short of the native loop, and a backend's library of the machine."""
+"""Gaps of Keras's layers to the native loop, and of a backend's library to the machine."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pytest
 
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.fc import gap_to_peak
-from keras_matrix.analysis.hardware.roofline import Share
+from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.records.fc.spec import Task
 from keras_matrix.records.schema import Record
 from tests.synthetic_fc import fc_records
 
 KERAS, AUTOMATIC, MANUAL = (Task(mode=mode) for mode in ("fc_keras", "fc_data", "fc_single_manual"))
 BOTH = ("bfloat16", "float32")
-MOODS = (1.0, 1.1, 0.9, 1.2, 0.95)
+FACTORS = (1.0, 1.1, 0.9, 1.2, 0.95)
 
 
 def rows(*tasks: tuple[Task, float], backend: str = "jax", fixed_s: float | None = None) -> list[Row]:
-    """Return the table of tasks whose steps take so long, times the mood of each block."""
-    return table([r for task, step_s in tasks for r in _records(task, backend, [step_s * m for m in MOODS], fixed_s)])
+    """Return the table of FC problems with these step times, multiplied by the factor of each block."""
+    return table([r for task, step_s in tasks for r in _records(task, backend, [step_s * m for m in FACTORS], fixed_s)])
 
 
 def _records(task: Task, backend: str, times_s: Sequence[float], fixed_s: float | None) -> list[Record]:
@@ -29,12 +29,12 @@ def _records(task: Task, backend: str, times_s: Sequence[float], fixed_s: float 
     return [replace(r, times=replace(r.times, fixed_time_per_epoch_s=fixed_s)) for r in made]
 
 
-def test_keras_is_held_against_the_automatic_step_and_fits_own_time_is_told() -> None:
+def test_gap_is_to_the_automatic_step_with_the_share_of_fits_own_time() -> None:
     (line,) = gap_to_peak.lines(rows((KERAS, 0.12), (AUTOMATIC, 0.10), (MANUAL, 0.08), fixed_s=0.12), {})
     assert "jax: Keras's layers take 1.20x [1.20-1.20] the step of fc_data, 1024 wide, batch 128: 9.8% of it" in line
 
 
-def test_without_the_automatic_step_it_is_the_one_by_hand() -> None:
+def test_gap_is_to_the_manual_step_if_there_is_no_automatic_one() -> None:
     (line,) = gap_to_peak.lines(rows((KERAS, 0.12), (MANUAL, 0.08)), {})
     assert "1.50x [1.50-1.50] the step of fc_single_manual" in line
     assert "; the share of fit's own time an epoch was not measured (docs/fc.md: Where Keras's layers lose)" in line
@@ -51,35 +51,35 @@ def test_without_the_automatic_step_it_is_the_one_by_hand() -> None:
     ],
     ids=["within 5 %", "alone", "another size", "two workers", "another backend"],
 )
-def test_nothing_is_said_of_a_small_gap_or_of_other_work(found: list[Row]) -> None:
+def test_small_gap_or_different_work_gives_no_line(found: list[Row]) -> None:
     assert gap_to_peak.lines(found, {}) == []
 
 
-def test_a_gap_whose_interval_reaches_five_per_cent_is_in_doubt_and_one_without_an_interval_is_not() -> None:
-    def told(*ratios: float) -> list[str]:
+def test_gap_needs_an_interval_above_five_per_cent_or_no_interval() -> None:
+    def lines(*ratios: float) -> list[str]:
         keras = _records(KERAS, "jax", [0.1 * ratio for ratio in ratios], None)
         return gap_to_peak.lines(table([*keras, *_records(AUTOMATIC, "jax", [0.1] * len(ratios), None)]), {})
 
-    assert told(1.0, 1.4, 1.0, 1.4, 1.4) == []
-    (line,) = told(1.2, 1.2)
+    assert lines(1.0, 1.4, 1.0, 1.4, 1.4) == []
+    (line,) = lines(1.2, 1.2)
     assert line.startswith("jax: Keras's layers take 1.20x the step of fc_data,")
 
 
-def shares(found: Sequence[Row], best: float, own: float) -> dict[str, Share]:
-    nothing = dict.fromkeys(field.name for field in fields(Share))
+def shares(found: Sequence[Row], best: float, own: float) -> dict[str, PeakShare]:
+    nothing = dict.fromkeys(field.name for field in fields(PeakShare))
     named = {cell.cell_id for row in found for cell in row.cells.values()}
-    return {name: Share(**nothing | {"share_of_peak": best, "share_of_own_gemm": own}) for name in named}
+    return {name: PeakShare(**nothing | {"share_of_peak": best, "share_of_own_gemm": own}) for name in named}
 
 
-def test_a_library_far_below_the_machines_best_is_named_once() -> None:
+def test_library_far_below_the_machines_best_is_named_once() -> None:
     found = rows((AUTOMATIC, 0.10), (MANUAL, 0.10), backend="torch")
     (line,) = gap_to_peak.lines(found, shares(found, 0.45, 0.9))
     assert line.startswith("torch: its own product reaches 50% of the machine's best in float32: the library")
     assert gap_to_peak.lines(found, shares(found, 0.8, 0.9)) == []
 
 
-def test_a_library_is_named_in_each_precision_it_falls_short_in() -> None:
+def test_library_is_named_in_each_precision_below_the_limit() -> None:
     found = rows((AUTOMATIC, 0.10), (AUTOMATIC.changed(precision="bfloat16"), 0.10), backend="torch")
-    told = [line.partition("best in ")[2] for line in gap_to_peak.lines(found, shares(found, 0.45, 0.9))]
+    texts = [line.partition("best in ")[2] for line in gap_to_peak.lines(found, shares(found, 0.45, 0.9))]
     why = "the library it multiplies with is the limit, whatever the mode (runner roofline; docs/roofline.md)"
-    assert sorted(told) == [f"{precision}: {why}" for precision in BOTH]
+    assert sorted(texts) == [f"{precision}: {why}" for precision in BOTH]

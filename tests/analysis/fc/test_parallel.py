@@ -1,4 +1,4 @@
-"""What cells of the FC modes say together: gain by workers, time in communication, data against model parallelism."""
+"""Figures across cells of the FC modes: efficiency, communication, data against model parallelism."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.comparison.table import CellSummary, summarise
-from keras_matrix.analysis.fc.parallel import Figure, duels, figures
-from keras_matrix.analysis.hardware.roofline import Share
+from keras_matrix.analysis.fc.parallel import FcFigure, data_versus_model, figures
+from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.records.fc import spec
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.spec import Task
@@ -22,7 +22,7 @@ def of_tasks(*tasks: tuple[Task, Sequence[float]], backend: str = "jax") -> list
     return fc_cells([record for task, times_s in tasks for record in fc_records(task, backend, times_s)])
 
 
-def figure(cells: Sequence[CellSummary], mode: str = "fc_data", workers: int = 2) -> Figure:
+def figure(cells: Sequence[CellSummary], mode: str = "fc_data", workers: int = 2) -> FcFigure:
     found = [f for f in figures(cells, {}) if (f.task.mode, f.task.workers) == (mode, workers)]
     assert len(found) == 1
     return found[0]
@@ -38,14 +38,14 @@ def test_efficiency_is_throughput_over_that_of_one_worker_times_the_workers() ->
 
 
 def test_efficiency_is_paired_by_block_and_has_an_interval_from_five_on() -> None:
-    # Each block is as slow as it likes; within a block two workers are always as much faster.
+    # Blocks differ in speed; within a block two workers are always faster by the same factor.
     alone = [0.8, 1.6, 0.4, 3.2, 0.1]
     found = figure(of_tasks((ONE, alone), (TWO, [s / 1.5 for s in alone]))).efficiency
     assert found is not None
     assert (found.centre, found.low, found.high, found.count) == (*[pytest.approx(0.75)] * 3, 5)
 
 
-def test_a_block_that_only_one_of_them_has_does_not_count() -> None:
+def test_block_of_only_one_cell_does_not_count() -> None:
     found = figure(of_tasks((ONE, [0.8, 0.8]), (TWO, [0.5]))).efficiency
     assert found is not None
     assert found.count == 1
@@ -66,16 +66,16 @@ def test_without_the_same_cell_on_one_worker_there_is_no_efficiency(other: Task)
     assert figure(cells).efficiency is None
 
 
-def test_another_backends_one_worker_is_no_measure() -> None:
+def test_one_worker_of_another_backend_is_not_used() -> None:
     cells = of_tasks((TWO, [0.5])) + of_tasks((ONE, [0.8]), backend="torch")
     assert figure(cells).efficiency is None
 
 
-def watched(records: Sequence[Record], *seen: tuple[float, float]) -> list[Record]:
-    """Return the records with collectives that took such a share of such a step, one repeat after another."""
+def watched(records: Sequence[Record], *timings: tuple[float, float]) -> list[Record]:
+    """Return the records with collectives of this share of this step, one repeat after another."""
     return [
         replace(r, parallel=replace(r.parallel, communication=Communication(Method.TIMED, [s], [s * (1 - share)])))
-        for r, (s, share) in zip(records, seen, strict=True)
+        for r, (s, share) in zip(records, timings, strict=True)
         if r.parallel
     ]
 
@@ -95,13 +95,13 @@ def test_throughput_and_bytes_are_those_of_all_workers() -> None:
     assert found.bytes_per_step == 2 * 3 * 512 * (10 * 1024 + 1) * 4
 
 
-def test_what_was_not_watched_has_no_time_in_communication_and_what_calls_nothing_has_none_of_it() -> None:
+def test_unwatched_communication_is_none_and_no_collective_is_zero() -> None:
     assert figure(of_tasks((TWO, [0.5]))).communication_share is None
     silent = Task(mode="fc_data_ff", workers=2)
     assert figure(of_tasks((silent, [0.5])), "fc_data_ff").communication_share == 0.0
 
 
-def test_of_keras_own_path_nobody_saw_whether_it_communicates() -> None:
+def test_communication_of_keras_own_path_is_unknown() -> None:
     records = [replace(record, parallel=None) for record in fc_records(Task(mode="fc_keras"), "jax", [0.5])]
     assert figure([summarise(records)], "fc_keras", 1).communication_share is None
 
@@ -109,8 +109,8 @@ def test_of_keras_own_path_nobody_saw_whether_it_communicates() -> None:
 def test_shares_of_the_machine_are_those_of_the_roofline() -> None:
     cells = of_tasks((TWO, [0.5]))
     (cell,) = cells
-    none: dict[str, Any] = dict.fromkeys(Share.__dataclass_fields__)
-    share = Share(**none | {"share_of_peak": 0.6, "share_of_own_gemm": 0.9})
+    none: dict[str, Any] = dict.fromkeys(PeakShare.__dataclass_fields__)
+    share = PeakShare(**none | {"share_of_peak": 0.6, "share_of_own_gemm": 0.9})
     (found,) = figures(cells, {cell.cell_id: share})
     assert (found.share_of_best, found.share_of_own) == (0.6, 0.9)
     assert found.flop_per_s == pytest.approx(spec.flops_per_step(TWO) / 0.5)
@@ -128,7 +128,7 @@ def test_memory_is_the_largest_workers() -> None:
     assert (found.worker_memory_bytes, found.processes) == (310, 2)
 
 
-def test_the_memory_of_keras_own_path_is_that_of_its_process() -> None:
+def test_memory_of_keras_own_path_is_that_of_its_process() -> None:
     keras = Task(mode="fc_keras")
     records = [
         replace(r, parallel=None, memory=Memory(peak_host_memory_bytes=peak))
@@ -142,14 +142,14 @@ def test_the_memory_of_keras_own_path_is_that_of_its_process() -> None:
 
 def duel_of(*tasks: tuple[Task, Sequence[float]]) -> list[tuple[float, bool]]:
     cells = of_tasks(*tasks)
-    found = duels(figures(cells, {}), {cell.cell_id: cell for cell in cells})
+    found = data_versus_model(figures(cells, {}), {cell.cell_id: cell for cell in cells})
     return [(duel.ratio.centre, duel.settled) for duel in found]
 
 
 MODEL = TWO.changed(mode="fc_model")
 
 
-def test_data_is_set_against_model_parallelism_of_the_same_work() -> None:
+def test_data_parallelism_is_compared_with_model_parallelism_of_the_same_work() -> None:
     assert duel_of((TWO, [0.2] * 5), (MODEL, [0.3] * 5)) == [(pytest.approx(1.5), True)]
     assert duel_of((TWO, [0.2]), (MODEL, [0.3])) == [(pytest.approx(1.5), False)]
 
@@ -163,9 +163,9 @@ def test_data_is_set_against_model_parallelism_of_the_same_work() -> None:
         MODEL.changed(mode="fc_model_ff"),
     ],
 )
-def test_what_is_not_the_same_work_is_no_rival(other: Task) -> None:
+def test_different_work_is_not_compared(other: Task) -> None:
     assert duel_of((TWO, [0.2]), (other, [0.3])) == []
 
 
-def test_on_one_worker_there_is_nothing_to_divide() -> None:
+def test_one_worker_has_no_comparison_of_parallelism() -> None:
     assert duel_of((ONE, [0.2]), (MODEL.changed(workers=1), [0.3])) == []

@@ -12,12 +12,12 @@ from tests.synthetic_fc import fc_cells, fc_records
 POINT = Task(mode="fc_data", workers=2, weight_size=2048, batch_size=64)
 
 
-def lines_of(*tasks: Task, backend: str = "jax", asked: str = "jax") -> list[str]:
+def lines_of(*tasks: Task, backend: str = "jax", shown_backend: str = "jax") -> list[str]:
     records = [record for task in tasks for record in fc_records(task, backend, [0.0421875])]
-    return as_csv(figures(fc_cells(records), {}), asked).splitlines()
+    return as_csv(figures(fc_cells(records), {}), shown_backend).splitlines()
 
 
-def test_each_weight_size_has_a_line_of_its_own_and_one_for_each_batch_size() -> None:
+def test_each_weight_size_has_a_heading_and_a_line_per_batch_size() -> None:
     lines = lines_of(POINT)
     titles = [line for line in lines if "weights" in line]
     assert titles == [
@@ -31,7 +31,7 @@ def test_each_weight_size_has_a_line_of_its_own_and_one_for_each_batch_size() ->
     assert len(COLUMNS) == 13
 
 
-def test_a_measured_point_stands_in_its_place_and_every_other_is_absent() -> None:
+def test_measured_point_is_in_its_column_and_others_are_absent() -> None:
     lines = lines_of(POINT)
     row = next(line for line in lines[lines.index("2048 x 2048 weights (4MB)") :] if line.startswith("64, "))
     # fc_data on two workers is the second configuration; the third, with weights on GPUs, was not measured.
@@ -39,18 +39,18 @@ def test_a_measured_point_stands_in_its_place_and_every_other_is_absent() -> Non
     assert "\n".join(lines).count("0.042188") == 1
 
 
-def test_a_cell_on_gpus_is_the_configuration_with_its_weights_there() -> None:
+def test_cell_on_gpus_has_gpu_aggr_1() -> None:
     records = [replace(r, settings=replace(r.settings, device="gpu")) for r in fc_records(POINT, "jax", [0.0421875])]
     lines = as_csv(figures(fc_cells(records), {}), "jax").splitlines()
     row = next(line for line in lines[lines.index("2048 x 2048 weights (4MB)") :] if line.startswith("64, "))
     assert row.split(", ") == ["64", "N/A", "N/A", "0.042188", *["N/A"] * 10]
 
 
-def test_a_point_that_is_not_the_sweeps_is_not_in_it() -> None:
+def test_cell_with_other_settings_is_not_in_the_sweep() -> None:
     for changes in ({"level": 4}, {"workers": 4}, {"batch_size": 96}, {"precision": "float64"}, {"network": "1gbit"}):
         assert "0.042188" not in "\n".join(lines_of(POINT.changed(**changes)))
 
 
-def test_another_backends_points_are_not_in_it() -> None:
+def test_points_of_another_backend_are_excluded() -> None:
     assert "0.042188" not in "\n".join(lines_of(POINT, backend="torch"))
     assert backends_of(figures(fc_cells(fc_records(POINT, "torch", [0.1])), {})) == ["torch"]

@@ -1,4 +1,4 @@
-"""A GPU's peaks from several images are joined only where all of them measured the same GPU."""
+"""A GPU's peaks from several images are merged only if all of them measured the same GPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shares(peaks: Peaks) -> Any:
     return roofline([("mnist_mlp", one)], WORKS, peaks)
 
 
-def test_the_peak_of_a_gpu_is_the_best_of_the_backends_measured_on_it() -> None:
+def test_peak_of_a_gpu_is_the_best_of_the_backends_measured_on_it() -> None:
     found = shares(merged(image("torch", 600), [image("jax", 700), image("tensorflow", 650)]))
     (share,) = found.shares
     assert share.peak_flop_per_s == 700e12
@@ -46,13 +46,13 @@ def test_the_peak_of_a_gpu_is_the_best_of_the_backends_measured_on_it() -> None:
     assert max(slope.best_byte_per_s for slope in found.slopes if slope.device == "gpu") == 2700e9
 
 
-def test_one_image_alone_says_that_its_peak_is_of_its_own_backend_only() -> None:
+def test_peak_of_a_single_image_is_noted_as_its_own_backends() -> None:
     found = shares(image("torch", 600))
     assert found.shares[0].peak_of == "torch, this image's backend only"
     assert found.notes[0].startswith("the GPU's peaks are of torch, this image's backend only: measure them with")
 
 
-def test_a_run_on_a_cpu_has_no_such_note() -> None:
+def test_run_on_a_cpu_has_no_such_note() -> None:
     found = roofline([("mnist_mlp", cell())], WORKS, make_peaks())
     assert note(make_peaks()) is None
     assert (found.shares[0].peak_of, found.notes) == (None, ())
@@ -71,13 +71,13 @@ def test_a_run_on_a_cpu_has_no_such_note() -> None:
     ],
     ids=["UUID", "another UUID", "product and host", "another product", "no product", "another host", "UUID alone"],
 )
-def test_a_gpu_is_known_by_its_uuid_or_else_by_product_and_host(changes: dict[str, Any], same: bool) -> None:
+def test_gpu_is_identified_by_uuid_or_by_product_and_host(changes: dict[str, Any], same: bool) -> None:
     assert same_gpu(image("torch", 600), image("jax", 700, **changes)) is same
     expected = ("jax", "torch") if same else ("torch",)
     assert backends(merged(image("torch", 600), [image("jax", 700, **changes)])) == expected
 
 
-def test_the_newest_measurement_of_another_backend_counts_and_its_own_backend_stays() -> None:
+def test_newest_measurement_of_another_backend_counts_and_its_own_backend_stays() -> None:
     older = image("jax", 900, measured_at="2026-01-01T00:00:00+00:00")
     newer = image("jax", 700, measured_at="2026-02-01T00:00:00+00:00")
     found = merged(image("torch", 600), [older, newer, image("torch", 990)])

@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.table import CellSummary, summarise
 from keras_matrix.analysis.hardware.datasheet import SHEETS, datasheet
-from keras_matrix.analysis.hardware.roofline import Place, Roofline, bytes_per_step, flops_per_step, roofline
+from keras_matrix.analysis.hardware.roofline import ComputePlace, Roofline, bytes_per_step, flops_per_step, roofline
 from keras_matrix.records.instruments.work import Work, work_key
 from keras_matrix.records.schema import Resolved
 from tests.conftest import make_record, make_settings
@@ -20,9 +20,9 @@ RESOLVED = Resolved(50, 32, "fork", "float32", cpus=2)
 
 
 def cell(step_times_s: tuple[float, ...] = (0.01,), resolved: Resolved = RESOLVED, **settings: Any) -> CellSummary:
-    asked = make_settings(**settings)
+    chosen = make_settings(**settings)
     return summarise(
-        [make_record(t, repeat, settings=asked, resolved=resolved) for repeat, t in enumerate(step_times_s)]
+        [make_record(t, repeat, settings=chosen, resolved=resolved) for repeat, t in enumerate(step_times_s)]
     )
 
 
@@ -30,12 +30,12 @@ def against(one: CellSummary, **changes: Any) -> Roofline:
     return roofline([("mnist_mlp", one)], {work_key("mnist_mlp", {}): WORK}, make_peaks(**changes))
 
 
-def test_a_training_step_counts_three_times_forward_and_a_call_once() -> None:
+def test_training_step_counts_three_times_forward_and_a_call_once() -> None:
     assert flops_per_step(make_settings(batch_size=32), WORK) == 3 * 32 * 8_000_000
     assert flops_per_step(make_settings(batch_size=32, phase="predict"), WORK) == 32 * 8_000_000
 
 
-def test_an_fc_mode_counts_what_all_its_workers_do_and_not_three_times_forward() -> None:
+def test_fc_mode_counts_what_all_its_workers_do_and_not_three_times_forward() -> None:
     params = {"mode": "fc_data_ff", "workers": 2, "level": 1, "weight_size": 4}
     settings = make_settings(workload="fc", params=params, batch_size=8)
     forward = 2 * 8 * (16 + 4)
@@ -46,7 +46,7 @@ def test_an_fc_mode_counts_what_all_its_workers_do_and_not_three_times_forward()
     assert bytes_per_step(settings, None) is None
 
 
-def test_a_cell_is_set_against_the_best_backend_and_against_its_own_product() -> None:
+def test_cell_is_compared_with_the_best_and_its_own_product() -> None:
     (share,) = against(cell(backend="torch")).shares
     assert share.achieved_flop_per_s == pytest.approx(76.8 * GIGA)
     assert share.peak_flop_per_s == 400 * GIGA
@@ -56,7 +56,7 @@ def test_a_cell_is_set_against_the_best_backend_and_against_its_own_product() ->
     assert (share.mfu, share.note) == (None, None)
 
 
-def test_the_ends_of_the_interval_turn_round_as_shares() -> None:
+def test_bounds_of_the_interval_are_swapped_as_shares() -> None:
     one = cell((0.009, 0.010, 0.011, 0.010, 0.0095))
     (share,) = against(one).shares
     assert one.step_time is not None
@@ -65,7 +65,7 @@ def test_the_ends_of_the_interval_turn_round_as_shares() -> None:
     assert share.low < share.share_of_peak < share.high  # type: ignore[operator]
 
 
-def test_the_peak_is_that_of_as_many_cpus_and_of_the_precision_computed_in() -> None:
+def test_peak_matches_the_number_of_cpus_and_the_computed_precision() -> None:
     one_cpu = replace(RESOLVED, cpus=1)
     assert against(cell(resolved=one_cpu, threads=1)).shares[0].peak_flop_per_s == 200 * GIGA
     assert against(cell(precision="mixed_bfloat16")).shares[0].peak_flop_per_s == 945 * GIGA
@@ -73,24 +73,24 @@ def test_the_peak_is_that_of_as_many_cpus_and_of_the_precision_computed_in() -> 
     assert against(cell(resolved=replace(RESOLVED, cpus=4))).shares[0].share_of_peak is None
 
 
-def test_a_roof_is_the_best_size_of_the_best_backend() -> None:
-    (roof,) = [r for r in against(cell()).roofs if r.place == Place("cpu", "float32", 2)]
+def test_roof_is_the_best_size_of_the_best_backend() -> None:
+    (roof,) = [r for r in against(cell()).roofs if r.place == ComputePlace("cpu", "float32", 2)]
     assert (roof.backend, roof.size, roof.best_flop_per_s, roof.calls) == ("tensorflow", 2048, 400 * GIGA, 3)
     assert roof.median_flop_per_s == pytest.approx(380 * GIGA)
 
 
-def test_each_backends_own_product_is_told_against_the_best() -> None:
+def test_product_of_each_backend_has_its_share_of_the_best() -> None:
     own = {(o.backend, o.place.precision): o.share_of_best for o in against(cell()).own if o.place.threads == 2}
     assert own["torch", "float32"] == pytest.approx(199 / 400)
     assert own["torch", "bfloat16"] == 1.0
 
 
-def test_the_slope_is_the_best_triad_with_the_best_copy_beside_it() -> None:
+def test_slope_is_the_best_triad_with_the_best_copy() -> None:
     slope = next(s for s in against(cell()).slopes if s.threads == 2)
     assert (slope.by, slope.best_byte_per_s, slope.copy_byte_per_s) == ("jax", 20 * GIGA, 24 * GIGA)
 
 
-def test_what_a_training_step_moves_at_least() -> None:
+def test_lower_bound_of_bytes_of_a_training_step() -> None:
     variables = 4 * (2 + 2 + 2) * 4_000_000
     activations = 4 * 32 * (784 + 2 * 4880)
     assert bytes_per_step(make_settings(batch_size=32), WORK) == variables + activations
@@ -98,12 +98,12 @@ def test_what_a_training_step_moves_at_least() -> None:
     assert bytes_per_step(make_settings(batch_size=32, precision="mixed_bfloat16"), WORK) == half
 
 
-def test_a_call_of_predict_reads_its_weights_but_of_a_table_next_to_nothing() -> None:
+def test_predict_call_reads_its_weights_without_embedding_tables() -> None:
     work = replace(WORK, lookup_elements=3_000_000)
     assert bytes_per_step(make_settings(batch_size=2, phase="predict"), work) == 4 * 1_000_000 + 4 * 2 * 784
 
 
-def test_the_roof_over_a_cell_is_the_lower_of_memory_and_products() -> None:
+def test_roof_over_a_cell_is_the_lower_of_memory_and_products() -> None:
     (low,) = against(cell(batch_size=1)).shares
     assert low.roof_flop_per_s == pytest.approx(20 * GIGA * low.intensity_flop_per_byte)  # type: ignore[operator]
     (high,) = against(cell(batch_size=4096)).shares
@@ -118,35 +118,35 @@ def test_the_roof_over_a_cell_is_the_lower_of_memory_and_products() -> None:
         ({work_key("mnist_mlp", {}): WORK}, None, "no float32 peak measured on cpu with 2 CPUs"),
     ],
 )
-def test_what_is_not_known_is_none_and_says_why(works: Any, peaks: Any, note: str) -> None:
+def test_unknown_figures_are_none_with_a_note(works: Any, peaks: Any, note: str) -> None:
     (share,) = roofline([("mnist_mlp", cell())], works, peaks).shares
     assert (share.share_of_peak, share.note) == (None, note)
 
 
-def test_a_cell_that_was_not_measured_has_no_share() -> None:
+def test_cell_that_was_not_measured_has_no_share() -> None:
     (share,) = against(summarise([make_record(None, status="timeout")])).shares  # type: ignore[arg-type]
     assert (share.achieved_flop_per_s, share.share_of_peak, share.note) == (None, None, "not measured")
 
 
-def test_a_cell_above_the_measured_peak_is_told_to_be_doubtful() -> None:
+def test_cell_above_the_measured_peak_has_a_note() -> None:
     (share,) = against(cell((0.001,))).shares
     assert share.note is not None
     assert share.note.startswith("above the measured peak")
 
 
 @pytest.mark.parametrize(("share", "doubtful"), [(0.5, False), (1.01, False), (1.03, True)])
-def test_a_cell_is_doubtful_from_two_per_cent_above_the_peak_on(share: float, doubtful: bool) -> None:
+def test_cell_has_a_note_from_two_per_cent_above_the_peak(share: float, doubtful: bool) -> None:
     (found,) = against(cell((0.768 / 400 / share,))).shares
     assert found.share_of_peak == pytest.approx(share)
     assert (found.note is not None) is doubtful
 
 
 @pytest.mark.parametrize(("share", "notes"), [(0.04, 0), (0.06, 1)])
-def test_a_twentieth_of_the_cpu_used_by_others_makes_peaks_doubtful(share: float, notes: int) -> None:
+def test_use_of_a_twentieth_of_the_cpu_by_others_is_noted(share: float, notes: int) -> None:
     assert len(against(cell(), other_cpu_share=share).notes) == notes
 
 
-def test_a_busy_measurement_and_a_refusal_are_notes() -> None:
+def test_busy_measurement_and_a_refusal_are_notes() -> None:
     notes = against(cell(), other_cpu_share=0.5, refused={"jax cpu": "not installed"}).notes
     assert [note.split(":")[0] for note in notes] == [
         "other processes used 50% of the CPU time while the peaks were measured",
@@ -155,18 +155,18 @@ def test_a_busy_measurement_and_a_refusal_are_notes() -> None:
     assert against(cell()).notes == ()
 
 
-def test_what_limits_a_peak_is_a_note() -> None:
+def test_limit_of_a_peak_is_a_note() -> None:
     notes = against(cell(), notes={"torch gpu triad": "arrays of 512 MiB in place of 1024 MiB"}).notes
     assert notes == ("torch gpu triad: arrays of 512 MiB in place of 1024 MiB",)
 
 
-def test_mfu_is_against_what_the_maker_states() -> None:
+def test_mfu_is_against_the_stated_peak() -> None:
     changes = {
         "gemms": [gemm("jax", "tf32", 400_000.0, threads=16, device="gpu")],
         "devices": {"gpu": "NVIDIA H100 80GB HBM3"},
     }
     (share,) = against(cell((0.00001,), resolved=replace(RESOLVED, tf32=True), device="gpu"), **changes).shares
-    assert share.place == Place("gpu", "tf32", 2)
+    assert share.place == ComputePlace("gpu", "tf32", 2)
     assert share.share_of_peak == pytest.approx(76.8 / 400)
     assert share.mfu == pytest.approx(76.8 / 494.7)
 
@@ -213,7 +213,7 @@ def test_mfu_is_against_what_the_maker_states() -> None:
         (None, None),
     ],
 )
-def test_a_datasheet_is_found_by_the_exact_product_name(name: str | None, product: str | None) -> None:
+def test_datasheet_is_found_by_the_exact_product_name(name: str | None, product: str | None) -> None:
     found = datasheet(name)
     assert (found.product if found else None) == product
 
@@ -259,5 +259,5 @@ def test_mfu_on_a_gpu_is_against_the_peak_of_the_precision_computed_in(
     }
     resolved = replace(RESOLVED, precision=precision)
     (share,) = against(cell((0.00001,), resolved=resolved, device="gpu", precision=precision), **changes).shares
-    assert share.place == Place("gpu", computed_in, 2)
+    assert share.place == ComputePlace("gpu", computed_in, 2)
     assert share.mfu == pytest.approx(76.8 / stated)

@@ -1,4 +1,4 @@
-"""Change points: what is one, what is none, and what an annotation does."""
+"""Change points: detection, rejection, and annotations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ USUAL = THRESHOLDS[USUAL_RUN_LENGTH]
 
 
 def logs(*levels: tuple[float, int], scatter: float = 0.01, seed: int = 1) -> list[float]:
-    """Values about one level after the other, each given as (level, sessions)."""
+    """Return values around successive levels, each given as (level, sessions)."""
     noise = random.Random(seed)
     return [math.log(level) + noise.gauss(0, scatter) for level, count in levels for _ in range(count)]
 
@@ -45,12 +45,12 @@ def found(one: Assessment) -> list[tuple[int, str | None]]:
 
 
 @pytest.mark.parametrize("ratio", [1.05, 0.95, 1.3])
-def test_a_shift_is_found_where_it_is(ratio: float) -> None:
+def test_shift_is_found_where_it_is(ratio: float) -> None:
     assert change_points(logs((1.0, 25), (ratio, 15)), USUAL) == [25]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_steady_history_has_no_change(seed: int) -> None:
+def test_steady_history_has_no_change(seed: int) -> None:
     assert change_points(logs((1.0, 60), seed=seed), USUAL) == []
 
 
@@ -58,23 +58,23 @@ def test_several_shifts_are_found() -> None:
     assert change_points(logs((1.0, 20), (1.1, 20), (1.05, 20), (1.2, 20)), USUAL) == [20, 40, 60]
 
 
-def test_a_shift_that_went_back_is_two_changes_though_neither_stands_out_alone() -> None:
+def test_reverted_shift_is_two_changes_though_neither_is_significant_alone() -> None:
     assert change_points(logs((1.0, 40), (1.04, 5), (1.0, 40)), USUAL) == [40, 45]
 
 
 @pytest.mark.parametrize("far", [1.2, 5.0, 0.01])
-def test_one_session_far_off_is_no_change(far: float) -> None:
+def test_single_outlying_session_is_not_a_change(far: float) -> None:
     values = logs((1.0, 40))
     values[20] = math.log(far)
     assert change_points(values, USUAL) == []
 
 
-def test_three_sessions_at_a_new_level_may_be_a_change_and_two_are_none() -> None:
+def test_three_sessions_at_a_new_level_may_be_a_change_and_two_are_not() -> None:
     assert change_points(logs((1.0, 20), (1.2, 3)), USUAL) == [20]
     assert change_points(logs((1.0, 20), (1.2, 2)), USUAL) == []
 
 
-def test_below_six_sessions_nothing_is_looked_for() -> None:
+def test_fewer_than_six_sessions_have_no_change() -> None:
     assert change_points(logs((1.0, 3), (9.0, 2)), USUAL) == []
     assert change_points(logs((1.0, 3), (9.0, 3)), USUAL) == [3]
     assert evidence([0.0, 9.0, 0.0, 9.0, 0.0]) == 0.0
@@ -85,25 +85,25 @@ def test_equal_values_have_no_change_and_a_step_between_equal_values_is_one() ->
     assert change_points([0.0] * 15 + [0.2] * 15, USUAL) == [15]
 
 
-def test_a_difference_below_a_thousandth_never_counts() -> None:
+def test_difference_below_a_thousandth_is_not_a_change() -> None:
     assert change_points([0.0] * 15 + [0.0005] * 15, USUAL) == []
 
 
-def test_a_longer_run_length_asks_for_more() -> None:
+def test_longer_run_length_needs_more_evidence() -> None:
     values = logs((1.0, 15), (1.013, 10))
     assert THRESHOLDS[300] < evidence(values) < THRESHOLDS[3000]
     assert (change_points(values, THRESHOLDS[300]), change_points(values, THRESHOLDS[3000])) == ([15], [])
     assert list(THRESHOLDS.values()) == sorted(THRESHOLDS.values())
 
 
-def test_a_value_is_held_near_its_neighbours_and_a_step_keeps_its_place() -> None:
+def test_outlier_is_clipped_to_its_neighbours_and_a_step_is_not_moved() -> None:
     values = [0.0, 0.01, 0.0, 0.01, 5.0, 0.01, 0.0, 0.01, 0.0]
     assert max(bounded(values)) < 0.05
     step = [0.0, 0.01] * 5 + [1.0, 1.01] * 5
     assert list(bounded(step))[11:] == step[11:]
 
 
-def test_a_change_says_how_much_and_from_which_session() -> None:
+def test_change_has_its_ratio_and_first_session() -> None:
     one = assess(history([*noisy(1.0, 20), *noisy(1.1, 10, seed=5)]))
     (change,) = one.changes
     assert (change.run_id, change.index, change.note) == (run_name(20), 20, None)
@@ -111,7 +111,7 @@ def test_a_change_says_how_much_and_from_which_session() -> None:
     assert [(level.first, level.last) for level in one.levels] == [(0, 19), (20, 29)]
 
 
-def test_the_spread_is_that_of_the_sessions_since_the_last_change() -> None:
+def test_spread_is_that_of_the_sessions_since_the_last_change() -> None:
     one = assess(history([*noisy(1.0, 20), *noisy(2.0, 4, seed=5)]))
     assert found(one) == [(20, None)]
     assert one.spread is None
@@ -120,7 +120,7 @@ def test_the_spread_is_that_of_the_sessions_since_the_last_change() -> None:
     assert later.spread.sessions == 8
 
 
-def test_an_annotated_change_is_shown_as_such_and_begins_a_new_baseline() -> None:
+def test_annotated_change_has_its_note_and_starts_a_new_baseline() -> None:
     values = [*noisy(1.0, 20), *noisy(1.1, 10, seed=5)]
     one = assess(history(values), {run_name(20): "keras 3.16"})
     assert found(one) == [(20, "keras 3.16")]
@@ -128,45 +128,45 @@ def test_an_annotated_change_is_shown_as_such_and_begins_a_new_baseline() -> Non
     assert one.spread.sessions == 10
 
 
-def test_an_annotation_stands_where_no_change_would_be_found() -> None:
+def test_annotation_is_a_change_even_if_none_is_detected() -> None:
     one = assess(history(noisy(1.0, 20)), {run_name(10): "a new fan"})
     assert found(one) == [(10, "a new fan")]
     assert one.levels[-1].first == 10
 
 
-def test_no_change_is_looked_for_across_an_annotated_one() -> None:
-    # Noted one session late: the shift lies across the note, and is not told a second time beside it.
+def test_changes_are_not_searched_across_an_annotated_one() -> None:
+    # Annotated one session late: the shift spans the annotation, and is not reported a second time next to it.
     values = [*noisy(1.0, 20), *noisy(1.1, 10, seed=5)]
     assert found(assess(history(values), {run_name(21): "keras 3.16"})) == [(21, "keras 3.16")]
 
 
-def test_changes_beside_an_annotated_one_are_still_found() -> None:
+def test_changes_on_either_side_of_an_annotated_one_are_found() -> None:
     values = [*noisy(1.0, 20), *noisy(1.1, 20, seed=5), *noisy(1.3, 20, seed=6)]
     assert found(assess(history(values), {run_name(20): "meant"})) == [(20, "meant"), (40, None)]
 
 
-def test_an_annotation_holds_from_the_first_session_with_a_value_after_its_run() -> None:
+def test_annotation_applies_from_the_first_valued_session_after_its_run() -> None:
     values = noisy(1.0, 12)
     sessions = [session(number, None if number == 6 else value) for number, value in enumerate(values)]
     one = assess(History("a" * 16, "0" * 16, None, {}, tuple(sessions)), {run_name(6): "x", run_name(7): "y"})
     assert [(change.run_id, change.note) for change in one.changes] == [(run_name(7), "x; y")]
 
 
-def test_an_annotation_of_the_first_session_has_nothing_to_compare_with() -> None:
+def test_annotation_of_the_first_session_has_no_ratio() -> None:
     (change,) = assess(history(noisy(1.0, 6)), {run_name(0): "begun"}).changes
     assert (change.index, change.ratio, change.note) == (0, None, "begun")
 
 
-def test_an_annotation_after_the_last_session_changes_nothing_yet() -> None:
+def test_annotation_after_the_last_session_changes_nothing_yet() -> None:
     assert assess(history(noisy(1.0, 6)), {run_name(50): "to come"}).changes == ()
 
 
-def test_a_history_without_a_value_has_no_level() -> None:
+def test_history_without_a_value_has_no_level() -> None:
     one = assess(History("a" * 16, "0" * 16, None, {}, (session(0, None),)))
     assert (one.changes, one.levels, one.spread) == ((), (), None)
 
 
-def test_a_machine_type_that_becomes_known_or_is_not_known_for_a_session_did_not_change() -> None:
+def test_machine_type_that_is_temporarily_unknown_is_not_a_change() -> None:
     types = [None, None, "n1-standard-8", None, "n1-standard-8", "n1-standard-16"]
     facts: list[dict[str, str]] = [{} if one is None else {"machine_type": one} for one in types]
     sessions = [session(number, 1.0, **one) for number, one in enumerate(facts)]
@@ -176,18 +176,18 @@ def test_a_machine_type_that_becomes_known_or_is_not_known_for_a_session_did_not
     ]
 
 
-def test_versions_that_changed_at_the_point_come_first_and_near_ones_say_how_far() -> None:
+def test_versions_are_listed_by_distance_from_the_change() -> None:
     keras = ["3.15"] * 5 + ["3.16"] * 5
     kernel = ["6.1"] * 6 + ["6.2"] * 4
     sessions = [session(number, 1.0, keras=keras[number], kernel=kernel[number]) for number in range(10)]
-    told = version_changes(sessions, 5)
-    assert [(one.name, one.before, one.after, one.sessions_off) for one in told] == [
+    changes = version_changes(sessions, 5)
+    assert [(one.name, one.before, one.after, one.sessions_off) for one in changes] == [
         ("keras", "3.15", "3.16", 0),
         ("kernel", "6.1", "6.2", 1),
     ]
     assert version_changes(sessions, 9) == ()
 
 
-def test_a_version_that_appears_has_none_before() -> None:
-    (told,) = version_changes([session(0, 1.0), session(1, 1.0, gpu_driver="550")], 1)
-    assert (told.before, told.after) == (None, "550")
+def test_new_version_has_no_value_before() -> None:
+    (change,) = version_changes([session(0, 1.0), session(1, 1.0, gpu_driver="550")], 1)
+    assert (change.before, change.after) == (None, "550")

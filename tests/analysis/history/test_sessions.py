@@ -44,7 +44,7 @@ def stored(root: Path, *records: Record) -> History:
     return only(root)
 
 
-def test_a_session_is_the_geometric_mean_of_its_processes(tmp_path: Path) -> None:
+def test_session_is_the_geometric_mean_of_its_processes(tmp_path: Path) -> None:
     session = stored(tmp_path, make_record(0.01, 0), make_record(0.02, 1), make_record(0.04, 2)).sessions[0]
     assert session.step_time is not None
     assert session.step_time.centre == pytest.approx(0.02)
@@ -53,7 +53,7 @@ def test_a_session_is_the_geometric_mean_of_its_processes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_what_is_not_ok_never_enters_and_is_counted(tmp_path: Path, status: Status) -> None:
+def test_processes_that_are_not_ok_are_excluded_and_counted(tmp_path: Path, status: Status) -> None:
     spoilt = make_record(9.0, 1, status)
     session = stored(tmp_path, make_record(0.01, 0), spoilt).sessions[0]
     assert session.step_time is not None
@@ -61,13 +61,13 @@ def test_what_is_not_ok_never_enters_and_is_counted(tmp_path: Path, status: Stat
     assert session.left_out == {str(status): 1}
 
 
-def test_of_a_repeat_the_latest_attempt_counts(tmp_path: Path) -> None:
+def test_latest_attempt_of_a_repeat_counts(tmp_path: Path) -> None:
     history = stored(tmp_path, make_record(None, 0, Status.INFRA), make_record(0.01, 0, attempt=1))
     assert history.sessions[0].left_out == {}
     assert history.logs == [pytest.approx(math.log(0.01))]
 
 
-def test_a_session_in_which_nothing_ended_ok_has_no_value(tmp_path: Path) -> None:
+def test_session_in_which_nothing_ended_ok_has_no_value(tmp_path: Path) -> None:
     history = stored(tmp_path, make_record(None, 0, Status.TIMEOUT, device=None))
     assert (history.sessions[0].step_time, history.device, history.valued) == (None, None, ())
 
@@ -76,14 +76,14 @@ def test_one_process_has_no_standard_error(tmp_path: Path) -> None:
     assert stored(tmp_path, make_record(0.01)).sessions[0].se_log is None
 
 
-def test_hosts_have_histories_of_their_own(tmp_path: Path) -> None:
+def test_each_host_has_its_own_history(tmp_path: Path) -> None:
     nights(tmp_path, [0.01, 0.01])
     nights(tmp_path, [0.5], first=2, machine=replace(MACHINE, host_id="1" * 16))
     found = histories(read([tmp_path]))
     assert [(one.host_id, len(one.sessions)) for one in found] == [("0" * 16, 2), ("1" * 16, 1)]
 
 
-def test_devices_have_histories_of_their_own_and_a_failure_counts_beside_each(tmp_path: Path) -> None:
+def test_each_device_has_its_own_history_and_a_failure_counts_in_each(tmp_path: Path) -> None:
     records = [
         make_record(0.01, 0, device=DeviceProof("gpu", "cuda:0", 1, "A")),
         make_record(0.02, 1, device=DeviceProof("gpu", "cuda:0", 1, "B")),
@@ -95,7 +95,7 @@ def test_devices_have_histories_of_their_own_and_a_failure_counts_beside_each(tm
     assert [one.sessions[0].left_out for one in found] == [{"crash": 1}, {"crash": 1}]
 
 
-def test_the_spread_is_not_known_below_five_sessions(tmp_path: Path) -> None:
+def test_spread_is_unknown_below_five_sessions(tmp_path: Path) -> None:
     nights(tmp_path, [0.01, 0.011, 0.01, 0.011])
     assert session_spread(only(tmp_path).sessions) is None
     assert LEAST_SESSIONS == 5
@@ -107,7 +107,7 @@ def test_sessions_without_a_value_do_not_count_for_the_spread(tmp_path: Path) ->
     assert session_spread(only(tmp_path).sessions) is None
 
 
-def test_the_spread_is_the_variance_of_the_values_less_that_of_their_processes(tmp_path: Path) -> None:
+def test_spread_is_the_variance_of_the_values_less_that_of_their_processes(tmp_path: Path) -> None:
     values = [0.0100, 0.0104, 0.0097, 0.0101, 0.0106, 0.0099]
     nights(tmp_path, values, scatter=0.01)
     spread = session_spread(only(tmp_path).sessions)
@@ -118,7 +118,7 @@ def test_the_spread_is_the_variance_of_the_values_less_that_of_their_processes(t
     assert spread.sessions == 6
 
 
-def test_sessions_no_further_apart_than_their_processes_explain_have_no_spread_of_their_own(tmp_path: Path) -> None:
+def test_spread_is_zero_if_processes_explain_the_difference(tmp_path: Path) -> None:
     nights(tmp_path, [0.01, 0.01, 0.01, 0.01, 0.0101], scatter=0.2)
     spread = session_spread(only(tmp_path).sessions)
     assert spread is not None
@@ -142,7 +142,7 @@ def test_without_a_value_there_is_no_ratio(base: list[float], new: list[float]) 
     assert across_sessions(base, new, None) is None
 
 
-def test_equal_processes_leave_the_spread_of_two_sessions() -> None:
+def test_processes_without_scatter_leave_the_spread_between_sessions() -> None:
     found = ratio_across([0.01] * 3, [0.01] * 3, SessionSpread(0.02, 0.02, 9))
     assert found.high is not None
     assert math.log(found.high) == pytest.approx(float(stdtrit(8, 0.975)) * 0.02 * math.sqrt(2))
@@ -155,7 +155,7 @@ def test_processes_that_scatter_more_than_the_history_widen_the_interval() -> No
     assert (noisy.high or 0) > (quiet.high or 9)
 
 
-def test_the_variance_across_sessions_is_that_of_both_means_and_twice_that_between_sessions() -> None:
+def test_variance_across_sessions_is_that_of_both_means_and_twice_that_between_sessions() -> None:
     base, spread = [0.008, 0.010, 0.0125], SessionSpread(0.02, 0.02, 9)
     found = ratio_across(base, [0.01] * 3, spread)
     own, between = statistics.variance(map(math.log, base)) / 3, 2 * 0.02**2
@@ -165,7 +165,7 @@ def test_the_variance_across_sessions_is_that_of_both_means_and_twice_that_betwe
     assert math.log(found.high / found.centre) == pytest.approx(half)
 
 
-def test_the_p_value_of_a_ratio_across_sessions_is_that_of_its_interval() -> None:
+def test_p_value_of_a_ratio_across_sessions_is_that_of_its_interval() -> None:
     for base in ([0.008, 0.010, 0.0125], [0.01] * 3):
         found = across_sessions(base, [0.013] * 3, SessionSpread(0.02, 0.02, 9))
         assert found is not None
@@ -184,7 +184,7 @@ def test_without_an_interval_or_without_any_scatter_a_p_value_is_none_or_certain
 
 
 @pytest.mark.parametrize("between", [0.0, 0.02])
-def test_the_interval_across_sessions_covers_what_it_says(between: float) -> None:
+def test_interval_across_sessions_has_its_stated_coverage(between: float) -> None:
     noise = random.Random(11)
     trials, covered = 800, 0
 
@@ -204,6 +204,6 @@ def test_the_interval_across_sessions_covers_what_it_says(between: float) -> Non
     assert covered / trials >= 0.94
 
 
-def test_the_settings_of_a_cell_go_with_its_history(tmp_path: Path) -> None:
+def test_history_has_the_settings_of_its_cell(tmp_path: Path) -> None:
     store_session(tmp_path, run_name(0), processes(0.01))
     assert only(tmp_path).settings["workload"] == "mnist_mlp"

@@ -1,4 +1,4 @@
-"""Which deviations are explained: by known causes, by the backends' own rounding, and by nothing else."""
+"""Deviations are explained only by known causes and by the backends' own rounding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.parity import deviations
-from keras_matrix.analysis.parity.explanations import Evidence, awaits_nudge, correctable, explained, largest
+from keras_matrix.analysis.parity.explanations import Evidence, correctable, explained, largest, needs_nudge
 from keras_matrix.analysis.parity.known_deviations import CAUSES, adam_step_error, applying
 from keras_matrix.records.instruments.parity import Deviation, Facts, Finding, Operation, Pair
 
@@ -16,11 +16,11 @@ from keras_matrix.records.instruments.parity import Deviation, Facts, Finding, O
 @pytest.mark.parametrize(
     ("precision", "figure"), [(p, figure) for p in deviations.LIMITS for figure in deviations.LIMITS[p]]
 )
-def test_each_figure_alone_beyond_its_limit_is_a_fault_that_nothing_explains(precision: str, figure: str) -> None:
+def test_single_figure_beyond_its_limit_is_not_explained(precision: str, figure: str) -> None:
     def found(factor: float) -> list[Finding]:
         changes: dict[str, Any] = {figure: factor * limit}
-        seen = replace(Deviation(0.0, 0.0, 0.0, None, 0.0, None, 0.0), **changes)
-        pair = Pair(["jax", "torch"], {precision: seen}, deviations.findings(precision, seen))
+        observed = replace(Deviation(0.0, 0.0, 0.0, None, 0.0, None, 0.0), **changes)
+        pair = Pair(["jax", "torch"], {precision: observed}, deviations.findings(precision, observed))
         return explained(pair, Evidence()).findings
 
     limit = deviations.LIMITS[precision][figure]
@@ -36,7 +36,7 @@ ADAM_ERROR = 6.67e-6
 def pair_of(
     value: float, backend: str = "tensorflow", figure: str = "update", corrected: float | None = 1e-15, **finding: Any
 ) -> Pair:
-    """Return a backend and torch with one float64 figure beyond its limit, and what is left of it when corrected."""
+    """Return a backend and torch with one float64 figure beyond its limit, and the corrected deviation."""
     limit = deviations.LIMITS["float64"][figure]
     found = Finding("float64", figure, value, limit, **finding)
     changes: dict[str, Any] = {figure: corrected}
@@ -64,7 +64,7 @@ def test_adams_rounded_betas_explain_an_update_on_tensorflow_in_any_workload(opt
     assert finding.explanation.endswith("Computed exactly instead, this figure is 1e-15")
 
 
-def test_a_deviation_that_remains_when_the_cause_is_corrected_is_not_explained() -> None:
+def test_deviation_that_remains_when_the_cause_is_corrected_is_not_explained() -> None:
     assert is_explained(pair_of(6.7e-6, corrected=1e-7), ADAM)
     assert not is_explained(pair_of(6.7e-6, corrected=2e-6), ADAM)
     assert not is_explained(pair_of(6.7e-6, corrected=None), ADAM)
@@ -102,7 +102,9 @@ def test_adams_betas_that_float32_holds_exactly_explain_nothing() -> None:
         (Facts("Nadam", {"beta_2": 0.999}), True),
     ],
 )
-def test_rounded_constants_explain_a_small_update_where_the_optimizer_has_some(facts: Facts, expected: bool) -> None:
+def test_rounded_constants_explain_a_small_update_if_the_optimizer_has_such_constants(
+    facts: Facts, expected: bool
+) -> None:
     assert is_explained(pair_of(2e-6), facts) == expected
     assert not is_explained(pair_of(2e-5), facts)
 
@@ -115,7 +117,7 @@ def test_rounded_constants_explain_a_small_update_where_the_optimizer_has_some(f
         (Operation.REPEATED_ROWS, "tensorflow", "update", 0.1),
     ],
 )
-def test_an_inexact_operation_explains_its_backends_figures_only_where_it_ran(
+def test_inexact_operation_explains_figures_only_if_it_ran(
     operation: Operation, backend: str, figure: str, value: float
 ) -> None:
     ran = Facts("RMSprop", operations=[operation])
@@ -135,7 +137,7 @@ def test_repeated_rows_matter_only_to_an_optimizer_that_squares_gradients() -> N
     assert [cause.operation for cause in applying(["tensorflow"], "float32", adam)] == rows
 
 
-def test_an_explanation_names_only_the_causes_that_may_be_as_large_as_the_figure() -> None:
+def test_explanation_names_only_the_causes_that_may_be_as_large_as_the_figure() -> None:
     facts = {"tensorflow": replace(ADAM, operations=[Operation.GELU, Operation.REPEATED_ROWS])}
     (finding,) = explained(pair_of(0.04), Evidence(facts=facts)).findings
     assert finding.explanation is not None
@@ -160,8 +162,8 @@ def test_float32_is_compared_with_a_float64_from_which_known_causes_are_removed(
         corrected={"float64": Deviation(update=1e-15)},
     )
     rounding = dict.fromkeys(pair.backends, Deviation(update=0.1))
-    assert awaits_nudge(pair, rounding)
-    assert not awaits_nudge(replace(pair, corrected={}), rounding)
+    assert needs_nudge(pair, rounding)
+    assert not needs_nudge(replace(pair, corrected={}), rounding)
 
 
 def test_no_cause_names_a_workload() -> None:
@@ -172,9 +174,7 @@ def test_no_cause_names_a_workload() -> None:
 
 
 @pytest.mark.parametrize(("own", "is_explained"), [(0.004, True), (0.003, False), (0.0, False)])
-def test_training_that_parts_is_explained_by_three_times_a_backends_own_deviation(
-    own: float, is_explained: bool
-) -> None:
+def test_training_loss_is_explained_by_three_times_a_backends_own_deviation(own: float, is_explained: bool) -> None:
     pair = Pair(["jax", "torch"], {}, [Finding("float32", "losses", 0.01, 1e-3)])
     found = explained(pair, Evidence({"torch": own}))
     assert found.agrees == is_explained
@@ -191,7 +191,7 @@ def test_training_that_parts_is_explained_by_three_times_a_backends_own_deviatio
         (2e-3, 1e-3, 0.01, False),
     ],
 )
-def test_a_float32_gradient_is_explained_only_where_both_backends_round_so_and_a_nudge_moves_one_as_far(
+def test_float32_gradient_is_explained_only_where_both_backends_round_so_and_a_nudge_moves_one_as_far(
     torch: float | None, exact: float, nudged: float | None, is_explained: bool
 ) -> None:
     pair = Pair(["jax", "torch"], {"float64": Deviation(gradient=exact)}, [Finding("float32", "gradient", 0.02, 1e-2)])
@@ -201,30 +201,28 @@ def test_a_float32_gradient_is_explained_only_where_both_backends_round_so_and_a
 
 
 @pytest.mark.parametrize(("gradient", "is_explained"), [(0.03, True), (0.3, False)])
-def test_a_norm_that_one_backend_has_right_by_chance_is_held_to_the_gradients_rounding(
-    gradient: float, is_explained: bool
-) -> None:
-    seen = {"float64": Deviation(gradient_norm=0.0), "float32": Deviation(gradient_norm=9e-4, gradient=gradient)}
-    pair = Pair(["jax", "torch"], seen, [Finding("float32", "gradient_norm", 9e-4, 1e-4)])
+def test_norm_that_agrees_by_chance_is_judged_by_the_gradients_rounding(gradient: float, is_explained: bool) -> None:
+    observed = {"float64": Deviation(gradient_norm=0.0), "float32": Deviation(gradient_norm=9e-4, gradient=gradient)}
+    pair = Pair(["jax", "torch"], observed, [Finding("float32", "gradient_norm", 9e-4, 1e-4)])
     rounding = {b: Deviation(gradient_norm=norm, gradient=0.025) for b, norm in (("jax", 1e-9), ("torch", 9e-4))}
     evidence = Evidence({}, rounding, {"torch": Deviation(gradient_norm=5e-4)})
     assert explained(pair, evidence).agrees == is_explained
 
 
-def test_nudged_weights_are_asked_for_only_where_they_could_explain() -> None:
+def test_nudged_weights_are_needed_only_if_they_could_explain() -> None:
     pair = Pair(["jax", "torch"], {"float64": Deviation(gradient=0.0)}, [Finding("float32", "gradient", 0.02, 1e-2)])
     rounding = {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=0.02)}
-    assert awaits_nudge(pair, rounding)
-    assert not awaits_nudge(pair, rounding | {"torch": Deviation(gradient=1e-5)})
-    assert not awaits_nudge(replace(pair, findings=[Finding("float64", "gradient", 0.02, 1e-8)]), rounding)
+    assert needs_nudge(pair, rounding)
+    assert not needs_nudge(pair, rounding | {"torch": Deviation(gradient=1e-5)})
+    assert not needs_nudge(replace(pair, findings=[Finding("float64", "gradient", 0.02, 1e-8)]), rounding)
 
 
-def test_of_several_nudges_the_largest_figure_counts() -> None:
-    seen = [Deviation(loss=1e-7, gradient=0.02, losses=1.0), Deviation(loss=1e-6, gradient=0.01)]
-    assert largest(seen) == Deviation(loss=1e-6, gradient=0.02)
+def test_largest_figure_of_several_nudges_counts() -> None:
+    observed = [Deviation(loss=1e-7, gradient=0.02, losses=1.0), Deviation(loss=1e-6, gradient=0.01)]
+    assert largest(observed) == Deviation(loss=1e-6, gradient=0.02)
 
 
-def test_nothing_else_is_explained_away() -> None:
+def test_other_deviations_are_not_explained() -> None:
     others = [Finding("float64", "losses", 0.01, 1e-6), Finding("float32", "loss", 0.01, 1e-5)]
     pair = Pair(["jax", "torch"], {}, others)
     assert explained(pair, Evidence({"torch": 1.0, "jax": 1.0})) == pair

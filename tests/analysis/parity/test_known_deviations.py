@@ -43,19 +43,19 @@ def shown(backend: str) -> dict[str, Any]:
 
 
 def beyond_rounding(figure: str) -> dict[str, float]:
-    """Return the backends whose float64 is off, and by how much."""
+    """Return the backends whose float64 is inexact, and the deviation of each."""
     return {backend: value for backend in BACKENDS if (value := shown(backend)[figure]) > ROUNDING}
 
 
-def test_gelu_of_tensorflow_is_off_in_float64_and_no_other() -> None:
+def test_only_gelu_of_tensorflow_is_inexact_in_float64() -> None:
     assert beyond_rounding("gelu") == {"tensorflow": pytest.approx(5e-9, rel=0.5)}
 
 
-def test_attention_of_jax_is_off_in_float64_and_no_other() -> None:
+def test_only_attention_of_jax_is_inexact_in_float64() -> None:
     assert beyond_rounding("attention") == {"jax": pytest.approx(6e-8, rel=0.9)}
 
 
-def test_a_scheduled_learning_rate_of_tensorflow_is_off_in_float64_and_no_other() -> None:
+def test_only_scheduled_learning_rate_of_tensorflow_is_inexact_in_float64() -> None:
     assert beyond_rounding("schedule") == {"tensorflow": pytest.approx(2.5e-8, rel=0.1)}
 
 
@@ -87,13 +87,13 @@ def test_tensorflow_rounds_adams_betas_in_float64_and_other_optimizers_deviate_b
     assert optimizers_apart("jax") == MUON | SCHEDULE_FREE
 
 
-def test_a_twin_that_corrects_python_floats_takes_the_optimizer_steps_of_the_other_backends() -> None:
+def test_process_that_corrects_python_floats_takes_the_optimizer_steps_of_other_backends() -> None:
     assert optimizers_apart("tensorflow", "corrected") == MUON
     assert optimizers_apart("jax", "corrected") == MUON | SCHEDULE_FREE
 
 
 @pytest.mark.parametrize("figure", ["gelu", "attention", "schedule"])
-def test_a_corrected_operation_is_exact_on_every_backend(figure: str) -> None:
+def test_corrected_operation_is_exact_on_every_backend(figure: str) -> None:
     assert [backend for backend in BACKENDS if shown(backend)["corrected"][figure] > ROUNDING] == []
 
 
@@ -113,7 +113,7 @@ def test_adam_on_tensorflow_takes_too_long_a_step_for_a_repeated_token_unless_co
     assert [shown(b)["corrected"]["repeated_token"] for b in BACKENDS] == pytest.approx([1.0] * 3, rel=1e-4)
 
 
-def test_a_repeated_token_matters_to_optimizers_that_square_gradients() -> None:
+def test_repeated_token_matters_to_optimizers_that_square_gradients() -> None:
     steps = {backend: shown(backend)["repeated_by_optimizer"] for backend in BACKENDS}
     assert steps["jax"] == pytest.approx(steps["torch"], rel=1e-6)
     reference = steps["torch"]
@@ -121,20 +121,20 @@ def test_a_repeated_token_matters_to_optimizers_that_square_gradients() -> None:
     assert apart == {"Adam", "Nadam", "RMSprop", "Adagrad"}
 
 
-def test_float64_is_normalised_in_float32_on_jax_and_torch_but_for_the_twins_lens() -> None:
+def test_float64_is_normalised_in_float32_on_jax_and_torch_unless_corrected() -> None:
     as_shipped = {backend: shown(backend)["promotion"][0] > ROUNDING for backend in BACKENDS}
     assert as_shipped == {"tensorflow": False, "jax": True, "torch": True}
     assert [backend for backend in BACKENDS if shown(backend)["promotion"][1] > ROUNDING] == []
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_amplifies_float32s_rounding_is_the_kink_of_relu(backend: str) -> None:
+def test_float32_rounding_is_amplified_by_the_kink_of_relu(backend: str) -> None:
     amplified = shown(backend)["amplified"]
     assert amplified["relu"] > 1e-2
     assert amplified["silu"] < amplified["relu"] / 20
 
 
-def test_torchs_variance_loses_what_the_mean_exceeds_the_deviation_by() -> None:
+def test_variance_of_torch_loses_precision_if_the_mean_exceeds_the_deviation() -> None:
     centred, shifted = zip(*(shown(backend)["variance"] for backend in BACKENDS), strict=True)
     assert max(centred) < 1e-6
     assert dict(zip(BACKENDS, [value > 1e-4 for value in shifted], strict=True)) == {

@@ -1,4 +1,4 @@
-"""A gate says regressed, no worse or undecided, and never passes what was not measured."""
+"""The gate: regressed, no worse or undecided; unmeasured comparisons never pass."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ def blocks(count: int, ratio: float, scatter: float = 0.005, seed: int = 1) -> l
     return [math.log(ratio) + generator.gauss(0, scatter) for _ in range(count)]
 
 
-def test_a_slowdown_beyond_the_threshold_is_regressed() -> None:
+def test_slowdown_beyond_the_threshold_is_regressed() -> None:
     found = judge({"a": blocks(12, 1.2)})
     assert (found.outcome, found.verdicts["a"].outcome) == (Outcome.REGRESSED, Outcome.REGRESSED)
     assert found.verdicts["a"].more_blocks is None
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 1.03])
-def test_what_is_surely_within_the_threshold_is_no_worse(ratio: float) -> None:
+def test_interval_within_the_threshold_is_no_worse(ratio: float) -> None:
     assert judge({"a": blocks(5, ratio)}).outcome is Outcome.NO_WORSE
 
 
-def test_an_interval_on_both_sides_of_the_threshold_is_undecided() -> None:
+def test_interval_on_both_sides_of_the_threshold_is_undecided() -> None:
     found = judge({"a": blocks(5, 1.01, scatter=0.05)}).verdicts["a"]
     assert found.outcome is Outcome.UNDECIDED
     assert found.more_blocks is not None
     assert found.more_blocks > 1
 
 
-def test_the_blocks_it_asks_for_decide_it() -> None:
+def test_number_of_more_blocks_decides_it() -> None:
     few = judge({"a": blocks(8, 1.03, scatter=0.03)}).verdicts["a"]
     assert few.outcome is Outcome.UNDECIDED
     assert few.estimate is not None
@@ -46,12 +46,12 @@ def test_the_blocks_it_asks_for_decide_it() -> None:
 
 
 def test_five_blocks_never_prove_a_regression() -> None:
-    """All of five on one side happen too often by slow processes alone; the verdict asks for as many as could."""
+    """All of five on one side happen too often by slow processes alone; the verdict asks for enough blocks."""
     found = judge({"a": blocks(5, 2.0)}).verdicts["a"]
     assert (found.outcome, found.more_blocks) == (Outcome.UNDECIDED, 3)
 
 
-def test_a_lone_regression_among_many_needs_more_blocks_than_one_among_its_like() -> None:
+def test_single_regression_among_many_needs_more_blocks() -> None:
     equal = {f"w{i}": blocks(8, 1.0, seed=i) for i in range(299)}
     lone = judge({**equal, "slow": blocks(8, 1.5)}).verdicts["slow"]
     assert (lone.outcome, lone.more_blocks) == (Outcome.UNDECIDED, 10)
@@ -61,24 +61,24 @@ def test_a_lone_regression_among_many_needs_more_blocks_than_one_among_its_like(
 
 
 @pytest.mark.parametrize("logs", [[], blocks(4, 1.0)])
-def test_what_was_not_measured_fails_the_gate(logs: list[float]) -> None:
+def test_unmeasured_comparison_fails_the_gate(logs: list[float]) -> None:
     found = judge({"a": blocks(5, 1.0), "b": logs})
     assert found.outcome is Outcome.NOT_MEASURED
     assert (found.verdicts["b"].adjusted_p, found.verdicts["b"].more_blocks) == (None, 5 - len(logs))
 
 
-def test_nothing_at_all_fails_the_gate() -> None:
+def test_empty_run_fails_the_gate() -> None:
     assert judge({}).outcome is Outcome.NOT_MEASURED
 
 
-def test_the_worst_verdict_is_the_runs() -> None:
+def test_worst_verdict_is_the_runs() -> None:
     equal, open_, slow = blocks(12, 1.0), blocks(12, 1.05, 0.1), blocks(12, 2.0)
     assert judge({"equal": equal, "open": open_}).outcome is Outcome.UNDECIDED
     assert judge({"equal": equal, "open": open_, "none": []}).outcome is Outcome.NOT_MEASURED
     assert judge({"equal": equal, "open": open_, "none": [], "slow": slow}).outcome is Outcome.REGRESSED
 
 
-def test_the_looks_never_spend_more_than_the_level() -> None:
+def test_looks_never_spend_more_than_the_level() -> None:
     for level in (0.001, 0.01, 0.05):
         rule = Rule(level=level)
         spent = [spending(at, rule) for at in LOOKS.blocks]
@@ -86,13 +86,13 @@ def test_the_looks_never_spend_more_than_the_level() -> None:
         assert all(not share or 2.0**-at <= level * share for at, share in zip(LOOKS.blocks, spent, strict=True))
 
 
-def test_where_nothing_comes_after_all_that_is_left_is_spent() -> None:
-    """At the last look, and between two looks, where one ends for want of budget."""
+def test_last_look_spends_the_remaining_level() -> None:
+    """At the last look, and between two looks if the budget is spent."""
     spent = [spending(count, Rule()) for count in (5, 7, 8, 10, 12, 13, 18, 40, 41)]
     assert spent == [0, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4, 1 / 8, 1 / 16, 1 / 16]
 
 
-def test_a_fixed_number_of_blocks_spends_all_at_once() -> None:
+def test_fixed_number_of_blocks_spends_all_at_once() -> None:
     rule = Rule(looks=FIXED)
     assert [spending(count, rule) for count in (5, 6, 7, 8, 100)] == [0, 0, 1, 1, 1]
     assert judge({"a": blocks(7, 1.2)}, rule).outcome is Outcome.REGRESSED
@@ -102,15 +102,15 @@ def test_no_threshold_is_needed_to_call_a_speed_up_no_worse() -> None:
     assert judge({"a": blocks(5, 0.9)}, Rule(threshold=0.0)).outcome is Outcome.NO_WORSE
 
 
-def test_all_blocks_on_one_side_are_no_regression_while_the_interval_holds_the_threshold() -> None:
+def test_interval_that_includes_the_threshold_is_not_a_regression() -> None:
     found = judge({"a": [0.06, 0.07, 0.06, 0.08, 0.06, 0.07, 0.06, 1.5]}).verdicts["a"]
     assert found.adjusted_p is not None
     assert found.adjusted_p <= 0.01
     assert found.outcome is Outcome.UNDECIDED
 
 
-def test_the_signs_are_counted_beyond_the_threshold_and_not_beyond_1() -> None:
-    """The interval lies beyond 5 %, and so do six of the eight blocks; all eight lie beyond 0."""
+def test_signs_are_counted_beyond_the_threshold_and_not_beyond_1() -> None:
+    """The interval and six of the eight blocks are beyond 5 %; all eight are beyond 0."""
     logs = [0.19, 0.2, 0.21, 0.2, 0.19, 0.21, 0.04, 0.041]
     found = judge({"a": logs}).verdicts["a"]
     assert found.estimate is not None

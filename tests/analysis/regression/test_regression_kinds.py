@@ -1,4 +1,4 @@
-"""What else differs beside the step time is compared with an interval and called by its name."""
+"""Regression kinds: the other differences are tested with an interval and named."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.versus import Comparison, Versus, versus
 from keras_matrix.analysis.regression.gate import Outcome, Rule, sharing
-from keras_matrix.analysis.regression.regression_kinds import ALSO, Kind
+from keras_matrix.analysis.regression.regression_kinds import ALSO, RegressionKind
 from keras_matrix.analysis.stats.sequential import FIXED
 from keras_matrix.records.schema import Record, Resolved, Status, Times
 from tests.conftest import make_record, make_settings
@@ -72,7 +72,7 @@ def only(found: Versus) -> Comparison:
     return one
 
 
-def said(base: list[Record], new: list[Record], rule: Rule = RULE) -> tuple[tuple[Kind, ...], str]:
+def said(base: list[Record], new: list[Record], rule: Rule = RULE) -> tuple[tuple[RegressionKind, ...], str]:
     facets = only(compared(base, new, rule)).facets
     assert facets is not None
     return facets.kinds, facets.said
@@ -85,7 +85,7 @@ def test_two_equal_sides_have_no_kind_of_regression() -> None:
 def test_slower_steps_are_named_with_the_flops_that_explain_them() -> None:
     base = side(forward_flops=1000)
     more = said(base, side(always(1.5), always(1.2), seed=1, forward_flops=1500))
-    assert more[0] == (Kind.STEPS,)
+    assert more[0] == (RegressionKind.STEPS,)
     assert more[1].endswith("with +50.0 % FLOPs")
     same = said(base, side(always(1.5), seed=1, forward_flops=1000))
     assert same[1].endswith("with the same FLOPs: extra memory traffic or overhead")
@@ -96,32 +96,32 @@ def test_slower_steps_are_named_with_the_flops_that_explain_them() -> None:
     assert unknown[1].startswith("slower steps: +")
 
 
-def test_a_first_epoch_that_alone_is_slower_is_named_as_such() -> None:
-    kinds, told = said(side(), side(first=always(2.0), seed=1))
-    assert kinds == (Kind.FIRST_EPOCH,)
-    assert told.startswith("slower first epoch only: +")
+def test_slower_first_epoch_alone_is_named() -> None:
+    kinds, text = said(side(), side(first=always(2.0), seed=1))
+    assert kinds == (RegressionKind.FIRST_EPOCH,)
+    assert text.startswith("slower first epoch only: +")
 
 
-def test_a_first_epoch_as_slow_as_its_steps_is_no_finding_and_a_slower_one_is() -> None:
-    assert said(side(), side(always(2.0), always(1.9), seed=1))[0] == (Kind.STEPS,)
-    assert said(side(), side(always(2.0), always(4.0), seed=1))[0] == (Kind.STEPS, Kind.FIRST_EPOCH)
+def test_first_epoch_counts_only_if_slower_than_its_steps_explain() -> None:
+    assert said(side(), side(always(2.0), always(1.9), seed=1))[0] == (RegressionKind.STEPS,)
+    assert said(side(), side(always(2.0), always(4.0), seed=1))[0] == (RegressionKind.STEPS, RegressionKind.FIRST_EPOCH)
 
 
-def test_more_scatter_between_processes_with_the_same_mean_is_named_as_such() -> None:
-    kinds, told = said(side(), side(lambda repeat: 1.3 if repeat % 2 else 1 / 1.3, seed=1))
-    assert kinds == (Kind.SCATTER,)
-    assert told.startswith("more scatter only: ")
-    assert told.endswith(" between processes")
+def test_more_scatter_between_processes_with_the_same_mean_is_named() -> None:
+    kinds, text = said(side(), side(lambda repeat: 1.3 if repeat % 2 else 1 / 1.3, seed=1))
+    assert kinds == (RegressionKind.SCATTER,)
+    assert text.startswith("more scatter only: ")
+    assert text.endswith(" between processes")
 
 
-def test_more_scatter_within_processes_is_named_as_such() -> None:
-    kinds, told = said(side(within=always(0.01)), side(within=always(0.1), seed=1))
-    assert kinds == (Kind.SCATTER,)
-    assert told.endswith(" within them")
+def test_more_scatter_within_processes_is_named() -> None:
+    kinds, text = said(side(within=always(0.01)), side(within=always(0.1), seed=1))
+    assert kinds == (RegressionKind.SCATTER,)
+    assert text.endswith(" within them")
 
 
-@pytest.mark.parametrize(("times", "kinds"), [(1.07, ()), (1.14, (Kind.FIRST_EPOCH,))])
-def test_a_first_epoch_counts_from_ten_per_cent_more_on(times: float, kinds: tuple[Kind, ...]) -> None:
+@pytest.mark.parametrize(("times", "kinds"), [(1.07, ()), (1.14, (RegressionKind.FIRST_EPOCH,))])
+def test_first_epoch_counts_from_ten_per_cent_slower(times: float, kinds: tuple[RegressionKind, ...]) -> None:
     assert said(side(), side(first=always(times), seed=1))[0] == kinds
 
 
@@ -129,19 +129,19 @@ def test_a_first_epoch_counts_from_ten_per_cent_more_on(times: float, kinds: tup
     ("base", "new", "kinds"),
     [
         (0.05, 0.06, ()),  # 1.2 times is no more than tolerated
-        (0.05, 0.10, (Kind.SCATTER,)),
+        (0.05, 0.10, (RegressionKind.SCATTER,)),
         (0.004, 0.016, ()),  # four times, but below 2 %
-        (0.004, 0.025, (Kind.SCATTER,)),
+        (0.004, 0.025, (RegressionKind.SCATTER,)),
     ],
 )
-def test_scatter_counts_from_a_quarter_more_and_two_per_cent_on(
-    base: float, new: float, kinds: tuple[Kind, ...]
+def test_scatter_counts_from_a_quarter_more_and_from_two_per_cent(
+    base: float, new: float, kinds: tuple[RegressionKind, ...]
 ) -> None:
     assert said(side(within=always(base)), side(within=always(new), seed=1))[0] == kinds
 
 
-def test_a_figure_is_worse_only_where_its_whole_interval_is() -> None:
-    """All blocks lie beyond the tolerance, one so far that the interval holds it."""
+def test_figure_is_worse_only_if_its_interval_is_beyond_the_tolerance() -> None:
+    """All blocks are beyond the tolerance, one so far that the interval includes it."""
     new = side(first=lambda repeat: 40.0 if repeat == 3 else 1.3, seed=1)
     facets = only(compared(side(), new)).facets
     assert facets is not None
@@ -150,7 +150,7 @@ def test_a_figure_is_worse_only_where_its_whole_interval_is() -> None:
     assert (facets.first_epoch.outcome, facets.kinds) == (Outcome.UNDECIDED, ())
 
 
-def test_one_process_more_is_no_recompile_more() -> None:
+def test_additional_process_is_not_an_additional_recompile() -> None:
     assert said(side(count=8, recompiles_timed=1), side(count=9, seed=1, recompiles_timed=1)) == ((), "")
     assert said(side(), side(seed=1, recompiles_timed=2))[1] == "recompiles in the timed region: 24 against 0"
 
@@ -158,30 +158,30 @@ def test_one_process_more_is_no_recompile_more() -> None:
 @pytest.mark.parametrize(
     ("base", "new", "kinds"),
     [
-        (range(0), range(12), (Kind.UNSTABLE,)),
-        (range(5), range(12), (Kind.UNSTABLE,)),  # seven blocks in which new alone is
+        (range(0), range(12), (RegressionKind.UNSTABLE,)),
+        (range(5), range(12), (RegressionKind.UNSTABLE,)),  # seven blocks in which new alone is
         (range(6), range(12), ()),
         (range(12), range(12), ()),
         (range(6), range(6, 12), ()),
         (range(12), range(0), ()),
     ],
 )
-def test_processes_that_are_unstable_in_new_alone_are_named_from_seven_blocks_on(
-    base: range, new: range, kinds: tuple[Kind, ...]
+def test_processes_unstable_only_in_new_are_named_from_seven_blocks(
+    base: range, new: range, kinds: tuple[RegressionKind, ...]
 ) -> None:
-    found, told = said(unstable(side(), base), unstable(side(seed=1), new))
+    found, text = said(unstable(side(), base), unstable(side(seed=1), new))
     assert found == kinds
-    assert told == (f"unstable processes: {len(new)} against {len(base)}" if kinds else "")
+    assert text == (f"unstable processes: {len(new)} against {len(base)}" if kinds else "")
 
 
-def test_unstable_processes_spend_the_level_of_the_look_at_which_one_looks() -> None:
+def test_unstable_processes_spend_the_level_of_their_look() -> None:
     """Eight of twelve blocks, 1 in 256: too many at the third look of a gate, which may spend a quarter of 1 %."""
     new = unstable(side(seed=1), range(8))
-    assert said(side(), new)[0] == (Kind.UNSTABLE,)
+    assert said(side(), new)[0] == (RegressionKind.UNSTABLE,)
     assert said(side(), new, Rule())[0] == ()
 
 
-def test_every_figure_has_the_confidence_of_the_look_at_which_one_looks() -> None:
+def test_every_figure_has_the_confidence_of_its_look() -> None:
     plain, looked = (only(compared(side(), side(seed=1), rule)).facets for rule in (RULE, Rule()))
     assert plain is not None
     assert looked is not None
@@ -191,7 +191,7 @@ def test_every_figure_has_the_confidence_of_the_look_at_which_one_looks() -> Non
         assert narrow.half_width < wide.half_width
 
 
-def test_a_few_unstable_processes_are_no_finding_and_a_doubt_with_advice() -> None:
+def test_few_unstable_processes_are_a_caveat_and_not_a_kind() -> None:
     one = only(compared(side(), unstable(side(seed=1), range(3))))
     assert one.facets is not None
     assert (one.facets.unstable.outcome, one.facets.kinds) == (Outcome.UNDECIDED, ())
@@ -199,19 +199,19 @@ def test_a_few_unstable_processes_are_no_finding_and_a_doubt_with_advice() -> No
 
 
 def test_more_unstable_cells_are_needed_among_many() -> None:
-    """Seven blocks say 1 in 128: enough for one comparison at 1 %, not for two."""
+    """Seven blocks give 1 in 128: enough for one comparison at 1 %, not for two."""
     settings = make_settings(batch_size=64)
     other = [replace(r, settings=settings, cell_id=make_record(settings=settings).cell_id) for r in side(seed=2)]
     found = compared([*side(), *other], [*unstable(side(seed=1), range(7)), *other])
     assert [one.facets.kinds for one in found.comparisons if one.facets] == [(), ()]
 
 
-def test_a_slower_first_epoch_must_be_a_discovery_among_the_comparisons_in_that_figure() -> None:
+def test_slower_first_epoch_must_be_a_discovery_among_the_comparisons_in_that_figure() -> None:
     """As above: seven blocks beyond 10 % are enough for one comparison, not for one of two."""
     settings = make_settings(batch_size=64)
     other = [replace(r, settings=settings, cell_id=make_record(settings=settings).cell_id) for r in side(count=7)]
     slow = side(first=always(2.0), seed=1, count=7)
-    assert said(side(count=7), slow)[0] == (Kind.FIRST_EPOCH,)
+    assert said(side(count=7), slow)[0] == (RegressionKind.FIRST_EPOCH,)
     found = compared([*side(count=7), *other], [*slow, *other])
     assert [one.facets.kinds for one in found.comparisons if one.facets] == [(), ()]
 
@@ -220,9 +220,9 @@ def test_scatter_too_small_to_matter_is_not_named() -> None:
     assert said(side(within=always(0.0001)), side(within=always(0.003), seed=1))[0] == ()
 
 
-@pytest.mark.parametrize(("new", "kinds"), [(0.015, ()), (0.03, (Kind.SCATTER,))])
-def test_scatter_between_processes_counts_from_two_per_cent_on_too(new: float, kinds: tuple[Kind, ...]) -> None:
-    """Of processes of the same work without any other noise: seven and fifteen times that of the base."""
+@pytest.mark.parametrize(("new", "kinds"), [(0.015, ()), (0.03, (RegressionKind.SCATTER,))])
+def test_scatter_between_processes_counts_from_two_per_cent(new: float, kinds: tuple[RegressionKind, ...]) -> None:
+    """Processes of equal work without other noise: seven and fifteen times the scatter of the base."""
     apart: dict[float, list[Record]] = {0.002: [], new: []}
     for scatter, made in apart.items():
         for repeat in range(12):
@@ -233,37 +233,37 @@ def test_scatter_between_processes_counts_from_two_per_cent_on_too(new: float, k
 
 def test_recompiles_are_counted_and_named_first() -> None:
     base = side(recompiles_timed=0, forward_flops=1000)
-    kinds, told = said(base, side(always(3.0), seed=1, recompiles_timed=2, forward_flops=1000))
-    assert kinds == (Kind.RECOMPILES, Kind.STEPS)
-    assert told.startswith("recompiles in the timed region: 24 against 0; slower steps: +")
-    assert "memory traffic" not in told
+    kinds, text = said(base, side(always(3.0), seed=1, recompiles_timed=2, forward_flops=1000))
+    assert kinds == (RegressionKind.RECOMPILES, RegressionKind.STEPS)
+    assert text.startswith("recompiles in the timed region: 24 against 0; slower steps: +")
+    assert "memory traffic" not in text
     assert said(base, side(seed=1, recompiles_timed=0))[0] == ()
     assert said(base, side(seed=1))[0] == ()
 
 
 @pytest.mark.parametrize("count", [4, 6])
-def test_too_few_blocks_name_nothing_but_counts(count: int) -> None:
+def test_too_few_blocks_give_only_counts(count: int) -> None:
     new = side(always(3.0), always(3.0), count=count, seed=1, recompiles_timed=1)
-    assert said(side(count=count), new)[0] == (Kind.RECOMPILES,)
+    assert said(side(count=count), new)[0] == (RegressionKind.RECOMPILES,)
 
 
-def test_two_sessions_compare_recompiles_alone() -> None:
+def test_two_sessions_compare_only_recompiles() -> None:
     new = unstable(side(first=always(2.0), seed=1, recompiles_timed=1), range(12))
     found = versus(side(), new, RULE, lambda base, new: None)
     facets = only(found).facets
     assert facets is not None
-    assert facets.kinds == (Kind.RECOMPILES,)
+    assert facets.kinds == (RegressionKind.RECOMPILES,)
     assert (facets.first_epoch.outcome, facets.first_epoch.estimate) == (Outcome.NOT_MEASURED, None)
 
 
-def test_what_cannot_be_compared_has_no_facets() -> None:
+def test_incomparable_cell_has_no_facets() -> None:
     other = [replace(record, machine=replace(record.machine, host_id="1" * 16)) for record in side(seed=1)]
     (one,) = compared(side(), other).comparisons
     assert one.facets is None
 
 
 @pytest.mark.parametrize("name", list(ALSO))
-def test_a_gate_fails_on_what_it_was_asked_to_and_on_nothing_else(name: str) -> None:
+def test_gate_fails_only_on_the_requested_kinds(name: str) -> None:
     sides = {
         "first-epoch": side(first=always(2.0), seed=1),
         "scatter": side(within=always(0.1), seed=1),
@@ -276,22 +276,27 @@ def test_a_gate_fails_on_what_it_was_asked_to_and_on_nothing_else(name: str) -> 
     assert compared(base, sides[name]).outcome is Outcome.NO_WORSE
 
 
-def test_the_level_is_shared_by_the_figures_that_can_fail_a_gate() -> None:
-    assert math.isclose(sharing(Rule(), [Kind.FIRST_EPOCH, Kind.SCATTER, Kind.RECOMPILES], 2).level, 0.01 / 3)
+def test_level_is_shared_by_the_figures_that_can_fail_a_gate() -> None:
+    assert math.isclose(
+        sharing(Rule(), [RegressionKind.FIRST_EPOCH, RegressionKind.SCATTER, RegressionKind.RECOMPILES], 2).level,
+        0.01 / 3,
+    )
 
 
-def test_of_equal_sides_whose_processes_scatter_widely_few_are_called_worse() -> None:
-    """400 comparisons in runs of 4, slow processes in both arms: at 1 % per run and figure, 3 of 100 runs by right."""
+def test_equal_sides_with_wide_scatter_are_rarely_called_worse() -> None:
+    """400 comparisons in runs of 4, slow processes in both arms: at 1 % per run and figure, 3 of 100 runs may alarm."""
     noise, alarms = random.Random(7), 0
     settings = [make_settings(batch_size=size) for size in (1, 2, 3, 4)]
 
-    def mood(repeat: int) -> float:
+    def slow_factor(repeat: int) -> float:
         return 1.5 if noise.random() < 0.3 else 1.0
 
     def run(seed: int) -> list[Record]:
         made = []
         for place, one in enumerate(settings):
-            records = side(mood, mood, lambda repeat: 0.05 * mood(repeat), seed=1000 * seed + place)
+            records = side(
+                slow_factor, slow_factor, lambda repeat: 0.05 * slow_factor(repeat), seed=1000 * seed + place
+            )
             cell = make_record(settings=one).cell_id
             made += [replace(record, settings=one, cell_id=cell) for record in records]
         return made

@@ -1,4 +1,4 @@
-"""Figures and intervals, against numbers from elsewhere."""
+"""Estimates and intervals, against independent values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOGS = [0.031, -0.012, 0.044, 0.020, 0.017, 0.052, 0.009, 0.038]
 TIMES_S = st.floats(1e-6, 1e3)
 
 
-def test_the_interval_is_students_on_the_logarithms() -> None:
+def test_interval_is_students_on_the_logarithms() -> None:
     values = [1.0, 1.1, 1.3, 0.9, 1.05]
     logs = [math.log(v) for v in values]
     low, high = stats.t.interval(0.95, 4, loc=sum(logs) / 5, scale=stats.sem(logs))
@@ -48,19 +48,19 @@ def test_fewer_than_five_blocks_have_a_centre_but_no_interval(count: int) -> Non
     assert minimum_detectable_effect(0.1, count) is None
 
 
-def test_no_block_has_nothing() -> None:
+def test_no_blocks_give_no_estimate() -> None:
     assert geometric([]) is None
     assert of_logs([]) is None
     assert spread([1.0]) is None
 
 
-def test_an_interval_excludes_what_lies_outside_it() -> None:
+def test_interval_excludes_values_outside_it() -> None:
     found = of_logs(LOGS)
     assert found is not None
     assert (found.excludes(1.0), found.excludes(found.centre)) == (True, False)
 
 
-def test_pairing_takes_out_what_a_block_did_to_both() -> None:
+def test_pairing_removes_common_effects_of_a_block() -> None:
     blocks = {0: 1.0, 1: 5.0, 2: 0.3, 3: 0.9, 4: 2.0}
     found = of_logs(list(paired_logs({b: 2.0 * m for b, m in blocks.items()}, blocks).values()))
     assert found is not None
@@ -85,7 +85,7 @@ def test_swapping_the_arms_gives_the_reciprocal(pairs: list[tuple[float, float]]
 
 
 @given(st.lists(st.floats(-1, 1), min_size=5, max_size=12), st.floats(0.1, 10))
-def test_slowing_one_arm_moves_the_ratio_by_as_much(logs: list[float], factor: float) -> None:
+def test_slowing_one_arm_scales_the_ratio(logs: list[float], factor: float) -> None:
     before, after = of_logs(logs), of_logs([log + math.log(factor) for log in logs])
     assert before is not None
     assert after is not None
@@ -93,14 +93,14 @@ def test_slowing_one_arm_moves_the_ratio_by_as_much(logs: list[float], factor: f
     assert after.half_width == pytest.approx(before.half_width, abs=1e-9)
 
 
-def test_the_p_value_is_students() -> None:
+def test_p_value_is_students() -> None:
     assert p_value(LOGS) == pytest.approx(stats.ttest_1samp(LOGS, 0.0).pvalue)
     assert p_value(LOGS, 0.02) == pytest.approx(stats.ttest_1samp(LOGS, 0.02).pvalue)
     assert (p_value([0.0] * 5), p_value([0.1] * 5)) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("count", [5, 8])
-def test_the_signed_rank_p_value_is_wilcoxons(count: int) -> None:
+def test_signed_rank_p_value_is_wilcoxons(count: int) -> None:
     expected = stats.wilcoxon(LOGS[:count], alternative="greater", method="exact").pvalue
     assert signed_rank_p(LOGS[:count]) == pytest.approx(expected)
 
@@ -110,8 +110,8 @@ def test_equal_distances_share_their_rank() -> None:
     assert signed_rank_p([0.1, -0.1, 0.5]) == pytest.approx(3 / 8)
 
 
-def test_a_block_without_any_difference_speaks_for_none() -> None:
-    """As a coarse clock gives them: what is equal does not lie above."""
+def test_block_without_difference_counts_for_neither_side() -> None:
+    """As with a coarse clock: equal values are not above."""
     assert signed_rank_p([0.0] * 5) == 1.0
     assert signed_rank_p([0.0, 0.1, 0.1, 0.1, 0.1]) == pytest.approx(2 / 32)
 
@@ -123,12 +123,12 @@ def test_many_blocks_are_counted_too() -> None:
     assert signed_rank_p(logs) == pytest.approx(expected, rel=1e-9)
 
 
-def test_n_blocks_on_one_side_have_the_smallest_p_value_there_is() -> None:
+def test_n_blocks_on_one_side_have_the_smallest_p_value() -> None:
     assert [signed_rank_p([1e9] * n) for n in (1, 5, 8, 40)] == [0.5, 2.0**-5, 2.0**-8, 2.0**-40]
 
 
 @pytest.mark.parametrize(("count", "power"), [(5, 0.8), (12, 0.9), (40, 0.8)])
-def test_the_smallest_difference_has_the_power_it_states(count: int, power: float) -> None:
+def test_smallest_difference_has_the_power_it_states(count: int, power: float) -> None:
     effect = minimum_detectable_effect(0.05, count, power)
     assert effect is not None
     noncentrality = math.log1p(effect) / 0.05 * math.sqrt(count)
@@ -145,7 +145,7 @@ def test_as_many_blocks_as_needed_detect_it_and_one_fewer_does_not() -> None:
     assert at <= 0.03 < before
 
 
-def test_what_no_number_of_blocks_shows_needs_none() -> None:
+def test_undetectable_difference_has_no_number_of_blocks() -> None:
     assert blocks_needed(1.0, 1e-6) is None
     assert blocks_needed(1e-6, 0.5) == MIN_BLOCKS
 
@@ -155,5 +155,5 @@ def test_adjusted_p_values_are_benjamini_and_hochbergs(p_values: list[float]) ->
     assert adjusted_p_values(p_values) == pytest.approx(list(stats.false_discovery_control(p_values)))
 
 
-def test_no_p_values_have_none_adjusted() -> None:
+def test_empty_p_values_give_no_adjusted_values() -> None:
     assert adjusted_p_values([]) == []

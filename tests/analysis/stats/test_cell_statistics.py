@@ -1,4 +1,4 @@
-"""The list of statistics: each has a name and a label of its own, and a value only where it was measured."""
+"""The list of statistics: unique names and labels, and a value only if measured."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_median_and_p95_are_those_of_processes_and_of_epochs() -> None:
     assert found["times.step_time_s.epochs.p95"] == pytest.approx(0.0144)
 
 
-def test_what_was_not_measured_has_no_value() -> None:
+def test_unmeasured_statistic_has_no_value() -> None:
     assert values(summarise([make_record(None, status=Status.TIMEOUT)])) == {}
 
 

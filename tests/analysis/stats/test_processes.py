@@ -1,4 +1,4 @@
-"""Scatter can regress, and processes of two kinds are told from processes of one."""
+"""The ratio of scatter, and the detection of two modes of processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def processes(seed: int, count: int, scatter: float, centre: float = 1.0) -> lis
     return [centre * math.exp(generator.gauss(0, scatter)) for _ in range(count)]
 
 
-def test_doubled_scatter_at_the_same_mean_shows() -> None:
+def test_doubled_scatter_at_the_same_mean_is_detected() -> None:
     found = scatter_ratio(processes(1, 40, 0.10), processes(2, 40, 0.04))
     assert found is not None
     assert found.method is Method.BONETT
@@ -47,7 +47,7 @@ def test_no_scatter_has_no_ratio(values: list[float]) -> None:
     assert scatter_ratio(processes(1, 6, 0.1), values) is None
 
 
-def test_the_interval_of_the_scatter_covers_about_what_it_says() -> None:
+def test_interval_of_the_scatter_has_about_its_stated_coverage() -> None:
     held = 0
     for seed in range(1000):
         found = scatter_ratio(processes(2 * seed, 12, 0.1), processes(2 * seed + 1, 12, 0.1))
@@ -58,7 +58,7 @@ def test_the_interval_of_the_scatter_covers_about_what_it_says() -> None:
     assert 0.92 <= held / 1000 <= 0.98
 
 
-def test_two_kinds_of_processes_are_found_with_their_centres() -> None:
+def test_two_modes_of_processes_are_found_with_their_centres() -> None:
     found = modes([3.5, 7.0, 3.52, 3.49, 7.1, 3.51, 6.9, 3.5, 3.48, 3.5])
     assert found is not None
     assert (found.slow_count, found.count) == (3, 10)
@@ -66,11 +66,11 @@ def test_two_kinds_of_processes_are_found_with_their_centres() -> None:
     assert found.p_value < 0.01
 
 
-def test_one_slow_process_is_no_mode() -> None:
+def test_one_slow_process_is_not_a_mode() -> None:
     assert modes([3.5, 7.0, 3.52, 3.49, 3.51, 3.5, 3.48, 3.5]) is None
 
 
-def test_kinds_a_per_cent_apart_are_of_no_consequence() -> None:
+def test_modes_one_per_cent_apart_are_ignored() -> None:
     assert modes([1.0, 1.01] * 10) is None
 
 
@@ -78,17 +78,17 @@ def test_too_few_processes_have_no_modes() -> None:
     assert modes([1.0, 1.0001, 2.0, 2.0001]) is None
 
 
-def test_equal_processes_have_one_kind() -> None:
+def test_equal_processes_have_one_mode() -> None:
     assert modes([1.0] * 10) is None
 
 
 @pytest.mark.parametrize("count", [5, 10, 30])
-def test_one_kind_is_split_as_seldom_as_stated(count: int) -> None:
+def test_one_mode_is_split_as_rarely_as_stated(count: int) -> None:
     found = sum(modes(processes(seed, count, 0.3)) is not None for seed in range(1000))
-    assert found <= 25  # 1 % of 1000; 25 lies beyond four standard errors
+    assert found <= 25  # 1 % of 1000; 25 is beyond four standard errors
 
 
-def test_wider_gaps_are_surer() -> None:
+def test_wider_gaps_have_smaller_p_values() -> None:
     chances = [
         found.p_value
         for gap in (1.3, 1.6, 3.0)

@@ -1,4 +1,4 @@
-"""A comparison stops at its looks alone, and says why."""
+"""A comparison stops only at its looks, with the reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keras_matrix.analysis.stats.sequential import FIXED, LOOKS, State, Why, all
 
 
 def blocks(count: int, scatter: float, centre: float = 0.0) -> tuple[float, ...]:
-    """Blocks with this very mean and scatter, alternating about it."""
+    """Return blocks with exactly this mean and scatter, alternating around the mean."""
     logs = [1.0, -1.0] * (count // 2) + [0.0] * (count % 2)
     own = math.sqrt(sum(log * log for log in logs) / (count - 1))
     return tuple(centre + log * scatter / own for log in logs)
@@ -31,21 +31,19 @@ def blocks(count: int, scatter: float, centre: float = 0.0) -> tuple[float, ...]
         (41, 0.5, True, Why.LAST),
     ],
 )
-def test_it_stops_when_a_look_is_precise_enough_or_none_is_left(
-    count: int, scatter: float, stop: bool, why: Why
-) -> None:
+def test_stops_at_a_precise_look_or_at_the_last_one(count: int, scatter: float, stop: bool, why: Why) -> None:
     found = decide(blocks(count, scatter) if count > 1 else (), 0.03)
     assert (found.stop, found.why) == (stop, why)
 
 
 @pytest.mark.parametrize("count", [0, 3, 6, 12])
-def test_a_spent_budget_stops_anywhere(count: int) -> None:
+def test_spent_budget_stops_anywhere(count: int) -> None:
     found = decide(blocks(count, 0.5) if count else (), 0.03, budget_spent=True)
     assert (found.stop, found.why) == (True, Why.BUDGET)
     assert (found.estimate is not None and found.estimate.low is not None) == (count >= 5)
 
 
-def test_the_interval_has_the_confidence_of_its_look() -> None:
+def test_interval_has_the_confidence_of_its_look() -> None:
     logs = blocks(12, 0.05)
     assert decide(logs, 0.03).estimate == of_logs(logs, LOOKS.confidence(12))
     assert LOOKS.confidence(17) == LOOKS.confidence(40) == LOOKS.confidences[-1]
@@ -65,36 +63,36 @@ def test_stopping_is_blind_to_the_side() -> None:
         assert decide(logs, 0.03).why is decide([-log for log in logs], 0.03).why
 
 
-def test_the_first_look_comes_first_for_all_in_turn() -> None:
+def test_all_comparisons_first_reach_their_first_look_interleaved() -> None:
     states = {"done": State(blocks(5, 0.5), 1.0), "young": State(blocks(3, 0.1), 9.0), "new": State((), 2.0)}
     assert allocate(states, 100.0) == "new"
 
 
-def test_a_budget_too_small_for_all_takes_one_after_the_other_to_its_first_look() -> None:
+def test_budget_too_small_for_all_takes_one_after_the_other_to_its_first_look() -> None:
     states = {"begun": State(blocks(3, 0.1), 9.0), "new": State((), 2.0), "dear": State((), 50.0)}
     assert allocate(states, 100.0) == "begun"
     assert allocate(states, 17.0) == "new"
     assert allocate(states, 9.0) is None
 
 
-def test_noise_gets_the_next_block() -> None:
+def test_noisiest_comparison_gets_the_next_block() -> None:
     states = {"quiet": State(blocks(8, 0.04), 1.0), "noisy": State(blocks(8, 0.4), 1.0)}
     assert allocate(states, 100.0) == "noisy"
 
 
-def test_a_block_that_costs_less_goes_first() -> None:
+def test_cheaper_block_comes_first() -> None:
     states = {"dear": State(blocks(8, 0.1), 10.0), "cheap": State(blocks(8, 0.1), 1.0)}
     assert allocate(states, 100.0) == "cheap"
 
 
-def test_what_is_at_stake_counts_more_than_a_little_noise() -> None:
+def test_ratio_at_stake_outweighs_slightly_more_noise() -> None:
     clear, open_ = State(blocks(8, 0.11, centre=2.0), 1.0), State(blocks(8, 0.1), 1.0)
     assert allocate({"clear": clear, "open": open_}, 100.0) == "open"
     gated = State(clear.logs, 1.0, stakes=(1.0, math.exp(2.0)))
     assert allocate({"clear": gated, "open": open_}, 100.0) == "clear"
 
 
-def test_what_is_at_its_end_or_cannot_reach_its_next_look_gets_none() -> None:
+def test_complete_or_unaffordable_comparison_gets_no_block() -> None:
     precise, dear = State(blocks(5, 0.001), 1.0), State(blocks(8, 0.5), 60.0)
     assert allocate({"precise": precise}, 1e6) is None
     assert allocate({"precise": precise, "dear": dear}, 239.0) is None
@@ -102,13 +100,13 @@ def test_what_is_at_its_end_or_cannot_reach_its_next_look_gets_none() -> None:
     assert allocate({}, 60.0) is None
 
 
-def test_between_two_looks_nothing_is_chosen_anew() -> None:
-    """What was begun goes on to its next look, however wild others are."""
+def test_choice_does_not_change_between_two_looks() -> None:
+    """A started comparison continues to its next look, however noisy the others are."""
     calm, wild = State((*blocks(8, 0.05), 0.0), 1.0), State(blocks(8, 5.0), 1.0)
     assert allocate({"wild": wild, "calm": calm}, 100.0) == "calm"
 
 
-def test_a_budget_ends_at_looks() -> None:
+def test_budget_ends_at_looks() -> None:
     generator = random.Random(4)
     logs: dict[str, list[float]] = {"a": [], "b": [], "c": []}
     left_s = 64.0
@@ -119,7 +117,7 @@ def test_a_budget_ends_at_looks() -> None:
     assert left_s < 15
 
 
-def test_a_campaign_ends_with_every_comparison_precise() -> None:
+def test_campaign_ends_with_every_comparison_precise() -> None:
     generator = random.Random(2)
     logs: dict[str, list[float]] = {"a": [], "b": [], "c": []}
     for _ in range(200):

@@ -62,7 +62,7 @@ def test_cells_of_separate_sessions_have_no_interval_and_no_fastest_without_a_kn
     }
 
 
-def test_a_known_spread_gives_intervals_and_a_fastest_where_they_exclude_1() -> None:
+def test_known_spread_gives_intervals_and_a_fastest_where_they_exclude_1() -> None:
     (row,) = merged(THREE)
     assert row.fastest == "tensorflow"
     assert row.verdict == f"tensorflow is fastest: 2.00x jax, 4.00x torch ({BY_SPREAD})"
@@ -73,7 +73,7 @@ def test_a_known_spread_gives_intervals_and_a_fastest_where_they_exclude_1() -> 
     assert row.verdict.endswith(f"({BY_SPREAD})")
 
 
-def test_the_variance_is_the_sum_of_both_cells_variances_within_and_between_sessions() -> None:
+def test_variance_is_the_sum_of_both_cells_variances_within_and_between_sessions() -> None:
     one = SessionValue("a", 0.1, 5, 0.014, SessionSpread(0.02, 0.021, 9))
     other = SessionValue("b", 0.0, 3, 0.016, SessionSpread(0.01, 0.011, 6))
     parts = [(0.014**2, 4), (0.016**2, 2), (0.02**2, 8), (0.01**2, 5)]
@@ -85,7 +85,7 @@ def test_the_variance_is_the_sum_of_both_cells_variances_within_and_between_sess
     assert found.p_value() == pytest.approx(2 * (1 - _cumulated(0.1 / math.sqrt(variance), degrees)), rel=1e-6)
 
 
-def test_the_interval_is_never_narrower_than_the_values_of_both_histories_lie_apart() -> None:
+def test_interval_is_never_narrower_than_that_of_the_histories_values() -> None:
     spreads = SessionSpread(0.0, 0.02, 9), SessionSpread(0.0, 0.01, 6)
     found = separate_ratio(*(SessionValue(name, 0.0, 5, 0.0, one) for name, one in zip("ab", spreads, strict=True)))
     variance = 0.02**2 + 0.01**2
@@ -108,7 +108,7 @@ def _cumulated(distance: float, degrees: float) -> float:
     ],
     ids=["two processes", "one process", "no spread"],
 )
-def test_what_one_cell_lacks_costs_the_ratio_its_interval(lacking: SessionValue) -> None:
+def test_missing_variance_of_one_cell_gives_no_interval(lacking: SessionValue) -> None:
     known = SessionValue("a", 0.1, 5, 0.004, SPREAD)
     for found in (separate_ratio(known, lacking), separate_ratio(lacking, known)):
         assert (found.estimate.low, found.p_value()) == (None, None)
@@ -118,7 +118,7 @@ SIMULATED = [((0.0, 0.0), (8, 8)), ((0.02, 0.02), (5, 20)), ((0.02, 0.08), (6, 6
 
 
 @pytest.mark.parametrize(("between", "sessions"), SIMULATED)
-def test_the_interval_covers_95_percent_by_simulation(between: tuple[float, float], sessions: tuple[int, int]) -> None:
+def test_interval_covers_95_percent_by_simulation(between: tuple[float, float], sessions: tuple[int, int]) -> None:
     noise = random.Random(7)
     trials = 1000
     covered = 0
@@ -132,7 +132,7 @@ def test_the_interval_covers_95_percent_by_simulation(between: tuple[float, floa
 
 
 def simulated(noise: random.Random, name: str, between: float, sessions: int, count: int = 3) -> SessionValue:
-    """One session's value of a cell whose true log figure is 0, and the spread that its other sessions show."""
+    """Return one session's value of a cell whose true log figure is 0, and the spread of its other sessions."""
 
     def session() -> list[float]:
         centre = noise.gauss(0, between)
@@ -146,7 +146,7 @@ def simulated(noise: random.Random, name: str, between: float, sessions: int, co
     return SessionValue(name, statistics.fmean(own), count, statistics.stdev(own) / math.sqrt(count), spread)
 
 
-def test_the_geometric_mean_of_works_that_share_a_sessions_shift_covers_95_percent() -> None:
+def test_geometric_mean_of_works_that_share_a_sessions_shift_covers_95_percent() -> None:
     noise = random.Random(5)
     covered, trials, shift = 0, 1000, 0.05
     half = float(stdtrit(1e6, 0.975)) * math.hypot(shift, shift)
@@ -159,7 +159,7 @@ def test_the_geometric_mean_of_works_that_share_a_sessions_shift_covers_95_perce
     assert covered / trials == pytest.approx(0.95, abs=0.015)
 
 
-def test_a_geometric_mean_with_a_ratio_that_has_no_interval_has_none() -> None:
+def test_geometric_mean_with_a_ratio_that_has_no_interval_has_none() -> None:
     found = geometric_mean([Estimate(2.0, 1.9, 2.1, 5), Estimate(0.5, None, None, 5)])
     assert found is not None
     assert (found.centre, found.low) == (pytest.approx(1.0), None)
@@ -170,7 +170,7 @@ TWO_WORKS = [records(backend, workload) for backend in THREE for workload in ("m
 
 
 @pytest.mark.parametrize(("spread", "has_interval"), [(SPREAD, True), (None, False)])
-def test_the_suites_mean_of_separate_sessions_obeys_the_rule_of_the_rows(
+def test_suite_mean_of_separate_sessions_follows_the_rule_of_the_rows(
     spread: SessionSpread | None, has_interval: bool
 ) -> None:
     rows = merged(THREE, spread, TWO_WORKS)
@@ -193,7 +193,7 @@ def test_rows_of_one_session_are_paired_as_in_the_table_of_their_own_run() -> No
     assert row.fastest == "tensorflow"
 
 
-def test_of_a_row_with_two_backends_of_one_session_only_the_third_is_apart() -> None:
+def test_only_the_backend_of_another_session_is_apart() -> None:
     (row,) = merged({"tensorflow": "a", "jax": "a", "torch": "b"}, None)
     assert {one.backend: one.separate for one in row.ratios} == {"jax": False, "torch": True}
     (jax,) = [one for one in row.ratios if one.backend == "jax"]
@@ -202,7 +202,7 @@ def test_of_a_row_with_two_backends_of_one_session_only_the_third_is_apart() -> 
     assert (row.fastest, row.verdict) == (None, NO_INTERVAL)
 
 
-def test_a_cell_without_a_process_that_ended_ok_has_no_interval_in_a_merge() -> None:
+def test_cell_without_a_process_that_ended_ok_has_no_interval_in_a_merge() -> None:
     unstable = [replace(record, status=Status.UNSTABLE) for record in records("jax")]
     (row,) = merged({"tensorflow": "a", "jax": "b"}, SPREAD, [records("tensorflow"), unstable])
     assert row.verdict == NO_INTERVAL
@@ -220,12 +220,12 @@ def test_steps_that_each_session_finds_for_itself_may_differ_between_sessions() 
     assert one_session.verdict.startswith("not comparable: steps per epoch differ")
 
 
-def test_what_would_have_shown_is_said_of_paired_rows_alone() -> None:
+def test_detectable_differences_are_reported_for_paired_rows_only() -> None:
     assert not any("would have shown" in line for line in run_summary.lines(merged(THREE, None)))
     assert any("would have shown" in line for line in run_summary.lines(merged(dict.fromkeys(THREE, "a"), None)))
 
 
-def test_the_suites_mean_pairs_backends_of_one_session_and_names_works_that_one_of_them_lacks() -> None:
+def test_suites_mean_pairs_backends_of_one_session_and_names_works_that_one_of_them_lacks() -> None:
     failed = [make_record(None, 0, Status.CRASH, settings=make_settings(backend="jax", workload="gru"))]
     two = [cell for cell in TWO_WORKS if cell[0].settings.workload == "mnist_mlp"]
     two += [records("tensorflow", "gru"), failed, records("torch", "gru")]
@@ -236,12 +236,12 @@ def test_the_suites_mean_pairs_backends_of_one_session_and_names_works_that_one_
     assert {name: one.separate for name, one in mixed.ratios.items()} == {"jax": False, "torch": True}
 
 
-def test_the_suites_line_says_that_its_interval_is_of_separate_sessions() -> None:
+def test_suite_line_names_separate_sessions() -> None:
     (line,) = run_summary.lines(merged(THREE, SPREAD, TWO_WORKS))
     assert line.count(", separate sessions)") == 2
 
 
-def test_the_half_width_of_a_geometric_mean_is_the_mean_of_its_works_half_widths() -> None:
+def test_half_width_of_a_geometric_mean_is_the_mean_of_its_works_half_widths() -> None:
     found = geometric_mean([Estimate(1.0, math.exp(-half), math.exp(half), 5) for half in (0.1, 0.3)])
     assert found is not None
     assert found.half_width == pytest.approx(0.2)

@@ -1,4 +1,4 @@
-"""The rule of disturbance: blind to the arm, to the epochs' times, and to what the run does to itself."""
+"""The disturbance rule: independent of the arm, of the epochs' times, and of the run's own use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from keras_matrix.analysis.surroundings.disturbance import (
     together,
 )
 
-# Two CPUs for two seconds, one and a half of them used by the run, and nothing else at all.
+# Two CPUs for two seconds, one and a half of them used by the run, and no other activity.
 QUIET = Stretch(
     wall_s=2.0,
     cpu_total_s=4.0,
@@ -76,11 +76,11 @@ blocks_twice = st.lists(stretches, min_size=2, max_size=6).flatmap(
 )
 
 
-def test_a_quiet_block_is_not_disturbed() -> None:
+def test_quiet_block_is_not_disturbed() -> None:
     assert disturbed([watched(), watched()]) is None
 
 
-def test_a_block_without_stretches_is_not_disturbed() -> None:
+def test_block_without_stretches_is_not_disturbed() -> None:
     assert disturbed([]) is None
 
 
@@ -93,23 +93,21 @@ def test_a_block_without_stretches_is_not_disturbed() -> None:
         ({"io_full_s": 0.2}, Cause.IO),
     ],
 )
-def test_each_signal_beyond_its_limit_is_named_whenever_it_came(changes: dict[str, float], expected: Cause) -> None:
+def test_each_signal_beyond_its_limit_is_named_wherever_it_occurs(changes: dict[str, float], expected: Cause) -> None:
     assert cause(watched(**changes), watched()) == expected
     assert cause(watched(), watched(**changes)) == expected
 
 
 @settings(deadline=None)
 @given(blocks_twice)
-def test_the_rule_cannot_know_which_arm_a_stretch_belongs_to(blocks: tuple[list[Watched], list[Watched]]) -> None:
+def test_result_does_not_depend_on_the_order_of_stretches(blocks: tuple[list[Watched], list[Watched]]) -> None:
     block, shuffled = blocks
     assert disturbed(block) == disturbed(shuffled)
 
 
 @settings(deadline=None)
 @given(stretches, stretches, st.sampled_from([0.5, 2.0, 64.0]))
-def test_a_block_longer_by_a_factor_in_everything_is_judged_the_same(
-    first: Watched, second: Watched, factor: float
-) -> None:
+def test_scaling_every_counter_does_not_change_the_result(first: Watched, second: Watched, factor: float) -> None:
     def longer(one: Watched) -> Watched:
         scaled = {f.name: getattr(one.stretch, f.name) * factor for f in fields(Stretch)}
         return Watched(Stretch(**scaled), OwnUse(3.0 * factor, 0.1, 0))
@@ -118,7 +116,7 @@ def test_a_block_longer_by_a_factor_in_everything_is_judged_the_same(
 
 
 def ratios_of_unequal_arms(judge: Callable[[float, float, float, float], bool]) -> tuple[float, float]:
-    """Return by how much the mean log ratio of the blocks that `judge` keeps is off, and the share it keeps.
+    """Return the bias of the mean log ratio of the blocks that `judge` accepts, and the share of accepted blocks.
 
     Arms of 2 and 8 s of work on one CPU, lengthened by bursts of others of 0.1 s on average, one every 2 s.
     """
@@ -137,59 +135,59 @@ def one_cpu(wall_s: float, others_s: float) -> Watched:
     return Watched(busy, OwnUse(cpu_s=wall_s - others_s))
 
 
-def test_replacing_what_the_rule_finds_does_not_move_the_ratio_of_unequal_arms() -> None:
-    def kept(short_s: float, on_short_s: float, long_s: float, on_long_s: float) -> bool:
+def test_replacing_disturbed_blocks_does_not_bias_the_ratio_of_unequal_arms() -> None:
+    def accepted(short_s: float, on_short_s: float, long_s: float, on_long_s: float) -> bool:
         return disturbed([one_cpu(short_s, on_short_s), one_cpu(long_s, on_long_s)]) is None
 
-    off, share = ratios_of_unequal_arms(kept)
+    off, share = ratios_of_unequal_arms(accepted)
     assert 0.2 < share < 0.5
     assert abs(off) < 0.003
 
 
-def test_judging_by_the_worst_arm_would_move_it() -> None:
-    """Why the rule takes all stretches together; and the test above can fail."""
+def test_judging_by_the_worst_arm_would_bias_it() -> None:
+    """The reason for pooling all stretches; shows that the test above can fail."""
 
-    def kept(short_s: float, on_short_s: float, long_s: float, on_long_s: float) -> bool:
+    def accepted(short_s: float, on_short_s: float, long_s: float, on_long_s: float) -> bool:
         return disturbed([one_cpu(short_s, on_short_s)]) is None and disturbed([one_cpu(long_s, on_long_s)]) is None
 
-    off, _ = ratios_of_unequal_arms(kept)
+    off, _ = ratios_of_unequal_arms(accepted)
     assert off > 0.008
 
 
-def test_what_the_run_itself_uses_does_not_count_however_much_it_is() -> None:
+def test_cpu_use_of_the_run_itself_is_not_a_disturbance() -> None:
     own = replace(OWN, cpu_s=4.0)
     crowded = watched(own, cpu_busy_s=4.0, cpu_some_s=2.0, context_switches=10**6, quota_throttled_s=1.0)
     assert disturbed([crowded, watched()]) is None
 
 
-def test_without_knowing_what_the_run_used_nothing_is_held_against_others() -> None:
+def test_unknown_own_use_attributes_nothing_to_others() -> None:
     assert disturbed([watched(OwnUse(), cpu_busy_s=4.0, memory_full_s=2.0, io_full_s=2.0)]) is None
 
 
-def test_a_reading_of_own_use_that_runs_ahead_of_the_ticks_is_no_negative_use_of_others() -> None:
+def test_own_use_above_busy_time_gives_zero_use_of_others() -> None:
     assert other_cpu_share(watched(replace(OWN, cpu_s=3.2))) == 0.0
 
 
-def test_a_run_that_fills_memory_makes_its_own_pressure() -> None:
+def test_memory_pressure_of_a_run_that_fills_memory_is_its_own() -> None:
     assert disturbed([watched(replace(OWN, memory_share=0.6), memory_full_s=1.0), watched()]) is None
 
 
-def test_a_run_that_reads_from_storage_makes_its_own_pressure() -> None:
+def test_io_pressure_of_a_run_that_reads_from_storage_is_its_own() -> None:
     reading = replace(OWN, storage_bytes=3 * OWN_STORAGE_LIMIT_BYTES_PER_S)
     assert disturbed([watched(reading, io_full_s=1.0)]) is None
 
 
-def test_what_a_run_may_move_to_storage_is_a_rate_and_no_sum() -> None:
+def test_limit_on_own_storage_traffic_is_a_rate() -> None:
     """One and a half times the limit in two seconds is less than it."""
     reading = replace(OWN, storage_bytes=3 * OWN_STORAGE_LIMIT_BYTES_PER_S // 2)
     assert cause(watched(reading, io_full_s=1.0)) == Cause.IO
 
 
-def test_pressure_that_left_something_running_is_not_held_against_others() -> None:
+def test_pressure_some_is_not_a_disturbance() -> None:
     assert disturbed([watched(memory_some_s=2.0, io_some_s=2.0, cpu_some_s=2.0)]) is None
 
 
-def test_throttling_counts_only_where_others_made_most_of_the_heat() -> None:
+def test_throttling_counts_only_if_others_used_most_of_the_cpu() -> None:
     little = replace(OWN, cpu_s=0.01)
     assert cause(watched(throttle_events=3)) is None
     assert cause(watched(cpu_busy_s=3.1, throttle_events=3)) is None
@@ -197,7 +195,7 @@ def test_throttling_counts_only_where_others_made_most_of_the_heat() -> None:
     assert cause(watched(little, cpu_busy_s=0.05, throttle_events=0)) is None
 
 
-def test_a_share_at_the_limit_is_still_allowed() -> None:
+def test_share_at_the_limit_is_still_allowed() -> None:
     at_limit_s = 3.0 * STEAL_LIMIT / (1 - STEAL_LIMIT)
     assert disturbed([watched(cpu_steal_s=at_limit_s * 0.999)]) is None
     assert cause(watched(cpu_steal_s=at_limit_s * 1.001)) == Cause.STEAL
@@ -209,11 +207,11 @@ def test_steal_is_measured_against_the_time_the_cpus_had_work() -> None:
     assert cause(Watched(one_of_64, OwnUse(cpu_s=1.8))) == Cause.STEAL
 
 
-def test_interrupts_are_not_held_against_others() -> None:
+def test_interrupts_are_not_attributed_to_others() -> None:
     assert disturbed([watched(cpu_irq_s=1.0)]) is None
 
 
-def test_a_block_too_short_for_ticks_is_not_judged_by_them() -> None:
+def test_block_too_short_for_ticks_is_not_judged_by_cpu_time() -> None:
     short = Watched(
         Stretch(wall_s=0.1, cpu_total_s=MIN_CPU_S / 2, cpu_busy_s=0.2, cpu_irq_s=0.0, cpu_steal_s=0.1),
         OwnUse(cpu_s=0.0),
@@ -222,23 +220,23 @@ def test_a_block_too_short_for_ticks_is_not_judged_by_them() -> None:
     assert cause(short, short) == Cause.OTHER_CPU
 
 
-def test_a_block_is_judged_over_all_its_stretches_together() -> None:
+def test_shares_are_over_all_stretches_of_a_block() -> None:
     burst = watched(cpu_busy_s=3.3)
     assert disturbed([burst, *[watched()] * 3]) is None
     assert cause(burst, burst, watched(), watched()) == Cause.OTHER_CPU
 
 
-def test_the_cause_furthest_beyond_its_limit_is_named() -> None:
+def test_cause_furthest_beyond_its_limit_is_named() -> None:
     assert cause(watched(cpu_steal_s=0.3, io_full_s=1.0), watched(cpu_busy_s=3.3)) == Cause.IO
 
 
-def test_what_is_not_measured_is_never_a_reason() -> None:
+def test_unmeasured_counter_is_never_a_reason() -> None:
     nothing = Watched(Stretch(wall_s=2.0), OWN)
     assert disturbed([nothing]) is None
     assert disturbed([watched(cpu_busy_s=4.0), nothing]) is None
 
 
-def test_a_sum_lacks_what_one_of_its_parts_lacks() -> None:
+def test_sum_is_none_if_one_part_is_missing() -> None:
     found = together([watched(), Watched(Stretch(wall_s=1.0, cpu_total_s=2.0), OwnUse(cpu_s=1.0, memory_share=0.2))])
     assert found is not None
     assert (found.stretch.wall_s, found.stretch.cpu_total_s, found.stretch.cpu_busy_s) == (3.0, 6.0, None)
@@ -246,6 +244,6 @@ def test_a_sum_lacks_what_one_of_its_parts_lacks() -> None:
     assert together([]) is None
 
 
-def test_a_reason_says_what_how_much_and_the_limit() -> None:
+def test_reason_states_cause_share_and_limit() -> None:
     text = str(disturbed([watched(), watched(cpu_busy_s=3.8)]))
     assert text == "other_cpu: processes outside the run used 10.0 % of the CPUs (limit 3.0 %)"

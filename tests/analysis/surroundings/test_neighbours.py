@@ -1,4 +1,4 @@
-"""A cell that uses CPU while it waits is named, and a process outside the run only where it is the cause."""
+"""A cell that uses CPU while it waits is named; a process outside the run only if it is the cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What difference a machine can show."""
+"""The smallest difference that a machine can show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from scipy.special import stdtrit
 
 from keras_matrix.analysis.stats.blocks import LEVEL, POWER
-from keras_matrix.analysis.surroundings.resolution import MIN_PAIRS, Detectable, in_words, resolution
+from keras_matrix.analysis.surroundings.resolution import MIN_PAIRS, Detectable, resolution, resolution_text
 
 
 def detectable(log_ratios: list[float], pairs: int) -> Detectable:
@@ -19,7 +19,7 @@ def detectable(log_ratios: list[float], pairs: int) -> Detectable:
 
 
 @pytest.mark.parametrize("pairs", [5, 10, 30])
-def test_a_true_difference_of_that_size_is_found_in_four_of_five_runs(pairs: int) -> None:
+def test_true_difference_of_that_size_is_found_in_four_of_five_runs(pairs: int) -> None:
     runs, scatter = 20_000, 0.03
     drawn = np.random.default_rng(7)
     difference = detectable([scatter, -scatter] * 5, pairs).difference
@@ -29,13 +29,13 @@ def test_a_true_difference_of_that_size_is_found_in_four_of_five_runs(pairs: int
     assert found == pytest.approx(POWER, abs=0.01)
 
 
-def test_the_bounds_hold_the_true_difference_in_95_of_100_machines() -> None:
+def test_bounds_cover_the_true_difference_in_95_of_100_machines() -> None:
     machines, scatter = 2_000, 0.03
     true = detectable([scatter, -scatter] * 5, 10).difference
     drawn = np.random.default_rng(11)
-    told = [detectable(ratios.tolist(), 10) for ratios in scatter * drawn.standard_normal((machines, 8))]
-    held = sum(one.low <= true <= one.high for one in told)
-    assert held / machines == pytest.approx(0.95, abs=0.015)
+    intervals = [detectable(ratios.tolist(), 10) for ratios in scatter * drawn.standard_normal((machines, 8))]
+    covered = sum(one.low <= true <= one.high for one in intervals)
+    assert covered / machines == pytest.approx(0.95, abs=0.015)
 
 
 def test_more_pairs_show_smaller_differences() -> None:
@@ -47,22 +47,22 @@ def test_more_pairs_show_smaller_differences() -> None:
     assert ten.low < ten.difference < ten.high
 
 
-def test_a_shift_between_identical_arms_counts_as_scatter() -> None:
+def test_shift_between_identical_arms_counts_as_scatter() -> None:
     found = resolution([0.02] * 6)
     assert found is not None
     assert found.scatter == pytest.approx(0.02)
 
 
-def test_fewer_pairs_than_five_give_no_figure() -> None:
+def test_fewer_than_five_pairs_give_no_estimate() -> None:
     assert resolution([0.01] * (MIN_PAIRS - 1)) is None
-    assert in_words(None, 4) == "no figure: of the 5 pairs it takes, 4 were measured"
+    assert resolution_text(None, 4) == "no estimate: needs 5 pairs, got 4"
 
 
-def test_so_few_planned_pairs_that_no_interval_would_stand_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 5 can be planned, got 4"):
+def test_planning_fewer_than_five_pairs_is_an_error() -> None:
+    with pytest.raises(ValueError, match="must be at least 5, got 4"):
         resolution([0.01] * 6, [4])
 
 
-def test_the_sentence_names_difference_and_pairs() -> None:
+def test_text_names_difference_and_pairs() -> None:
     found = resolution([0.01, -0.01] * 5)
-    assert in_words(found, 10) == "this machine can show a difference of 1.0 % in 10 pairs, 0.5 % in 30 pairs"
+    assert resolution_text(found, 10) == "this machine can show a difference of 1.0 % in 10 pairs, 0.5 % in 30 pairs"

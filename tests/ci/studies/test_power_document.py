@@ -1,4 +1,4 @@
-"""docs/power.md says what the recordings in the repository say."""
+"""docs/power.md matches the recordings in the repository."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ci.studies.power.draws import SAME, Recording, affordable, recordings
 
 
 @pytest.fixture(scope="module")
-def kept() -> dict[str, list[Recording]]:
+def recorded() -> dict[str, list[Recording]]:
     """The recordings by condition."""
     return {condition: recordings(command.stored(condition)) for condition in command.BUDGETS_S}
 
@@ -27,29 +27,29 @@ def lines(table: Iterable[str]) -> list[str]:
     return [line for line in table if line]
 
 
-def test_the_document_says_what_was_recorded(kept: dict[str, list[Recording]]) -> None:
-    told = lines(command.recorded_table(kept))
-    assert (stated(told[0]), len(told) > 2) == (told, True)
+def test_document_matches_the_recordings(recorded: dict[str, list[Recording]]) -> None:
+    table = lines(command.recorded_table(recorded))
+    assert (stated(table[0]), len(table) > 2) == (table, True)
 
 
-def test_the_document_says_what_one_process_and_one_mean_an_arm_would_need(kept: dict[str, list[Recording]]) -> None:
-    told = lines(command.rival_table(kept))
-    assert (stated(told[0]), len(told) > 2) == (told, True)
+def test_document_states_what_one_process_or_one_mean_per_arm_needs(recorded: dict[str, list[Recording]]) -> None:
+    table = lines(command.rival_table(recorded))
+    assert (stated(table[0]), len(table) > 2) == (table, True)
 
 
-def test_the_document_says_how_often_equal_arms_were_found_to_differ() -> None:
-    told = lines(command.alarm_table())
-    assert (stated(told[0]), len(told) > 2) == (told, True)
+def test_document_states_the_false_alarms_of_equal_arms() -> None:
+    table = lines(command.alarm_table())
+    assert (stated(table[0]), len(table) > 2) == (table, True)
 
 
-def test_the_power_curves_are_of_these_recordings_at_what_their_budgets_pay_for(
-    kept: dict[str, list[Recording]],
+def test_power_curves_match_the_recordings_and_budgets(
+    recorded: dict[str, list[Recording]],
 ) -> None:
     """The curves themselves take minutes of drawing: `ci/power tables` makes them."""
     begun = [
         f"| {condition}, {one.backend}, interval | {budget_s:.0f} s | {affordable(one, SAME, budget_s)} |"
         for condition, budget_s in command.BUDGETS_S.items()
-        for one in kept[condition]
+        for one in recorded[condition]
     ]
     head = next(
         line for line in command.DOCUMENT.read_text(encoding="utf-8").splitlines() if "found slower, of 100" in line

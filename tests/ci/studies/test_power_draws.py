@@ -1,4 +1,4 @@
-"""Power from recordings: made-up recordings whose power is known."""
+"""Power from synthetic recordings whose power is known."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def generator() -> np.random.Generator:
 
 
 def recording(blocks: int = 200, drift: float = 0.0, slowdown: float = 0.05) -> Recording:
-    """Return blocks whose processes scatter by NOISE, on a machine that slows down by `drift` over the whole."""
+    """Return blocks whose processes scatter by NOISE, on a machine that slows down by `drift` in total."""
     draw = generator()
 
     def process(at: int, factor: float) -> Process:
@@ -49,17 +49,17 @@ def recording(blocks: int = 200, drift: float = 0.0, slowdown: float = 0.05) -> 
     )
 
 
-def test_a_budget_pays_for_whole_blocks_of_two() -> None:
+def test_budget_gives_complete_blocks_of_two() -> None:
     assert affordable(recording(), SAME, 41.0) == 10
 
 
-def test_the_smallest_slowdown_found_is_that_of_the_t_test() -> None:
+def test_smallest_slowdown_found_is_that_of_the_t_test() -> None:
     logs = recording().logs(SAME)
     expected = minimum_detectable_effect(float(logs.std(ddof=1)), 20)
     assert ours(logs, 20, generator()) == pytest.approx(expected, rel=0.1)
 
 
-def test_power_grows_with_the_slowdown_and_its_interval_holds_it() -> None:
+def test_power_grows_with_the_slowdown_and_is_within_its_interval() -> None:
     draws, logs = Draws(generator(), inner=100), recording().logs(SAME)
     found = [power(logs, 12, by_interval, draws, slowdown) for slowdown in (0.01, 0.03, 0.05)]
     shares = [one.share for one in found if one is not None]
@@ -68,30 +68,30 @@ def test_power_grows_with_the_slowdown_and_its_interval_holds_it() -> None:
     assert all(one is not None and one.low <= one.share <= one.high for one in found)
 
 
-def test_a_lucky_recording_gives_no_power() -> None:
+def test_recording_with_a_chance_difference_gives_no_power() -> None:
     logs = recording().logs(SAME)
     shares = [power(luck, 12, by_interval, Draws(generator(), inner=50), 0.03) for luck in (logs, logs + 0.02)]
     still, lucky = (one.share for one in shares if one is not None)
     assert lucky < still
 
 
-def test_equal_arms_are_found_slower_in_one_of_forty() -> None:
+def test_equal_arms_are_called_slower_in_one_of_forty() -> None:
     assert false_alarms(recording().logs(SAME), 12, by_interval, generator()) == pytest.approx(0.025, abs=0.012)
 
 
-def test_a_lucky_recording_does_not_pass_for_a_false_alarm() -> None:
+def test_chance_difference_of_a_recording_is_not_a_false_alarm() -> None:
     lucky = recording().logs(SAME) + 0.02
     assert (false_alarms(lucky, 12, by_interval, generator()) or 0.0) < 0.05
 
 
-def test_the_gate_finds_a_clear_slowdown_and_not_an_equal_arm() -> None:
+def test_gate_finds_a_clear_slowdown_and_not_an_equal_arm() -> None:
     one = recording()
     drawn = stretches(one.logs(SLOWER), 50, 12, generator())
     assert by_gate(drawn).mean() > 0.9
     assert (false_alarms(one.logs(SAME)[:60], 12, by_gate, generator()) or 0.0) < 0.03
 
 
-def test_nothing_is_said_of_fewer_than_five_blocks() -> None:
+def test_fewer_than_five_blocks_give_no_result() -> None:
     logs = recording().logs(SAME)
     assert power(logs, 4, by_interval, Draws(generator())) is None
     assert false_alarms(logs[:4], 5, by_interval, generator()) is None
@@ -104,7 +104,7 @@ def test_stretches_keep_neighbours_together() -> None:
     assert (steps == 1).all()
 
 
-def test_one_process_each_pays_for_drift_and_for_its_own_luck() -> None:
+def test_single_process_per_arm_includes_drift_and_its_own_effect() -> None:
     still, drifting = recording(drift=0.0), recording(drift=1.0)
     calm, moved = (one_process_each(one, 600.0, generator()) for one in (still, drifting))
     assert calm is not None
@@ -114,11 +114,11 @@ def test_one_process_each_pays_for_drift_and_for_its_own_luck() -> None:
     assert moved > 1.5 * calm
 
 
-def test_one_process_each_is_unknown_where_the_recording_is_shorter_than_the_budget() -> None:
+def test_single_process_per_arm_is_unknown_for_a_recording_shorter_than_the_budget() -> None:
     assert one_process_each(recording(20), 600.0, generator()) is None
 
 
-def test_epochs_that_scatter_are_not_taken_for_processes_that_do() -> None:
+def test_scatter_of_epochs_is_not_scatter_of_processes() -> None:
     one = recording()
 
     def noisy(process: Process) -> Process:
@@ -129,7 +129,7 @@ def test_epochs_that_scatter_are_not_taken_for_processes_that_do() -> None:
     assert (smaller or 1.0) < 0.5 * (one_process_each(one, 600.0, generator()) or 0.0)
 
 
-def test_rows_become_recordings_and_replaced_attempts_cost_what_they_took() -> None:
+def test_replaced_attempts_count_in_the_cost_of_a_recording() -> None:
     def row(arm: str, block: int, attempt: int, step_time_s: float) -> dict[str, Any]:
         return {
             "session": "s",

@@ -1,4 +1,4 @@
-"""The simulations follow the rules they are about, and a quick one holds what docs/statistics.md states."""
+"""The simulations follow the rules they simulate, and a quick one confirms docs/statistics.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EQUAL = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scen
 
 @pytest.mark.parametrize("most", [40, 12, 10])
 @EQUAL
-def test_a_simulated_run_stops_where_the_rule_does(scenario: Scenario, most: int) -> None:
+def test_simulated_run_stops_where_the_rule_stops(scenario: Scenario, most: int) -> None:
     logs = scenario.draw(np.random.default_rng(3), (30, most), 0.02)
     found = stopped(logs)
     for row in range(len(logs)):
@@ -45,8 +45,8 @@ def test_a_simulated_run_stops_where_the_rule_does(scenario: Scenario, most: int
 
 @pytest.mark.parametrize("level", [0.01, 0.03, 0.1])
 @EQUAL
-def test_the_interval_at_the_stopping_time_covers_95_per_cent(scenario: Scenario, level: float) -> None:
-    """93 to 97 %: the asked 94 to 96, and two standard errors of 2,000 runs."""
+def test_interval_at_the_stopping_time_covers_95_per_cent(scenario: Scenario, level: float) -> None:
+    """93 to 97 %: the required 94 to 96, and two standard errors of 2,000 runs."""
     assert 0.93 <= coverage(scenario, level, RUNS, seed=1).share <= 0.97
 
 
@@ -57,12 +57,12 @@ def test_calibrated_looks_cover_normal_noise_of_any_size_and_plain_ones_do_not()
     assert plain.min() < 0.93
 
 
-def test_a_slow_mode_that_no_block_showed_is_in_no_interval() -> None:
+def test_slow_mode_missing_from_all_blocks_is_in_no_interval() -> None:
     """The stated limit: with processes of one arm alone slow, 17 % of first looks see none of them."""
     assert coverage(noise.LIMIT, 0.01, RUNS, seed=1).share < 0.85
 
 
-def test_a_calibration_finds_confidences_that_cover() -> None:
+def test_calibration_finds_confidences_that_cover() -> None:
     looks, distance = calibration.calibrate((5, 10), runs=400)
     assert looks.blocks == (5, 10)
     assert distance < 0.05
@@ -70,29 +70,29 @@ def test_a_calibration_finds_confidences_that_cover() -> None:
 
 
 @EQUAL
-def test_a_gate_over_equal_comparisons_is_silent(scenario: Scenario) -> None:
+def test_gate_over_equal_comparisons_does_not_alarm(scenario: Scenario) -> None:
     assert false_alarms(scenario, 0.03, 40, seed=2).share <= 0.05
 
 
-def test_students_p_values_would_take_slow_processes_for_regressions() -> None:
+def test_students_p_values_would_call_slow_processes_regressions() -> None:
     found = false_alarms(SCENARIOS[3], 0.01, 100, seed=2)
     assert found.share < 0.02 < found.by_student
 
 
 @EQUAL
-def test_a_gate_that_goes_on_until_decided_seldom_passes_what_is_at_its_threshold(scenario: Scenario) -> None:
+def test_gate_that_continues_until_decided_rarely_passes_a_slowdown_at_its_threshold(scenario: Scenario) -> None:
     """Asked: 2.5 % and no alarms; with the confidences of a run stopped by its width it would be about 6 %."""
     found = until_decided(scenario, 0.03, 40, seed=2)
     assert found.passed <= 0.03
     assert found.alarmed <= 0.05
 
 
-def test_looks_made_for_widths_would_pass_too_much() -> None:
+def test_looks_for_widths_would_pass_too_many() -> None:
     assert until_decided(SCENARIOS[0], 0.03, 40, seed=2, rule=NO_TOLERANCE).passed > 0.05
 
 
 @pytest.mark.parametrize(("shift", "alarm"), [(0.0, False), (0.05, False), (0.3, True)])
-def test_a_simulated_gate_says_what_the_gate_says(shift: float, alarm: bool) -> None:
+def test_simulated_gate_agrees_with_the_gate(shift: float, alarm: bool) -> None:
     """One run of 300 comparisons, all equal or all slower: an alarm in both, or in none."""
     rule = Rule(threshold=0.0, looks=Looks((8, 18), (0.97, 0.95)))
     made: list[noise.Array] = []
@@ -109,7 +109,7 @@ def test_a_simulated_gate_says_what_the_gate_says(shift: float, alarm: bool) -> 
     assert ((judge(logs, rule).outcome is Outcome.REGRESSED), alarmed == 1.0) == (alarm, alarm)
 
 
-def test_the_same_seed_gives_the_same_figures() -> None:
+def test_same_seed_gives_the_same_figures() -> None:
     first, second = (simulation.coverage(SCENARIOS[1], 0.03, 100, seed=7) for _ in range(2))
     assert first == second
 
@@ -131,13 +131,13 @@ def named(scenario: Scenario, tables: int, seed: int) -> int:
 
 
 @pytest.mark.parametrize(("seed", "names"), [(1, 0), (3, 1)])
-def test_a_simulated_table_names_a_fastest_where_the_table_does(seed: int, names: int) -> None:
+def test_simulated_table_agrees_with_the_table(seed: int, names: int) -> None:
     near_modes = SCENARIOS[-1]
     assert round(false_names(near_modes, 0.03, 3, seed).share * 3) == named(near_modes, 3, seed) == names
 
 
 @EQUAL
-def test_a_table_of_equal_backends_names_a_fastest_no_more_often_than_is_stated(scenario: Scenario) -> None:
+def test_table_of_equal_backends_names_a_fastest_no_more_often_than_is_stated(scenario: Scenario) -> None:
     """About 5 % at most are stated; two standard errors of 400 tables are 2 more."""
     shares = [false_names(scenario, level, 400, seed=1).share for level in (0.01, 0.03, 0.1)]
     assert max(shares) <= 0.08

@@ -26,7 +26,7 @@ from tests.uploader.stored import results_with
         (Type.FLOAT64, Mode.NULLABLE, None, 0),
     ],
 )
-def test_a_value_has_its_logical_size(kind: Type, mode: Mode, value: Any, expected: int) -> None:
+def test_value_has_its_logical_size(kind: Type, mode: Mode, value: Any, expected: int) -> None:
     assert cost.width(Column("x", kind, mode, ""), value) == expected
 
 
@@ -36,7 +36,7 @@ def test_only_the_columns_that_a_question_uses_are_counted() -> None:
     assert {name for _, name in read} == {"status", "workload", "backend", "run_id", "reason", "source", "day"}
 
 
-def test_a_night_has_each_cell_with_its_repeats(tmp_path: Path) -> None:
+def test_night_has_each_cell_with_its_repeats(tmp_path: Path) -> None:
     [run] = results_with(tmp_path / "results", runs=1, count=2).runs()
     sizes, counts = cost.sizes_of(cost.night_of(run, tmp_path / "night"))
     assert counts == Counter(

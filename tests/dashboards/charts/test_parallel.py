@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.fc.parallel import duels, figures
+from keras_matrix.analysis.fc.parallel import data_versus_model, figures
 from keras_matrix.dashboards.charts import parallel
 from keras_matrix.dashboards.charts.parallel import Grid, Pictures, Stack
 from keras_matrix.dashboards.report import page as report
@@ -79,7 +79,7 @@ def made_up_grid() -> Grid:
 
 def test_a_field_tells_who_is_faster_and_how_many_times() -> None:
     cells = fc_cells(made_up_run())
-    found = duels(figures(cells, {}), {cell.cell_id: cell for cell in cells})
+    found = data_versus_model(figures(cells, {}), {cell.cell_id: cell for cell in cells})
     wanted = {}
     for duel in found:
         task, ratio = duel.data.task, duel.ratio.centre

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.fc.cells import proof_fault
+from keras_matrix.analysis.fc.cells import proof_problem
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.proof import Proof, ProofOrder
 from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, Kind, Task
@@ -38,7 +38,7 @@ def test_every_mode_computes_what_plain_numpy_does_and_communicates_what_the_for
     proofs = proved(backend, ProofRequest().tasks())
     assert {proof.task.mode for proof in proofs} == {mode.name for mode in MODES.values() if mode.native}
     assert {proof.task.workers for proof in proofs} == {1, 2, 3, 4}
-    assert [(proof.task, fault) for proof in proofs if (fault := proof_fault(proof))] == []
+    assert [(proof.task, fault) for proof in proofs if (fault := proof_problem(proof))] == []
     silent = [p for p in proofs if p.task.mode == "fc_phy" and p.task.shared_ratio == 0]
     assert {p.parallel.traffic.calls for p in silent} == {0}
     apart = [p for p in proofs if (p.task.mode, p.task.overlap) == ("fc_data", "off")]
@@ -69,7 +69,7 @@ def test_means_are_means_whoever_sums_and_whenever(backend: str) -> None:
     divided = [sizes.changed(mode="fc_data", partition=name) for name, (own, _) in DIVIDERS.items() if own == backend]
     proofs = proved(backend, [*late, *(task for task in divided if backend != "torch")])
     assert len(proofs) == (2 if backend == "torch" else 3)
-    assert [(proof.task, fault) for proof in proofs if (fault := proof_fault(proof))] == []
+    assert [(proof.task, fault) for proof in proofs if (fault := proof_problem(proof))] == []
 
 
 @pytest.mark.process

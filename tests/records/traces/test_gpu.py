@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.traces import tabled
+from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.traces import conversion, neutral
 from keras_matrix.records.traces.neutral import WORKING, Kind, Phase, Span
 from keras_matrix.records.traces.request import Names
@@ -45,7 +45,7 @@ def table(path: Path, *planes: tuple[int, bytes]) -> Table:
     path.write_bytes(message(*planes))
     target = path.with_name("trace.json.gz")
     conversion.make([path], target, "jax")
-    return tabled(target)
+    return read_table(target)
 
 
 def steps_of(found: list[Span]) -> list[int | None]:
@@ -267,7 +267,7 @@ def test_warnings_of_the_profiler_itself_are_reported_once_and_in_a_line(path: P
     target = path.with_name("trace.json.gz")
     head = conversion.make([path], target, "jax")
     warnings = ["CUPTI_ERROR_UNKNOWN", "Dropped 7 events: callback buffer full"]
-    assert (head.warnings, neutral.head_of(target).warnings, tabled(target).warnings) == (warnings,) * 3
+    assert (head.warnings, neutral.head_of(target).warnings, read_table(target).warnings) == (warnings,) * 3
 
 
 def test_kernels_of_two_gpus_of_one_process_are_two_workers_in_the_same_steps(path: Path) -> None:

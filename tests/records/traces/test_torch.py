@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.traces import tabled
+from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.traces import conversion, torch
 from keras_matrix.records.traces.neutral import WORKING, Kind, Phase, Span, covered
 from keras_matrix.records.traces.request import TraceError
@@ -254,7 +254,7 @@ def test_time_of_a_step_is_that_of_its_kernels_and_not_of_its_dispatch(tmp_path:
         events.append(event("cudaLaunchKernel", 100 * number - 50, 5, "cuda_runtime", correlation=number))
         events.append(event("sgemm", 100 + 500 * (number - 1), 500, "kernel", pid=0, tid=7, correlation=number))
     conversion.make([chrome(tmp_path / "epoch1.worker0.json", events)], tmp_path / "trace.json.gz", "torch")
-    found = tabled(tmp_path / "trace.json.gz")
+    found = read_table(tmp_path / "trace.json.gz")
     assert (found.device, found.steps, found.step_time_s) == ("gpu", 5, pytest.approx(520e-6))
     assert (found.busy_share, found.computed_s) == (pytest.approx(2500 / 2600), pytest.approx(2500e-6))
 
@@ -284,7 +284,7 @@ def test_two_ranks_of_a_job_are_two_workers_with_the_same_steps_and_their_own_ov
         for rank, late in enumerate((0.0, 10.0))
     ]
     conversion.make(files, tmp_path / "trace.json.gz", "torch")
-    found = tabled(tmp_path / "trace.json.gz")
+    found = read_table(tmp_path / "trace.json.gz")
     assert (found.workers, found.steps, found.window_s) == (2, 2, pytest.approx(200e-6))
     assert {part.name: part.time_s for part in found.by_kind} == {
         "compute": pytest.approx(4 * 60e-6),
@@ -329,7 +329,7 @@ def test_public_trace_of_two_gpus_has_the_steps_kinds_and_overlap_that_its_event
 @pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not beside this checkout")
 def test_public_trace_of_two_gpus_makes_the_table_that_a_reader_of_its_json_computes(tmp_path: Path) -> None:
     conversion.make_of(PUBLIC / "ddp_nccl_2gpu_rank0.json.gz", tmp_path / "trace.json.gz")
-    found = tabled(tmp_path / "trace.json.gz")
+    found = read_table(tmp_path / "trace.json.gz")
     # Of the JSON file: 3 steps of 222.4, 219.7 and 224.9 ms that follow one another; NCCL's kernels cover 46.9 ms,
     # of which 7.3 ms with other kernels.
     assert (found.device, found.steps) == ("gpu", 3)

@@ -349,7 +349,7 @@ def test_selftest_over_two_machines_is_reported(folder: Path, capsys: pytest.Cap
         record["machine"]["host_id"] = "1" * 16
         path.write_text(json.dumps(record))
     assert runner("selftest", "--stored") == 0
-    assert "machines differ among these sessions (2): the rates are of all" in capsys.readouterr().out
+    assert "machines differ among these sessions (2): the rates are over all" in capsys.readouterr().out
 
 
 def test_added_repeats_are_not_reported_as_repeated_measurements(

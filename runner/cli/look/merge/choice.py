@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.analysis.comparison.merge import LeftOut, Merge, MergeCandidate, candidate, choose, few
+from keras_matrix.analysis.comparison.merge import LeftOut, Merge, MergeCandidate, candidate, choose, shortened
 from keras_matrix.records.history_reader import left_out
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Problem, Run, StoreFailure
@@ -88,7 +88,7 @@ def chosen(request: MergeRequest, reader: MergeReader) -> Merge:
     found = replace(found, left_out=(*reader.left_out, *found.left_out))
     if request.runs or request.reference not in (None, found.reference):
         _check_named(named, found)
-    found = replace(found, left_out=tuple(few(found.left_out)))
+    found = replace(found, left_out=tuple(shortened(found.left_out)))
     if not found.runs:
         reasons = "; ".join(map(str, found.left_out))
         raise UsageError(f"report --merge: no run in {request.results} has a measured cell: {reasons}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.traces import tabled
+from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.traces.neutral import WORKING, Kind
 from keras_matrix.records.traces.request import TRACE_NAME
@@ -41,5 +41,5 @@ def test_kernels_of_each_backend_have_a_step_and_none_begins_before_it(
     assert len(known) >= 0.95 * len(kernels) > 0
     # CUPTI brings the clocks of device and host together to within some microseconds.
     assert [one for one in known if one.start_ns < begins[one.step] - 50_000] == []
-    table = tabled(folder / str(record.trace and record.trace.folder) / TRACE_NAME)
+    table = read_table(folder / str(record.trace and record.trace.folder) / TRACE_NAME)
     assert (table.device, table.steps) == ("gpu", 3)

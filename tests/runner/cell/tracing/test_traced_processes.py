@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ci.studies.traces import kept_share
-from keras_matrix.analysis.traces import tabled
+from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, Record
@@ -81,7 +81,7 @@ def test_a_workload_is_traced_on_every_backend_in_the_same_words(
     assert {1, 2, 3} <= {span.step for span in worked}
     assert kept_share(place) == pytest.approx(1, abs=0.01)
     assert bool(list(neutral.flows(place / TRACE_NAME))) is (backend == "torch")
-    table = tabled(place / TRACE_NAME)
+    table = read_table(place / TRACE_NAME)
     assert (table.steps, table.workers, table.device) == (3, 1, "cpu")
     assert 0 < (table.busy_share or 0) <= 1
 

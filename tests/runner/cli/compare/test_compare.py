@@ -56,7 +56,7 @@ def test_one_repeat_gives_no_interval_and_says_how_many_would(
     flags = pair(tmp_path, processes(0.01, count=1), processes(0.02, count=1))
     assert run(flags, capsys)[0] == 1
     (one,) = document(flags, capsys)["comparisons"]
-    assert one["reason"] == "no interval from 1 block in common: it takes 5, as --repeats 5 gives"
+    assert one["reason"] == "no interval from 1 block in common: needs 5; use --repeats 5"
     assert (one["ratio"]["low"], one["ratio"]["high"]) == (None, None)
 
 
@@ -68,7 +68,7 @@ def test_side_without_a_time_is_reported(tmp_path: Path, capsys: pytest.CaptureF
         path.write_text(json.dumps(record))
     code, printed = run(flags, capsys)
     assert code == 1
-    assert "no kept epoch in new: nothing was timed" in printed
+    assert "no measured epoch in new: nothing was timed" in printed
 
 
 @pytest.mark.parametrize("step_time_s", [-0.01, 0.0])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.surroundings.disturbance import Cause, Disturbed
-from keras_matrix.analysis.surroundings.findings import Check, Verdict
+from keras_matrix.analysis.surroundings.findings import Check, Rating
 from keras_matrix.analysis.surroundings.readings import Driver, Gpu, Process, Readings
 from keras_matrix.runner.checks.preflight import cells
 from keras_matrix.runner.cli.main import main
@@ -62,7 +62,7 @@ def test_something_bad_gives_1_with_advice_and_fits_80_columns(
     assert [line for line in lines if len(line) > 80] == []
     assert "-> stop them" in [line.strip() for line in lines]
     assert any(line.startswith("10 of 10 pairs were disturbed from outside, first by other_cpu") for line in lines)
-    assert "from the undisturbed pairs alone: no figure" in lines[-2]
+    assert "from the undisturbed pairs alone: no estimate" in lines[-1]
 
 
 def test_every_line_names_its_verdict_and_its_check(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +81,7 @@ def test_the_installed_builds_are_judged_for_every_gpu(
     monkeypatch.setattr(cells, "installed", lambda: {"tensorflow": "2.21.0", "torch": "2.13.0", "jax": "0.10.2"})
     assert main(["check", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)["findings"]
-    builds = {one["seen"][:40]: one["verdict"] for one in found if one["check"] == "gpu_build"}
+    builds = {one["observed"][:40]: one["verdict"] for one in found if one["check"] == "gpu_build"}
     assert builds == {
         "tensorflow 2.21.0 has code for GPU 0": "fine",
         "no_gpu_code: torch 2.13.0 has no code for this GPU"[:40]: "bad",
@@ -101,7 +101,7 @@ def test_json_contains_findings_pairs_and_readings(pretend: Any, capsys: pytest.
 def test_too_few_pairs_give_no_figure(pretend: Any, capsys: pytest.CaptureFixture[str]) -> None:
     pretend(QUIET, pairs=4)
     assert main(["check"]) == 0
-    assert "no figure: of the 5 pairs it takes, 4 were measured" in capsys.readouterr().out
+    assert "no estimate: needs 5 pairs, got 4" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "-1", "nan", "inf", "601"])
@@ -117,7 +117,7 @@ def test_the_real_command_examines_this_machine(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr == ""
     document = json.loads(done.stdout)
-    assert done.returncode == (document["worst"] == Verdict.BAD)
+    assert done.returncode == (document["worst"] == Rating.BAD)
     assert {f["check"] for f in document["findings"]} >= {c.value for c in Check if not c.value.startswith("gpu_")}
     assert document["pairs"]
     for pair in document["pairs"]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.fc.cells import proof_fault
+from keras_matrix.analysis.fc.cells import proof_problem
 from keras_matrix.analysis.fc.sweep import BATCH_SIZES, COLUMNS, WEIGHT_SIZES
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
@@ -503,14 +503,14 @@ def test_backend_without_a_proof_is_named_and_the_exit_code_is_1(
 
 def test_proof_without_gradients_or_with_a_wrong_layout_fails() -> None:
     proof = FakeProbe().proof(Task(mode="fc_data"))
-    assert proof_fault(proof) is None
-    assert proof_fault(replace(proof, gradient_error=None)) == "it shows no gradients or no updates"
-    assert proof_fault(replace(proof, update_error=None)) == "it shows no gradients or no updates"
-    assert proof_fault(replace(proof, update_error=1.0)) == (
+    assert proof_problem(proof) is None
+    assert proof_problem(replace(proof, gradient_error=None)) == "it shows no gradients or no updates"
+    assert proof_problem(replace(proof, update_error=None)) == "it shows no gradients or no updates"
+    assert proof_problem(replace(proof, update_error=1.0)) == (
         "updates of the weights are 1.0e+00 from plain NumPy, limit 1e-05"
     )
-    assert proof_fault(replace(proof, layout_fault="worker 1 is elsewhere")) == "worker 1 is elsewhere"
-    assert proof_fault(replace(proof, weight_error=float("nan"))) is not None
+    assert proof_problem(replace(proof, layout_fault="worker 1 is elsewhere")) == "worker 1 is elsewhere"
+    assert proof_problem(replace(proof, weight_error=float("nan"))) is not None
 
 
 @pytest.mark.process

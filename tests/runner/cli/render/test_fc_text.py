@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.fc.parallel import Figure, figures
-from keras_matrix.analysis.hardware.roofline import Share
+from keras_matrix.analysis.fc.parallel import FcFigure, figures
+from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.records.fc import spec
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.proof import Proof, ProofAnswer
@@ -84,10 +84,10 @@ def test_failures_and_warnings_are_printed_once() -> None:
     assert lines_of([bad]) == ["fc_data on jax: error: WorkerDied: rank 1", "  hot", ""]
 
 
-def figure_of(task: Task, communication: Communication | None = None, **share: float) -> Figure:
+def figure_of(task: Task, communication: Communication | None = None, **share: float) -> FcFigure:
     cells = fc_cells(fc_records(task, "jax", [0.1], communication))
-    nothing: dict[str, Any] = dict.fromkeys(field.name for field in fields(Share))
-    (found,) = figures(cells, {cell.cell_id: Share(**nothing | share) for cell in cells if share})
+    nothing: dict[str, Any] = dict.fromkeys(field.name for field in fields(PeakShare))
+    (found,) = figures(cells, {cell.cell_id: PeakShare(**nothing | share) for cell in cells if share})
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.analysis.comparison.context import NOTHING
+from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.records.schema import Memory, Record
 from keras_matrix.runner.cli.render.findings import cell_lines, warning_lines
@@ -47,5 +47,5 @@ def test_peak_device_memory_is_labelled_if_it_is_that_of_the_process(spans: list
     ]
     (row,) = table(records)
     (cell,) = row.cells.values()
-    (line,) = [line for line in cell_lines(cell, row, NOTHING) if "peak device memory" in line]
+    (line,) = [line for line in cell_lines(cell, row, NO_CONTEXT) if "peak device memory" in line]
     assert line.endswith(f" {expected}")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse
 from keras_matrix.analysis.surroundings.examination import examine
-from keras_matrix.analysis.surroundings.findings import Check, Verdict
+from keras_matrix.analysis.surroundings.findings import Check, Rating
 from keras_matrix.analysis.surroundings.readings import Process, Swap, Zone
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.host import cgroups
@@ -252,14 +252,14 @@ def test_a_made_up_machine_is_read_whole_and_judged(tmp_path: Path) -> None:
     found = look(machine(tmp_path), CPUS, lambda: [0.01, -0.01] * 5)
     assert found.load == 0.25
     told = {f.check: f.verdict for f in examine(found)}
-    assert (told[Check.GOVERNOR], told[Check.RESOLUTION]) == (Verdict.FINE, Verdict.FINE)
-    assert told[Check.OTHER_CPU] is Verdict.UNREAD  # the counters of files do not move
-    assert Verdict.BAD not in told.values()
+    assert (told[Check.GOVERNOR], told[Check.RESOLUTION]) == (Rating.FINE, Rating.FINE)
+    assert told[Check.OTHER_CPU] is Rating.UNREAD  # the counters of files do not move
+    assert Rating.BAD not in told.values()
 
 
 def test_a_machine_that_tells_nothing_is_unread_throughout(tmp_path: Path) -> None:
     found = examine(look(Tree(tmp_path / "none"), CPUS, list))
-    told = {f.check for f in found if f.verdict is not Verdict.UNREAD}
+    told = {f.check for f in found if f.verdict is not Rating.UNREAD}
     assert told == {Check.RIGHTS, Check.GPU}
 
 
