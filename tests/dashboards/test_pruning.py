@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from sqlglot import exp
 
-from keras_matrix.dashboards.grafana import build
+from ci import grafana
 from keras_matrix.dashboards.live.app import application, snapshot
 from keras_matrix.dashboards.live.app.needed import needed
 from keras_matrix.dashboards.live.questions import Choice, answer, questions
@@ -24,7 +24,7 @@ from tests.dashboards.boards import NIGHTS, stored, warehouse_of
 
 
 def _grafana() -> Iterator[tuple[str, str]]:
-    for name, dashboard in build.dashboards().items():
+    for name, dashboard in grafana.dashboards().items():
         for panel in dashboard["panels"]:
             sql = panel["targets"][0]["rawSql"].replace("`${project}`.`${dataset}`.", "")
             yield f"{name}: {panel['title']}", re.sub(r"\$\{(\w+):sqlstring\}", r"@\1", sql)
