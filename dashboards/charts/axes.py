@@ -60,7 +60,7 @@ class Axis:
 def rules(selector: str, axis: Axis, strong: float | None = None) -> str:
     """Return the style that draws upright rules at the axis's ticks behind what the selector finds.
 
-    A page of thousands of lanes would hold tens of thousands of lines: a background is no element of it. `strong` is a
+    A page of thousands of strips would hold tens of thousands of lines: a background is no element of it. `strong` is a
     value whose rule stands out.
     """
     places = [] if strong is None else [("strong", axis.place(strong))]

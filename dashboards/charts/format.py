@@ -67,7 +67,7 @@ def interval(low: float | None, high: float | None, centre: float, unit: float =
     return f"{low / unit:,.{places}f}–{high / unit:,.{places}f}"
 
 
-def whole(value: int | None) -> str:
+def integer(value: int | None) -> str:
     """Return a whole number with its thousands set apart, or a dash."""
     return DASH if value is None else f"{value:,}"
 

@@ -12,16 +12,16 @@ from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import (
     MIDDLE,
     Interval,
-    Lane,
     Mark,
     Picture,
+    Strip,
     Word,
     alone,
     epoch_axis,
     memory_axis,
-    memory_lane,
+    memory_strip,
     slot_of,
-    start_lane,
+    start_strip,
 )
 from keras_matrix.dashboards.charts.format import (
     MEMORY_UNITS,
@@ -58,7 +58,7 @@ def starts(rows: Sequence[Row]) -> list[Picture]:
     if not values:
         return []
     axis = epoch_axis(values)
-    return [Picture(work, "", "", axis, [_start(row, axis) for row in group]) for work, group in _by_work(rows)]
+    return [Picture(work, "", axis, [_start(row, axis) for row in group]) for work, group in _by_work(rows)]
 
 
 def memories(rows: Sequence[Row]) -> list[Picture]:
@@ -68,8 +68,8 @@ def memories(rows: Sequence[Row]) -> list[Picture]:
         return []
     axis = memory_axis(values)
     device_unit = unit_for([row["device_bytes"] for row in rows if row["device_bytes"]], MEMORY_UNITS)
-    lane = partial(_memory, device_unit)
-    return [Picture(work, "", "", axis, [lane(row, axis) for row in group]) for work, group in _by_work(rows)]
+    strip = partial(_memory, device_unit)
+    return [Picture(work, "", axis, [strip(row, axis) for row in group]) for work, group in _by_work(rows)]
 
 
 def scalings(rows: Sequence[Row]) -> list[Picture]:
@@ -80,7 +80,7 @@ def scalings(rows: Sequence[Row]) -> list[Picture]:
     ends = [value for row in known for value in (row["efficiency"], row["high"] or row["efficiency"])]
     axis = axes.from_zero([1.0, *ends], "throughput over one worker's times the workers, %", PERCENT)
     return [
-        Picture(str(mode), "", "", axis, [_scaling(str(b), list(own), axis) for b, own in _by(group, "backend")])
+        Picture(str(mode), "", axis, [_scaling(str(b), list(own), axis) for b, own in _by(group, "backend")])
         for mode, group in _by(known, "mode")
     ]
 
@@ -98,33 +98,33 @@ def _by(rows: Iterable[Row], name: str) -> Iterable[tuple[Any, list[Row]]]:
 def _comparison(rows: Sequence[Row], axis: Axis) -> Picture:
     first = rows[0]
     lowest = str(first["against"])
-    lanes = [_lowest(lowest, axis), *(_ratio(row, axis) for row in rows if row["ratio"])]
+    strips = [_lowest(lowest, axis), *(_ratio(row, axis) for row in rows if row["ratio"])]
     details = " · ".join(str(part) for part in (first["verdict"], first["same_work"], first["caveats"]) if part)
-    return Picture(str(first["work"]), details, str(first["verdict"]), axis, lanes)
+    return Picture(str(first["work"]), details, axis, strips)
 
 
-def _lowest(backend: str, axis: Axis) -> Lane:
+def _lowest(backend: str, axis: Axis) -> Strip:
     slot = slot_of(backend)
-    lane = Lane(backend, slot, None, "1", ["the quickest"], f"{backend}: the quickest")
-    lane.marks.append(Mark(axis.place(1.0), MIDDLE, slot, f"{backend}: the others are divided by it"))
-    return lane
+    strip = Strip(backend, slot, None, "1", ["the quickest"], f"{backend}: the quickest")
+    strip.marks.append(Mark(axis.place(1.0), MIDDLE, slot, f"{backend}: the others are divided by it"))
+    return strip
 
 
-def _ratio(row: Row, axis: Axis) -> Lane:
+def _ratio(row: Row, axis: Axis) -> Strip:
     backend, slot = str(row["backend"]), slot_of(str(row["backend"]))
     between = interval(row["low"], row["high"], row["ratio"]) or "no interval"
     figure = f"{number(row['ratio'])}×"
     notes = [between, plural(int(row["blocks"] or 0), "block")]
     found = Interval(row["ratio"], row["low"], row["high"])
     strokes, marks = found.drawn(axis, MIDDLE, slot, f"{backend}: {figure} ({between})")
-    return Lane(backend, slot, None, figure, notes, f"{backend}: {figure}, {between}", marks, strokes)
+    return Strip(backend, slot, None, figure, notes, f"{backend}: {figure}, {between}", marks, strokes)
 
 
-def _start(row: Row, axis: Axis) -> Lane:
-    return start_lane(str(row["backend"]), axis, alone(row["first_epoch_time_s"]), alone(row["steady_epoch_time_s"]))
+def _start(row: Row, axis: Axis) -> Strip:
+    return start_strip(str(row["backend"]), axis, alone(row["first_epoch_time_s"]), alone(row["steady_epoch_time_s"]))
 
 
-def _memory(unit: Unit, row: Row, axis: Axis) -> Lane:
+def _memory(unit: Unit, row: Row, axis: Axis) -> Strip:
     device, notes = row["device_bytes"], []
     if row["anonymous_bytes"] is not None:
         notes.append(f"anonymous {memory(row['anonymous_bytes'])}")
@@ -133,27 +133,27 @@ def _memory(unit: Unit, row: Row, axis: Axis) -> Lane:
     if row["samples_per_j"] is not None:
         notes.append(f"{number(row['samples_per_j'])} samples/J")
     missed = device is not None or row["device"] != "cpu"
-    return memory_lane(
+    return memory_strip(
         str(row["backend"]), axis, alone(row["host_bytes"]), (alone(device), unit) if missed else None, notes
     )
 
 
-def _scaling(backend: str, rows: Sequence[Row], axis: Axis) -> Lane:
+def _scaling(backend: str, rows: Sequence[Row], axis: Axis) -> Strip:
     slot, most = slot_of(backend), max(rows, key=lambda row: int(row["workers"]))
     notes = [f"with {most['workers']} workers"]
     if most["communication_share"] is not None:
         notes.append(f"{share(max(0.0, most['communication_share']))} in communication")
-    lane = Lane(
+    strip = Strip(
         backend, slot, 44, share(most["efficiency"]), notes, f"{backend}: {share(most['efficiency'])} {notes[0]}"
     )
     for row in rows:
         found = Interval(row["efficiency"], row["low"], row["high"])
         tip = f"{backend}, {row['workers']} workers: {share(row['efficiency'])}"
         strokes, marks = found.drawn(axis, 16, slot, tip)
-        lane.strokes.extend(strokes)
-        lane.marks.extend(marks)
-        lane.words.append(Word(marks[0].at, 34, str(row["workers"]), "middle"))
-    return lane
+        strip.strokes.extend(strokes)
+        strip.marks.extend(marks)
+        strip.words.append(Word(marks[0].at, 34, str(row["workers"]), "middle"))
+    return strip
 
 
 def trends(rows: Sequence[Row]) -> list[TimeSeries]:

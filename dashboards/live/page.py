@@ -14,7 +14,7 @@ from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.panels import Panel
-from keras_matrix.dashboards.live.questions import EVER, Choice, Question, Reader, answer
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, Question, Reader, answer
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.uploader.errors import OutboxFailure, UploadError
 from keras_matrix.uploader.outbox import Outbox
@@ -23,7 +23,7 @@ from keras_matrix.uploader.warehouse import outbox_folder
 
 SELF = "'self'"
 # Dashboards show findings: a run that has none stands under few questions, and a page that is empty must say why.
-STANDING = """
+RUN_COUNTS = """
 SELECT COUNT(*) AS runs, SUM(IF(f.run_id IS NULL, 1, 0)) AS without_findings
 FROM (SELECT DISTINCT run_id FROM cells WHERE source IS NULL AND day >= CAST(@since AS DATE)) AS c
 LEFT JOIN (SELECT DISTINCT run_id FROM findings WHERE day >= CAST(@since AS DATE)) AS f ON f.run_id = c.run_id
@@ -45,7 +45,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunCounts:
     """How many runs a warehouse holds, those of others not counted, and how many of them have no finding."""
 
     runs: int
@@ -77,10 +77,10 @@ class Frame:
     choice: Choice = Choice()
 
 
-def standing(warehouse: Reader, since: str = EVER) -> Standing:
+def run_counts(warehouse: Reader, since: str = EARLIEST_DAY) -> RunCounts:
     """Return what a warehouse holds from a day on. Raises `WarehouseFailure`."""
-    [(runs, without)] = warehouse.query(STANDING, {"since": since}).rows
-    return Standing(int(runs), int(without or 0))
+    [(runs, without)] = warehouse.query(RUN_COUNTS, {"since": since}).rows
+    return RunCounts(int(runs), int(without or 0))
 
 
 def empty_notice(address: str, results: Path) -> str:
@@ -97,12 +97,12 @@ def empty_notice(address: str, results: Path) -> str:
     )
 
 
-def ask(warehouse: Reader, questions: Iterable[Question], choice: Choice) -> list[Panel]:
+def panels_of(warehouse: Reader, questions: Iterable[Question], choice: Choice) -> list[Panel]:
     """Return a panel a question; one that the warehouse does not answer says why."""
-    return [asked(warehouse, question, choice) for question in questions]
+    return [panel_of(warehouse, question, choice) for question in questions]
 
 
-def asked(warehouse: Reader, question: Question, choice: Choice) -> Panel:
+def panel_of(warehouse: Reader, question: Question, choice: Choice) -> Panel:
     """Return the panel of one question."""
     try:
         return panels.panel(question, answer(warehouse, question, choice).dicts())
@@ -114,13 +114,13 @@ def render(shown: Sequence[Panel], frame: Frame) -> str:
     """Return the page."""
     from markupsafe import Markup  # with Jinja: only a command that writes a page pays for it
 
-    sheets = ("history.css", "roofline.css", "board.css")
+    sheets = ("history.css", "roofline.css", "dashboard.css")
     style = report.stylesheet() + "".join((report.TEMPLATES / name).read_text(encoding="utf-8") for name in sheets)
     style += "".join(
         axes.rules(f"#{one.question.name} div.plot", one.pictures[0].axis) for one in shown if one.pictures
     )
-    script = "" if frame.form else (report.TEMPLATES / "board.js").read_text(encoding="utf-8")
-    page = report.templates().get_template("board.html")
+    script = "" if frame.form else (report.TEMPLATES / "dashboard.js").read_text(encoding="utf-8")
+    page = report.templates().get_template("dashboard.html")
     return page.render(
         style=Markup(style),
         script=Markup(script),

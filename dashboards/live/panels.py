@@ -1,4 +1,4 @@
-"""From a question's rows to a panel: a heat map, lanes, courses, a field of points, or a table; values, no markup.
+"""From a question's rows to a panel: a heat map, strips, courses, a field of points, or a table; values, no markup.
 
 Promise: a panel shows what its rows hold and computes no figure. Every text may be hostile: the template escapes it.
 """
@@ -151,7 +151,7 @@ def _figures(question: Question, rows: Sequence[Row]) -> Panel:
 
 
 def _pictures(make: Callable[[Sequence[Row]], list[Picture]]) -> Callable[[Question, Sequence[Row]], Panel]:
-    return lambda question, rows: Panel(question, len(rows), "lanes", pictures=make(rows))
+    return lambda question, rows: Panel(question, len(rows), "strips", pictures=make(rows))
 
 
 def _trend(question: Question, rows: Sequence[Row]) -> Panel:

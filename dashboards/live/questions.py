@@ -33,7 +33,7 @@ ORDER = (
     "machines",
     "runs",
 )
-EVER = "2000-01-01"
+EARLIEST_DAY = "2000-01-01"
 DEFAULT_DAYS = 90  # that dashboards on BigQuery read, where each byte costs money
 
 
@@ -60,7 +60,7 @@ class Choice:
 
     workload: str = ""
     backend: str = ""
-    since: str = EVER
+    since: str = EARLIEST_DAY
     cell: str = ""
 
     def parameters(self, sql: str) -> Mapping[str, Scalar]:
@@ -74,7 +74,7 @@ def checked(choice: Choice) -> Choice:
     try:
         since = date.fromisoformat(choice.since).isoformat()
     except ValueError:
-        since = EVER
+        since = EARLIEST_DAY
     return replace(choice, since=since)
 
 

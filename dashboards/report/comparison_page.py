@@ -12,7 +12,7 @@ from keras_matrix.analysis.comparison.versus import Comparison, Versus, percent
 from keras_matrix.analysis.regression.gate import Outcome
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.axes import Axis, fitted
-from keras_matrix.dashboards.charts.dot_plots import Interval, Mark, Stroke, Verdict, slot_of
+from keras_matrix.dashboards.charts.dot_plots import Interval, Mark, RatioPlot, Stroke, slot_of
 from keras_matrix.dashboards.charts.format import Unit, plural
 from keras_matrix.dashboards.report.page import policy, stylesheet, templates
 from keras_matrix.records.settings import Settings
@@ -36,7 +36,7 @@ def page(found: Versus, titles: Mapping[str, str], threshold: float) -> str:
     style = stylesheet()
     return (
         templates()
-        .get_template("forest.html")
+        .get_template("comparison_page.html")
         .render(
             style=Markup(style),
             policy=policy(style),
@@ -87,12 +87,12 @@ def _axis(found: Versus, threshold: float) -> Axis | None:
     return fitted([*values, 1.0, 1 + threshold], "new / base, time of a step", Unit("x", 1.0), NARROWEST)
 
 
-def _line(one: Comparison, title: str, axis: Axis | None) -> Verdict:
+def _line(one: Comparison, title: str, axis: Axis | None) -> RatioPlot:
     settings: Settings = one.either.settings
     slot = slot_of(settings.backend)
     name = f"{title} on {settings.backend}"
     if axis is None or one.ratio is None:
-        return Verdict(name, one.said, slot, False, 0)
+        return RatioPlot(name, one.said, slot, False, 0)
     said = "; ".join([f"{_told(one.ratio)}: {one.said}", *one.failures])
     if one.all_data:
         said += f"; with the disturbed blocks, too: {_told(one.all_data)}"
@@ -102,12 +102,12 @@ def _line(one: Comparison, title: str, axis: Axis | None) -> Verdict:
     ]
     strokes, centre = _estimate(one.ratio, slot, axis)
     settled = one.outcome in (Outcome.REGRESSED, Outcome.NO_WORSE)
-    return Verdict(name, said, slot, settled, HEIGHT, strokes, marks + centre)
+    return RatioPlot(name, said, slot, settled, HEIGHT, strokes, marks + centre)
 
 
-def _mean(title: str, slot: int, estimate: Estimate, axis: Axis | None) -> Verdict:
+def _mean(title: str, slot: int, estimate: Estimate, axis: Axis | None) -> RatioPlot:
     strokes, marks = _estimate(estimate, slot, axis) if axis else ([], [])
-    return Verdict(title, _told(estimate), slot, False, HEIGHT // 2 + 4, strokes, marks)
+    return RatioPlot(title, _told(estimate), slot, False, HEIGHT // 2 + 4, strokes, marks)
 
 
 def _estimate(ratio: Estimate, slot: int, axis: Axis) -> tuple[list[Stroke], list[Mark]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.table import in_order
-from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, SECOND, memory, number, quantity, share, whole
+from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, SECOND, integer, memory, number, quantity, share
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.records.store import latest_attempts
 
@@ -131,8 +131,8 @@ def _machines(records: Sequence[Record]) -> list[Machine]:
 def _machine_facts(machine: Machine) -> list[Fact]:
     facts = [
         ("CPU", machine.cpu_model),
-        ("CPUs the runner may use", whole(machine.logical_cpus)),
-        ("physical cores", whole(machine.physical_cores)),
+        ("CPUs the runner may use", integer(machine.logical_cpus)),
+        ("physical cores", integer(machine.physical_cores)),
         ("memory", memory(machine.memory_bytes)),
         ("operating system", machine.os or DASH),
         ("kernel", machine.kernel or DASH),

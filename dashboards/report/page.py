@@ -106,15 +106,15 @@ def _heading(about: Mapping[str, object], run_context: RunContext) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """The pictures of a page that are made of lanes."""
+    """The pictures of a page that are made of strips."""
 
     epochs: list[Picture]
     starts: list[Picture]  # on one axis, as are the memories
     memories: list[Picture]
-    usages: list[usage.Picture]
+    usages: list[Picture]
 
     def rules(self, ratios: Axis | None) -> str:
-        """Return the style of the rules behind their lanes, and behind the findings."""
+        """Return the style of the rules behind their strips, and behind the findings."""
         found = [axes.rules(".findings > .finding > .plot", ratios, strong=1.0)] if ratios else []
         found += [axes.rules(f"#e{at} div.plot", one.axis) for at, one in enumerate(self.epochs, 1)]
         found += [axes.rules("#start div.plot", one.axis) for one in self.starts[:1]]

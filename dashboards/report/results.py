@@ -22,7 +22,7 @@ from keras_matrix.analysis.fc.parallel import FcFigure, figures
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, values
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import Interval, Verdict, Word, slot_of
+from keras_matrix.dashboards.charts.dot_plots import Interval, RatioPlot, Word, slot_of
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, Block, Line, Value, statistic_lines
 from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, Unit, interval, number, plural, share
 from keras_matrix.dashboards.charts.pictures import work_details
@@ -70,7 +70,7 @@ def backends(rows: Sequence[Row]) -> list[str]:
     return in_order(backend for row in rows for backend in row.cells)
 
 
-def findings(rows: Sequence[Row]) -> tuple[list[Verdict], Axis | None]:
+def findings(rows: Sequence[Row]) -> tuple[list[RatioPlot], Axis | None]:
     """Return one finding a row, and the axis that their ratios share; None where no row has ratios."""
     ends = [e for row in rows for r in row.ratios for e in (r.estimate.low, r.estimate.centre, r.estimate.high) if e]
     timed = all(cell.figure == STEP_TIME for row in rows for cell in row.cells.values())
@@ -103,8 +103,8 @@ def _anchor(index: int) -> str:
     return f"work-{index + 1}"
 
 
-def _finding(index: int, row: Row, axis: Axis | None) -> Verdict:
-    finding = Verdict(
+def _finding(index: int, row: Row, axis: Axis | None) -> RatioPlot:
+    finding = RatioPlot(
         row.title,
         row.verdict,
         slot_of(row.fastest) if row.fastest else None,

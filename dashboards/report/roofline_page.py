@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keras_matrix.analysis.hardware.roofline import OwnGemm, PeakShare, Roofline, Slope
-from keras_matrix.dashboards.charts.format import DASH, memory, share, whole
+from keras_matrix.dashboards.charts.format import DASH, integer, memory, share
 from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, bandwidth, draw, rate, scenes
 from keras_matrix.dashboards.report.page import TEMPLATES, policy, stylesheet, templates
 
@@ -82,10 +82,10 @@ def own_table(own: Sequence[OwnGemm]) -> Table:
             one.place.device,
             one.place.precision,
             one.backend,
-            whole(one.place.threads),
+            integer(one.place.threads),
             rate(one.best_flop_per_s),
             rate(one.median_flop_per_s),
-            whole(one.calls),
+            integer(one.calls),
             share(one.share_of_best),
         ]
         for one in own
@@ -100,10 +100,10 @@ def memory_table(slopes: Sequence[Slope]) -> Table:
         [
             one.device,
             one.by,
-            whole(one.threads),
+            integer(one.threads),
             bandwidth(one.best_byte_per_s),
             bandwidth(one.median_byte_per_s),
-            whole(one.calls),
+            integer(one.calls),
             bandwidth(one.copy_byte_per_s),
             memory(one.array_bytes),
         ]
@@ -118,7 +118,7 @@ def _cell_row(one: PeakShare) -> list[str]:
     return [
         one.title,
         one.backend,
-        whole(one.flops_per_step),
+        integer(one.flops_per_step),
         rate(one.achieved_flop_per_s),
         rate(one.peak_flop_per_s) + (f" ({one.peak_of})" if one.peak_of else ""),
         share(one.share_of_peak) + between,

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from keras_matrix.dashboards.charts.format import plural
-from keras_matrix.dashboards.live import page as board
+from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live.page import Frame
 from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.dashboards.report import page as report
@@ -38,7 +38,7 @@ def publish(folder: Path, results: Path, runs: Sequence[Run]) -> int:
     warehouse = open_warehouse(LOCAL, results)
     try:
         cells = [name for name in _cell_ids(warehouse) if CELL_ID.fullmatch(name)]
-        empty = partial(board.empty_notice, LOCAL, results)
+        empty = partial(dashboard.empty_notice, LOCAL, results)
         report.write(folder / "index.html", index(warehouse, {run.run_id for run in runs}, empty))
         for cell_id in cells:
             report.write(_page_path(folder / "cells", CELL_ID, cell_id), cell_page(warehouse, cell_id))
@@ -52,11 +52,11 @@ def publish(folder: Path, results: Path, runs: Sequence[Run]) -> int:
     return 1 + len(cells) + len(runs)
 
 
-def index(warehouse: Warehouse, runs: set[str], empty: Callable[[], str] = lambda: board.EMPTY) -> str:
+def index(warehouse: Warehouse, runs: set[str], empty: Callable[[], str] = lambda: dashboard.EMPTY) -> str:
     """Return the page of every question; `runs` are those that have a page, `empty` explains why there is no run."""
-    stands = board.standing(warehouse)
+    stands = dashboard.run_counts(warehouse)
     asked = [one for one in questions().values() if one.name != "trend"] if stands.runs else []
-    shown = board.ask(warehouse, asked, Choice())
+    shown = dashboard.panels_of(warehouse, asked, Choice())
     frame = Frame(
         "All runs",
         "Each cell as its newest run found it. A cell's name leads to its course over time.",
@@ -64,14 +64,14 @@ def index(warehouse: Warehouse, runs: set[str], empty: Callable[[], str] = lambd
         run_link=lambda run_id: f"runs/{run_id}.html" if run_id in runs else "",
         notices=[*stands.notices(empty), *_without_page(warehouse)],
     )
-    return board.render(shown, frame)
+    return dashboard.render(shown, frame)
 
 
 def cell_page(warehouse: Warehouse, cell_id: str) -> str:
     """Return the page of one cell over time."""
-    shown = board.ask(warehouse, [questions()["trend"]], Choice(cell=cell_id))
+    shown = dashboard.panels_of(warehouse, [questions()["trend"]], Choice(cell=cell_id))
     lead = "One dot a session, with its interval between processes; a stroke upright where the level changed."
-    return board.render(shown, Frame(f"Cell {cell_id}", lead, _links(""), home="../index.html"))
+    return dashboard.render(shown, Frame(f"Cell {cell_id}", lead, _links(""), home="../index.html"))
 
 
 def _cell_ids(warehouse: Warehouse) -> list[str]:

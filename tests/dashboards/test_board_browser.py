@@ -49,7 +49,7 @@ def published(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def whole(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One page with every question, the trends too."""
     path = tmp_path_factory.mktemp("whole") / "board.html"
-    shown = page.ask(warehouse_of(results), questions().values(), Choice())
+    shown = page.panels_of(warehouse_of(results), questions().values(), Choice())
     path.write_text(page.render(shown, Frame("All runs", "Every question.", lambda cell: f"cells/{cell}.html")))
     return path
 
@@ -143,7 +143,7 @@ def test_a_cell_leads_to_its_page_and_a_run_to_its_report(browser: Any, publishe
     look(browser, published / "index.html")
     browser.find_element("css selector", f'.heat a[href$="{cell_of("jax")}.html"]').click()
     assert browser.title == f"Keras Benchmark Matrix: Cell {cell_of('jax')}"
-    assert browser.execute_script("return document.querySelectorAll('.course .plot use').length") == 12
+    assert browser.execute_script("return document.querySelectorAll('.series .plot use').length") == 12
     browser.find_element("css selector", ".brand a").click()
     browser.find_element("link text", run_name(11)).click()
     assert browser.title == "a run"
@@ -154,7 +154,7 @@ def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page that the README shows: made-up nights with plain names, one course."""
     warehouse = warehouse_of(stored(tmp_path_factory.mktemp("pictured") / "results", other="cifar10_cnn"))
     one = Choice(workload="mnist_mlp", backend="jax")
-    shown = [page.asked(warehouse, q, one if q.name == "trend" else Choice()) for q in questions().values()]
+    shown = [page.panel_of(warehouse, q, one if q.name == "trend" else Choice()) for q in questions().values()]
     path = tmp_path_factory.mktemp("pictured") / "board.html"
     path.write_text(page.render(shown, Frame("All runs", "", lambda cell: f"cells/{cell}.html")))
     return path

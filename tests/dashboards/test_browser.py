@@ -123,9 +123,9 @@ def test_dots_of_a_lane_as_high_as_its_notes_lie_in_its_middle_in_their_backends
     seen = browser.execute_script(
         "return [...document.querySelectorAll(':is(#start, #memory) .plot :is(circle, rect, use)')].map(d => {"
         "const r = d.getBoundingClientRect(), p = d.closest('.plot').getBoundingClientRect();"
-        "const shapes = {s0: 'circle', s1: 'rect', s2: 'use'}, lane = d.closest('.lane').classList[1];"
+        "const shapes = {s0: 'circle', s1: 'rect', s2: 'use'}, strip = d.closest('.strip').classList[1];"
         "const apart = Math.abs(r.top + r.bottom - p.top - p.bottom) / 2;"
-        "return r.width > 4 && apart < 1.5 && shapes[lane] == d.localName;"
+        "return r.width > 4 && apart < 1.5 && shapes[strip] == d.localName;"
         "})"
     )
     assert len(seen) > 20

@@ -16,8 +16,8 @@ import pytest
 from keras_matrix.dashboards.live import page
 from keras_matrix.dashboards.live.app.application import Application, statements
 from keras_matrix.dashboards.live.app.needed import needed
-from keras_matrix.dashboards.live.app.refreshed import Refreshed, Terms, Times
-from keras_matrix.dashboards.live.questions import EVER, Choice, answer, questions
+from keras_matrix.dashboards.live.app.refreshed import Clocks, Refreshed, RefreshPolicy
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, answer, questions
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.main import Seams
 from keras_matrix.runner.cli.main import main as runner
@@ -70,7 +70,7 @@ def remote(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
         pytest.skip("no BigQuery emulator: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
     project = os.environ.get("BIGQUERY_EMULATOR_PROJECT", "emulated-project")
-    opened = connect(project, f"engines_{os.getpid()}", Options(first_day=EVER))
+    opened = connect(project, f"engines_{os.getpid()}", Options(first_day=EARLIEST_DAY))
     opened.create()
     push(results, opened, Outbox(tmp_path_factory.mktemp("engines-outbox")))
     yield opened
@@ -136,7 +136,9 @@ def test_the_flat_view_has_the_same_rows_on_both(local: Warehouse, remote: Wareh
 def test_the_live_dashboard_reads_the_emulator_once_and_answers_as_it_does(
     local: LocalWarehouse, remote: Warehouse
 ) -> None:
-    source = Refreshed(remote, needed(statements()), Terms(since="2026-01-01"), Times(lambda: datetime.now(UTC)))
+    source = Refreshed(
+        remote, needed(statements()), RefreshPolicy(since="2026-01-01"), Clocks(lambda: datetime.now(UTC))
+    )
     status: list[str] = []
     [body] = Application(source)({"PATH_INFO": "/"}, lambda sent, headers: status.append(sent))
     assert status == ["200 OK"]
@@ -148,7 +150,7 @@ def test_the_live_dashboard_reads_the_emulator_once_and_answers_as_it_does(
 
 
 def test_panels_are_the_same_from_both(local: Warehouse, remote: Warehouse) -> None:
-    pages = [page.ask(one, questions().values(), Choice()) for one in (local, remote)]
+    pages = [page.panels_of(one, questions().values(), Choice()) for one in (local, remote)]
     for here, there in zip(*pages, strict=True):
         assert (here.kind, here.count, here.problem) == (there.kind, there.count, there.problem)
 

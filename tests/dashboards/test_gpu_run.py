@@ -135,7 +135,7 @@ def test_the_picture_of_memory_has_the_unit_of_the_table(stored: tuple[Run, Find
     _, found = stored
     assert line_of(found, "lstm device=gpu", "peak device memory").unit == "GiB"
     (picture,) = [one for one in pictures.memory_pictures(found.rows) if one.title == "lstm device=gpu"]
-    assert [lane.notes for lane in picture.lanes] == [[f"device {size}.00\u00a0GiB"] for size in (5, 4, 3)]
+    assert [strip.notes for strip in picture.strips] == [[f"device {size}.00\u00a0GiB"] for size in (5, 4, 3)]
 
 
 def test_a_share_of_peak_names_its_precision_where_backends_differ(stored: tuple[Run, Findings]) -> None:

@@ -40,7 +40,7 @@ def test_the_page_opens_silently_and_nothing_is_wider_than_the_screen(
 def test_every_dot_lies_within_its_picture(browser: Any, page: Path, width: int) -> None:
     look(browser, page, width=width)
     dots = browser.execute_script(
-        "return [...document.querySelectorAll('.course .plot use')].map(e => {"
+        "return [...document.querySelectorAll('.series .plot use')].map(e => {"
         "const d = e.getBoundingClientRect(), p = e.ownerSVGElement.getBoundingClientRect();"
         "return d.width > 4 && d.left >= p.left && d.right <= p.right && d.top >= p.top && d.bottom <= p.bottom + 1;"
         "})"
@@ -54,7 +54,7 @@ def test_no_two_dates_or_labels_of_a_picture_lie_on_each_other(browser: Any, pag
     look(browser, page, width=width)
     overlapping = browser.execute_script(
         "const found = [];"
-        "for (const svg of document.querySelectorAll('.course svg')) {"
+        "for (const svg of document.querySelectorAll('.series svg')) {"
         "  const texts = [...svg.querySelectorAll('text')].filter(t => t.getBoundingClientRect().width);"
         "  texts.forEach((s, i) => texts.slice(i + 1).forEach(t => {"
         "    const a = s.getBoundingClientRect(), b = t.getBoundingClientRect();"

@@ -12,7 +12,7 @@ import pytest
 
 from keras_matrix.dashboards.live.app.application import Application, statements
 from keras_matrix.dashboards.live.app.needed import Needed, needed
-from keras_matrix.dashboards.live.app.refreshed import RETRY_S, Refreshed, Terms, Times
+from keras_matrix.dashboards.live.app.refreshed import RETRY_S, Clocks, Refreshed, RefreshPolicy
 from keras_matrix.dashboards.live.app.snapshot import Snapshot
 from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.dashboards.live.questions import Choice, answer, questions
@@ -63,12 +63,12 @@ class Visit:
     """A dashboard on a counting warehouse, with clocks that a test turns and refreshes that it may hold back."""
 
     warehouse: Counting
-    terms: Terms = Terms(PERIOD_S, FIRST_DAY)
+    terms: RefreshPolicy = RefreshPolicy(PERIOD_S, FIRST_DAY)
     now_s: float = 0.0
     held_back: list[Callable[[], None]] | None = None
 
     def __post_init__(self) -> None:
-        times = Times(
+        times = Clocks(
             now=lambda: NOON + timedelta(seconds=self.now_s),
             clock=lambda: self.now_s,
             start=lambda work: work() if self.held_back is None else self.held_back.append(work),
@@ -167,13 +167,13 @@ def test_a_page_says_how_old_its_rows_are_and_since_which_day(visit: Visit) -> N
 
 
 def test_without_a_day_the_last_90_days_are_read(behind: LocalWarehouse) -> None:
-    visit = Visit(Counting(behind=behind), Terms(PERIOD_S))
+    visit = Visit(Counting(behind=behind), RefreshPolicy(PERIOD_S))
     visit()
     assert {parameters["since"] for _, parameters in visit.warehouse.asked} == {"2025-10-22"}
 
 
 def test_a_visitor_can_only_narrow_the_days(behind: LocalWarehouse) -> None:
-    visit = Visit(Counting(behind=behind), Terms(PERIOD_S, "2026-01-05"))
+    visit = Visit(Counting(behind=behind), RefreshPolicy(PERIOD_S, "2026-01-05"))
     for asked, shown in (("", "2026-01-05"), ("2000-01-01", "2026-01-05"), ("2026-01-09", "2026-01-09")):
         page = visit("/", f"since={asked}")[1]
         assert f'value="{shown}" min="2026-01-05"' in page
@@ -266,13 +266,13 @@ def test_where_no_thread_can_be_started_the_old_rows_are_shown(visit: Visit) -> 
     def refuse(work: Callable[[], None]) -> None:
         raise RuntimeError("can't start new thread")
 
-    source = Refreshed(visit.warehouse, needed(statements()), visit.terms, Times(lambda: NOON, start=refuse))
+    source = Refreshed(visit.warehouse, needed(statements()), visit.terms, Clocks(lambda: NOON, start=refuse))
     with pytest.raises(Unreachable, match="can't start new thread; end other programs"):
         source.edition()
 
 
 def test_days_without_a_run_are_reported_with_what_to_do(behind: LocalWarehouse) -> None:
-    visit = Visit(Counting("bigquery://a-project.data", behind=behind), Terms(PERIOD_S, "2027-01-01"))
+    visit = Visit(Counting("bigquery://a-project.data", behind=behind), RefreshPolicy(PERIOD_S, "2027-01-01"))
     status, page = visit()
     assert status == "200 OK"
     assert "No run since 2027-01-01: " in page
@@ -316,8 +316,10 @@ def test_the_local_warehouse_can_be_bounded_by_a_day_too(behind: LocalWarehouse)
 
 
 def test_the_first_visitor_waits_for_the_reading_in_the_background(behind: LocalWarehouse) -> None:
-    source = Refreshed(Counting(behind=behind), needed(statements()), Terms(since=FIRST_DAY), Times(lambda: NOON))
-    assert source.held() is None
+    source = Refreshed(
+        Counting(behind=behind), needed(statements()), RefreshPolicy(since=FIRST_DAY), Clocks(lambda: NOON)
+    )
+    assert source.peek() is None
     edition = source.edition()
     assert (edition.number, edition.since) == (1, FIRST_DAY)
     assert source.edition().number == 1

@@ -17,12 +17,12 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
-from keras_matrix.dashboards.live import page as board
+from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live.app.guard import StartResponse
 from keras_matrix.dashboards.live.app.source import Edition, Source
-from keras_matrix.dashboards.live.page import Form, Frame, Standing
+from keras_matrix.dashboards.live.page import Form, Frame, RunCounts
 from keras_matrix.dashboards.live.panels import Panel
-from keras_matrix.dashboards.live.questions import EVER, Choice, Question, checked, questions
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, Question, checked, questions
 from keras_matrix.records.identity import CELL_ID
 from keras_matrix.uploader.errors import UploadError
 
@@ -64,7 +64,12 @@ class Application:
 
     def _page(self, path: str, asked: Mapping[str, str]) -> tuple[int, str]:
         choice = checked(
-            Choice(asked.get("workload", ""), asked.get("backend", ""), asked.get("since") or EVER, asked.get("id", ""))
+            Choice(
+                asked.get("workload", ""),
+                asked.get("backend", ""),
+                asked.get("since") or EARLIEST_DAY,
+                asked.get("id", ""),
+            )
         )
         try:
             if path == "/":
@@ -73,7 +78,7 @@ class Application:
                 return 200, self._cell(self.source.edition(), choice)
         except UploadError as error:  # each question would wait as long, and say the same
             lead = f"{self.source.address} gives no answer."
-            return 503, board.render([], Frame("No answer", lead, str, home="/", notices=[str(error)]))
+            return 503, dashboard.render([], Frame("No answer", lead, str, home="/", notices=[str(error)]))
         if path == "/health":
             return self._health()
         return 404, "<!doctype html><title>Not found</title><p>There is no such page. <a href='/'>All questions</a>"
@@ -87,10 +92,10 @@ class Application:
             f"{edition.origin} The address of this page holds what is chosen: share it.",
             _link(choice, edition),
             notices=[*edition.notices, *stands.notices(edition.empty)],
-            form=Form("/", *self._choices(edition), edition.since if edition.since != EVER else ""),
+            form=Form("/", *self._choices(edition), edition.since if edition.since != EARLIEST_DAY else ""),
             choice=choice,
         )
-        return board.render(self._panels(edition, asked, choice), frame)
+        return dashboard.render(self._panels(edition, asked, choice), frame)
 
     def _cell(self, edition: Edition, choice: Choice) -> str:
         choice = _narrowed(Choice(cell=choice.cell, since=choice.since), edition)
@@ -102,28 +107,28 @@ class Application:
         )
         link = _link(choice, edition)
         frame = Frame(f"Cell {choice.cell}", lead, link, home="/", notices=edition.notices, choice=choice)
-        return board.render(shown, frame)
+        return dashboard.render(shown, frame)
 
-    def _standing(self, edition: Edition) -> Standing:
+    def _standing(self, edition: Edition) -> RunCounts:
         """Return what the edition has. Raises `UploadError`."""
-        found: Standing = self._answer(edition, "standing", lambda: board.standing(edition.reader))
+        found: RunCounts = self._answer(edition, "standing", lambda: dashboard.run_counts(edition.reader))
         return found
 
     def _choices(self, edition: Edition) -> tuple[list[str], list[str]]:
         rows: list[tuple[Any, ...]] = self._answer(
-            edition, "choices", lambda: edition.reader.query(CHOICES, {"since": EVER}).rows
+            edition, "choices", lambda: edition.reader.query(CHOICES, {"since": EARLIEST_DAY}).rows
         )
         return list(dict.fromkeys(row[0] for row in rows)), sorted({row[1] for row in rows})
 
     def _panels(self, edition: Edition, asked: list[Question], choice: Choice) -> list[Panel]:
         return [
-            self._answer(edition, (one.name, choice), partial(board.asked, edition.reader, one, choice))
+            self._answer(edition, (one.name, choice), partial(dashboard.panel_of, edition.reader, one, choice))
             for one in asked
         ]
 
     def _health(self) -> tuple[int, str]:
         try:
-            if (edition := self.source.held()) is not None:
+            if (edition := self.source.peek()) is not None:
                 self._standing(edition)
         except UploadError as error:
             return 503, f"<!doctype html><title>No answer</title><p>{type(error).__name__}"
@@ -142,7 +147,7 @@ class Application:
 
 def statements() -> list[str]:
     """Return every statement that the application asks a source."""
-    return [*(one.sql for one in questions().values()), board.STANDING, CHOICES]
+    return [*(one.sql for one in questions().values()), dashboard.RUN_COUNTS, CHOICES]
 
 
 def _narrowed(choice: Choice, edition: Edition) -> Choice:

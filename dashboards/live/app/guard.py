@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from keras_matrix.dashboards.live.app.hosts import Place
+from keras_matrix.dashboards.live.app.hosts import ListenAddress
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 Wsgi = Callable[[Mapping[str, Any], StartResponse], Iterable[bytes]]
@@ -27,7 +27,7 @@ class Guard:
     """A WSGI application that passes on what may be answered."""
 
     application: Wsgi
-    place: Place
+    place: ListenAddress
 
     def __call__(self, environ: Mapping[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request, or refuse it."""

@@ -18,7 +18,7 @@ LOCALHOST = "localhost"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListenAddress:
     """An address to listen on, and the host names that are accepted besides those of the loopback."""
 
     host: str
@@ -39,7 +39,7 @@ class Place:
         return _is_loopback(name) or name in self.names
 
 
-def place(listen: str, public: Sequence[str]) -> Place:
+def listen_address(listen: str, public: Sequence[str]) -> ListenAddress:
     """Read HOST:PORT and the names of `--public`. Raises ValueError, which begins with the flag."""
     try:
         host, port = address(listen)
@@ -47,13 +47,13 @@ def place(listen: str, public: Sequence[str]) -> Place:
         raise ValueError(f"--listen: {error}") from error
     names = frozenset(map(_public_name, public))
     if _is_loopback(_normal(host)):
-        return Place(host, port, names)
+        return ListenAddress(host, port, names)
     if not names:
         raise ValueError(
             f"--listen: {listen} is open to other machines: add --public NAME..., the host names by which they reach "
             f"the dashboard, such as --public bench.example.org, or listen on 127.0.0.1:{port}"
         )
-    return Place(host, port, names if _is_wildcard(host) else names | {_normal(host)})
+    return ListenAddress(host, port, names if _is_wildcard(host) else names | {_normal(host)})
 
 
 def address(text: str) -> tuple[str, int]:

@@ -27,7 +27,7 @@ FIRST_WAIT_S = 60.0  # how long a visitor waits for the first snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RefreshPolicy:
     """How often rows are read, and from which day on; without one, from `DEFAULT_DAYS` before each refresh."""
 
     period_s: float = 600.0
@@ -39,7 +39,7 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class Clocks:
     """The clocks, and what runs a refresh: `now` is the wall clock, which labels only."""
 
     now: Callable[[], datetime]
@@ -60,7 +60,7 @@ class _Reading:
 class Refreshed:
     """Snapshots of one warehouse."""
 
-    def __init__(self, warehouse: Warehouse, needed: Needed, terms: Terms, times: Times) -> None:
+    def __init__(self, warehouse: Warehouse, needed: Needed, terms: RefreshPolicy, times: Clocks) -> None:
         self._warehouse = warehouse
         self._needed = needed
         self._terms = terms
@@ -90,7 +90,7 @@ class Refreshed:
                 return found
             raise self._failure or Unreachable("The first reading is still going on: load this page again in a minute.")
 
-    def held(self) -> Edition | None:
+    def peek(self) -> Edition | None:
         """Return the newest snapshot, None before the first visit. Raises `UploadError` if the first reading failed."""
         with self._changed:
             if self._shown is None and self._failure is not None:

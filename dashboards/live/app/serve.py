@@ -6,14 +6,14 @@ from typing import Any
 
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.guard import Guard
-from keras_matrix.dashboards.live.app.hosts import Place
+from keras_matrix.dashboards.live.app.hosts import ListenAddress
 from keras_matrix.dashboards.live.app.source import Source
 from keras_matrix.uploader.errors import BadInput
 
 THREADS = 4
 
 
-def serve(source: Source, place: Place) -> None:
+def serve(source: Source, place: ListenAddress) -> None:
     """Serve until interrupted. Raises `BadInput` without the extra, and where it cannot listen."""
     try:
         from waitress import create_server

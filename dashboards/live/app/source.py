@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from keras_matrix.dashboards.live import page
-from keras_matrix.dashboards.live.questions import EVER, Reader
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Reader
 from keras_matrix.uploader.warehouse import Warehouse
 
 FRESH_S = 30.0
@@ -29,7 +29,7 @@ class Edition:
     reader: Reader
     number: int
     origin: str
-    since: str = EVER
+    since: str = EARLIEST_DAY
     notices: tuple[str, ...] = ()
     empty: Callable[[], str] = lambda: page.EMPTY
 
@@ -44,7 +44,7 @@ class Source(Protocol):
     def edition(self) -> Edition:
         """Return the edition to show now. Raises `UploadError` if there is none."""
 
-    def held(self) -> Edition | None:
+    def peek(self) -> Edition | None:
         """Return the edition to check the health with, None before the first visit. Starts nothing that costs."""
 
 
@@ -53,7 +53,7 @@ class Live:
     """A warehouse that is asked itself, at most once in `FRESH_S` for the same question."""
 
     warehouse: Warehouse
-    since: str = EVER
+    since: str = EARLIEST_DAY
     empty: Callable[[], str] = lambda: page.EMPTY
     clock: Callable[[], float] = time.monotonic
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -74,6 +74,6 @@ class Live:
             number = self._number
         return Edition(self.warehouse, number, f"Read from {self.address}.", self.since, empty=self.empty)
 
-    def held(self) -> Edition:
+    def peek(self) -> Edition:
         """Return the same: asking costs nothing."""
         return self.edition()

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from keras_matrix.uploader.warehouse import LOCAL
 
     try:
-        place = hosts.place(args.listen, args.public)
+        place = hosts.listen_address(args.listen, args.public)
     except ValueError as error:
         raise UsageError(str(error)) from error
     sending.check(args.source, "--from")
@@ -87,18 +87,18 @@ def _source(target: options.Target, since: str | None, refresh_min: float) -> So
     """Return what the pages are made from: the local warehouse itself, or snapshots of a dataset."""
     from keras_matrix.dashboards.live.app.application import statements
     from keras_matrix.dashboards.live.app.needed import needed
-    from keras_matrix.dashboards.live.app.refreshed import Refreshed, Terms, Times
+    from keras_matrix.dashboards.live.app.refreshed import Clocks, Refreshed, RefreshPolicy
     from keras_matrix.dashboards.live.app.source import Live
     from keras_matrix.dashboards.live.page import empty_notice
-    from keras_matrix.dashboards.live.questions import EVER
+    from keras_matrix.dashboards.live.questions import EARLIEST_DAY
     from keras_matrix.runner.measure.scheduler import utc_now
     from keras_matrix.uploader.opening import open_warehouse
     from keras_matrix.uploader.warehouse import is_local
 
     warehouse = open_warehouse(target.address, target.results, target.options)
     if is_local(target.address):
-        return Live(warehouse, since or EVER, partial(empty_notice, target.address, target.results))
-    return Refreshed(warehouse, needed(statements()), Terms(60 * refresh_min, since), Times(utc_now))
+        return Live(warehouse, since or EARLIEST_DAY, partial(empty_notice, target.address, target.results))
+    return Refreshed(warehouse, needed(statements()), RefreshPolicy(60 * refresh_min, since), Clocks(utc_now))
 
 
 def _day(text: str) -> str | None:

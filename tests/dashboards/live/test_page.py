@@ -12,12 +12,12 @@ from wsgiref.util import setup_testing_defaults
 
 import pytest
 
-from keras_matrix.dashboards.live import page as board
+from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.app import application as served
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.source import Live
-from keras_matrix.dashboards.live.page import Frame, Standing
+from keras_matrix.dashboards.live.page import Frame, RunCounts
 from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.dashboards.report import site
 from keras_matrix.records.store import Results
@@ -54,8 +54,8 @@ def warehouse(results: Results) -> LocalWarehouse:
 
 @pytest.fixture(scope="module")
 def page(warehouse: LocalWarehouse) -> str:
-    shown = board.ask(warehouse, questions().values(), Choice())
-    return board.render(shown, Frame("All", "Everything.", lambda cell_id: f"cells/{cell_id}.html"))
+    shown = dashboard.panels_of(warehouse, questions().values(), Choice())
+    return dashboard.render(shown, Frame("All", "Everything.", lambda cell_id: f"cells/{cell_id}.html"))
 
 
 def test_every_question_is_a_section_with_its_query(page: str) -> None:
@@ -82,7 +82,7 @@ def test_the_policy_admits_the_pages_own_style_and_script_by_hash_and_nothing_el
 
 
 def test_the_heat_map_marks_the_quickest_and_shades_the_others(warehouse: LocalWarehouse) -> None:
-    found = panels.panel(questions()["matrix"], board.answer(warehouse, questions()["matrix"], Choice()).dicts())
+    found = panels.panel(questions()["matrix"], dashboard.answer(warehouse, questions()["matrix"], Choice()).dicts())
     row = next(row for row in found.heat if row.title.startswith("mnist_mlp"))
     assert found.backends == ["tensorflow", "jax", "torch"]
     assert [cell.shade for cell in row.cells] == [0, 4, 4]
@@ -92,18 +92,18 @@ def test_the_heat_map_marks_the_quickest_and_shades_the_others(warehouse: LocalW
 
 
 def test_a_question_the_warehouse_does_not_answer_says_why() -> None:
-    shown = board.ask(FakeWarehouse(), questions().values(), Choice())
+    shown = dashboard.panels_of(FakeWarehouse(), questions().values(), Choice())
     assert {one.kind for one in shown} == {"problem"}
-    page = board.render(shown, Frame("All", "", str))
+    page = dashboard.render(shown, Frame("All", "", str))
     assert page.count("the fake warehouse runs no queries") == len(questions())
 
 
 def test_a_question_without_rows_says_so_in_place_of_a_picture(tmp_path: Path) -> None:
     empty = LocalWarehouse(tmp_path)
     empty.create()
-    shown = board.ask(empty, questions().values(), Choice())
+    shown = dashboard.panels_of(empty, questions().values(), Choice())
     assert {one.count for one in shown} == {0}
-    page = board.render(shown, Frame("All", "", str))
+    page = dashboard.render(shown, Frame("All", "", str))
     assert page.count("No rows: nothing of this kind") == len(questions())
     assert not {"figure", "table", "use"} & set(Elements(page).names)
 
@@ -111,7 +111,7 @@ def test_a_question_without_rows_says_so_in_place_of_a_picture(tmp_path: Path) -
 def test_an_empty_warehouse_is_told_once_and_no_question_is_shown(tmp_path: Path) -> None:
     empty = LocalWarehouse(tmp_path)
     empty.create()
-    assert board.standing(empty) == Standing(0, 0)
+    assert dashboard.run_counts(empty) == RunCounts(0, 0)
     [body] = Application(Live(empty))({"PATH_INFO": "/"}, lambda status, headers: None)
     for page in (body.decode(), site.index(empty, set())):
         assert page.count("Nothing has been measured yet") == 1
@@ -123,7 +123,7 @@ def test_runs_without_findings_are_counted_and_told_above_what_the_others_show(t
     for run in results.runs()[:2]:
         (run.folder / "findings.json").unlink()
     warehouse = warehouse_of(results)
-    assert board.standing(warehouse) == Standing(3, 2)
+    assert dashboard.run_counts(warehouse) == RunCounts(3, 2)
     page = site.index(warehouse, set())
     assert "Of 3 runs 2 came without findings" in page
     assert '<section id="failures"' in page
@@ -133,7 +133,7 @@ def test_without_any_finding_what_needs_none_is_still_shown(tmp_path: Path) -> N
     results = stored(tmp_path / "results", nights=1)
     (results.runs()[0].folder / "findings.json").unlink()
     warehouse = warehouse_of(results)
-    shown = {one.question.name: one.count for one in board.ask(warehouse, questions().values(), Choice())}
+    shown = {one.question.name: one.count for one in dashboard.panels_of(warehouse, questions().values(), Choice())}
     assert {name for name, count in shown.items() if count} == {"failures", "machines", "runs"}
 
 

@@ -13,11 +13,11 @@ from keras_matrix.analysis.comparison.primary_metric import STEP_TIME
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.stats import cell_statistics
 from keras_matrix.dashboards.charts.format import DASH
-from keras_matrix.dashboards.live import page as board
+from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.source import Live
-from keras_matrix.dashboards.live.page import Standing
+from keras_matrix.dashboards.live.page import RunCounts
 from keras_matrix.dashboards.live.questions import Choice, answer, checked, questions
 from keras_matrix.records import findings
 from keras_matrix.records.findings import Kind
@@ -153,7 +153,7 @@ def test_the_table_of_figures_shows_median_and_p95_as_analysis_computed_them(
     lines = {line.name: [value.text for value in line.values] for line in block.lines}
     assert lines["median of processes"] == ["10.0", "30.0", "40.1"]
     assert lines["p95 of epochs"] == ["10.2", "30.6", "40.9"]
-    html = board.render([panel], board.Frame("", "", lambda cell_id: ""))
+    html = dashboard.render([panel], dashboard.Frame("", "", lambda cell_id: ""))
     assert all(one.meaning in html for one in cell_statistics.STATISTICS if one.label in lines)
 
 
@@ -386,7 +386,7 @@ def test_what_others_measured_is_in_no_answer(tmp_path: Path) -> None:
     assert uploader([*command, "--results", str(tmp_path / "results")]) == 0
     assert warehouse.query("SELECT COUNT(*) AS n FROM cells WHERE source = 'lab'").rows == [(1,)]
     assert {name: answer(warehouse, question, Choice()).rows for name, question in questions().items()} == before
-    assert board.standing(warehouse) == Standing(1, 0)
+    assert dashboard.run_counts(warehouse) == RunCounts(1, 0)
     [page] = Application(Live(warehouse))({"PATH_INFO": "/"}, lambda status, headers: None)
     assert b"theirs" not in page
 

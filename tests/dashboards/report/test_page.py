@@ -213,9 +213,9 @@ def test_attempts_that_were_tried_again_are_not_counted(made_up: Any) -> None:
 
 
 def test_each_kept_epoch_is_a_dot_of_its_own(made_up: Any) -> None:
-    lanes = [lane for picture in pictures.epoch_pictures(made_up.rows) for lane in picture.lanes]
+    strips = [strip for picture in pictures.epoch_pictures(made_up.rows) for strip in picture.strips]
     kept = sum(len(record.times.epoch_times_s) for record in made_up.records)
-    marks = [mark for lane in lanes for group in lane.groups for mark in group.marks]
+    marks = [mark for strip in strips for group in strip.groups for mark in group.marks]
     assert len(marks) == kept
     assert not any(mark.hollow for mark in marks)
 
@@ -226,14 +226,14 @@ def test_a_process_tells_its_median_and_its_epochs_and_of_many_the_quickest_and_
         epochs = [(10 + number) * 0.001 * record.resolved.steps_per_epoch for number in range(count)]
         one = replace(record, times=replace(record.times, step_time_s=0.011, epoch_times_s=epochs))
         [picture] = pictures.epoch_pictures(table([one]))
-        [group] = picture.lanes[0].groups
+        [group] = picture.strips[0].groups
         assert group.tip == f"repeat 1: 11.0\u00a0ms{told}"
 
 
 def test_the_discarded_first_epoch_is_hollow_and_stands_beside_the_steady_one(made_up: Any) -> None:
-    lanes = [lane for picture in pictures.start_pictures(made_up.rows) for lane in picture.lanes]
+    strips = [strip for picture in pictures.start_pictures(made_up.rows) for strip in picture.strips]
     measured = sum(1 for record in made_up.records if record.times.first_epoch_time_s)
-    assert sum(mark.hollow for lane in lanes for mark in lane.marks) == measured
+    assert sum(mark.hollow for strip in strips for mark in strip.marks) == measured
     assert all(picture.axis.log for picture in pictures.start_pictures(made_up.rows))
 
 
@@ -305,7 +305,7 @@ def test_what_stands_beside_a_speed_is_on_the_page_and_can_be_read_without_scrip
     assert "explained: 3e-9 (float64 gradient)" in text
     assert "tensorflow and torch, float64 update 4e-02, limit 1e-06: a cause that was found" in text
     assert "share of peak , % 43.0 215 GFLOP/s" in text
-    links = re.findall(r'<a class="doubt" href="#([^"]+)">1 doubt</a>', made_up.html)
+    links = re.findall(r'<a class="caveat" href="#([^"]+)">1 doubt</a>', made_up.html)
     caveats = failures.caveats(made_up.rows)
     assert sorted(links) == sorted(caveat.anchor for caveat in caveats) != []
     assert all(line in text for caveat in caveats for line in caveat.texts)
@@ -377,7 +377,7 @@ def test_the_figure_of_a_process_is_drawn_and_told_as_the_mean_of_its_kept_epoch
     mean_s = 2.0 / record.resolved.steps_per_epoch
     times = Times(epoch_times_s=[1.0, 1.0, 4.0], epoch_time_median_s=1.0, step_time_s=mean_s)
     (picture,) = pictures.epoch_pictures(table([replace(record, times=times)]))
-    (group,) = picture.lanes[0].groups
+    (group,) = picture.strips[0].groups
     assert len(group.strokes) == 1
     assert group.tip.startswith("repeat 1: 40.0\u00a0ms (epochs 20.0, 20.0, 80.0)")
     reading = (report.TEMPLATES / "reading.html").read_text(encoding="utf-8")

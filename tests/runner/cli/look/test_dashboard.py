@@ -11,7 +11,7 @@ import yaml
 
 from keras_matrix.dashboards.live.app import hosts, serve
 from keras_matrix.dashboards.live.app.application import Application
-from keras_matrix.dashboards.live.app.hosts import Place
+from keras_matrix.dashboards.live.app.hosts import ListenAddress
 from keras_matrix.dashboards.live.app.source import Source
 from keras_matrix.dashboards.live.page import EMPTY, empty_notice
 from keras_matrix.dashboards.report import site
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[4]
 def test_the_service_of_compose_listens_everywhere_and_answers_under_this_machines_names() -> None:
     command = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["dashboard"]["command"]
     args = parser().parse_args([re.sub(r"\$\{\w+:-(.*)\}", r"\1", word) for word in command])
-    place = hosts.place(args.listen, args.public)
+    place = hosts.listen_address(args.listen, args.public)
     assert (place.host, place.port, args.source, args.since) == ("0.0.0.0", 8080, "local", None)
     assert [place.accepts(host) for host in ("localhost:9000", "127.0.0.1:8080", "[::1]:8080")] == [True] * 3
     assert not place.accepts("dashboard:8080")
@@ -52,7 +52,7 @@ def test_an_emptied_warehouse_is_reported_as_such_with_the_command_that_repairs(
     shutil.rmtree(results.root / "warehouse")
     pages: list[str] = []
 
-    def look(source: Source, place: Place) -> None:
+    def look(source: Source, place: ListenAddress) -> None:
         [body] = Application(source)({"PATH_INFO": "/"}, lambda status, headers: pages.append(status))
         pages.append(body.decode())
 
