@@ -1,4 +1,4 @@
-"""From a question's rows to the charts of a dashboard: dot plots, time series, and cells under their roofs."""
+"""The charts of a dashboard from the rows of a question: dot plots, time series, and cells below their roofs."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ MOST_TRENDS = 60
 
 
 def comparisons(rows: Sequence[Row]) -> list[Picture]:
-    """Return one picture a piece of work: how much longer a step takes than on the quickest backend."""
+    """Return one picture per piece of work: the time of a step relative to the backend with the lowest."""
     ends = [value for row in rows for value in (row["low"], row["ratio"], row["high"]) if value]
     if not ends:
         return []
-    axis = axes.logarithmic([1.0, *ends], "time per step against the quickest, × (logarithmic)", RATIO)
+    axis = axes.logarithmic([1.0, *ends], "time per step relative to the lowest, × (logarithmic)", RATIO)
     return [_comparison(list(group), axis) for _, group in _by_work(rows)]
 
 
 def starts(rows: Sequence[Row]) -> list[Picture]:
-    """Return one picture a piece of work: the first epoch, hollow, against a steady one."""
+    """Return one picture per piece of work: the first epoch (hollow) and a steady one (filled)."""
     values = [v for row in rows for v in (row["first_epoch_time_s"], row["steady_epoch_time_s"]) if v]
     if not values:
         return []
@@ -62,7 +62,7 @@ def starts(rows: Sequence[Row]) -> list[Picture]:
 
 
 def memories(rows: Sequence[Row]) -> list[Picture]:
-    """Return one picture a piece of work: peaks on the host, filled, and on the device, hollow."""
+    """Return one picture per piece of work: peaks on the host (filled) and on the device (hollow)."""
     values = [v for row in rows for v in (row["host_bytes"], row["device_bytes"]) if v]
     if not values:
         return []
@@ -73,7 +73,7 @@ def memories(rows: Sequence[Row]) -> list[Picture]:
 
 
 def scalings(rows: Sequence[Row]) -> list[Picture]:
-    """Return one picture a mode: the efficiency of workers, by backend, each mark named by how many workers."""
+    """Return one picture per mode: the efficiency by backend, each mark labelled with its number of workers."""
     known = [row for row in rows if row["efficiency"] is not None]
     if not known:
         return []
@@ -105,7 +105,7 @@ def _comparison(rows: Sequence[Row], axis: Axis) -> Picture:
 
 def _lowest(backend: str, axis: Axis) -> Strip:
     slot = slot_of(backend)
-    strip = Strip(backend, slot, None, "1", ["the quickest"], f"{backend}: the quickest")
+    strip = Strip(backend, slot, None, "1", ["the lowest"], f"{backend}: the lowest")
     strip.marks.append(Mark(axis.place(1.0), MIDDLE, slot, f"{backend}: the others are divided by it"))
     return strip
 
@@ -125,17 +125,13 @@ def _start(row: Row, axis: Axis) -> Strip:
 
 
 def _memory(unit: Unit, row: Row, axis: Axis) -> Strip:
-    device, notes = row["device_bytes"], []
-    if row["anonymous_bytes"] is not None:
-        notes.append(f"anonymous {memory(row['anonymous_bytes'])}")
-    if row["device_power_w"] is not None:
-        notes.append(f"{number(row['device_power_w'])} W")
-    if row["samples_per_j"] is not None:
-        notes.append(f"{number(row['samples_per_j'])} samples/J")
-    missed = device is not None or row["device"] != "cpu"
-    return memory_strip(
-        str(row["backend"]), axis, alone(row["host_bytes"]), (alone(device), unit) if missed else None, notes
-    )
+    anonymous, power, energy = row["anonymous_bytes"], row["device_power_w"], row["samples_per_j"]
+    notes = [] if anonymous is None else [f"anonymous {memory(anonymous)}"]
+    notes += [] if power is None else [f"{number(power)} W"]
+    notes += [] if energy is None else [f"{number(energy)} samples/J"]
+    peak = row["device_bytes"]
+    device = (alone(peak), unit) if peak is not None or row["device"] != "cpu" else None
+    return memory_strip(str(row["backend"]), axis, alone(row["host_bytes"]), device, notes)
 
 
 def _scaling(backend: str, rows: Sequence[Row], axis: Axis) -> Strip:
@@ -191,35 +187,31 @@ def _change(row: Row, index: int) -> time_series.Change:
 
 
 def scatter(rows: Sequence[Row]) -> list[tuple[Drawing, Drawing]]:
-    """Return the cells whose intensity is known, each under its own roof, wide and narrow; empty without any."""
+    """Return the cells whose intensity is known, each below its own roof, as a wide and a narrow drawing."""
     points = tuple(
         Point(
             str(row["work"]),
             str(row["backend"]),
             row["achieved_flop_per_s"],
             row["intensity_flop_per_byte"],
-            f"{row['work']} on {row['backend']}: {rate(row['achieved_flop_per_s'])}, {_of_peak(row)}",
+            f"{row['work']} on {row['backend']}: {_rate(row)}",
             row["roof_flop_per_s"],
         )
         for row in rows
         if row["intensity_flop_per_byte"] and row["achieved_flop_per_s"]
     )
-    scene = Scene("Cells under their roofs", (), None, points)
+    scene = Scene("Cells below their roofs", (), None, points)
     return [(draw(scene, WIDE), draw(scene, NARROW))] if points else []
 
 
 def rates(rows: Sequence[Row]) -> list[tuple[str, str, str, int]]:
     """Return work, backend, achieved rate with its share of the peak, and slot of each cell that has a rate."""
-    return [
-        (
-            str(row["work"]),
-            str(row["backend"]),
-            f"{rate(row['achieved_flop_per_s'])}, {_of_peak(row)}",
-            slot_of(str(row["backend"])),
-        )
-        for row in rows
-        if row["achieved_flop_per_s"]
-    ]
+    timed = [row for row in rows if row["achieved_flop_per_s"]]
+    return [(str(row["work"]), str(row["backend"]), _rate(row), slot_of(str(row["backend"]))) for row in timed]
+
+
+def _rate(row: Row) -> str:
+    return f"{rate(row['achieved_flop_per_s'])}, {_of_peak(row)}"
 
 
 def _of_peak(row: Row) -> str:

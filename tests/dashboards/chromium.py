@@ -33,7 +33,7 @@ def missing() -> str | None:
 def serious_faults(browser: Any) -> list[tuple[str, list[Any]]]:
     """Return what axe-core finds of serious and critical faults of access on the open page; skip where it is not here.
 
-    What the driver injects runs beside the page's policy, which forbids a script element.
+    Scripts of the driver run regardless of the page's policy, which forbids script elements.
     """
     if importlib.util.find_spec("axe_core_python") is None:
         pytest.skip("axe-core-python is not installed: ci/setup")

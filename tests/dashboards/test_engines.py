@@ -106,12 +106,12 @@ def _body(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", [name for name in views() if name != "benchmarks"])
-def test_googles_own_engine_accepts_the_views_of_a_dataset(reference: dict[str, Any], name: str) -> None:
+def test_googles_engine_accepts_the_views_of_a_dataset(reference: dict[str, Any], name: str) -> None:
     assert "error" not in reference[f"view {name}"], reference[f"view {name}"]["error"]
 
 
 @pytest.mark.parametrize("name", list(questions()))
-def test_a_question_has_the_same_rows_by_googles_own_engine(
+def test_question_has_the_same_rows_in_googles_engine(
     local: LocalWarehouse, reference: dict[str, Any], name: str
 ) -> None:
     here = answer(local, questions()[name], Choice())
@@ -133,7 +133,7 @@ def test_the_flat_view_has_the_same_rows_on_both(local: Warehouse, remote: Wareh
     assert alike(here.rows) == alike(there.rows)
 
 
-def test_the_live_dashboard_reads_the_emulator_once_and_answers_as_it_does(
+def test_live_dashboard_reads_the_emulator_once_and_gives_equal_answers(
     local: LocalWarehouse, remote: Warehouse
 ) -> None:
     source = Refreshed(

@@ -28,7 +28,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("width", [320, 768, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_opens_silently_and_nothing_is_wider_than_the_screen(
+def test_page_opens_without_console_messages_and_fits_the_screen(
     browser: Any, page: Path, width: int, scheme: str
 ) -> None:
     look(browser, page, scheme, width)
@@ -37,7 +37,7 @@ def test_the_page_opens_silently_and_nothing_is_wider_than_the_screen(
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_every_dot_lies_within_its_picture(browser: Any, page: Path, width: int) -> None:
+def test_every_dot_is_within_its_picture(browser: Any, page: Path, width: int) -> None:
     look(browser, page, width=width)
     dots = browser.execute_script(
         "return [...document.querySelectorAll('.series .plot use')].map(e => {"
@@ -50,7 +50,7 @@ def test_every_dot_lies_within_its_picture(browser: Any, page: Path, width: int)
 
 
 @pytest.mark.parametrize("width", [320, 1280])
-def test_no_two_dates_or_labels_of_a_picture_lie_on_each_other(browser: Any, page: Path, width: int) -> None:
+def test_dates_and_labels_of_a_picture_do_not_overlap(browser: Any, page: Path, width: int) -> None:
     look(browser, page, width=width)
     overlapping = browser.execute_script(
         "const found = [];"

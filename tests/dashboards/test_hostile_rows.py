@@ -77,7 +77,7 @@ def pages(results: Results, folder: Path) -> Iterator[str]:
         yield body.decode()
 
 
-def test_a_hostile_cell_id_in_the_warehouse_names_no_file_and_no_link(results: Results, tmp_path: Path) -> None:
+def test_hostile_cell_id_in_the_warehouse_creates_no_file_and_no_link(results: Results, tmp_path: Path) -> None:
     above = results.root.parents[3]
     folder = above / "site"
     before = {path for path in above.rglob("*.html") if folder not in path.parents}
@@ -96,7 +96,7 @@ def test_a_page_is_not_written_under_an_unchecked_name(tmp_path: Path) -> None:
     assert site._page_path(tmp_path, CELL_ID, "0" * 16) == tmp_path / f"{'0' * 16}.html"
 
 
-def test_no_text_of_a_row_becomes_markup(results: Results, tmp_path: Path) -> None:
+def test_texts_of_rows_are_escaped(results: Results, tmp_path: Path) -> None:
     shown = list(pages(results, tmp_path / "site"))
     assert len(shown) == 5  # the index, two runs, the overview and a cell
     for page in shown:

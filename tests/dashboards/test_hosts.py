@@ -65,11 +65,11 @@ def test_a_request_under_another_host_name_is_refused(host: str | None) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS", "TRACE"])
-def test_another_host_name_is_refused_whatever_the_method(method: str) -> None:
+def test_unknown_host_name_is_refused_for_every_method(method: str) -> None:
     assert ask(ListenAddress("127.0.0.1", 80), "evil.example", method)[0] == "421 Misdirected Request"
 
 
-def test_the_address_listened_on_and_the_public_names_are_accepted() -> None:
+def test_listen_address_and_public_names_are_accepted() -> None:
     where = listen_address("192.168.1.7:8080", ["Bench.Example.org", "fd00::7"])
     for host in ("192.168.1.7:8080", "bench.example.org", "BENCH.example.org.:443", "[fd00:0::7]:8080"):
         assert ask(where, host)[0] == "200 OK"
@@ -101,19 +101,19 @@ def test_listening_elsewhere_without_a_public_name_is_refused(listen: str) -> No
     assert "bench" in listen_address(listen, ["bench"]).names
 
 
-def test_a_wildcard_address_is_no_accepted_name() -> None:
+def test_wildcard_address_is_not_an_accepted_name() -> None:
     assert listen_address("0.0.0.0:80", ["bench"]).names == {"bench"}
     assert listen_address("192.168.1.7:80", ["bench"]).names == {"bench", "192.168.1.7"}
 
 
 @pytest.mark.parametrize("name", ["http://bench", "bench:8080", "*", "", "0.0.0.0", "[::]", "a b", "bench/x"])
-def test_a_public_name_that_is_no_host_is_refused(name: str) -> None:
+def test_invalid_public_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="--public: must be a host name or an address, without scheme and port"):
         listen_address("0.0.0.0:80", [name])
 
 
 @pytest.mark.parametrize("text", ["8080", "localhost:99999", "a b:1", "[::1]", "[host]:80", ""])
-def test_an_address_of_another_form_is_refused(text: str) -> None:
+def test_invalid_listen_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be HOST:PORT"):
         address(text)
 
@@ -133,12 +133,12 @@ def test_an_address_is_a_host_and_a_port() -> None:
         ("bench:0", "http://bench:81/"),
     ],
 )
-def test_the_address_to_open_is_one_that_is_accepted(listen: str, url: str) -> None:
+def test_printed_url_has_an_accepted_host(listen: str, url: str) -> None:
     where = listen_address(listen, ["bench"])
     assert where.url(81) == url
     assert where.accepts(url.split("/")[2])
 
 
-def test_the_port_of_a_server_with_two_sockets_is_that_of_the_first() -> None:
+def test_port_of_a_server_with_two_sockets_is_the_first_ones() -> None:
     assert port_of(SimpleNamespace(effective_port=8080)) == 8080
     assert port_of(SimpleNamespace(effective_listen=[("127.0.0.1", 8081), ("::1", 8082)])) == 8081

@@ -51,7 +51,7 @@ def parallel_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280])
-def test_no_words_touch_and_nothing_is_cut_off(browser: Any, parallel_page: Path, width: int) -> None:
+def test_labels_do_not_overlap_and_are_not_clipped(browser: Any, parallel_page: Path, width: int) -> None:
     look(browser, parallel_page, width=width)
     assert browser.execute_script("return document.querySelectorAll('#parallel svg.plot text').length") > 40
     assert browser.execute_script(TOUCHING) == []
@@ -60,7 +60,7 @@ def test_no_words_touch_and_nothing_is_cut_off(browser: Any, parallel_page: Path
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_words_on_the_fields_can_be_read(browser: Any, parallel_page: Path, scheme: str) -> None:
+def test_labels_on_fields_are_legible(browser: Any, parallel_page: Path, scheme: str) -> None:
     """The fullest colour of a field, laid over the paper, against the ink of its words."""
     look(browser, parallel_page, scheme)
     colours = browser.execute_script(

@@ -1,4 +1,4 @@
-"""A made-up run of a thousand cells: what one report must still hold."""
+"""A synthetic run of a thousand cells, the largest that one report must support."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which columns of which tables some statements read: every name is followed through joins and views to its table.
+"""Finds the columns that statements read: every name is followed through joins and views to its table.
 
-Promise: pure. What is returned is enough to answer the statements, and a column that none of them reads is left out: a
-query on BigQuery costs by the columns that it names.
+Pure functions. The returned columns are sufficient to answer the statements, and no others are returned: BigQuery bills
+by the columns that a query names.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DIALECT = "bigquery"
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The columns to read, by table, and the views over them, in the order in which they can be made."""
+    """The columns to read, by table, and the views over them, in an order in which they can be created."""
 
     columns: Mapping[str, tuple[str, ...]]
     views: tuple[str, ...]
 
 
 def needed(statements: Iterable[str]) -> Needed:
-    """Return what the statements read: SELECTs in BigQuery's dialect over the warehouse's tables and views."""
+    """Return the columns and views of statements: SELECTs in BigQuery's dialect over the warehouse."""
     from sqlglot import exp, parse_one
 
     defined = {name: parse_one(sql, read=DIALECT) for name, sql in views().items()}
@@ -42,13 +42,13 @@ def needed(statements: Iterable[str]) -> Needed:
 
 
 def _of_table(table: Table, pairs: set[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the columns of a table among the pairs, with the day that every read is bounded by."""
+    """Return the columns of a table among the pairs, and `day`, which bounds every read."""
     read = {column for name, column in pairs if name == table.name}
     return tuple(one.name for one in table.columns if one.name in read | {"day"}) if read else ()
 
 
 def _inlined(tree: exp.Expr, defined: Mapping[str, exp.Expr]) -> exp.Expr:
-    """Return a statement with the definition of each view in place of its name."""
+    """Return a statement with each view replaced by its definition."""
     from sqlglot import exp
 
     own = {one.alias for one in tree.find_all(exp.CTE)}

@@ -219,7 +219,7 @@ def test_the_dashboard_of_an_empty_folder_says_that_nothing_has_been_measured(
     assert runner("dashboard") == 0
     status, page = pages
     assert status == "200 OK"
-    assert "Nothing has been measured yet" in page
+    assert "Nothing was measured yet" in page
     assert "<section" not in page
 
 

@@ -61,9 +61,9 @@ def test_an_emptied_warehouse_is_reported_as_such_with_the_command_that_repairs(
     assert main(["dashboard", "--results", str(results.root)], Seams()) == 0
     site.publish(tmp_path / "site", results.root, [])
     for page in (pages[1], (tmp_path / "site" / "index.html").read_text()):
-        assert "Nothing has been measured yet" not in page
+        assert "Nothing was measured yet" not in page
         assert "This warehouse is empty, although" in page
-        assert f"`uploader push --repair --to local --results {results.root}` sends them again." in page
+        assert f"Send them again with `uploader push --repair --to local --results {results.root}`." in page
 
 
 def test_a_warehouse_that_nothing_was_sent_to_has_no_rows_to_bring_back(tmp_path: Path) -> None:
