@@ -166,20 +166,13 @@ def in_brackets(values: Sequence[float], unit: Unit, what: str = "") -> str:
     return f" ({what}{joint.join(number(value, unit.size) for value in listed)})"
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A figure with the ends of its interval; None if it has no interval."""
-
-    centre: float
-    low: float | None
-    high: float | None
-
-    def drawn(self, axis: Axis, y: float | str, slot: int, tip: str) -> tuple[list[Stroke], list[Mark]]:
-        """Return the interval as a stroke, if it is known, and the figure as a dot on it."""
-        mark = Mark(axis.place(self.centre), y, slot, tip)
-        if not self.low or not self.high:
-            return [], [mark]
-        return [Stroke(axis.place(self.low), axis.place(self.high), y, y, slot, tip)], [mark]
+def interval_marks(
+    ends: tuple[float, float | None, float | None], axis: Axis, y: float | str, slot: int, tip: str
+) -> tuple[list[Stroke], list[Mark]]:
+    """Return an interval (centre, low, high) as a stroke, if it is known, and its centre as a dot."""
+    centre, low, high = ends
+    strokes = [Stroke(axis.place(low), axis.place(high), y, y, slot, tip)] if low and high else []
+    return strokes, [Mark(axis.place(centre), y, slot, tip)]
 
 
 def epoch_axis(values: Sequence[float]) -> Axis:

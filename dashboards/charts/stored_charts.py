@@ -11,13 +11,13 @@ from keras_matrix.dashboards.charts import axes, time_series
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import (
     MIDDLE,
-    Interval,
     Mark,
     Picture,
     Strip,
     Word,
     alone,
     epoch_axis,
+    interval_marks,
     memory_axis,
     memory_strip,
     slot_of,
@@ -115,8 +115,8 @@ def _ratio(row: Row, axis: Axis) -> Strip:
     between = interval(row["low"], row["high"], row["ratio"]) or "no interval"
     figure = f"{number(row['ratio'])}×"
     notes = [between, plural(int(row["blocks"] or 0), "block")]
-    found = Interval(row["ratio"], row["low"], row["high"])
-    strokes, marks = found.drawn(axis, MIDDLE, slot, f"{backend}: {figure} ({between})")
+    tip = f"{backend}: {figure} ({between})"
+    strokes, marks = interval_marks((row["ratio"], row["low"], row["high"]), axis, MIDDLE, slot, tip)
     return Strip(backend, slot, None, figure, notes, f"{backend}: {figure}, {between}", marks, strokes)
 
 
@@ -143,9 +143,8 @@ def _scaling(backend: str, rows: Sequence[Row], axis: Axis) -> Strip:
         backend, slot, 44, share(most["efficiency"]), notes, f"{backend}: {share(most['efficiency'])} {notes[0]}"
     )
     for row in rows:
-        found = Interval(row["efficiency"], row["low"], row["high"])
         tip = f"{backend}, {row['workers']} workers: {share(row['efficiency'])}"
-        strokes, marks = found.drawn(axis, 16, slot, tip)
+        strokes, marks = interval_marks((row["efficiency"], row["low"], row["high"]), axis, 16, slot, tip)
         strip.strokes.extend(strokes)
         strip.marks.extend(marks)
         strip.words.append(Word(marks[0].at, 34, str(row["workers"]), "middle"))

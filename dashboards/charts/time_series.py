@@ -95,15 +95,12 @@ class Event:
 class Picture:
     """One series as it is drawn."""
 
-    title: str
-    details: str
-    slot: int
+    series: Series
     axis: Axis
     heights: list[tuple[float, str]]
     dates: list[Word]
     baseline: str
     earlier: int
-    cell_id: str = ""
     height: int = HEIGHT
     marks: list[Mark] = field(default_factory=list)
     whiskers: list[Stroke] = field(default_factory=list)
@@ -114,27 +111,23 @@ class Picture:
     @property
     def summary(self) -> str:
         """A description of the picture."""
-        return f"{self.title}: {plural(len(self.events), 'change')}; {self.baseline}"
+        return f"{self.series.title}: {plural(len(self.events), 'change')}; {self.baseline}"
 
 
 def picture(series: Series, baseline: str) -> Picture:
     """Return the newest sessions of a series as marks and strokes; `baseline` describes its current level."""
     earlier = max(0, len(series.points) - MOST_DRAWN)
     shown, unit = series.points[earlier:], series.unit()
-    axis = axes.fitted(
-        [end for point in shown for end in point.ends], f"{series.quantity[0]}, {unit.name}".removesuffix(", "), unit
-    )
+    title = f"{series.quantity[0]}, {unit.name}".removesuffix(", ")
+    axis = axes.fitted([end for point in shown for end in point.ends], title, unit)
     drawn = _Layout(axis, series.slot, len(shown), earlier)
     return Picture(
-        series.title,
-        series.details,
-        series.slot,
+        series,
         axis,
         heights=[(up(float(tick.at.rstrip("%")), HEIGHT), tick.label) for tick in axis.ticks()],
         dates=drawn.dates(shown),
         baseline=baseline,
         earlier=earlier,
-        cell_id=series.cell_id,
         marks=[drawn.mark(point, index) for index, point in enumerate(shown)],
         whiskers=[drawn.whisker(point, index) for index, point in enumerate(shown) if point.low and point.high],
         levels=[drawn.level(one) for one in series.baselines if one.last >= earlier],

@@ -12,7 +12,7 @@ from keras_matrix.analysis.comparison.versus import Comparison, Versus, percent
 from keras_matrix.analysis.regression.gate import Outcome
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.axes import Axis, fitted
-from keras_matrix.dashboards.charts.dot_plots import Interval, Mark, RatioPlot, Stroke, slot_of
+from keras_matrix.dashboards.charts.dot_plots import Mark, RatioPlot, Stroke, interval_marks, slot_of
 from keras_matrix.dashboards.charts.format import Unit, plural
 from keras_matrix.dashboards.report.page import rendered, stylesheet
 from keras_matrix.records.settings import Settings
@@ -104,7 +104,7 @@ def _mean(title: str, slot: int, estimate: Estimate, axis: Axis | None) -> Ratio
 
 
 def _estimate(ratio: Estimate, slot: int, axis: Axis) -> tuple[list[Stroke], list[Mark]]:
-    return Interval(ratio.centre, ratio.low, ratio.high).drawn(axis, WHISKER_Y, slot, _text(ratio))
+    return interval_marks((ratio.centre, ratio.low, ratio.high), axis, WHISKER_Y, slot, _text(ratio))
 
 
 def _text(ratio: Estimate) -> str:

@@ -22,7 +22,7 @@ from keras_matrix.analysis.fc.parallel import FcFigure, figures
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, values
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import Interval, RatioPlot, Word, slot_of
+from keras_matrix.dashboards.charts.dot_plots import RatioPlot, Word, interval_marks, slot_of
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, Block, FigureRow, Value, statistic_lines
 from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, Unit, interval, number, plural, share
 from keras_matrix.dashboards.charts.pictures import work_details
@@ -123,7 +123,7 @@ def _finding(index: int, row: Row, axis: Axis | None) -> RatioPlot:
         estimate = against.get(backend)
         centre, low, high = (estimate.centre, estimate.low, estimate.high) if estimate else (1.0, None, None)
         ends = interval(low, high, centre) or ("no interval" if estimate else "the lowest")
-        strokes, marks = Interval(centre, low, high).drawn(axis, y, slot, f"{backend}: {centre:.2f}× ({ends})")
+        strokes, marks = interval_marks((centre, low, high), axis, y, slot, f"{backend}: {centre:.2f}× ({ends})")
         finding.strokes.extend(strokes)
         finding.marks.extend(marks)
         finding.words.append(_label(backend, y, (axis.share(low or centre), axis.share(high or centre))))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keras_matrix.uploader.schema import TABLES, Table
-from keras_matrix.uploader.sql import views
+from keras_matrix.uploader.sql import parsed, views
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -29,16 +29,15 @@ class Needed:
 
 def needed(statements: Iterable[str]) -> Needed:
     """Return the columns and views of statements: SELECTs in BigQuery's dialect over the warehouse."""
-    from sqlglot import exp, parse_one
+    from sqlglot import exp
 
-    defined = {name: parse_one(sql, read=DIALECT) for name, sql in views().items()}
-    trees = [_inlined(parse_one(sql, read=DIALECT), defined) for sql in statements]
+    defined = {name: parsed(sql) for name, sql in views().items()}
+    trees = [_inlined(parsed(sql), defined) for sql in statements]
     pairs = {pair for tree in trees for pair in _read(tree)}
     columns = {table.name: _of_table(table, pairs) for table in TABLES}
-    used = {str(name) for tree in trees for one in tree.find_all(exp.Subquery) if (name := one.meta.get("view"))}
-    return Needed(
-        {name: read for name, read in columns.items() if read}, tuple(name for name in defined if name in used)
-    )
+    used = {text for tree in trees for one in tree.find_all(exp.Subquery) for text in one.comments or ()}
+    read = {name: found for name, found in columns.items() if found}
+    return Needed(read, tuple(name for name in defined if f"source: {name}" in used))
 
 
 def _of_table(table: Table, pairs: set[tuple[str, str]]) -> tuple[str, ...]:
@@ -47,21 +46,12 @@ def _of_table(table: Table, pairs: set[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(one.name for one in table.columns if one.name in read | {"day"}) if read else ()
 
 
-def _inlined(tree: exp.Expr, defined: Mapping[str, exp.Expr]) -> exp.Expr:
-    """Return a statement with each view replaced by its definition."""
+def _inlined(tree: exp.Expr, defined: Mapping[str, exp.Query]) -> exp.Expr:
+    """Return a statement with each view replaced by its definition, except views that are its own CTEs."""
     from sqlglot import exp
 
     own = {one.alias for one in tree.find_all(exp.CTE)}
-
-    def swapped(node: exp.Expr) -> exp.Expr:
-        if not isinstance(node, exp.Table) or node.name not in defined or node.db or node.name in own:
-            return node
-        alias = exp.TableAlias(this=exp.to_identifier(node.alias or node.name))
-        found = exp.Subquery(this=_inlined(defined[node.name].copy(), defined), alias=alias)
-        found.meta["view"] = node.name
-        return found
-
-    return tree.transform(swapped)
+    return exp.expand(tree, {name: one for name, one in defined.items() if name not in own}, dialect=DIALECT)
 
 
 def _read(tree: exp.Expr) -> Iterator[tuple[str, str]]:

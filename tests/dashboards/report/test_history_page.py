@@ -36,7 +36,7 @@ def changed() -> Assessment:
 def test_every_session_is_a_dot_and_every_level_a_line(changed: Assessment) -> None:
     drawn = history_page.picture(changed, "mnist_mlp on jax")
     assert (len(drawn.marks), len(drawn.whiskers), len(drawn.levels)) == (45, 45, 3)
-    assert drawn.slot == 1
+    assert drawn.series.slot == 1
     assert "36 sessions" not in drawn.baseline
     assert "10 sessions" in drawn.baseline
 
