@@ -51,12 +51,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A shaded interval over the full height of a strip, with its centre if it has one."""
+    """A shaded interval over the height of a strip, with its centre if it has one; `kind` is its CSS class."""
 
     at: str
     width: str
     centre: str = ""
     tip: str = ""
+    kind: str = "band"
 
 
 def band(low: str, share: float, centre: str = "", tip: str = "") -> Band:

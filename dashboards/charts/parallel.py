@@ -17,7 +17,7 @@ from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.fc.parallel import DataVersusModel, FcFigure, data_versus_model, figures
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word, slot_of
+from keras_matrix.dashboards.charts.dot_plots import Band, Mark, Picture, Strip, Stroke, Word, slot_of
 from keras_matrix.dashboards.charts.format import interval, number, plural, quantity, share, unit_for
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc.communication import Method
@@ -82,44 +82,18 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """The parts of one cell's step: computing and communication; `timed` is the end of the timed step."""
-
-    name: str
-    slot: int
-    figure: str
-    note: str
-    summary: str
-    start: str
-    compute: str
-    middle: str
-    communication: str
-    timed: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """The bars of one size, on one axis."""
-
-    title: str
-    axis: Axis
-    bars: list[Bar]
-    height: int = BAR_HEIGHT
-
-
-@dataclass(frozen=True, slots=True)
 class Pictures:
     """All pictures of a run's FC cells; `left_out` counts those that are not drawn."""
 
     scaling: list[Panel]
     grids: list[Grid]
-    stacks: list[Stack]
+    steps: list[Picture]
     left_out: list[str]
 
     @property
     def any(self) -> bool:
         """Whether there is any picture."""
-        return bool(self.scaling or self.grids or self.stacks)
+        return bool(self.scaling or self.grids or self.steps)
 
 
 def pictures(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> Pictures:
@@ -130,7 +104,7 @@ def pictures(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> Pictu
     return Pictures(
         _most([_panel(group) for group in _gaining(found)], "scaling", left_out),
         _most([_grid(group) for group in _paired(data_versus_model(found, cells))], "crossing", left_out),
-        _most([_stack(group) for group in _grouped(spent, lambda f: size_of(f.task))], "time", left_out),
+        _most([_step(group) for group in _grouped(spent, lambda f: size_of(f.task))], "time", left_out),
         left_out,
     )
 
@@ -346,14 +320,15 @@ def _changes(one: DataVersusModel, other: DataVersusModel) -> bool:
 # The time of a step.
 
 
-def _stack(group: Sequence[FcFigure]) -> Stack:
+def _step(group: Sequence[FcFigure]) -> Picture:
+    """Return the parts of a step of each cell of one size: computing, communication, and the end of the timed step."""
     times = [seconds for f in group if f.spent for seconds in (f.spent.step_time_s, f.step_time_s)]
     unit = unit_for(times)
     axis = axes.from_zero(times, f"time of a step, {unit.name}", unit)
-    return Stack(size_of(group[0].task), axis, [_bar(figure, axis) for figure in sorted(group, key=_kind_order)])
+    return Picture(size_of(group[0].task), "", axis, [_bar(figure, axis) for figure in sorted(group, key=_kind_order)])
 
 
-def _bar(figure: FcFigure, axis: Axis) -> Bar:
+def _bar(figure: FcFigure, axis: Axis) -> Strip:
     spent = figure.spent
     assert spent is not None
     name, backend = f"{figure.task.mode} ×{figure.task.workers}", figure.settings.backend
@@ -361,16 +336,10 @@ def _bar(figure: FcFigure, axis: Axis) -> Bar:
     start, end = axis.share(0.0), axis.share(spent.step_time_s)
     middle = axis.share(spent.step_time_s * (1 - part))
     note = f"{share(spent.share) if spent.share >= 0 else 'below 0'} communication"
-    step = quantity(figure.step_time_s, axis.unit)
-    return Bar(
-        name,
-        slot_of(backend),
-        step,
-        note,
-        f"{name} on {backend}: {note} ({METHODS[spent.method]}); {step} a timed step",
-        f"{start:.2f}%",
-        f"{middle - start:.2f}%",
-        f"{middle:.2f}%",
-        f"{end - middle:.2f}%",
-        axis.place(figure.step_time_s),
-    )
+    step, timed = quantity(figure.step_time_s, axis.unit), axis.place(figure.step_time_s)
+    summary = f"{name} on {backend}: {note} ({METHODS[spent.method]}); {step} a timed step"
+    bar = Strip(name, slot_of(backend), BAR_HEIGHT, step, [note], summary)
+    bar.bands.append(Band(f"{start:.2f}%", f"{middle - start:.2f}%", kind="compute"))
+    bar.bands.append(Band(f"{middle:.2f}%", f"{end - middle:.2f}%", kind="exchange"))
+    bar.strokes.append(Stroke(timed, timed, 1, BAR_HEIGHT - 1, bar.slot))
+    return bar

@@ -1,6 +1,6 @@
 """The dot plots of a report, from the rows of its table; values without markup.
 
-Every process and every measured epoch is a mark of its own; there are no bars.
+Every process and every measured epoch is a separate mark; there are no bars.
 """
 
 from __future__ import annotations

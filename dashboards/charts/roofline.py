@@ -172,13 +172,15 @@ class _Layout:
         roofs = [*self._roof_lines(), *self._own_roofs()]
         groups = self._groups()
         stems = [Segment("stem", g[0].x, g[0].y, g[-1].x, g[-1].y) for _, g in groups if len(g) > 1]
+        legend = self._legend()
+        names = [Label("backend", Spot(dot.x + 10, 15), dot.tip) for dot in legend]
         return Drawing(
             size=self._size,
             title=self._scene.title,
             summary=self._summary(),
             lines=(*grid, *stems, *roofs),
-            dots=(*dots, *self._legend_dots()),
-            labels=(*ticks, *self._legend(), *self._labels(dots, [*stems, *roofs], groups)),
+            dots=(*dots, *legend),
+            labels=(*ticks, *names, *self._labels(dots, [*stems, *roofs], groups)),
         )
 
     def _axes(self) -> tuple[Axis, Axis]:
@@ -223,10 +225,7 @@ class _Layout:
         labels.append(Label("scale", Spot(4, 36), f"{self._up.title} (logarithmic)"))
         return lines, labels
 
-    def _legend(self) -> list[Label]:
-        return [Label("backend", Spot(dot.x + 10, 15), dot.tip) for dot in self._legend_dots()]
-
-    def _legend_dots(self) -> list[Dot]:
+    def _legend(self) -> list[Dot]:
         names = sorted({one.backend for one in self._shown}, key=slot_of)
         return [Dot(12.0 + 96 * place, 11.0, slot_of(name), name) for place, name in enumerate(names)]
 

@@ -172,38 +172,34 @@ def _milliseconds(value: Any) -> str:
 FORMATS: Mapping[str, Callable[[Any], str]] = {"ratio": _ratio, "step_time_now_s": _milliseconds}
 
 
-def _table(columns: Mapping[str, str], bad: bool = False) -> Callable[[Question, Sequence[Row]], Panel]:
-    """Return a function that makes a table; `columns` are the names of the rows' values by heading."""
+def _table(
+    columns: Mapping[str, str | Callable[[Row], str]], bad: Callable[[Row], bool] = lambda row: False
+) -> Callable[[Question, Sequence[Row]], Panel]:
+    """Return a function that makes a table; `columns` are values of the rows, or functions of a row, by heading."""
 
     def make(question: Question, rows: Sequence[Row]) -> Panel:
-        texts = [[_text(row, name) for name in columns.values()] for row in rows]
-        table = [TableRow(line, bad, str(row.get("cell_id") or "")) for line, row in zip(texts, rows, strict=True)]
+        table = [
+            TableRow([_text(row, column) for column in columns.values()], bad(row), str(row.get("cell_id") or ""))
+            for row in rows
+        ]
         return Panel(question, len(rows), "table", columns=list(columns), table=table)
 
     return make
 
 
-def _text(row: Row, name: str) -> str:
-    return DASH if row[name] is None else FORMATS.get(name, str)(row[name])
+def _text(row: Row, column: str | Callable[[Row], str]) -> str:
+    if callable(column):
+        return column(row)
+    return DASH if row[column] is None else FORMATS.get(column, str)(row[column])
 
 
-def _commands(question: Question, rows: Sequence[Row]) -> Panel:
-    columns = ["command", "backend", "metric", "value", "interval", "relative to the best", "status"]
-    lines = [TableRow(_command(row), row["status"] != "ok", str(row["cell_id"])) for row in rows]
-    return Panel(question, len(rows), "table", columns=columns, table=lines)
+def _value(row: Row) -> str:
+    unit = "" if row["unit"] == "1" else row["unit"]
+    return DASH if row["value"] is None else f"{number(row['value'])}\u00a0{unit}".rstrip()
 
 
-def _command(row: Row) -> list[str]:
-    value, unit = row["value"], row["unit"] if row["unit"] != "1" else ""
-    return [
-        str(row["work"]),
-        str(row["backend"]),
-        str(row["metric"]),
-        DASH if value is None else f"{number(value)}\u00a0{unit}".rstrip(),
-        DASH if value is None else interval(row["low"], row["high"], value) or "no interval",
-        DASH if row["ratio"] is None else f"{number(row['ratio'])}×",
-        str(row["failures"] or row["status"]),
-    ]
+def _interval(row: Row) -> str:
+    return DASH if row["value"] is None else interval(row["low"], row["high"], row["value"]) or "no interval"
 
 
 MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
@@ -213,18 +209,23 @@ MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "memory": _pictures(stored_charts.memories),
     "fc_scaling": _pictures(stored_charts.scalings),
     "figures": _figures,
-    "commands": _commands,
+    "commands": _table(
+        {"command": "work", "backend": "backend", "metric": "metric", "value": _value, "interval": _interval}
+        | {"relative to the best": lambda row: DASH if row["ratio"] is None else f"{number(row['ratio'])}×"}
+        | {"status": lambda row: str(row["failures"] or row["status"])},
+        bad=lambda row: bool(row["status"] != "ok"),
+    ),
     "trend": _trend,
     "roofline": _roofline,
     "regressions": _table(
         {"workload": "workload", "backend": "backend", "slower by": "ratio", "step now": "step_time_now_s"}
         | {"since run": "at_run_id", "who should look": "look"},
-        bad=True,
+        bad=lambda row: True,
     ),
     "failures": _table(
         {"status": "status", "workload": "workload", "backend": "backend", "attempts": "attempts"}
         | {"runs": "runs", "last run": "last_run_id", "example": "example"},
-        bad=True,
+        bad=lambda row: True,
     ),
     "machines": _table(
         {"host": "host_id", "CPU": "cpu_model", "CPUs": "logical_cpus", "machine type": "machine_type"}

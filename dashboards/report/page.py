@@ -51,10 +51,10 @@ def render(
         pictures.memory_pictures(rows),
         usage.pictures(rows, run_context.usage_series),
     )
-    blocks = results.table(rows, run_context)
+    blocks, fc_pictures = results.table(rows, run_context), parallel.pictures(rows, run_context)
     return rendered(
         "report.html",
-        stylesheet() + drawn.rules(ratio_axis),
+        stylesheet() + drawn.rules(ratio_axis, fc_pictures.steps),
         heading=_heading(about, run_context),
         merge=run_context.merge,
         moment=moment,
@@ -70,7 +70,7 @@ def render(
         statistics=figure_table.explained(blocks),
         drawn=drawn,
         usages_left_out=usage.left_out(rows, run_context.usage_series),
-        parallel=parallel.pictures(rows, run_context),
+        parallel=fc_pictures,
         tf32=any(one.caveat for one in found),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
         sheets=traces.sheets(rows, run_context.traces),
@@ -101,13 +101,14 @@ class _Drawn:
     memories: list[Picture]
     usages: list[Picture]
 
-    def rules(self, ratios: Axis | None) -> str:
+    def rules(self, ratios: Axis | None, steps: Sequence[Picture]) -> str:
         """Return the style of the rules behind their strips, and behind the findings."""
         found = [axes.rules(".findings > .finding > .plot", ratios, strong=1.0)] if ratios else []
         found += [axes.rules(f"#e{at} div.plot", one.axis) for at, one in enumerate(self.epochs, 1)]
         found += [axes.rules("#start div.plot", one.axis) for one in self.starts[:1]]
         found += [axes.rules("#memory div.plot", one.axis) for one in self.memories[:1]]
         found += [axes.rules(f"#u{at} div.plot", one.axis) for at, one in enumerate(self.usages, 1)]
+        found += [axes.rules(f"#p{at} div.plot", one.axis) for at, one in enumerate(steps, 1)]
         return "".join(found)
 
 

@@ -46,7 +46,7 @@ NO_RATIO = "not above zero in a process: it has no ratio"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many attempts ended in one way."""
+    """The number of attempts with one kind of ending."""
 
     name: str
     count: int

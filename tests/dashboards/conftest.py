@@ -44,7 +44,7 @@ KEPT_EPOCHS = 3
 
 @dataclass(frozen=True)
 class Work:
-    """A workload with the step time each backend is pretended to need."""
+    """A workload with the simulated step time of each backend."""
 
     name: str
     batch_size: int
@@ -137,7 +137,7 @@ def times_of(work: Work, backend: str, noise: random.Random) -> Times:
 
 
 def usage_of(base: int) -> Usage:
-    """What a process with this many MiB used: half of it no file backs."""
+    """The usage of a process with this many MiB, half of it anonymous."""
     memory = MemoryUse(base * 2.0**19, 2.0**20, base << 19, 15, (base << 19) + 1000)
     return Usage(5.0, 0.1, "processes", "courses/a.json", memory, memory, [base << 18])
 
@@ -197,7 +197,7 @@ def measured(work: Work, backend: str, repeat: int) -> Record:
 
 
 def failed(record: Record, status: Status, reason: str, evidence: Evidence) -> Record:
-    """Return the record as it looks when the same attempt ends badly."""
+    """Return the record of the same attempt with a failure."""
     return replace(
         record,
         status=status,
@@ -212,7 +212,7 @@ def failed(record: Record, status: Status, reason: str, evidence: Evidence) -> R
 
 
 def unstable(record: Record) -> Record:
-    """Return the record with a first kept epoch that was still warming up, and the warnings that follow."""
+    """Return the record with a first measured epoch that was still warming up, and the resulting warnings."""
     first, *later = record.times.epoch_times_s
     reason = (
         "still_warming_up: the first kept epoch took 1.41 times the median of the later ones; set discard one higher"
@@ -223,12 +223,12 @@ def unstable(record: Record) -> Record:
 
 
 def synthetic_records() -> list[Record]:
-    """Return 91 records: 78 ok, one unstable, four kinds of failure, and a first try."""
+    """Return 91 records: 78 ok, one unstable, four kinds of failure, and a superseded attempt."""
     return [_ended(measured(w, b, r)) for w in WORKS for b in BACKENDS for r in range(REPEATS)] + [_first_try()]
 
 
 def _first_try() -> Record:
-    # The first attempt at what was tried again: it must not count twice.
+    # A superseded first attempt, which must not be counted.
     first = measured(WORKS[0], "jax", 0)
     return failed(first, Status.INFRA, "the fork server ended", Evidence())
 
@@ -252,7 +252,7 @@ def _ended(record: Record) -> Record:
     return record
 
 
-# A name as long as oneDNN's, and one that must stay text.
+# A name as long as those of oneDNN, and one that must be escaped.
 LONG, PLAIN = "_MklNativeConv2DBackpropFilterWithBias", Part(HOSTILE, 4, 0.001, 0.2)
 
 
@@ -280,7 +280,7 @@ def synthetic_context(rows: list[Row]) -> RunContext:
 
 @dataclass(frozen=True)
 class SyntheticRun:
-    """A run as the report receives it, and its page."""
+    """The arguments of a report, and its page."""
 
     records: list[Record]
     rows: list[Row]

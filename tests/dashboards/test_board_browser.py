@@ -1,4 +1,4 @@
-"""The published site in a real browser, opened from disk: legible, usable by keyboard, without faults of access."""
+"""The published site in a real browser, opened from disk: legible, usable by keyboard, accessible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.sessions import run_name
 __all__ = ["browser"]
 pytestmark = pytest.mark.browser
 
-# Where the pictures of the README go; made anew with: SCREENSHOTS=docs/images ci/browser -k picture_of
+# The folder for the pictures of the README; update them with: SCREENSHOTS=docs/images ci/browser -k picture_of
 SCREENSHOTS = os.environ.get("SCREENSHOTS")
 
 
@@ -47,7 +47,7 @@ def published(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def whole(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One page with every question, the trends too."""
+    """One page with every question, including the trends."""
     path = tmp_path_factory.mktemp("whole") / "board.html"
     shown = page.panels_of(warehouse_of(results), questions().values(), Choice())
     path.write_text(page.render(shown, Frame("All runs", "Every question.", lambda cell: f"cells/{cell}.html")))

@@ -33,7 +33,7 @@ def page(synthetic: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def look(browser: Any, page: Path, scheme: str = "light", width: int = 1280) -> None:
-    """Open the page from disk as a screen of that width and preference sees it."""
+    """Open the page from disk with a screen width and a colour scheme."""
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     preference = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -53,7 +53,7 @@ def test_page_loads_nothing(browser: Any, page: Path) -> None:
     look(browser, page)
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
-    # The browser's own start page may still be loading its own parts, from inside itself.
+    # The browser's start page may still be loading its internal resources.
     assert {url for url in asked if not url.startswith(("data:", "chrome:"))} == {page.as_uri()}
 
 

@@ -1,4 +1,4 @@
-"""Every question gives the same rows on DuckDB and, unchanged, on an emulator; the whole night runs there."""
+"""Every question gives the same rows on DuckDB and, unchanged, on an emulator; a full night runs there."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ pytestmark = [pytest.mark.emulator, pytest.mark.google_client]
 
 @pytest.fixture
 def emulated() -> str:
-    """A dataset of one test's own, not made yet."""
+    """A separate dataset per test, not created yet."""
     return emulator_dataset()
 
 
 def alike(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Rows as both engines can be held to: floats to 12 digits, all else as it is."""
+    """Rows in a form that is equal in both engines: floats with 12 digits, other values unchanged."""
     return [tuple(_alike(value) for value in row) for row in rows]
 
 
@@ -87,7 +87,7 @@ def test_a_question_has_the_same_rows_on_both(local: Warehouse, remote: Warehous
 
 @pytest.fixture(scope="module")
 def reference(local: LocalWarehouse) -> dict[str, Any]:
-    """What ZetaSQL, Google's own analyser and reference engine, says of every query."""
+    """The answer of ZetaSQL, Google's analyser and reference engine, to every query."""
     queries = {}
     for name, question in questions().items():
         asked = {name: question.sql, f"{name}, appended": push_down_day_filters(question.sql)}
@@ -99,7 +99,7 @@ def reference(local: LocalWarehouse) -> dict[str, Any]:
 
 
 def _body(name: str) -> str:
-    """The statement of a view as a dataset has it, the dataset's name left out."""
+    """The statement of a view as in a dataset, without the name of the dataset."""
     return with_views(ddl.create_view("p.d", name).partition("\nAS ")[2].replace("`p`.`d`.", "")).replace(
         SINCE, EVERY_DAY
     )
@@ -158,7 +158,7 @@ def test_panels_are_the_same_from_both(local: Warehouse, remote: Warehouse) -> N
 def test_a_night_of_run_push_verify_and_site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulated: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The steps of docs/nightly.md, twice, with pretended processes."""
+    """The steps of docs/nightly.md, twice, with simulated processes."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.yaml").write_text(
         "version: 1\nbackends: [tensorflow, jax]\ncells:\n  - workload: mnist_mlp\n    repeats: 5\n"

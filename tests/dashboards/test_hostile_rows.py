@@ -1,4 +1,4 @@
-"""Rows that some other program sent: their texts stay text, and their identifiers name no file."""
+"""Rows that another program sent: their texts are escaped, and their identifiers name no file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.dashboards.live.test_page import Elements
 
 BREAKING_OUT = f"\"'>{HOSTILE}"
 ESCAPING = "../../../escaped"
-# These decide which rows a question shows, so they keep their values.
+# These decide which rows a question shows, so their values are unchanged.
 STEERING = {"run_id", "at_run_id", "kind", "metric", "finding_id", "status", "verdict", "fault", "source"}
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Two nights whose rows in the warehouse are hostile wherever a text can be."""
+    """Two nights whose rows in the warehouse have hostile texts in every column."""
     found = stored(tmp_path_factory.mktemp("hostile") / "a" / "b" / "c" / "results", nights=2)
     outbox = Outbox(found.root / "honest")
     honest = LocalWarehouse(found.root / "honest" / "warehouse")

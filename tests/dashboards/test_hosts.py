@@ -1,4 +1,4 @@
-"""Which host names and methods the live dashboard answers, and where it may listen."""
+"""The host names and methods that the live dashboard answers, and the addresses on which it may listen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keras_matrix.dashboards.live.app.serve import port_of
 
 
 def page(environ: Any, start_response: StartResponse) -> Iterable[bytes]:
-    """A page of five bytes, however it is asked for."""
+    """A page of five bytes for any request."""
     start_response("200 OK", [("Content-Length", "5")])
     return [b"hello"]
 

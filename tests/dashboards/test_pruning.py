@@ -31,7 +31,7 @@ def _grafana() -> Iterator[tuple[str, str]]:
 
 
 def statements() -> dict[str, str]:
-    """Every statement that reads our tables, by where it is."""
+    """Every statement that reads our tables, by its origin."""
     own = {name: question.sql for name, question in questions().items()}
     made = {
         f"view {name}{suffix}": ddl.create_view("p.d", name, append_only=append_only)
@@ -79,7 +79,7 @@ def warehouse(results: Results) -> LocalWarehouse:
 
 
 def _without_inner_bounds(sql: str) -> str:
-    """A question as it was before: its outer condition on the day alone."""
+    """A question with only its outer condition on the day."""
     head, separator, body = sql.partition("-- title")
     return head.replace(SINCE, "DATE '0001-01-01'") + separator + body
 

@@ -54,7 +54,7 @@ class Counting(FakeWarehouse):
         return self.behind.query(sql, parameters)
 
     def tables(self) -> list[str]:
-        """Return which table each query read, in order."""
+        """Return the table that each query read, in order."""
         return [re.findall(r"FROM (\w+)", sql)[0] for sql, _ in self.asked]
 
 

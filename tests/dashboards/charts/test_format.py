@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats of numbers."""
 
 from __future__ import annotations
 

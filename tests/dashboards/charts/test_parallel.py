@@ -1,4 +1,4 @@
-"""The pictures of the FC modes: what they draw, and that they draw only what was measured."""
+"""The pictures of the FC modes, which contain only measured values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.fc.parallel import data_versus_model, figures
 from keras_matrix.dashboards.charts import parallel
-from keras_matrix.dashboards.charts.parallel import Grid, Pictures, Stack
+from keras_matrix.dashboards.charts.dot_plots import Strip
+from keras_matrix.dashboards.charts.parallel import Grid, Pictures
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.spec import Task
@@ -112,31 +113,32 @@ def test_only_what_was_measured_is_filled() -> None:
     assert not any(square.settled for square in grid.squares)  # one process gives no interval
 
 
-def stack_of(*communication: Communication) -> Stack:
+def bar_of(*communication: Communication) -> Strip:
     records = [
         record
         for workers, watched in zip((2, 4), communication, strict=False)
         for record in fc_records(TWO.changed(workers=workers), "torch", [0.5], watched)
     ]
-    (stack,) = pictures(records).stacks
-    return stack
+    ((bar,),) = [picture.strips for picture in pictures(records).steps]
+    return bar
 
 
 def test_bar_divides_the_observed_step_into_computing_and_communication() -> None:
-    (bar,) = stack_of(Communication(Method.TIMED, [0.8, 0.8], [0.6, 0.6])).bars
-    assert percent(bar.compute) == pytest.approx(3 * percent(bar.communication), abs=0.05)
-    assert percent(bar.start) + percent(bar.compute) == pytest.approx(percent(bar.middle), abs=0.02)
-    assert percent(bar.timed) < percent(bar.middle) + percent(bar.communication)
-    assert (bar.name, bar.note) == ("fc_data ×2", "25\u00a0% communication")
+    bar = bar_of(Communication(Method.TIMED, [0.8, 0.8], [0.6, 0.6]))
+    compute, exchange = bar.bands
+    assert percent(compute.width) == pytest.approx(3 * percent(exchange.width), abs=0.05)
+    assert percent(compute.at) + percent(compute.width) == pytest.approx(percent(exchange.at), abs=0.02)
+    assert percent(bar.strokes[0].x1) < percent(exchange.at) + percent(exchange.width)
+    assert (bar.backend, bar.notes) == ("fc_data ×2", ["25\u00a0% communication"])
 
 
 def test_negative_communication_is_drawn_as_zero_and_labelled() -> None:
-    (bar,) = stack_of(Communication(Method.PROFILED, [0.5], [0.55])).bars
-    assert (percent(bar.communication), bar.note) == (0.0, "below 0 communication")
+    bar = bar_of(Communication(Method.PROFILED, [0.5], [0.55]))
+    assert (percent(bar.bands[1].width), bar.notes) == (0.0, ["below 0 communication"])
 
 
 def test_bar_needs_observed_collectives() -> None:
-    assert pictures(fc_records(TWO, "jax", [0.1])).stacks == []
+    assert pictures(fc_records(TWO, "jax", [0.1])).steps == []
 
 
 def test_pictures_that_are_left_out_are_counted() -> None:

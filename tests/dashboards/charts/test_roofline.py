@@ -1,4 +1,4 @@
-"""The roofline picture: what is drawn where, that no word covers another, and that it asks nobody for anything."""
+"""The roofline picture: positions, labels without overlaps, and that it is self-contained."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cell(backend: str, batch_size: int, step_time_s: float, cpus: int = 2) -> Ce
 
 
 def found(works: int = 6, name: str = "mnist_mlp", cpus: int = 2) -> Roofline:
-    """Return a roofline of so many works on three backends, at intensities and rates that crowd each other."""
+    """Return a roofline of some works on three backends, with close intensities and rates."""
     cells = [
         (f"{name} batch_size={8 << number}", cell(backend, 8 << number, 0.004 * 1.7**number * (1 + slot / 3), cpus))
         for number in range(works)

@@ -1,4 +1,4 @@
-"""Curves of what processes used over time."""
+"""Curves of the resources that processes used over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every question has an answer, it is what `analysis` found, and both dialects of its query give it."""
+"""Every question has an answer, it equals the findings of `analysis`, and both dialects of its query return it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.sessions import processes, run_name, store_session
 from tests.uploader.stored import found, store_run
 
 ROOT = Path(__file__).parents[3]
-# Where each column of a question comes from: the kind and metric of a finding, and which of its figures.
+# The source of each column of a question: the kind and metric of a finding, and the figure.
 SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
     "first_epoch": (
         Kind.FIGURE,

@@ -1,4 +1,4 @@
-"""The page of a comparison: a line each, its interval and its blocks, and nothing from elsewhere."""
+"""The page of a comparison: a line per comparison with interval and blocks; it is self-contained."""
 
 from __future__ import annotations
 

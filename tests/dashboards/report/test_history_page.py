@@ -1,4 +1,4 @@
-"""The page of histories: what is drawn, and that the page needs nothing but itself."""
+"""The page of histories: its drawings, and that it is self-contained."""
 
 from __future__ import annotations
 

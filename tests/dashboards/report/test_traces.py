@@ -1,4 +1,4 @@
-"""Traces as a run's page shows them."""
+"""Traces on the page of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = replace(
 
 
 def sheet(shown: Table) -> traces.Sheet:
-    """The sheet of the one cell that was traced, of the two in the table."""
+    """The sheet of the traced one of two cells."""
     records = [make_record(settings=make_settings(backend=backend)) for backend in ("torch", "jax")]
     rows, traced = table(records), cell_id(make_settings(backend="jax"))
     (found,) = traces.sheets(rows, {traced: ShownTrace("traces/a/trace.json.gz", shown)})
