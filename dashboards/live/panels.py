@@ -172,8 +172,11 @@ def _milliseconds(value: Any) -> str:
 FORMATS: Mapping[str, Callable[[Any], str]] = {"ratio": _ratio, "step_time_now_s": _milliseconds}
 
 
+Column = str | Callable[[Row], str]
+
+
 def _table(
-    columns: Mapping[str, str | Callable[[Row], str]], bad: Callable[[Row], bool] = lambda row: False
+    columns: Mapping[str, Column], bad: Callable[[Row], bool] = lambda row: False
 ) -> Callable[[Question, Sequence[Row]], Panel]:
     """Return a function that makes a table; `columns` are values of the rows, or functions of a row, by heading."""
 
@@ -187,7 +190,7 @@ def _table(
     return make
 
 
-def _text(row: Row, column: str | Callable[[Row], str]) -> str:
+def _text(row: Row, column: Column) -> str:
     if callable(column):
         return column(row)
     return DASH if row[column] is None else FORMATS.get(column, str)(row[column])
@@ -202,6 +205,18 @@ def _interval(row: Row) -> str:
     return DASH if row["value"] is None else interval(row["low"], row["high"], row["value"]) or "no interval"
 
 
+def _ratio_to_best(row: Row) -> str:
+    return DASH if row["ratio"] is None else f"{number(row['ratio'])}×"
+
+
+def _status(row: Row) -> str:
+    return str(row["failures"] or row["status"])
+
+
+COMMANDS: Mapping[str, Column] = {
+    **{"command": "work", "backend": "backend", "metric": "metric", "value": _value, "interval": _interval},
+    **{"relative to the best": _ratio_to_best, "status": _status},
+}
 MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "matrix": _matrix,
     "comparison": _pictures(stored_charts.comparisons),
@@ -210,9 +225,7 @@ MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "fc_scaling": _pictures(stored_charts.scalings),
     "figures": _figures,
     "commands": _table(
-        {"command": "work", "backend": "backend", "metric": "metric", "value": _value, "interval": _interval}
-        | {"relative to the best": lambda row: DASH if row["ratio"] is None else f"{number(row['ratio'])}×"}
-        | {"status": lambda row: str(row["failures"] or row["status"])},
+        COMMANDS,
         bad=lambda row: bool(row["status"] != "ok"),
     ),
     "trend": _trend,
