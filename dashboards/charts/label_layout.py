@@ -56,12 +56,10 @@ def place(wishes: Iterable[tuple[str, Sequence[Spot]]], taken: Iterable[Box], fr
     covered = list(taken)
     found: list[Spot | None] = []
     for text, spots in wishes:
-        spot = next((s for s in spots if _free(s.box(text), covered, frame)), None)
+        boxes = {spot: spot.box(text) for spot in spots}
+        free = (s for s, box in boxes.items() if box.within(frame) and not any(map(box.meets, covered)))
+        spot = next(free, None)
         if spot is not None:
-            covered.append(spot.box(text))
+            covered.append(boxes[spot])
         found.append(spot)
     return found
-
-
-def _free(box: Box, covered: Sequence[Box], frame: Box) -> bool:
-    return box.within(frame) and not any(box.meets(other) for other in covered)

@@ -233,12 +233,13 @@ def _powers(low: float, high: float) -> list[float]:
 
 
 def _paired(found: Sequence[DataVersusModel]) -> list[list[DataVersusModel]]:
-    """Return pairs that differ in their sizes only together."""
-    return sorted(_grouped(found, _pair_key), key=lambda group: _kind_order(group[0].data))
+    """Return groups of pairs that differ only in their sizes."""
 
+    def key(pair: DataVersusModel) -> str:
+        params = _without(pair.data, "weight_size")
+        return canonical(replace(pair.data.settings, batch_size=1, samples=1, params=params))
 
-def _pair_key(pair: DataVersusModel) -> str:
-    return canonical(replace(pair.data.settings, batch_size=1, samples=1, params=_without(pair.data, "weight_size")))
+    return sorted(_grouped(found, key), key=lambda group: _kind_order(group[0].data))
 
 
 def _grid(group: Sequence[DataVersusModel]) -> Grid:

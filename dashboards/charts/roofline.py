@@ -18,13 +18,8 @@ from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.charts.format import DASH, Unit, number, plural, quantity, share, unit_for
 from keras_matrix.dashboards.charts.label_layout import Box, Spot
 
-RATE_UNITS = (
-    Unit("PFLOP/s", 1e15),
-    Unit("TFLOP/s", 1e12),
-    Unit("GFLOP/s", 1e9),
-    Unit("MFLOP/s", 1e6),
-    Unit("kFLOP/s", 1e3),
-)
+PREFIXES = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
+RATE_UNITS = tuple(Unit(f"{prefix}FLOP/s", size) for prefix, size in PREFIXES.items())
 BANDWIDTH_UNITS = (Unit("TB/s", 1e12), Unit("GB/s", 1e9), Unit("MB/s", 1e6))
 INTENSITY = Unit("FLOP/byte", 1.0)
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 14.0, 46.0, 48.0
@@ -192,14 +187,11 @@ class _Layout:
             ridges = [peak / self._scene.slope.best_byte_per_s for peak in peaks]
             intensities += [min(ridges) / PAST_RIDGE, max(ridges) * PAST_RIDGE]
         intensities = intensities or [1.0, 100.0]
+        ends = [min(intensities) / 1.5, max(intensities) * 1.5]
         rates = [*(rate / 1.5 for rate in rates), min(peaks) / 10, max(peaks) * HEADROOM]
         unit = unit_for([max(peaks)], RATE_UNITS)
-        return (
-            axes.logarithmic(
-                [min(intensities) / 1.5, max(intensities) * 1.5], "FLOPs per byte of memory traffic", INTENSITY
-            ),
-            axes.logarithmic(rates, unit.name, unit),
-        )
+        across = axes.logarithmic(ends, "FLOPs per byte of memory traffic", INTENSITY)
+        return across, axes.logarithmic(rates, unit.name, unit)
 
     def _x(self, value: float) -> float:
         return self._frame.left + (self._frame.right - self._frame.left) * self._across.share(value) / 100

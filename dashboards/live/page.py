@@ -107,7 +107,7 @@ def panel_of(warehouse: Reader, question: Question, choice: Choice) -> Panel:
     try:
         return panels.panel(question, answer(warehouse, question, choice).dicts())
     except UploadError as error:
-        return panels.failed(question, str(error))
+        return Panel(question, 0, "problem", problem=str(error))
 
 
 def render(shown: Sequence[Panel], frame: Frame) -> str:

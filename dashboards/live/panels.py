@@ -87,11 +87,6 @@ def panel(question: Question, rows: Sequence[Row]) -> Panel:
     return MAKERS[question.name](question, rows)
 
 
-def failed(question: Question, problem: str) -> Panel:
-    """Return the panel of a question whose query failed."""
-    return Panel(question, 0, "problem", problem=problem)
-
-
 def _matrix(question: Question, rows: Sequence[Row]) -> Panel:
     backends = in_order(str(row["backend"]) for row in rows)
     found = [_heat_row(list(group), backends) for _, group in groupby(rows, lambda row: (row["work"], row["work_id"]))]
@@ -127,7 +122,7 @@ def _heat(row: Row | None, fastest: str | None, separate: bool) -> Heat:
     return Heat(
         text=f"{number(row['step_time_s'], MILLISECOND.size)}\u00a0ms",
         aside=interval(row["low"], row["high"], row["step_time_s"], MILLISECOND.size) or "no interval",
-        shade=_shade(row["ratio"] or 1.0) if compared else None,
+        shade=sum((row["ratio"] or 1.0) > bound for bound in SHADES) if compared else None,
         fastest=fastest is not None and row["backend"] == fastest,
         cell_id=str(row["cell_id"]),
         hint="; ".join([hint, *_caveats(row)]),
@@ -138,10 +133,6 @@ def _caveats(row: Row) -> list[str]:
     """Return the recompiles and graph breaks in the measured epochs of a cell's worst process."""
     counts = {"recompiles": row.get("recompiles"), "graph breaks": row.get("graph_breaks")}
     return [f"{name} in the measured epochs: {count}" for name, count in counts.items() if count]
-
-
-def _shade(ratio: float) -> int:
-    return sum(ratio > bound for bound in SHADES)
 
 
 def _figures(question: Question, rows: Sequence[Row]) -> Panel:

@@ -87,13 +87,13 @@ def _load(engine: duckdb.DuckDBPyConnection, table: Table, answer: Answer) -> No
 
 
 def _lines(answer: Answer) -> Iterator[str]:
+    """Yield the rows as JSON; a number that is not finite becomes null."""
     for row in answer.dicts():
-        yield json.dumps({name: _plain(value) for name, value in row.items()}, default=_text) + "\n"
+        yield json.dumps({name: None if _not_finite(v) else v for name, v in row.items()}, default=_text) + "\n"
 
 
-def _plain(value: Any) -> Any:
-    """Return a value for JSON; a number that is not finite becomes null."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _text(value: Any) -> str:
