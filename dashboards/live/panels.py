@@ -140,16 +140,9 @@ def _figures(question: Question, rows: Sequence[Row]) -> Panel:
     return Panel(question, len(rows), "figures", backends=backends, blocks=found, statistics=explained(found))
 
 
-def _pictures(make: Callable[[Sequence[Row]], list[Picture]]) -> Callable[[Question, Sequence[Row]], Panel]:
-    return lambda question, rows: Panel(question, len(rows), "strips", pictures=make(rows))
-
-
-def _trend(question: Question, rows: Sequence[Row]) -> Panel:
-    return Panel(question, len(rows), "series", series=stored_charts.trends(rows))
-
-
-def _roofline(question: Question, rows: Sequence[Row]) -> Panel:
-    return Panel(question, len(rows), "scatter", scatter=stored_charts.scatter(rows), rates=stored_charts.rates(rows))
+def _panel(kind: str, **fields: Callable[[Sequence[Row]], Any]) -> Callable[[Question, Sequence[Row]], Panel]:
+    """Return a function that makes a panel of a kind; `fields` compute its content from the rows."""
+    return lambda question, rows: Panel(question, len(rows), kind, **{name: of(rows) for name, of in fields.items()})
 
 
 def _ratio(value: Any) -> str:
@@ -210,17 +203,17 @@ COMMANDS: Mapping[str, Column] = {
 }
 MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "matrix": _matrix,
-    "comparison": _pictures(stored_charts.comparisons),
-    "first_epoch": _pictures(stored_charts.starts),
-    "memory": _pictures(stored_charts.memories),
-    "fc_scaling": _pictures(stored_charts.scalings),
+    "comparison": _panel("strips", pictures=stored_charts.comparisons),
+    "first_epoch": _panel("strips", pictures=stored_charts.starts),
+    "memory": _panel("strips", pictures=stored_charts.memories),
+    "fc_scaling": _panel("strips", pictures=stored_charts.scalings),
     "figures": _figures,
     "commands": _table(
         COMMANDS,
         bad=lambda row: bool(row["status"] != "ok"),
     ),
-    "trend": _trend,
-    "roofline": _roofline,
+    "trend": _panel("series", series=stored_charts.trends),
+    "roofline": _panel("scatter", scatter=stored_charts.scatter, rates=stored_charts.rates),
     "regressions": _table(
         {"workload": "workload", "backend": "backend", "slower by": "ratio", "step now": "step_time_now_s"}
         | {"since run": "at_run_id", "who should look": "look"},
