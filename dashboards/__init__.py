@@ -1,1 +1,1 @@
-"""Where people look: the report of a run as one page."""
+"""Pages: the report of a run, the live dashboard and the published site."""

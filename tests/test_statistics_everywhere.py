@@ -34,7 +34,7 @@ def test_statistic_with_a_value_is_shown_everywhere(tmp_path: Path, capsys: pyte
     assert kept is not None
     warehouse = warehouse_of(results)
     rows = warehouse.query("SELECT DISTINCT metric FROM findings").rows
-    panel = page.asked(warehouse, questions()["figures"], Choice())
+    panel = page.panel_of(warehouse, questions()["figures"], Choice())
     dashboard = page.render([panel], page.Frame("", "", lambda cell_id: ""))
 
     for one in shown:

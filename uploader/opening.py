@@ -8,7 +8,7 @@ from keras_matrix.uploader.warehouse import Options, Warehouse, folder_of, is_lo
 
 
 def open_warehouse(address: str, results: Path, options: Options | None = None) -> Warehouse:
-    """Return the warehouse at an address. Raises `BadInput` for what is none."""
+    """Return the warehouse at an address. Raises `BadInput` for an invalid address."""
     if is_local(address):
         from keras_matrix.uploader.local.warehouse import LocalWarehouse
 

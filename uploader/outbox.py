@@ -109,7 +109,8 @@ class Outbox:
     def sent(self) -> dict[str, set[str]]:
         """Return, by table, the items that are pending or done."""
         found: dict[str, set[str]] = {name: set() for name in BY_NAME}
-        for marker in self._markers():
+        for path in (self.folder / "done").glob("[!.]*.json"):
+            marker = _loaded(path, MARKER)
             found[marker["table"]].update(marker["items"])
         for batch in self.pending():
             found[batch.table.name] |= batch.contents().items
@@ -193,9 +194,6 @@ class Outbox:
     def done(self) -> int:
         """Return how many batches have arrived."""
         return sum(1 for _ in (self.folder / "done").glob("[!.]*.json"))
-
-    def _markers(self) -> Iterator[dict[str, Any]]:
-        return (_loaded(path, MARKER) for path in (self.folder / "done").glob("[!.]*.json"))
 
     def _write_marker(self, folder: str, name: str, content: dict[str, Any]) -> None:
         path = self.folder / folder / f"{name}.json"

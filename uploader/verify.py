@@ -100,7 +100,7 @@ def verify(results: Results, warehouse: Warehouse, *, values: bool = False) -> V
     return VerifySummary(
         _total(wanted.rows),
         _total(found),
-        _total(_foreign(wanted, found)),
+        sum(one.rows for name, runs in found.items() for run, one in runs.items() if run not in wanted.rows[name]),
         (*problems, *wanted.unread),
         len(wanted.rows[RUNS.name]),
         sum(one.missing for one in differing),
@@ -119,8 +119,9 @@ def expected(results: Results, retained_from: str | None = None) -> Expected:
         before = len(made.unread)
         try:
             for row in rows_of(run, made.unread):
-                counted = made.rows[row.table.name].get(run.run_id, Checksum())
-                made.rows[row.table.name][run.run_id] = Checksum(counted.rows + 1, counted.hashes + _hash(row.line))
+                counted, text = made.rows[row.table.name].get(run.run_id, Checksum()), row.line
+                row_hash = int(text[text.rindex(":") + 1 : -1])  # the last member of the object
+                made.rows[row.table.name][run.run_id] = Checksum(counted.rows + 1, counted.hashes + row_hash)
         except StoreFailure as error:
             made.unread.append(f"not compared: {error}")
         if len(made.unread) > before:
@@ -193,17 +194,6 @@ def doubled(warehouse: Warehouse, since: str | None) -> list[str]:
 
 def _total(checksums: Checksums) -> int:
     return sum(one.rows for runs in checksums.values() for one in runs.values())
-
-
-def _foreign(wanted: Expected, found: Checksums) -> Checksums:
-    return {
-        name: {run_id: one for run_id, one in runs.items() if run_id not in wanted.rows[name]}
-        for name, runs in found.items()
-    }
-
-
-def _hash(line: str) -> int:
-    return int(line[line.rindex(":") + 1 : -1])
 
 
 def _by_run(warehouse: Warehouse, table: Table, since: str) -> dict[str, Checksum]:

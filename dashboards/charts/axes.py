@@ -1,7 +1,7 @@
-"""Axes: from values to places along a picture, and the ticks between.
+"""Axes: positions of values along a picture, and the ticks.
 
-Places are percentages of a picture's width, so that a picture fills any screen while dots stay round and text keeps its
-size. A scale is linear or logarithmic; the picture says which.
+Positions are percentages of the width of a picture: it fits any screen, while dots stay round and text keeps its size.
+A scale is linear or logarithmic, and the title says which.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from keras_matrix.dashboards.charts.format import Unit
 
-EDGE = 2.0  # per cent of the width kept free on either side, so that no dot is cut
+EDGE = 2.0  # margin on either side in per cent of the width, so that no dot is cut
 MOST_TICKS = 6
 FEWEST_TICKS = 4
 LEAST_SPAN = 0.10
@@ -22,7 +22,7 @@ DECADE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A labelled place on an axis."""
+    """A labelled position on an axis."""
 
     at: str
     label: str
@@ -39,13 +39,13 @@ class Axis:
     unit: Unit
 
     def share(self, value: float) -> float:
-        """Return where the value lies, in per cent of the width; beyond the ends it stays at the end."""
+        """Return the position of a value in per cent of the width; values beyond an end are placed at that end."""
         low, high, at = (math.log(x) if self.log else x for x in (self.low, self.high, max(value, 1e-30)))
         inner = min(1.0, max(0.0, (at - low) / (high - low)))
         return EDGE + inner * (100 - 2 * EDGE)
 
     def place(self, value: float) -> str:
-        """Return where the value lies, as SVG writes it."""
+        """Return the position of a value as SVG writes it."""
         return f"{self.share(value):.2f}%"
 
     def ticks(self) -> list[Tick]:
@@ -58,22 +58,22 @@ class Axis:
 
 
 def rules(selector: str, axis: Axis, strong: float | None = None) -> str:
-    """Return the style that draws upright rules at the axis's ticks behind what the selector finds.
+    """Return the style that draws vertical rules at an axis's ticks behind the selected elements.
 
-    A page of thousands of lanes would hold tens of thousands of lines: a background is no element of it. `strong` is a
-    value whose rule stands out.
+    A page with thousands of strips would have tens of thousands of lines as elements; a background needs none. The rule
+    of the value `strong` is emphasized.
     """
-    places = [] if strong is None else [("strong", axis.place(strong))]
-    places += [("thin", tick.at) for tick in axis.ticks()]
-    images = ",".join(f"var(--{kind})" for kind, _ in places)
-    return f"{selector}{{background-image:{images};background-position:{','.join(f'{at} 0' for _, at in places)}}}\n"
+    rules = [] if strong is None else [("strong", axis.place(strong))]
+    rules += [("thin", tick.at) for tick in axis.ticks()]
+    images = ",".join(f"var(--{kind})" for kind, _ in rules)
+    return f"{selector}{{background-image:{images};background-position:{','.join(f'{at} 0' for _, at in rules)}}}\n"
 
 
 def fitted(values: Sequence[float], title: str, unit: Unit, at_least: float = LEAST_SPAN) -> Axis:
     """Return an axis just wide enough for positive values.
 
-    It spans at least `at_least` of their middle, so that noise of a thousandth does not fill the picture, and turns
-    logarithmic where the largest is `LOG_FROM_RATIO` times the smallest.
+    It spans at least the share `at_least` of their middle, so that noise of 0.1 % does not fill the picture, and is
+    logarithmic if the largest value is at least `LOG_FROM_RATIO` times the smallest.
     """
     low, high = min(values), max(values)
     if high / low >= LOG_FROM_RATIO:
@@ -83,7 +83,7 @@ def fitted(values: Sequence[float], title: str, unit: Unit, at_least: float = LE
 
 
 def logarithmic(values: Sequence[float], title: str, unit: Unit, at_least: float = 1.5) -> Axis:
-    """Return a logarithmic axis for positive values, `at_least` a factor from end to end."""
+    """Return a logarithmic axis for positive values that spans at least a factor of `at_least`."""
     low, high = min(values), max(values)
     widen = max(1.0, math.sqrt(at_least / (high / low))) * (high / low) ** 0.02
     return Axis(title, low / widen, high * widen, log=True, unit=unit)
@@ -109,7 +109,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
         if len(found) <= MOST_TICKS:
             break
     if len(found) < FEWEST_TICKS and high / low < DECADE:
-        # Less than a decade: even steps say more than 1, 2, 5, and crowd little.
+        # Less than a decade: evenly spaced ticks are more informative than 1, 2, 5.
         return [value for value in _linear_ticks(low, high) if value > 0]
     return found[:: math.ceil(len(found) / MOST_TICKS)]
 

@@ -1,6 +1,6 @@
-"""Dot plots: a lane a backend, a dot a value, an interval as a stroke; of the report's cells and the dashboard's rows.
+"""Dot plots: one strip per backend, a dot per value, a stroke for an interval; for the report and the dashboard.
 
-Promise: pure, with no markup; who draws the same figure draws it with the same function, whichever page it is on.
+Pure functions without markup. A figure that is on both pages is drawn by the same function.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.format import DASH, MEMORY_UNITS, SECOND, Unit, number, quantity, unit_for
 from keras_matrix.records.backends import BACKENDS
 
-MIDDLE = "50%"  # of a lane that is as high as its notes
-MOST_LISTED = 12  # values that a tooltip has one by one; of more, the ends
+MIDDLE = "50%"  # of a strip that is as high as its notes
+MOST_LISTED = 12  # values listed in a tooltip; of more values, only the smallest and the largest
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One dot: where, of which backend (`slot`), filled or hollow, and what it tells on hovering ("" tells nothing)."""
+    """One dot: its place, its backend (`slot`), filled or hollow, and its tooltip ("": no tooltip)."""
 
     at: str
     y: float | str
@@ -42,7 +42,7 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Dots and a stroke that tell one thing on hovering: those of one process."""
+    """The dots and the stroke of one process, with a common tooltip."""
 
     tip: str
     marks: list[Mark] = field(default_factory=list)
@@ -51,16 +51,31 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A shaded interval over a lane's whole height, with its centre."""
+    """A shaded interval over the height of a strip, with its centre if it has one; `kind` is its CSS class."""
 
     at: str
     width: str
-    centre: str
+    centre: str = ""
+    tip: str = ""
+    kind: str = "band"
+
+
+def band(low: str, share: float, centre: str = "", tip: str = "") -> Band:
+    """Return a band from a place on, `share` per cent of the width wide, but at least visible."""
+    return Band(low, f"{max(share, 0.1):.2f}%", centre, tip)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The values of one process over time: the path as SVG writes it, and its tooltip."""
+
+    path: str
+    tip: str
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """Text inside a lane."""
+    """Text inside a strip."""
 
     at: str
     y: float | str
@@ -70,10 +85,11 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """One backend's part of a picture; `summary` says in words what it shows, to readers and on hovering.
+class Strip:
+    """One backend's part of a picture; `summary` describes it for screen readers and as a tooltip.
 
-    `height` is in pixels; None lets the lane be as high as its notes, with its marks in the middle.
+    `height` is in pixels; a strip with None is as high as its notes, with its marks in the middle. `heights` are the
+    labelled horizontal lines behind curves.
     """
 
     backend: str
@@ -86,28 +102,29 @@ class Lane:
     strokes: list[Stroke] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
-    band: Band | None = None
+    bands: list[Band] = field(default_factory=list)
+    heights: list[tuple[float, str]] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The lanes of one piece of work on one axis."""
+    """The strips of one piece of work on one axis."""
 
     title: str
     details: str
-    verdict: str
     axis: Axis
-    lanes: list[Lane]
+    strips: list[Strip]
 
 
 def slot_of(backend: str) -> int:
-    """Return which of the fixed colours and shapes a backend has."""
+    """Return the number of a backend's colour and shape."""
     return BACKENDS.index(backend) if backend in BACKENDS else len(BACKENDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """A sentence with its ratios as one small picture, `height` pixels high (0: none), in the colour of `slot`."""
+class RatioPlot:
+    """A verdict with its ratios as one small picture, `height` pixels high (0: no picture), in the colour of `slot`."""
 
     title: str
     text: str
@@ -123,86 +140,78 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A cell's figure, and the values of its processes that it is of: on a dashboard the figure alone."""
+    """A cell's figure, and the values of its processes, of which it was computed; a dashboard has only the figure."""
 
     figure: float | None
     values: Sequence[float]
 
     def text(self, unit: Unit) -> str:
-        """Return the figure with the values that it is of."""
+        """Return the figure with the values of its processes."""
         return quantity(self.figure, unit) + in_brackets(self.values, unit)
 
     def dots(self, axis: Axis, slot: int, *, hollow: bool = False) -> list[Mark]:
-        """Return a dot for each value; the lane's own tooltip says what they are."""
+        """Return a dot for each value; the strip's own tooltip says what they are."""
         return [Mark(axis.place(value), MIDDLE, slot, hollow=hollow) for value in self.values]
 
 
 def alone(figure: float | None) -> Measured:
-    """Return a figure that is known without the values of its processes."""
+    """Return a figure without the values of its processes, as in the warehouse."""
     return Measured(figure, [figure] if figure else [])
 
 
 def in_brackets(values: Sequence[float], unit: Unit, what: str = "") -> str:
-    """Return in brackets, without their unit, the values that a figure is of; of many, their ends."""
+    """Return values in brackets without their unit; of many values, the smallest and the largest."""
     if len(values) < 2:
         return ""
-    several = values if len(values) <= MOST_LISTED else [min(values), max(values)]
-    joint = ", " if several is values else " to "
-    return f" ({what}{joint.join(number(value, unit.size) for value in several)})"
+    listed, joint = (values, ", ") if len(values) <= MOST_LISTED else ([min(values), max(values)], " to ")
+    return f" ({what}{joint.join(number(value, unit.size) for value in listed)})"
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A figure with the ends of its interval, None where there is none."""
-
-    centre: float
-    low: float | None
-    high: float | None
-
-    def drawn(self, axis: Axis, y: float | str, slot: int, tip: str) -> tuple[list[Stroke], list[Mark]]:
-        """Return the interval as a stroke, if there is one, and the figure as a dot on it."""
-        mark = Mark(axis.place(self.centre), y, slot, tip)
-        if not self.low or not self.high:
-            return [], [mark]
-        return [Stroke(axis.place(self.low), axis.place(self.high), y, y, slot, tip)], [mark]
+def interval_marks(
+    ends: tuple[float, float | None, float | None], axis: Axis, y: float | str, slot: int, tip: str
+) -> tuple[list[Stroke], list[Mark]]:
+    """Return an interval (centre, low, high) as a stroke, if it is known, and its centre as a dot."""
+    centre, low, high = ends
+    strokes = [Stroke(axis.place(low), axis.place(high), y, y, slot, tip)] if low and high else []
+    return strokes, [Mark(axis.place(centre), y, slot, tip)]
 
 
 def epoch_axis(values: Sequence[float]) -> Axis:
-    """Return the axis of the times of epochs."""
+    """Return the axis for times of epochs."""
     return axes.logarithmic(values, "time of an epoch, s (logarithmic)", SECOND)
 
 
 def memory_axis(peaks: Sequence[float]) -> Axis:
-    """Return the axis of the peaks of memory."""
+    """Return the axis for peaks of memory."""
     unit = unit_for(peaks, MEMORY_UNITS)
     return axes.from_zero(peaks, f"peak memory of a process, {unit.name}", unit)
 
 
-def start_lane(backend: str, axis: Axis, first: Measured, steady: Measured, notes: Sequence[str] = ()) -> Lane:
-    """Return the first epoch, hollow, against the steady one; the figure is how many times longer it took."""
+def start_strip(backend: str, axis: Axis, first: Measured, steady: Measured, notes: Sequence[str] = ()) -> Strip:
+    """Return the first epoch (hollow) and the steady one (filled); the figure is the ratio of their times."""
     slot, text = slot_of(backend), f"first {quantity(first.figure, SECOND)}, steady {quantity(steady.figure, SECOND)}"
     ratio = f"{number(first.figure / steady.figure)}×" if first.figure and steady.figure else DASH
     summary = f"{backend}: first {first.text(SECOND)}, steady {steady.text(SECOND)}"
-    lane = Lane(backend, slot, None, ratio, [text, *notes], summary)
+    strip = Strip(backend, slot, None, ratio, [text, *notes], summary)
     if first.figure and steady.figure:
         ends = axis.place(steady.figure), axis.place(first.figure)
-        lane.strokes.append(Stroke(*ends, MIDDLE, MIDDLE, slot))
-    lane.marks.extend([*first.dots(axis, slot, hollow=True), *steady.dots(axis, slot)])
-    return lane
+        strip.strokes.append(Stroke(*ends, MIDDLE, MIDDLE, slot))
+    strip.marks.extend([*first.dots(axis, slot, hollow=True), *steady.dots(axis, slot)])
+    return strip
 
 
-def memory_lane(
+def memory_strip(
     backend: str, axis: Axis, host: Measured, device: tuple[Measured, Unit] | None, notes: Sequence[str] = ()
-) -> Lane:
-    """Return the peaks of the host's memory, filled, and of the device's, hollow, in a unit of its own.
+) -> Strip:
+    """Return the peaks of host memory (filled) and of device memory (hollow), each in its own unit.
 
-    `device` is None where there is no device memory to miss.
+    `device` is None for a cell without device memory, such as one on a CPU.
     """
     slot, (peak, unit) = slot_of(backend), device or (Measured(None, ()), axis.unit)
     known = peak.figure is not None
     shown_device = [f"device {quantity(peak.figure, unit)}" if known else "device not measured"] if device else []
     summary = [f"host {host.text(axis.unit)}", f"device {peak.text(unit) if known else 'not measured'}", *notes]
     shown = [*shown_device, *notes] if known or host.figure is not None else ["not measured"]
-    lane = Lane(backend, slot, None, quantity(host.figure, axis.unit), shown, f"{backend}: {', '.join(summary)}")
-    lane.marks.extend([*host.dots(axis, slot), *peak.dots(axis, slot, hollow=True)])
-    return lane
+    strip = Strip(backend, slot, None, quantity(host.figure, axis.unit), shown, f"{backend}: {', '.join(summary)}")
+    strip.marks.extend([*host.dots(axis, slot), *peak.dots(axis, slot, hollow=True)])
+    return strip

@@ -1,6 +1,6 @@
-"""The table of figures as report and dashboard show it: a block a piece of work, a line a figure, a value a backend.
+"""The table of figures of report and dashboard: a block per piece of work, a row per figure, a value per backend.
 
-Promise: pure; what was not measured is a dash. The lines of statistics follow from `analysis.stats.cell_statistics`.
+Pure functions; a figure that was not measured is a dash. `analysis.stats.cell_statistics` defines the statistics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One figure of the table; `hint` explains a dash, `mark` and `link` lead to what is doubtful."""
+    """One figure of the table; `hint` explains a dash, `mark` and `link` lead to its caveats."""
 
     text: str
     aside: str = ""
@@ -36,8 +36,8 @@ NOT_MEASURED = Value(DASH)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One kind of figure over all backends."""
+class FigureRow:
+    """One figure of all backends."""
 
     name: str
     unit: str
@@ -59,32 +59,32 @@ class Block:
     details: str
     verdict: str
     slot: int | None
-    lines: list[Line]
+    lines: list[FigureRow]
     same_work: SameWork | None = None
     caveats: tuple[str, ...] = ()
 
 
-def statistic_lines(columns: Sequence[Mapping[str, float]]) -> list[Line]:
-    """Return the lines of the statistics that some column has, or that are always shown; columns are by metric."""
+def statistic_lines(columns: Sequence[Mapping[str, float]]) -> list[FigureRow]:
+    """Return the rows of the statistics that some column has, or that are always shown; columns are by metric."""
     lines = {one: _line(one, columns) for one in STATISTICS if one.in_tables}
     return [line for one, line in lines.items() if one.always or line.measured]
 
 
 def explained(shown: Sequence[Block]) -> list[Statistic]:
-    """Return the statistics of which these blocks have a line."""
+    """Return the statistics that these blocks show."""
     there = {line.name for block in shown for line in block.lines}
     return [one for one in STATISTICS if one.in_tables and one.label in there]
 
 
-def _line(one: Statistic, columns: Sequence[Mapping[str, float]]) -> Line:
+def _line(one: Statistic, columns: Sequence[Mapping[str, float]]) -> FigureRow:
     unit, size = one.scale
     found = (column.get(one.metric) for column in columns)
     texts = [NOT_MEASURED if value is None else Value(number(value, size)) for value in found]
-    return Line(one.label, unit, texts)
+    return FigureRow(one.label, unit, texts)
 
 
 def blocks(rows: Sequence[Row]) -> tuple[list[str], list[Block]]:
-    """Return the backends, and a block for each piece of work, from stored findings that are sorted by work."""
+    """Return the backends and a block per piece of work, from stored findings sorted by work."""
     backends = in_order(str(row["backend"]) for row in rows)
     groups = groupby(rows, lambda row: (str(row["work"]), row["work_id"]))
     return backends, [_block(work, list(group), backends) for (work, _), group in groups]
@@ -94,7 +94,7 @@ def _block(work: str, rows: Sequence[Row], backends: Sequence[str]) -> Block:
     newest = {row["backend"]: row["run_id"] for row in sorted(rows, key=lambda row: str(row["run_id"]))}
     shown = {(row["backend"], row["metric"]): row for row in rows if row["run_id"] == newest[row["backend"]]}
     columns = [{m: float(row["estimate"]) for (b, m), row in shown.items() if b == name} for name in backends]
-    step = Line("time per step", "ms", [_step(shown.get((b, STEP_TIME_NAME))) for b in backends], primary=True)
+    step = FigureRow("time per step", "ms", [_step(shown.get((b, STEP_TIME_NAME))) for b in backends], primary=True)
     details = "run " + ", ".join(sorted({str(run_id) for run_id in newest.values()}))
     return Block(work, "", details, "", None, [step, *statistic_lines(columns)])
 

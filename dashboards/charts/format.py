@@ -1,6 +1,6 @@
-"""Numbers as people read them: three significant digits, one unit for what stands together, a dash for the unmeasured.
+"""Formats of numbers: three significant digits, a common unit for values shown together, a dash for missing values.
 
-Promise: `None` becomes `DASH`, never 0. Units differ by powers of 1000 for time and of 1024 for memory.
+`None` becomes `DASH`, never 0. Units differ by powers of 1000 for time and of 1024 for memory.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def unit_for(values: Iterable[float], units: tuple[Unit, ...] = TIME_UNITS) -> U
 
 
 def decimals(value: float) -> int:
-    """Return how many decimals three significant digits of the value need."""
+    """Return the number of decimals of a value with three significant digits."""
     if value == 0 or not math.isfinite(value):
         return 0
     places = DIGITS - 1 - math.floor(math.log10(abs(value)))
-    # Rounding may carry: 9.996 becomes 10.0, one decimal fewer.
+    # Rounding may carry: 9.996 becomes 10.0, with one decimal less.
     return max(0, DIGITS - 1 - math.floor(math.log10(abs(round(value, places)))))
 
 
@@ -60,15 +60,15 @@ def quantity(value: float | None, unit: Unit) -> str:
 
 
 def interval(low: float | None, high: float | None, centre: float, unit: float = 1.0) -> str | None:
-    """Return `low–high` with the decimals of the centre; None where there is no interval."""
+    """Return `low–high` with the decimals of the centre; None without an interval."""
     if low is None or high is None:
         return None
     places = decimals(centre / unit)
     return f"{low / unit:,.{places}f}–{high / unit:,.{places}f}"
 
 
-def whole(value: int | None) -> str:
-    """Return a whole number with its thousands set apart, or a dash."""
+def integer(value: int | None) -> str:
+    """Return an integer with thousands separators, or a dash."""
     return DASH if value is None else f"{value:,}"
 
 
@@ -80,7 +80,7 @@ def share(value: float | None) -> str:
 
 
 def memory(value: int | None) -> str:
-    """Return bytes in the unit that suits them, or a dash."""
+    """Return bytes in a suitable unit, or a dash."""
     return DASH if value is None else quantity(value, unit_for([value], MEMORY_UNITS))
 
 
@@ -90,7 +90,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def moment(label: object) -> str:
-    """Return an ISO 8601 label as `21 November 2025, 05:25 UTC`; a label that is none comes back as it is."""
+    """Return an ISO 8601 time as `21 November 2025, 05:25 UTC`; any other text unchanged."""
     try:
         when = datetime.fromisoformat(str(label))
     except ValueError:

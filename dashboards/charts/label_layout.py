@@ -1,8 +1,8 @@
-"""Placing words in a picture so that none covers another, a mark or a line.
+"""Places labels in a picture so that none covers another label, a mark or a line.
 
-Greedy: each word takes the first of its places that is free, in the order the words are given. A word that finds none
-is left out, and whoever draws must tell it elsewhere. Sizes are in the picture's own units; a word's width is estimated
-from its length, on the wide side.
+Greedy: each label takes the first of its positions that is free, in the given order. A label without a free position is
+left out, and the caller must show it elsewhere. Sizes are in the units of the picture; the width of a label is an
+upper estimate from its length.
 """
 
 from __future__ import annotations
@@ -26,42 +26,40 @@ class Box:
     bottom: float
 
     def meets(self, other: Box) -> bool:
-        """Return whether the two share any place."""
+        """Return whether the two overlap."""
         apart = self.right <= other.left or other.right <= self.left
         return not (apart or self.bottom <= other.top or other.bottom <= self.top)
 
     def within(self, other: Box) -> bool:
-        """Return whether it lies wholly inside another."""
+        """Return whether it is completely inside another."""
         across = self.left >= other.left and self.right <= other.right
         return across and self.top >= other.top and self.bottom <= other.bottom
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A place for a word: its baseline's start, middle or end."""
+    """A position for a label: the start, middle or end of its baseline."""
 
     x: float
     y: float
     anchor: str = "start"
 
     def box(self, text: str) -> Box:
-        """Return what the word covers there."""
+        """Return the rectangle that a label covers there."""
         width = len(text) * WIDTH_PER_CHARACTER
         left = self.x - {"start": 0.0, "middle": width / 2, "end": width}[self.anchor]
         return Box(left - PADDING, self.y - ASCENT - PADDING, left + width + PADDING, self.y + DESCENT + PADDING)
 
 
 def place(wishes: Iterable[tuple[str, Sequence[Spot]]], taken: Iterable[Box], frame: Box) -> list[Spot | None]:
-    """Return for each (text, spots) the spot it gets, None where none of them is free."""
+    """Return for each (text, spots) its first free spot, None if all are occupied."""
     covered = list(taken)
     found: list[Spot | None] = []
     for text, spots in wishes:
-        spot = next((s for s in spots if _free(s.box(text), covered, frame)), None)
+        boxes = {spot: spot.box(text) for spot in spots}
+        free = (s for s, box in boxes.items() if box.within(frame) and not any(map(box.meets, covered)))
+        spot = next(free, None)
         if spot is not None:
-            covered.append(spot.box(text))
+            covered.append(boxes[spot])
         found.append(spot)
     return found
-
-
-def _free(box: Box, covered: Sequence[Box], frame: Box) -> bool:
-    return box.within(frame) and not any(box.meets(other) for other in covered)

@@ -1,6 +1,6 @@
-"""Pictures of the FC modes: gain by workers, data against model parallelism, where a step's time goes. No markup.
+"""Pictures of the FC modes: gain by workers, data against model parallelism, and the time of a step. No markup.
 
-Promise: pure; only what was measured is drawn, and no picture is made of nothing. What is left out for want of room is
+Pure functions. Only measured values are drawn, and an empty picture is left out; pictures beyond `MOST_PANELS` are
 counted.
 """
 
@@ -17,7 +17,7 @@ from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.fc.parallel import DataVersusModel, FcFigure, data_versus_model, figures
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word, slot_of
+from keras_matrix.dashboards.charts.dot_plots import Band, Mark, Picture, Strip, Stroke, Word, slot_of
 from keras_matrix.dashboards.charts.format import interval, number, plural, quantity, share, unit_for
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc.communication import Method
@@ -29,7 +29,7 @@ TOP, BOTTOM = 12.0, 30.0
 LEFT, RIGHT = 11.0, 95.0  # of a panel's width, in per cent
 SQUARE = 46  # the height of a row of the grid
 MANY_COLUMNS = 6
-FULL_AT = 4.0  # from this ratio on a field has its full colour
+FULL_AT = 4.0  # ratio from which on a field has its full colour
 FAINTEST, FULLEST = 0.12, 0.5
 BAR_HEIGHT = 22
 METHODS = {Method.TIMED: "each collective timed", Method.PROFILED: "by the profiler"}
@@ -39,7 +39,7 @@ Thing = TypeVar("Thing")
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One small picture: throughput by workers, against one worker, of one work on every backend."""
+    """One small picture: throughput by workers, relative to one worker, of one piece of work on every backend."""
 
     title: str
     details: str
@@ -54,7 +54,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """One field of a grid: who is faster there (`kind` is data or model), and by how much."""
+    """One field of a grid: which parallelism is faster (`kind` is data or model), and by how much."""
 
     x: str
     y: float
@@ -69,7 +69,7 @@ class Square:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Data against model parallelism of one pair of modes, over weight sizes (up) and batch sizes (across)."""
+    """Data against model parallelism of a pair of modes, by weight size (vertical) and batch size (horizontal)."""
 
     title: str
     details: str
@@ -82,55 +82,29 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """One cell's step: what is computing and what is communication; `timed` is where its timed step ends."""
-
-    name: str
-    slot: int
-    figure: str
-    note: str
-    summary: str
-    start: str
-    compute: str
-    middle: str
-    communication: str
-    timed: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """The bars of one size, on one axis."""
-
-    title: str
-    axis: Axis
-    bars: list[Bar]
-    height: int = BAR_HEIGHT
-
-
-@dataclass(frozen=True, slots=True)
 class Pictures:
-    """All pictures of a run's FC cells; `left_out` tells what found no room."""
+    """All pictures of a run's FC cells; `left_out` counts those that are not drawn."""
 
     scaling: list[Panel]
     grids: list[Grid]
-    stacks: list[Stack]
+    steps: list[Picture]
     left_out: list[str]
 
     @property
     def any(self) -> bool:
-        """Whether there is anything to show."""
-        return bool(self.scaling or self.grids or self.stacks)
+        """Whether there is any picture."""
+        return bool(self.scaling or self.grids or self.steps)
 
 
 def pictures(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> Pictures:
-    """Return the pictures of a run's table; all of them empty where it has no cell of the FC modes."""
+    """Return the pictures of a run's table; empty without cells of the FC modes."""
     cells = {cell.cell_id: cell for row in rows for cell in row.cells.values()}
     found = sorted(figures(cells.values(), run_context.shares), key=_order)
-    left_out: list[str] = []
+    spent, left_out = [figure for figure in found if figure.spent], list[str]()
     return Pictures(
         _most([_panel(group) for group in _gaining(found)], "scaling", left_out),
         _most([_grid(group) for group in _paired(data_versus_model(found, cells))], "crossing", left_out),
-        _most([_stack(group) for group in _grouped([f for f in found if f.spent], _size_key)], "time", left_out),
+        _most([_step(group) for group in _grouped(spent, lambda f: size_of(f.task))], "time", left_out),
         left_out,
     )
 
@@ -158,16 +132,20 @@ def _grouped(things: Iterable[Thing], key: Callable[[Thing], str]) -> list[list[
 
 
 def size_of(task: Task) -> str:
-    """Return a task's sizes in words."""
-    told = f"{task.level} layers of {task.weight_size}, batch {task.batch_size}, {task.precision}"
-    return told if task.network == LOCAL else f"{told}, links of {task.network}"
+    """Return the sizes of a task as text."""
+    text = f"{task.level} layers of {task.weight_size}, batch {task.batch_size}, {task.precision}"
+    return text + _network(task)
+
+
+def _network(task: Task) -> str:
+    return "" if task.network == LOCAL else f", links of {task.network}"
 
 
 # Gain by workers.
 
 
 def _gaining(found: Sequence[FcFigure]) -> list[list[FcFigure]]:
-    """Return the figures of each work of which some backend has both one worker and more."""
+    """Return the figures of each work that some backend ran with one and with several workers."""
     groups = _grouped(found, lambda f: canonical(replace(f.settings, backend="", params=_without(f, "workers"))))
     return [group for group in groups if any(figure.efficiency for figure in group)]
 
@@ -183,7 +161,7 @@ def _panel(group: Sequence[FcFigure]) -> Panel:
     counts = sorted({n for points in gains.values() for n in points})
     values = [end for points in gains.values() for ends in points.values() for end in ends if end]
     across, up = _Scale(counts, LEFT + 4, RIGHT - 3), _Scale([*values, counts[-1]], PANEL_HEIGHT - BOTTOM, TOP)
-    panel = Panel(task.mode, size_of(task), _said(gains))
+    panel = Panel(task.mode, size_of(task), _summary(gains))
     for value in _powers(up.low, up.high):
         panel.rules.append(Stroke(f"{LEFT}%", "100%", up.at(value), up.at(value), 3))
         panel.words.append(Word(f"{LEFT}%", up.at(value), f"{value:g}", anchor="end", dx=-5))
@@ -201,7 +179,7 @@ Gains = dict[int, tuple[float, float | None, float | None]]
 
 
 def _gains(group: Sequence[FcFigure], backend: str) -> Gains:
-    """Return, by workers, how many times the throughput of one worker a backend reached, with the interval's ends."""
+    """Return a backend's throughput by workers as a multiple of that of one worker, with the ends of its interval."""
     points: Gains = {1: (1.0, None, None)}
     for figure in group:
         if figure.settings.backend == backend and (found := figure.efficiency):
@@ -218,30 +196,30 @@ def _draw(panel: Panel, backend: str, points: Gains, scales: tuple[_Scale, _Scal
     for (n, (centre, low, high)), (x, y) in zip(points.items(), places, strict=True):
         if low and high:
             panel.strokes.append(Stroke(x, x, up.at(low), up.at(high), slot))
-        told = interval(low, high, centre) or "no interval"
-        tip = f"{backend}, {plural(n, 'worker')}: {number(centre)} times the throughput of one ({told})"
+        ends = interval(low, high, centre) or "no interval"
+        tip = f"{backend}, {plural(n, 'worker')}: {number(centre)} times the throughput of one ({ends})"
         panel.marks.append(Mark(x, y, slot, tip))
 
 
-def _said(gains: Mapping[str, Gains]) -> str:
-    told = [f"{b} {number(c)} times with {n} workers" for b, p in gains.items() for n, (c, _, _) in p.items() if n > 1]
-    return "; ".join(told)
+def _summary(gains: Mapping[str, Gains]) -> str:
+    known = [(backend, n, centre) for backend, points in gains.items() for n, (centre, _, _) in points.items()]
+    return "; ".join(f"{backend} {number(centre)} times with {n} workers" for backend, n, centre in known if n > 1)
 
 
 class _Scale:
-    """A logarithmic scale from the values' smallest to their largest, between two places."""
+    """A logarithmic scale from the smallest to the largest of some values, between two positions."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         self.low, self.high = min(1.0, *values), max(values)
         self._start, self._end = start, end
 
     def at(self, value: float) -> float:
-        """Return the place of a value."""
+        """Return the position of a value."""
         width = math.log(self.high / self.low) or 1.0
         return round(self._start + math.log(value / self.low) / width * (self._end - self._start), 2)
 
     def percent(self, value: float) -> str:
-        """Return the place of a value as SVG writes a share of the width."""
+        """Return the position of a value in per cent of the width, as SVG writes it."""
         return f"{self.at(value):.2f}%"
 
 
@@ -255,18 +233,19 @@ def _powers(low: float, high: float) -> list[float]:
 
 
 def _paired(found: Sequence[DataVersusModel]) -> list[list[DataVersusModel]]:
-    """Return duels that differ in their sizes only together."""
-    return sorted(_grouped(found, _pair_key), key=lambda group: _kind_order(group[0].data))
+    """Return groups of pairs that differ only in their sizes."""
 
+    def key(pair: DataVersusModel) -> str:
+        params = _without(pair.data, "weight_size")
+        return canonical(replace(pair.data.settings, batch_size=1, samples=1, params=params))
 
-def _pair_key(duel: DataVersusModel) -> str:
-    return canonical(replace(duel.data.settings, batch_size=1, samples=1, params=_without(duel.data, "weight_size")))
+    return sorted(_grouped(found, key), key=lambda group: _kind_order(group[0].data))
 
 
 def _grid(group: Sequence[DataVersusModel]) -> Grid:
     task, backend = group[0].data.task, group[0].data.settings.backend
-    batches = sorted({duel.data.task.batch_size for duel in group})
-    sizes = sorted({duel.data.task.weight_size for duel in group}, reverse=True)
+    batches = sorted({pair.data.task.batch_size for pair in group})
+    sizes = sorted({pair.data.task.weight_size for pair in group}, reverse=True)
     fields = {(sizes.index(d.data.task.weight_size), batches.index(d.data.task.batch_size)): d for d in group}
     width = (100 - LEFT) / len(batches)
     words = [
@@ -277,23 +256,21 @@ def _grid(group: Sequence[DataVersusModel]) -> Grid:
     ]
     title = f"{task.mode} against {group[0].model.task.mode}"
     details = f"{backend}, {plural(task.workers, 'worker')}, {task.level} layers, {task.precision}"
-    details += "" if task.network == LOCAL else f", links of {task.network}"
+    details += _network(task)
     return Grid(
         title,
         details,
-        f"{title} on {backend}: " + "; ".join(_tip(duel) for duel in group),
+        f"{title} on {backend}: " + "; ".join(_tip(pair) for pair in group),
         SQUARE * len(sizes) + 26,
         len(batches) > MANY_COLUMNS,
-        [_square(place, duel, (width, len(batches))) for place, duel in sorted(fields.items())],
+        [_square(place, pair, (width, len(batches))) for place, pair in sorted(fields.items())],
         _crossings(fields, width),
         words,
     )
 
 
-def _square(place: tuple[int, int], duel: DataVersusModel, columns: tuple[float, int]) -> Square:
-    (row, column), (width, count) = place, columns
-    ratio = duel.ratio.centre
-    kind, times = ("data", ratio) if ratio >= 1 else ("model", 1 / ratio)
+def _square(place: tuple[int, int], pair: DataVersusModel, columns: tuple[float, int]) -> Square:
+    (row, column), (width, count), (kind, times, _) = place, columns, _faster(pair)
     strength = min(1.0, math.log(times) / math.log(FULL_AT))
     left = LEFT + width * column
     return Square(
@@ -304,33 +281,35 @@ def _square(place: tuple[int, int], duel: DataVersusModel, columns: tuple[float,
         f"{FAINTEST + strength * (FULLEST - FAINTEST):.2f}",
         f"{times:.{0 if times >= 9.95 else 1}f}" if count > MANY_COLUMNS else f"{times:.2f}×",
         f"{left + width / 2:.2f}%",
-        duel.settled,
-        _tip(duel),
+        pair.settled,
+        _tip(pair),
     )
 
 
-def _tip(duel: DataVersusModel) -> str:
-    task, ratio = duel.data.task, duel.ratio
-    faster, times = ("data", ratio.centre) if ratio.centre >= 1 else ("model", 1 / ratio.centre)
-    ends = (ratio.low, ratio.high) if ratio.centre >= 1 else (_inverse(ratio.high), _inverse(ratio.low))
-    told = interval(*ends, times) or "no interval"
-    return f"weight size {task.weight_size}, batch {task.batch_size}: {faster} is {times:.2f}× faster ({told})"
+def _faster(pair: DataVersusModel) -> tuple[str, float, str]:
+    """Return the faster kind of parallelism, how many times faster it is, and the interval as text."""
+    centre, low, high = pair.ratio.centre, pair.ratio.low, pair.ratio.high
+    if centre >= 1:
+        return "data", centre, interval(low, high, centre) or "no interval"
+    ends = interval(1 / high, 1 / low, 1 / centre) if low and high else None
+    return "model", 1 / centre, ends or "no interval"
 
 
-def _inverse(value: float | None) -> float | None:
-    return 1 / value if value else None
+def _tip(pair: DataVersusModel) -> str:
+    task, (kind, times, ends) = pair.data.task, _faster(pair)
+    return f"weight size {task.weight_size}, batch {task.batch_size}: {kind} is {times:.2f}× faster ({ends})"
 
 
 def _crossings(fields: Mapping[tuple[int, int], DataVersusModel], width: float) -> list[Stroke]:
-    """Return the borders between fields side by side in which another is faster."""
+    """Return the borders between adjacent fields in which different modes are faster."""
     found = []
-    for (row, column), duel in fields.items():
+    for (row, column), pair in fields.items():
         left, top = LEFT + width * column, float(SQUARE * row)
         right, bottom = f"{left + width:.2f}%", top + SQUARE
-        run_context, below = fields.get((row, column + 1)), fields.get((row + 1, column))
-        if run_context and _changes(duel, run_context):
+        beyond, below = fields.get((row, column + 1)), fields.get((row + 1, column))
+        if beyond and _changes(pair, beyond):
             found.append(Stroke(right, right, top, bottom, 3))
-        if below and _changes(duel, below):
+        if below and _changes(pair, below):
             found.append(Stroke(f"{left:.2f}%", right, bottom, bottom, 3))
     return found
 
@@ -339,38 +318,29 @@ def _changes(one: DataVersusModel, other: DataVersusModel) -> bool:
     return (one.ratio.centre >= 1) != (other.ratio.centre >= 1)
 
 
-# Where the time goes.
+# The time of a step.
 
 
-def _size_key(figure: FcFigure) -> str:
-    return size_of(figure.task)
-
-
-def _stack(group: Sequence[FcFigure]) -> Stack:
+def _step(group: Sequence[FcFigure]) -> Picture:
+    """Return the parts of a step of each cell of one size: computing, communication, and the end of the timed step."""
     times = [seconds for f in group if f.spent for seconds in (f.spent.step_time_s, f.step_time_s)]
     unit = unit_for(times)
     axis = axes.from_zero(times, f"time of a step, {unit.name}", unit)
-    return Stack(size_of(group[0].task), axis, [_bar(figure, axis) for figure in sorted(group, key=_kind_order)])
+    return Picture(size_of(group[0].task), "", axis, [_bar(figure, axis) for figure in sorted(group, key=_kind_order)])
 
 
-def _bar(figure: FcFigure, axis: Axis) -> Bar:
+def _bar(figure: FcFigure, axis: Axis) -> Strip:
     spent = figure.spent
     assert spent is not None
     name, backend = f"{figure.task.mode} ×{figure.task.workers}", figure.settings.backend
     part = min(1.0, max(0.0, spent.share))
     start, end = axis.share(0.0), axis.share(spent.step_time_s)
     middle = axis.share(spent.step_time_s * (1 - part))
-    told = f"{share(spent.share) if spent.share >= 0 else 'below 0'} communication"
-    step = quantity(figure.step_time_s, axis.unit)
-    return Bar(
-        name,
-        slot_of(backend),
-        step,
-        told,
-        f"{name} on {backend}: {told} ({METHODS[spent.method]}); {step} a timed step",
-        f"{start:.2f}%",
-        f"{middle - start:.2f}%",
-        f"{middle:.2f}%",
-        f"{end - middle:.2f}%",
-        axis.place(figure.step_time_s),
-    )
+    note = f"{share(spent.share) if spent.share >= 0 else 'below 0'} communication"
+    step, timed = quantity(figure.step_time_s, axis.unit), axis.place(figure.step_time_s)
+    summary = f"{name} on {backend}: {note} ({METHODS[spent.method]}); {step} a timed step"
+    bar = Strip(name, slot_of(backend), BAR_HEIGHT, step, [note], summary)
+    bar.bands.append(Band(f"{start:.2f}%", f"{middle - start:.2f}%", kind="compute"))
+    bar.bands.append(Band(f"{middle:.2f}%", f"{end - middle:.2f}%", kind="exchange"))
+    bar.strokes.append(Stroke(timed, timed, 1, BAR_HEIGHT - 1, bar.slot))
+    return bar

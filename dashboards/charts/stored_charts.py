@@ -1,4 +1,4 @@
-"""From a question's rows to the charts of a dashboard: dot plots, time series, and cells under their roofs."""
+"""The charts of a dashboard from the rows of a question: dot plots, time series, and cells below their roofs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from keras_matrix.dashboards.charts import axes, time_series
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import (
     MIDDLE,
-    Interval,
-    Lane,
     Mark,
     Picture,
+    Strip,
     Word,
     alone,
     epoch_axis,
+    interval_marks,
     memory_axis,
-    memory_lane,
+    memory_strip,
     slot_of,
-    start_lane,
+    start_strip,
 )
 from keras_matrix.dashboards.charts.format import (
     MEMORY_UNITS,
@@ -44,43 +44,43 @@ MOST_TRENDS = 60
 
 
 def comparisons(rows: Sequence[Row]) -> list[Picture]:
-    """Return one picture a piece of work: how much longer a step takes than on the quickest backend."""
+    """Return one picture per piece of work: the time of a step relative to the backend with the lowest."""
     ends = [value for row in rows for value in (row["low"], row["ratio"], row["high"]) if value]
     if not ends:
         return []
-    axis = axes.logarithmic([1.0, *ends], "time per step against the quickest, × (logarithmic)", RATIO)
+    axis = axes.logarithmic([1.0, *ends], "time per step relative to the lowest, × (logarithmic)", RATIO)
     return [_comparison(list(group), axis) for _, group in _by_work(rows)]
 
 
 def starts(rows: Sequence[Row]) -> list[Picture]:
-    """Return one picture a piece of work: the first epoch, hollow, against a steady one."""
+    """Return one picture per piece of work: the first epoch (hollow) and a steady one (filled)."""
     values = [v for row in rows for v in (row["first_epoch_time_s"], row["steady_epoch_time_s"]) if v]
     if not values:
         return []
     axis = epoch_axis(values)
-    return [Picture(work, "", "", axis, [_start(row, axis) for row in group]) for work, group in _by_work(rows)]
+    return [Picture(work, "", axis, [_start(row, axis) for row in group]) for work, group in _by_work(rows)]
 
 
 def memories(rows: Sequence[Row]) -> list[Picture]:
-    """Return one picture a piece of work: peaks on the host, filled, and on the device, hollow."""
+    """Return one picture per piece of work: peaks on the host (filled) and on the device (hollow)."""
     values = [v for row in rows for v in (row["host_bytes"], row["device_bytes"]) if v]
     if not values:
         return []
     axis = memory_axis(values)
     device_unit = unit_for([row["device_bytes"] for row in rows if row["device_bytes"]], MEMORY_UNITS)
-    lane = partial(_memory, device_unit)
-    return [Picture(work, "", "", axis, [lane(row, axis) for row in group]) for work, group in _by_work(rows)]
+    strip = partial(_memory, device_unit)
+    return [Picture(work, "", axis, [strip(row, axis) for row in group]) for work, group in _by_work(rows)]
 
 
 def scalings(rows: Sequence[Row]) -> list[Picture]:
-    """Return one picture a mode: the efficiency of workers, by backend, each mark named by how many workers."""
+    """Return one picture per mode: the efficiency by backend, each mark labelled with its number of workers."""
     known = [row for row in rows if row["efficiency"] is not None]
     if not known:
         return []
     ends = [value for row in known for value in (row["efficiency"], row["high"] or row["efficiency"])]
     axis = axes.from_zero([1.0, *ends], "throughput over one worker's times the workers, %", PERCENT)
     return [
-        Picture(str(mode), "", "", axis, [_scaling(str(b), list(own), axis) for b, own in _by(group, "backend")])
+        Picture(str(mode), "", axis, [_scaling(str(b), list(own), axis) for b, own in _by(group, "backend")])
         for mode, group in _by(known, "mode")
     ]
 
@@ -98,62 +98,57 @@ def _by(rows: Iterable[Row], name: str) -> Iterable[tuple[Any, list[Row]]]:
 def _comparison(rows: Sequence[Row], axis: Axis) -> Picture:
     first = rows[0]
     lowest = str(first["against"])
-    lanes = [_lowest(lowest, axis), *(_ratio(row, axis) for row in rows if row["ratio"])]
+    strips = [_lowest(lowest, axis), *(_ratio(row, axis) for row in rows if row["ratio"])]
     details = " · ".join(str(part) for part in (first["verdict"], first["same_work"], first["caveats"]) if part)
-    return Picture(str(first["work"]), details, str(first["verdict"]), axis, lanes)
+    return Picture(str(first["work"]), details, axis, strips)
 
 
-def _lowest(backend: str, axis: Axis) -> Lane:
+def _lowest(backend: str, axis: Axis) -> Strip:
     slot = slot_of(backend)
-    lane = Lane(backend, slot, None, "1", ["the quickest"], f"{backend}: the quickest")
-    lane.marks.append(Mark(axis.place(1.0), MIDDLE, slot, f"{backend}: the others are divided by it"))
-    return lane
+    strip = Strip(backend, slot, None, "1", ["the lowest"], f"{backend}: the lowest")
+    strip.marks.append(Mark(axis.place(1.0), MIDDLE, slot, f"{backend}: the others are divided by it"))
+    return strip
 
 
-def _ratio(row: Row, axis: Axis) -> Lane:
+def _ratio(row: Row, axis: Axis) -> Strip:
     backend, slot = str(row["backend"]), slot_of(str(row["backend"]))
     between = interval(row["low"], row["high"], row["ratio"]) or "no interval"
     figure = f"{number(row['ratio'])}×"
     notes = [between, plural(int(row["blocks"] or 0), "block")]
-    found = Interval(row["ratio"], row["low"], row["high"])
-    strokes, marks = found.drawn(axis, MIDDLE, slot, f"{backend}: {figure} ({between})")
-    return Lane(backend, slot, None, figure, notes, f"{backend}: {figure}, {between}", marks, strokes)
+    tip = f"{backend}: {figure} ({between})"
+    strokes, marks = interval_marks((row["ratio"], row["low"], row["high"]), axis, MIDDLE, slot, tip)
+    return Strip(backend, slot, None, figure, notes, f"{backend}: {figure}, {between}", marks, strokes)
 
 
-def _start(row: Row, axis: Axis) -> Lane:
-    return start_lane(str(row["backend"]), axis, alone(row["first_epoch_time_s"]), alone(row["steady_epoch_time_s"]))
+def _start(row: Row, axis: Axis) -> Strip:
+    return start_strip(str(row["backend"]), axis, alone(row["first_epoch_time_s"]), alone(row["steady_epoch_time_s"]))
 
 
-def _memory(unit: Unit, row: Row, axis: Axis) -> Lane:
-    device, notes = row["device_bytes"], []
-    if row["anonymous_bytes"] is not None:
-        notes.append(f"anonymous {memory(row['anonymous_bytes'])}")
-    if row["device_power_w"] is not None:
-        notes.append(f"{number(row['device_power_w'])} W")
-    if row["samples_per_j"] is not None:
-        notes.append(f"{number(row['samples_per_j'])} samples/J")
-    missed = device is not None or row["device"] != "cpu"
-    return memory_lane(
-        str(row["backend"]), axis, alone(row["host_bytes"]), (alone(device), unit) if missed else None, notes
-    )
+def _memory(unit: Unit, row: Row, axis: Axis) -> Strip:
+    anonymous, power, energy = row["anonymous_bytes"], row["device_power_w"], row["samples_per_j"]
+    notes = [] if anonymous is None else [f"anonymous {memory(anonymous)}"]
+    notes += [] if power is None else [f"{number(power)} W"]
+    notes += [] if energy is None else [f"{number(energy)} samples/J"]
+    peak = row["device_bytes"]
+    device = (alone(peak), unit) if peak is not None or row["device"] != "cpu" else None
+    return memory_strip(str(row["backend"]), axis, alone(row["host_bytes"]), device, notes)
 
 
-def _scaling(backend: str, rows: Sequence[Row], axis: Axis) -> Lane:
+def _scaling(backend: str, rows: Sequence[Row], axis: Axis) -> Strip:
     slot, most = slot_of(backend), max(rows, key=lambda row: int(row["workers"]))
     notes = [f"with {most['workers']} workers"]
     if most["communication_share"] is not None:
         notes.append(f"{share(max(0.0, most['communication_share']))} in communication")
-    lane = Lane(
+    strip = Strip(
         backend, slot, 44, share(most["efficiency"]), notes, f"{backend}: {share(most['efficiency'])} {notes[0]}"
     )
     for row in rows:
-        found = Interval(row["efficiency"], row["low"], row["high"])
         tip = f"{backend}, {row['workers']} workers: {share(row['efficiency'])}"
-        strokes, marks = found.drawn(axis, 16, slot, tip)
-        lane.strokes.extend(strokes)
-        lane.marks.extend(marks)
-        lane.words.append(Word(marks[0].at, 34, str(row["workers"]), "middle"))
-    return lane
+        strokes, marks = interval_marks((row["efficiency"], row["low"], row["high"]), axis, 16, slot, tip)
+        strip.strokes.extend(strokes)
+        strip.marks.extend(marks)
+        strip.words.append(Word(marks[0].at, 34, str(row["workers"]), "middle"))
+    return strip
 
 
 def trends(rows: Sequence[Row]) -> list[TimeSeries]:
@@ -191,35 +186,31 @@ def _change(row: Row, index: int) -> time_series.Change:
 
 
 def scatter(rows: Sequence[Row]) -> list[tuple[Drawing, Drawing]]:
-    """Return the cells whose intensity is known, each under its own roof, wide and narrow; empty without any."""
+    """Return the cells whose intensity is known, each below its own roof, as a wide and a narrow drawing."""
     points = tuple(
         Point(
             str(row["work"]),
             str(row["backend"]),
             row["achieved_flop_per_s"],
             row["intensity_flop_per_byte"],
-            f"{row['work']} on {row['backend']}: {rate(row['achieved_flop_per_s'])}, {_of_peak(row)}",
+            f"{row['work']} on {row['backend']}: {_rate(row)}",
             row["roof_flop_per_s"],
         )
         for row in rows
         if row["intensity_flop_per_byte"] and row["achieved_flop_per_s"]
     )
-    scene = Scene("Cells under their roofs", (), None, points)
+    scene = Scene("Cells below their roofs", (), None, points)
     return [(draw(scene, WIDE), draw(scene, NARROW))] if points else []
 
 
 def rates(rows: Sequence[Row]) -> list[tuple[str, str, str, int]]:
     """Return work, backend, achieved rate with its share of the peak, and slot of each cell that has a rate."""
-    return [
-        (
-            str(row["work"]),
-            str(row["backend"]),
-            f"{rate(row['achieved_flop_per_s'])}, {_of_peak(row)}",
-            slot_of(str(row["backend"])),
-        )
-        for row in rows
-        if row["achieved_flop_per_s"]
-    ]
+    timed = [row for row in rows if row["achieved_flop_per_s"]]
+    return [(str(row["work"]), str(row["backend"]), _rate(row), slot_of(str(row["backend"]))) for row in timed]
+
+
+def _rate(row: Row) -> str:
+    return f"{rate(row['achieved_flop_per_s'])}, {_of_peak(row)}"
 
 
 def _of_peak(row: Row) -> str:

@@ -1,7 +1,7 @@
-"""Time series: one cell on one machine over its sessions, as values for `time_series.html`, on any page.
+"""Time series: one cell on one machine over its sessions, as values for `time_series.html` on any page.
 
-A dot a session with its interval, baselines as lines with a band, changes as upright strokes. Promise: pure; sessions
-are placed in their order, not at distances of time. It does not know how changes are found.
+A dot per session with its interval, baselines as lines with a band, changes as vertical strokes. Pure functions;
+sessions are placed in their order, not by time. Changes are found by `analysis.history`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_DATES = 6
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One session's value in the base unit, the ends of its interval, and what its tooltip adds to the value."""
+    """One session's value in the base unit, the ends of its interval, and further text for its tooltip."""
 
     run_id: str
     centre: float
@@ -39,7 +39,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change before the point `index`; None for a ratio that is not known. `kind` is its class in the style sheet."""
+    """A change before the point `index`, with its ratio if known. `kind` is its class in the style sheet."""
 
     index: int
     ratio: float | None
@@ -50,7 +50,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What is drawn; `quantity` names it and its base unit, `without_value` are runs in which no process ended ok."""
+    """The data of a time series: `quantity` is name and base unit, `without_value` are runs without an ok process."""
 
     title: str
     details: str
@@ -70,7 +70,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A baseline as drawn: its line, and the band of its interval where there is one (None: no band)."""
+    """A baseline as drawn: its line, and the band of its interval (None: no band)."""
 
     line: Stroke
     width: str
@@ -80,7 +80,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A change as drawn: the stroke across the picture, its label, and its words."""
+    """A change as drawn: the vertical stroke, its label, and its description."""
 
     at: str
     kind: str
@@ -95,15 +95,12 @@ class Event:
 class Picture:
     """One series as it is drawn."""
 
-    title: str
-    details: str
-    slot: int
+    series: Series
     axis: Axis
     heights: list[tuple[float, str]]
     dates: list[Word]
     baseline: str
     earlier: int
-    cell_id: str = ""
     height: int = HEIGHT
     marks: list[Mark] = field(default_factory=list)
     whiskers: list[Stroke] = field(default_factory=list)
@@ -113,28 +110,24 @@ class Picture:
 
     @property
     def summary(self) -> str:
-        """What the picture shows, in words."""
-        return f"{self.title}: {plural(len(self.events), 'change')}; {self.baseline}"
+        """A description of the picture."""
+        return f"{self.series.title}: {plural(len(self.events), 'change')}; {self.baseline}"
 
 
 def picture(series: Series, baseline: str) -> Picture:
-    """Return the newest sessions of a series as marks and strokes; `baseline` is its present level in words."""
+    """Return the newest sessions of a series as marks and strokes; `baseline` describes its current level."""
     earlier = max(0, len(series.points) - MOST_DRAWN)
     shown, unit = series.points[earlier:], series.unit()
-    axis = axes.fitted(
-        [end for point in shown for end in point.ends], f"{series.quantity[0]}, {unit.name}".removesuffix(", "), unit
-    )
+    title = f"{series.quantity[0]}, {unit.name}".removesuffix(", ")
+    axis = axes.fitted([end for point in shown for end in point.ends], title, unit)
     drawn = _Layout(axis, series.slot, len(shown), earlier)
     return Picture(
-        series.title,
-        series.details,
-        series.slot,
+        series,
         axis,
         heights=[(up(float(tick.at.rstrip("%")), HEIGHT), tick.label) for tick in axis.ticks()],
         dates=drawn.dates(shown),
         baseline=baseline,
         earlier=earlier,
-        cell_id=series.cell_id,
         marks=[drawn.mark(point, index) for index, point in enumerate(shown)],
         whiskers=[drawn.whisker(point, index) for index, point in enumerate(shown) if point.low and point.high],
         levels=[drawn.level(one) for one in series.baselines if one.last >= earlier],
@@ -150,7 +143,7 @@ def up(share: float, height: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Places: sessions by their number along the width, values up the height."""
+    """Positions: sessions by their number along the width, values along the height."""
 
     axis: Axis
     slot: int
@@ -195,7 +188,7 @@ class _Layout:
         return Event(at, one.kind, word, date(one.run_id), size, one.words, one.run_id)
 
     def dates(self, shown: Sequence[Point]) -> list[Word]:
-        """Return the dates of evenly spaced sessions, of a single day the hours; those at either end go inward."""
+        """Return the dates of evenly spaced sessions, with hours if all are of one day; the outer ones inwards."""
         step = max(1, -(-(self.count - 1) // (MOST_DATES - 1)))
         found, days = [], len({date(point.run_id) for point in shown})
         for index in range(0, self.count, step):
@@ -206,7 +199,7 @@ class _Layout:
         return found
 
     def crosses(self, series: Series, shown: Sequence[Point]) -> list[Word]:
-        """Return a cross between the sessions where one has no value."""
+        """Return a cross at each session without a value."""
         names = [point.run_id for point in shown]
         places = [sum(name < run_id for name in names) - 0.5 for run_id in series.without_value if run_id > names[0]]
         return [Word(self.across(place), HEIGHT - 6, "×", "middle") for place in places]

@@ -1,6 +1,6 @@
-"""From a question's rows to a panel: a heat map, lanes, courses, a field of points, or a table; values, no markup.
+"""Panels from the rows of a question: a heat map, dot plots, time series, a roofline or a table; values without markup.
 
-Promise: a panel shows what its rows hold and computes no figure. Every text may be hostile: the template escapes it.
+A panel shows the figures of its rows and computes none. Texts are not trusted: the templates escape them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from keras_matrix.dashboards.charts.roofline import Drawing
 from keras_matrix.dashboards.live.questions import Question
 
 Row = Mapping[str, Any]
-# Ratio to the quickest up to which a cell of the heat map has its shade.
+# Ratio to the lowest figure up to which a cell of the heat map has its shade.
 SHADES = (1.0, 1.1, 1.5, 2.0, 4.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """One cell of the heat map: its figure, its interval, and how much darker than the quickest."""
+    """One cell of the heat map: its figure, its interval, and the shade of its ratio to the lowest figure."""
 
     text: str
     aside: str = ""
@@ -37,7 +37,7 @@ class Heat:
 
 
 NOTHING_TO_COMPARE = "nothing to compare"
-# Of a row whose cells are of several runs: their figures stand side by side, without a ratio.
+# The verdict of a row with cells of several runs, which are shown without ratios.
 SEPARATE = "separate sessions, not alternating: see runner report --merge"
 
 
@@ -55,7 +55,7 @@ class HeatRow:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One row of a table; `link` leads to a cell's page."""
+    """One row of a table; `cell_id` links to the page of the cell."""
 
     values: list[str]
     bad: bool = False
@@ -64,7 +64,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A question with its answer, in the one form that suits it; the others are empty."""
+    """A question with its answer in the form of `kind`; the fields of other forms are empty."""
 
     question: Question
     count: int
@@ -87,11 +87,6 @@ def panel(question: Question, rows: Sequence[Row]) -> Panel:
     return MAKERS[question.name](question, rows)
 
 
-def failed(question: Question, problem: str) -> Panel:
-    """Return the panel of a question that the warehouse did not answer."""
-    return Panel(question, 0, "problem", problem=problem)
-
-
 def _matrix(question: Question, rows: Sequence[Row]) -> Panel:
     backends = in_order(str(row["backend"]) for row in rows)
     found = [_heat_row(list(group), backends) for _, group in groupby(rows, lambda row: (row["work"], row["work_id"]))]
@@ -99,7 +94,7 @@ def _matrix(question: Question, rows: Sequence[Row]) -> Panel:
 
 
 def _heat_row(rows: Sequence[Row], backends: Sequence[str]) -> HeatRow:
-    # Of two runs that measured the same work on different backends, each cell shows its own newest.
+    # If two runs measured the same work on different backends, each cell shows its newest run.
     by_backend = {row["backend"]: row for row in sorted(rows, key=lambda row: str(row["run_id"]))}
     newest = max(rows, key=lambda row: str(row["run_id"]))
     separate = len({row["run_id"] for row in by_backend.values()}) > 1
@@ -120,15 +115,14 @@ def _heat(row: Row | None, fastest: str | None, separate: bool) -> Heat:
         return Heat(DASH, hint="not measured")
     if row["step_time_s"] is None:
         return Heat(str(row["status"]), cell_id=str(row["cell_id"]), hint=str(row["failures"] or "not measured"))
-    told = interval(row["low"], row["high"], row["step_time_s"], MILLISECOND.size)
     compared = not separate and row["verdict"] != NOTHING_TO_COMPARE
     ratio = row["ratio"] if row["ratio"] is not None else 1.0 if row["verdict"] and fastest else None
     ratio = ratio if compared else None
-    hint = f"{number(ratio)} times the quickest; run {row['run_id']}" if ratio else f"run {row['run_id']}"
+    hint = f"{number(ratio)} times the lowest; run {row['run_id']}" if ratio else f"run {row['run_id']}"
     return Heat(
         text=f"{number(row['step_time_s'], MILLISECOND.size)}\u00a0ms",
-        aside=told or "no interval",
-        shade=_shade(row["ratio"] or 1.0) if compared else None,
+        aside=interval(row["low"], row["high"], row["step_time_s"], MILLISECOND.size) or "no interval",
+        shade=sum((row["ratio"] or 1.0) > bound for bound in SHADES) if compared else None,
         fastest=fastest is not None and row["backend"] == fastest,
         cell_id=str(row["cell_id"]),
         hint="; ".join([hint, *_caveats(row)]),
@@ -136,13 +130,9 @@ def _heat(row: Row | None, fastest: str | None, separate: bool) -> Heat:
 
 
 def _caveats(row: Row) -> list[str]:
-    """Return what the measured epochs of a cell's worst process contain besides its steps."""
+    """Return the recompiles and graph breaks in the measured epochs of a cell's worst process."""
     counts = {"recompiles": row.get("recompiles"), "graph breaks": row.get("graph_breaks")}
     return [f"{name} in the measured epochs: {count}" for name, count in counts.items() if count]
-
-
-def _shade(ratio: float) -> int:
-    return sum(ratio > bound for bound in SHADES)
 
 
 def _figures(question: Question, rows: Sequence[Row]) -> Panel:
@@ -150,25 +140,9 @@ def _figures(question: Question, rows: Sequence[Row]) -> Panel:
     return Panel(question, len(rows), "figures", backends=backends, blocks=found, statistics=explained(found))
 
 
-def _pictures(make: Callable[[Sequence[Row]], list[Picture]]) -> Callable[[Question, Sequence[Row]], Panel]:
-    return lambda question, rows: Panel(question, len(rows), "lanes", pictures=make(rows))
-
-
-def _trend(question: Question, rows: Sequence[Row]) -> Panel:
-    return Panel(question, len(rows), "series", series=stored_charts.trends(rows))
-
-
-def _roofline(question: Question, rows: Sequence[Row]) -> Panel:
-    return Panel(question, len(rows), "scatter", scatter=stored_charts.scatter(rows), rates=stored_charts.rates(rows))
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A column of a table: its heading, the row's value it shows, and how."""
-
-    heading: str
-    name: str
-    text: Callable[[Any], str] = str
+def _panel(kind: str, **fields: Callable[[Sequence[Row]], Any]) -> Callable[[Question, Sequence[Row]], Panel]:
+    """Return a function that makes a panel of a kind; `fields` compute its content from the rows."""
+    return lambda question, rows: Panel(question, len(rows), kind, **{name: of(rows) for name, of in fields.items()})
 
 
 def _ratio(value: Any) -> str:
@@ -179,90 +153,84 @@ def _milliseconds(value: Any) -> str:
     return DASH if value is None else f"{number(value, MILLISECOND.size)}\u00a0ms"
 
 
-def _table(*shown: Shown, bad: bool = False) -> Callable[[Question, Sequence[Row]], Panel]:
+FORMATS: Mapping[str, Callable[[Any], str]] = {"ratio": _ratio, "step_time_now_s": _milliseconds}
+
+
+Column = str | Callable[[Row], str]
+
+
+def _table(
+    columns: Mapping[str, Column], bad: Callable[[Row], bool] = lambda row: False
+) -> Callable[[Question, Sequence[Row]], Panel]:
+    """Return a function that makes a table; `columns` are values of the rows, or functions of a row, by heading."""
+
     def make(question: Question, rows: Sequence[Row]) -> Panel:
-        lines = [
-            TableRow(
-                [DASH if row[one.name] is None else one.text(row[one.name]) for one in shown],
-                bad,
-                str(row.get("cell_id") or ""),
-            )
+        table = [
+            TableRow([_text(row, column) for column in columns.values()], bad(row), str(row.get("cell_id") or ""))
             for row in rows
         ]
-        return Panel(question, len(rows), "table", columns=[one.heading for one in shown], table=lines)
+        return Panel(question, len(rows), "table", columns=list(columns), table=table)
 
     return make
 
 
-def _commands(question: Question, rows: Sequence[Row]) -> Panel:
-    columns = ["command", "backend", "metric", "value", "interval", "against the best", "status"]
-    lines = [TableRow(_command(row), row["status"] != "ok", str(row["cell_id"])) for row in rows]
-    return Panel(question, len(rows), "table", columns=columns, table=lines)
+def _text(row: Row, column: Column) -> str:
+    if callable(column):
+        return column(row)
+    return DASH if row[column] is None else FORMATS.get(column, str)(row[column])
 
 
-def _command(row: Row) -> list[str]:
-    value, unit = row["value"], row["unit"] if row["unit"] != "1" else ""
-    return [
-        str(row["work"]),
-        str(row["backend"]),
-        str(row["metric"]),
-        DASH if value is None else f"{number(value)}\u00a0{unit}".rstrip(),
-        DASH if value is None else interval(row["low"], row["high"], value) or "no interval",
-        DASH if row["ratio"] is None else f"{number(row['ratio'])}×",
-        str(row["failures"] or row["status"]),
-    ]
+def _value(row: Row) -> str:
+    unit = "" if row["unit"] == "1" else row["unit"]
+    return DASH if row["value"] is None else f"{number(row['value'])}\u00a0{unit}".rstrip()
 
 
+def _interval(row: Row) -> str:
+    return DASH if row["value"] is None else interval(row["low"], row["high"], row["value"]) or "no interval"
+
+
+def _ratio_to_best(row: Row) -> str:
+    return DASH if row["ratio"] is None else f"{number(row['ratio'])}×"
+
+
+def _status(row: Row) -> str:
+    return str(row["failures"] or row["status"])
+
+
+COMMANDS: Mapping[str, Column] = {
+    **{"command": "work", "backend": "backend", "metric": "metric", "value": _value, "interval": _interval},
+    **{"relative to the best": _ratio_to_best, "status": _status},
+}
 MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "matrix": _matrix,
-    "comparison": _pictures(stored_charts.comparisons),
-    "first_epoch": _pictures(stored_charts.starts),
-    "memory": _pictures(stored_charts.memories),
-    "fc_scaling": _pictures(stored_charts.scalings),
+    "comparison": _panel("strips", pictures=stored_charts.comparisons),
+    "first_epoch": _panel("strips", pictures=stored_charts.starts),
+    "memory": _panel("strips", pictures=stored_charts.memories),
+    "fc_scaling": _panel("strips", pictures=stored_charts.scalings),
     "figures": _figures,
-    "commands": _commands,
-    "trend": _trend,
-    "roofline": _roofline,
+    "commands": _table(
+        COMMANDS,
+        bad=lambda row: bool(row["status"] != "ok"),
+    ),
+    "trend": _panel("series", series=stored_charts.trends),
+    "roofline": _panel("scatter", scatter=stored_charts.scatter, rates=stored_charts.rates),
     "regressions": _table(
-        Shown("workload", "workload"),
-        Shown("backend", "backend"),
-        Shown("slower by", "ratio", _ratio),
-        Shown("step now", "step_time_now_s", _milliseconds),
-        Shown("since run", "at_run_id"),
-        Shown("who should look", "look"),
-        bad=True,
+        {"workload": "workload", "backend": "backend", "slower by": "ratio", "step now": "step_time_now_s"}
+        | {"since run": "at_run_id", "who should look": "look"},
+        bad=lambda row: True,
     ),
     "failures": _table(
-        Shown("status", "status"),
-        Shown("workload", "workload"),
-        Shown("backend", "backend"),
-        Shown("attempts", "attempts"),
-        Shown("runs", "runs"),
-        Shown("last run", "last_run_id"),
-        Shown("for example", "example"),
-        bad=True,
+        {"status": "status", "workload": "workload", "backend": "backend", "attempts": "attempts"}
+        | {"runs": "runs", "last run": "last_run_id", "example": "example"},
+        bad=lambda row: True,
     ),
     "machines": _table(
-        Shown("host", "host_id"),
-        Shown("CPU", "cpu_model"),
-        Shown("CPUs", "logical_cpus"),
-        Shown("machine type", "machine_type"),
-        Shown("device", "hardware"),
-        Shown("backend", "backend"),
-        Shown("version", "backend_version"),
-        Shown("Keras", "keras_version"),
-        Shown("runs", "runs"),
-        Shown("attempts", "attempts"),
-        Shown("last run", "last_run_id"),
+        {"host": "host_id", "CPU": "cpu_model", "CPUs": "logical_cpus", "machine type": "machine_type"}
+        | {"device": "hardware", "backend": "backend", "version": "backend_version", "Keras": "keras_version"}
+        | {"runs": "runs", "attempts": "attempts", "last run": "last_run_id"}
     ),
     "runs": _table(
-        Shown("run", "run_id"),
-        Shown("matrix", "matrix_path"),
-        Shown("planted", "fault"),
-        Shown("cells", "cells"),
-        Shown("attempts", "attempts"),
-        Shown("ok", "ok"),
-        Shown("failed", "failed"),
-        Shown("CPU", "cpu_model"),
+        {"run": "run_id", "matrix": "matrix_path", "injected fault": "fault", "cells": "cells", "attempts": "attempts"}
+        | {"ok": "ok", "failed": "failed", "CPU": "cpu_model"}
     ),
 }

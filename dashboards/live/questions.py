@@ -1,8 +1,8 @@
-"""The questions that dashboards answer: one hand-written query each in `queries/`, in BigQuery's dialect.
+"""The questions that dashboards answer: one query each in `queries/`, in BigQuery's dialect.
 
-Every query takes @workload, @backend (each '' for all) and @since (the first day that is read); `trend` takes @cell
-too. The views are part of the statement, so that @since bounds every scan of a table. They show findings as `analysis`
-computed them and run unchanged on BigQuery and, transpiled, on the local warehouse.
+Every query takes @workload, @backend (each '' for all) and @since (the first day that is read); `trend` also takes
+@cell. The views are part of the statement, so that @since bounds every scan of a table. The queries select findings
+that `analysis` computed, and run unchanged on BigQuery and, transpiled, on the local warehouse.
 """
 
 from __future__ import annotations
@@ -19,26 +19,15 @@ from keras_matrix.uploader.warehouse import Answer, Scalar
 
 QUERIES = Path(__file__).parents[1] / "queries"
 ORDER = (
-    "matrix",
-    "comparison",
-    "figures",
-    "commands",
-    "regressions",
-    "trend",
-    "first_epoch",
-    "memory",
-    "fc_scaling",
-    "roofline",
-    "failures",
-    "machines",
-    "runs",
+    *("matrix", "comparison", "figures", "commands", "regressions", "trend"),
+    *("first_epoch", "memory", "fc_scaling", "roofline", "failures", "machines", "runs"),
 )
-EVER = "2000-01-01"
-DEFAULT_DAYS = 90  # that dashboards on BigQuery read, where each byte costs money
+EARLIEST_DAY = "2000-01-01"
+DEFAULT_DAYS = 90  # number of days that dashboards read from BigQuery, where each byte costs money
 
 
 class Reader(Protocol):
-    """What a question is put to: a warehouse, or a copy of one."""
+    """Answers queries: a warehouse, or a copy of one."""
 
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
         """Answer one SELECT in BigQuery's dialect over the tables and views; @name is a parameter."""
@@ -46,7 +35,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One query, with its title and what it asks."""
+    """One query, with its title and the question that it answers."""
 
     name: str
     title: str
@@ -56,31 +45,31 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a dashboard is narrowed to; '' is all."""
+    """The filter of a dashboard; '' means no filter."""
 
     workload: str = ""
     backend: str = ""
-    since: str = EVER
+    since: str = EARLIEST_DAY
     cell: str = ""
 
     def parameters(self, sql: str) -> Mapping[str, Scalar]:
-        """Return the values of the parameters that a query has."""
+        """Return the values of the parameters of a query."""
         given = {"workload": self.workload, "backend": self.backend, "since": self.since, "cell": self.cell}
         return {name: value for name, value in given.items() if f"@{name}" in sql}
 
 
 def checked(choice: Choice) -> Choice:
-    """Return the choice with its day as SQL reads one, such as 2026-01-31; every day where it is none."""
+    """Return the choice with its day in the format of SQL, such as 2026-01-31; all days if it is invalid."""
     try:
         since = date.fromisoformat(choice.since).isoformat()
     except ValueError:
-        since = EVER
+        since = EARLIEST_DAY
     return replace(choice, since=since)
 
 
 @cache
 def questions() -> dict[str, Question]:
-    """Return the questions by name, in the order in which they are shown."""
+    """Return the questions by name, in the order of the page."""
     return {name: _question(name) for name in ORDER}
 
 
@@ -91,5 +80,5 @@ def answer(warehouse: Reader, question: Question, choice: Choice) -> Answer:
 
 def _question(name: str) -> Question:
     sql = (QUERIES / f"{name}.sql").read_text(encoding="utf-8")
-    told = dict(line[3:].split(": ", 1) for line in sql.splitlines() if line.startswith("-- "))
-    return Question(name, told["title"], told["asks"], with_views(sql))
+    header = dict(line[3:].split(": ", 1) for line in sql.splitlines() if line.startswith("-- "))
+    return Question(name, header["title"], header["asks"], with_views(sql))

@@ -1,5 +1,5 @@
 -- title: External commands
--- asks: What does the primary metric of each external command come to, and how does it compare?
+-- asks: What is the primary metric of each external command, and how does it compare?
 SELECT
   f.work,
   f.work_id,

@@ -1,5 +1,5 @@
 -- title: Backends compared
--- asks: How much longer does a step take than on the quickest backend, and is that told from chance?
+-- asks: How much longer does a step take than on the backend with the lowest time, and is the difference significant?
 SELECT
   r.work,
   r.work_id,

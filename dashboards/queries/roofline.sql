@@ -1,5 +1,5 @@
 -- title: Roofline
--- asks: What share of what this machine was measured to do does a cell use?
+-- asks: What share of the measured peak of its machine does a cell use?
 SELECT
   f.work,
   f.workload,

@@ -1,5 +1,5 @@
 -- title: Trend
--- asks: How did one cell go over time, with which versions, and where did it change?
+-- asks: How did one cell change over time, with which versions, and when?
 SELECT
   s.run_id,
   s.day,

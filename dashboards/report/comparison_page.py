@@ -1,6 +1,6 @@
-"""Base against new as one page: every comparison a line, its ratio with interval, and each block's ratio as a dot.
+"""A comparison of base and new as one self-contained page: a line per comparison, its ratio, interval and blocks.
 
-Promise: pure; needs nothing but itself, like the report of a run. The shaded part is what the threshold tolerates.
+Pure functions. The shaded area is the tolerance of the threshold.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from keras_matrix.analysis.regression.gate import Outcome
 from keras_matrix.analysis.regression.regression_kinds import percent
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.axes import Axis, fitted
-from keras_matrix.dashboards.charts.dot_plots import Interval, Mark, Stroke, Verdict, slot_of
+from keras_matrix.dashboards.charts.dot_plots import Mark, RatioPlot, Stroke, interval_marks, slot_of
 from keras_matrix.dashboards.charts.format import Unit, plural
-from keras_matrix.dashboards.report.page import policy, stylesheet, templates
+from keras_matrix.dashboards.report.page import rendered, stylesheet
 from keras_matrix.records.settings import Settings
 
 HEIGHT = 40
@@ -26,29 +26,22 @@ NARROWEST = 0.10
 
 def page(found: Versus, titles: Mapping[str, str], threshold: float) -> str:
     """Return the page; `titles` names each cell's work by its cell_id."""
-    from markupsafe import Markup
-
     axis = _axis(found, threshold)
     lines = [_line(one, titles[one.cell_id], axis) for one in found.comparisons]
     means = [(f"geometric mean on {name}", slot_of(name), suite.estimate) for name, suite in found.by_backend.items()]
     if found.suite and len(means) > 1:
         means.append(("geometric mean of all", slot_of(""), found.suite.estimate))
     lines += [_mean(title, slot, estimate, axis) for title, slot, estimate in means]
-    style = stylesheet()
-    return (
-        templates()
-        .get_template("forest.html")
-        .render(
-            style=Markup(style),
-            policy=policy(style),
-            heading=f"New against base: {found.outcome}",
-            tally=", ".join(_tally(found)),
-            changed=_facts(found),
-            lead=_lead(found, threshold),
-            lines=lines,
-            axis=axis,
-            tolerated=f"{axis.share(1 + threshold) - axis.share(axis.low):.2f}%" if axis else "0%",
-        )
+    return rendered(
+        "comparison_page.html",
+        stylesheet(),
+        heading=f"New against base: {found.outcome}",
+        tally=", ".join(_tally(found)),
+        changed=_facts(found),
+        lead=_lead(found, threshold),
+        lines=lines,
+        axis=axis,
+        tolerated=f"{axis.share(1 + threshold) - axis.share(axis.low):.2f}%" if axis else "0%",
     )
 
 
@@ -59,63 +52,63 @@ def _tally(found: Versus) -> Iterable[str]:
 
 
 def _facts(found: Versus) -> list[tuple[str, ...]]:
-    """Return what base and new are, what differs between them, and what else must be known."""
+    """Return the runs of base and new, the recorded differences between them, and the notes."""
     runs = list(zip(("base", "new"), found.runs, strict=True)) if found.runs else []
     changed = [tuple(line.split(" ", 1)) for line in found.changed] or [("changed", "nothing that was recorded")]
     return [*runs, *changed, *(("note", note) for note in found.notes)]
 
 
 def _lead(found: Versus, threshold: float) -> str:
-    told = (
-        "Each line is how much longer a step takes in new than in base, with its 95 % interval; a dot is one block of "
-        f"two processes that took turns. Shaded is what the threshold of {threshold * 100:g} % tolerates."
-    )
     if found.paired:
-        return told
-    return (
-        "Base and new are of two sessions, so there are no pairs: an interval holds the spread between sessions, and "
-        f"there is none where that is not known. Shaded is what the threshold of {threshold * 100:g} % tolerates."
-    )
+        text = (
+            "Each line is the ratio of the time of a step in new to that in base, with its 95 % interval; a dot is one "
+            "block of two interleaved processes."
+        )
+    else:
+        text = (
+            "Base and new are separate sessions without pairs: an interval includes the spread between sessions, and "
+            "is missing if that is not known."
+        )
+    return f"{text} The shaded area is the tolerance of the threshold of {threshold * 100:g} %."
 
 
 def _axis(found: Versus, threshold: float) -> Axis | None:
     values = [math.exp(log) for one in found.comparisons for log in one.logs]
-    for one in found.comparisons:
-        if one.ratio:
-            values += [end for end in (one.ratio.centre, one.ratio.low, one.ratio.high) if end]
+    ratios = [one.ratio for one in found.comparisons if one.ratio]
+    values += [end for ratio in ratios for end in (ratio.centre, ratio.low, ratio.high) if end]
     if not values:
         return None
     return fitted([*values, 1.0, 1 + threshold], "new / base, time of a step", Unit("x", 1.0), NARROWEST)
 
 
-def _line(one: Comparison, title: str, axis: Axis | None) -> Verdict:
+def _line(one: Comparison, title: str, axis: Axis | None) -> RatioPlot:
     settings: Settings = one.either.settings
     slot = slot_of(settings.backend)
     name = f"{title} on {settings.backend}"
     if axis is None or one.ratio is None:
-        return Verdict(name, one.said, slot, False, 0)
-    said = "; ".join([f"{_told(one.ratio)}: {one.said}", *one.failures])
+        return RatioPlot(name, one.said, slot, False, 0)
+    text = "; ".join([f"{_text(one.ratio)}: {one.said}", *one.failures])
     if one.all_data:
-        said += f"; with the disturbed blocks, too: {_told(one.all_data)}"
+        text += f"; with the disturbed blocks, too: {_text(one.all_data)}"
     marks = [
         Mark(axis.place(math.exp(log)), DOTS_Y, slot, f"block {block + 1}: {percent(math.exp(log))}", hollow=True)
         for block, log in enumerate(one.logs)
     ]
     strokes, centre = _estimate(one.ratio, slot, axis)
     settled = one.outcome in (Outcome.REGRESSED, Outcome.NO_WORSE)
-    return Verdict(name, said, slot, settled, HEIGHT, strokes, marks + centre)
+    return RatioPlot(name, text, slot, settled, HEIGHT, strokes, marks + centre)
 
 
-def _mean(title: str, slot: int, estimate: Estimate, axis: Axis | None) -> Verdict:
+def _mean(title: str, slot: int, estimate: Estimate, axis: Axis | None) -> RatioPlot:
     strokes, marks = _estimate(estimate, slot, axis) if axis else ([], [])
-    return Verdict(title, _told(estimate), slot, False, HEIGHT // 2 + 4, strokes, marks)
+    return RatioPlot(title, _text(estimate), slot, False, HEIGHT // 2 + 4, strokes, marks)
 
 
 def _estimate(ratio: Estimate, slot: int, axis: Axis) -> tuple[list[Stroke], list[Mark]]:
-    return Interval(ratio.centre, ratio.low, ratio.high).drawn(axis, WHISKER_Y, slot, _told(ratio))
+    return interval_marks((ratio.centre, ratio.low, ratio.high), axis, WHISKER_Y, slot, _text(ratio))
 
 
-def _told(ratio: Estimate) -> str:
+def _text(ratio: Estimate) -> str:
     if ratio.low is None or ratio.high is None:
         return f"{percent(ratio.centre)}, no interval"
     return f"{percent(ratio.centre)} [{percent(ratio.low)} to {percent(ratio.high)}]"

@@ -1,126 +1,115 @@
-"""Where a run was measured: the machine, the versions, what the settings became, and what else was going on."""
+"""The environment of a run: its machines, versions, resolved settings, and the other load of the machines."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.table import in_order
-from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, SECOND, memory, number, quantity, share, whole
+from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, SECOND, integer, memory, number, quantity, share
+from keras_matrix.dashboards.charts.grid import Grid, Row
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.records.store import latest_attempts
 
+# Rows of the resolved settings: the name, and the field of the record or a function of it.
+RESOLVED: tuple[tuple[str, str | Callable[[Record], object]], ...] = (
+    ("device", lambda r: r.device and f"{r.device.name} ({r.device.model or r.device.platform})"),
+    ("compiled step (jit)", "resolved.jit_compile"),
+    ("precision", "resolved.precision"),
+    ("TF32", "resolved.tf32"),
+    ("TF32 in matrix products", "resolved.tf32_matmul"),
+    ("TF32 in convolutions", "resolved.tf32_convolution"),
+    ("TF32 in recurrent layers", "resolved.tf32_rnn"),
+    ("threads of one operation", "resolved.intra_op_threads"),
+    ("CPUs allowed", "resolved.cpus"),
+    ("image data format", "resolved.image_data_format"),
+    ("process start", "resolved.start"),
+    ("container image", lambda r: r.container and f"{r.container.image}, {r.container.image_id[:19]}"),
+    ("compile cache", "settings.compile_cache"),
+    ("steps per execution", "settings.steps_per_execution"),
+    ("eager", "settings.eager"),
+    ("feed", "settings.feed"),
+    ("data", "settings.data"),
+    ("league", "settings.league"),
+)
 
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A named value over one or several columns."""
 
-    name: str
-    values: list[str]
+def _seconds(value: float | None) -> str:
+    return quantity(value, SECOND)
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Facts by column, a column a backend."""
+def _milliseconds(value: float | None) -> str:
+    return quantity(value, MILLISECOND)
 
-    columns: list[str]
-    facts: list[Fact]
+
+# Rows of the surroundings: the name, the field of the record, and its format.
+SURROUNDINGS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
+    ("load before", "surroundings.load_before", number),
+    ("load after", "surroundings.load_after", number),
+    ("CPU time stolen by the hypervisor", "surroundings.steal_share", share),
+    ("CPU time of other processes", "surroundings.other_cpu_share", share),
+    ("import of the backend", "times.import_time_s", _seconds),
+    ("start of a process", "harness.start_time_s", _milliseconds),
+    ("full process", "harness.wall_time_s", _seconds),
+    ("runner’s CPU time meanwhile", "harness.parent_cpu_time_s", _milliseconds),
+)
 
 
 def machine_line(records: Sequence[Record]) -> str:
-    """Return the machine in one line; several machines are counted."""
+    """Return the machine in one line; of several machines, their number."""
     found = _machines(records)
-    if not found:
-        return "no machine recorded"
-    if len(found) > 1:
-        return f"{len(found)} machines"
-    machine = found[0]
-    told = [machine.cpu_model, f"{machine.logical_cpus} CPUs"]
-    if machine.memory_bytes is not None:
-        told.append(memory(machine.memory_bytes))
-    told.append(" + ".join(f"{n} × {name}" for name, n in Counter(machine.gpus).items()) or "no GPU")
-    return " · ".join(told)
+    if len(found) != 1:
+        return f"{len(found)} machines" if found else "no machine recorded"
+    [machine] = found
+    gpus = " + ".join(f"{n} × {name}" for name, n in Counter(machine.gpus).items()) or "no GPU"
+    size = [] if machine.memory_bytes is None else [memory(machine.memory_bytes)]
+    return " · ".join([machine.cpu_model, f"{machine.logical_cpus} CPUs", *size, gpus])
 
 
-def run_facts(about: Mapping[str, object]) -> list[Fact]:
-    """Return what was run and when, as far as `run.json` tells."""
-    command = about.get("command")
+def run_facts(about: Mapping[str, object]) -> list[Row]:
+    """Return what was run and when, from `run.json`; missing facts are left out."""
+    command, versions = about.get("command"), about.get("versions")
     words = [str(word) for word in command] if isinstance(command, (list, tuple)) else [str(command or "")]
-    versions = about.get("versions")
-    told = versions.items() if isinstance(versions, Mapping) else ()
-    facts = [
+    packages = versions.items() if isinstance(versions, Mapping) else ()
+    return _facts(
         ("command", " ".join(words)),
         ("run", about.get("run_id")),
         ("matrix", about.get("matrix_path")),
         ("planned", about.get("planned")),
-        ("order drawn with seed", about.get("order_seed")),
+        ("seed of the order", about.get("order_seed")),
         ("processes started by", about.get("start")),
-        ("runner’s versions", ", ".join(f"{name} {version}" for name, version in sorted(told))),
-    ]
-    return [Fact(name, [str(value)]) for name, value in facts if value not in (None, "")]
+        ("runner’s versions", ", ".join(f"{name} {version}" for name, version in sorted(packages))),
+    )
 
 
-def machines(records: Sequence[Record]) -> list[list[Fact]]:
-    """Return what is known of each machine."""
+def machines(records: Sequence[Record]) -> list[list[Row]]:
+    """Return the facts of each machine."""
     return [_machine_facts(machine) for machine in _machines(records)]
 
 
-def versions(records: Sequence[Record]) -> Grid:
-    """Return the version of each package that any backend's cells reported."""
-    names = sorted({name for record in records for name in record.versions})
-    return _grid(records, [(name, lambda r, name=name: r.versions.get(name)) for name in names])  # type: ignore[misc]
-
-
-def resolved(records: Sequence[Record]) -> Grid:
-    """Return what the settings became, per backend; several values where the cells differ."""
-    facts: list[tuple[str, Callable[[Record], object]]] = [
-        ("device", lambda r: r.device and f"{r.device.name} ({r.device.model or r.device.platform})"),
-        ("compiled step (jit)", lambda r: r.resolved and r.resolved.jit_compile),
-        ("precision", lambda r: r.resolved and r.resolved.precision),
-        ("TF32", lambda r: r.resolved and r.resolved.tf32),
-        ("TF32 in matrix products", lambda r: r.resolved and r.resolved.tf32_matmul),
-        ("TF32 in convolutions", lambda r: r.resolved and r.resolved.tf32_convolution),
-        ("TF32 in recurrent layers", lambda r: r.resolved and r.resolved.tf32_rnn),
-        ("threads of one operation", lambda r: r.resolved and r.resolved.intra_op_threads),
-        ("CPUs allowed", lambda r: r.resolved and r.resolved.cpus),
-        ("image data format", lambda r: r.resolved and r.resolved.image_data_format),
-        ("process start", lambda r: r.resolved and r.resolved.start),
-        ("image of its container", lambda r: r.container and f"{r.container.image}, {r.container.image_id[:19]}"),
-        ("compile cache", lambda r: r.settings.compile_cache),
-        ("steps per execution", lambda r: r.settings.steps_per_execution),
-        ("eager", lambda r: r.settings.eager),
-        ("feed", lambda r: r.settings.feed),
-        ("data", lambda r: r.settings.data),
-        ("league", lambda r: r.settings.league),
-    ]
-    return _grid(records, facts)
-
-
-def surroundings(records: Sequence[Record]) -> Grid:
-    """Return what else the machine did and what measuring cost: the median, then the largest, over the attempts."""
-    columns = _columns(records)
-    told: list[tuple[str, Callable[[Record], float | None], Callable[[float | None], str]]] = [
-        ("load before", lambda r: r.surroundings.load_before, number),
-        ("load after", lambda r: r.surroundings.load_after, number),
-        ("CPU time stolen by the hypervisor", lambda r: r.surroundings.steal_share, share),
-        ("CPU time of other processes", lambda r: r.surroundings.other_cpu_share, share),
-        ("import of the backend", lambda r: r.times.import_time_s, lambda v: quantity(v, SECOND)),
-        ("start of a process", lambda r: r.harness.start_time_s, lambda v: quantity(v, MILLISECOND)),
-        ("whole process", lambda r: r.harness.wall_time_s, lambda v: quantity(v, SECOND)),
-        ("runner’s CPU time meanwhile", lambda r: r.harness.parent_cpu_time_s, lambda v: quantity(v, MILLISECOND)),
-    ]
-    facts = [Fact(n, [_median_and_most(_of(records, c), value, show) for c in columns]) for n, value, show in told]
-    return Grid(columns, facts)
-
-
-def grids(records: Sequence[Record]) -> list[tuple[str, Grid]]:
-    """Return each table of what cells ran with, and its title."""
+def grids(records: Sequence[Record]) -> list[Grid]:
+    """Return the tables of versions, resolved settings and surroundings, with a column per backend."""
+    columns = in_order(record.settings.backend for record in records)
+    groups = [[record for record in records if record.settings.backend == column] for column in columns]
+    packages = sorted({name for record in records for name in record.versions})
     return [
-        ("Versions", versions(records)),
-        ("Resolved settings", resolved(records)),
-        ("Surroundings and cost", surroundings(records)),
+        Grid(
+            "Versions",
+            columns,
+            [Row(name, [_distinct(r.versions.get(name) for r in group) for group in groups]) for name in packages],
+        ),
+        Grid(
+            "Resolved settings",
+            columns,
+            [Row(name, [_distinct(_value(r, of) for r in group) for group in groups]) for name, of in RESOLVED],
+        ),
+        Grid(
+            "Surroundings and cost",
+            columns,
+            [Row(name, [_summary(group, of, show) for group in groups]) for name, of, show in SURROUNDINGS],
+            "The median over the attempts, then the largest value.",
+        ),
     ]
 
 
@@ -128,11 +117,11 @@ def _machines(records: Sequence[Record]) -> list[Machine]:
     return list({record.machine.host_id: record.machine for record in latest_attempts(records)}.values())
 
 
-def _machine_facts(machine: Machine) -> list[Fact]:
-    facts = [
+def _machine_facts(machine: Machine) -> list[Row]:
+    return _facts(
         ("CPU", machine.cpu_model),
-        ("CPUs the runner may use", whole(machine.logical_cpus)),
-        ("physical cores", whole(machine.physical_cores)),
+        ("CPUs the runner may use", integer(machine.logical_cpus)),
+        ("physical cores", integer(machine.physical_cores)),
         ("memory", memory(machine.memory_bytes)),
         ("operating system", machine.os or DASH),
         ("kernel", machine.kernel or DASH),
@@ -141,34 +130,29 @@ def _machine_facts(machine: Machine) -> list[Fact]:
         ("GPUs", ", ".join(machine.gpus) or "none"),
         ("GPU driver", (machine.gpu_driver or DASH) if machine.gpus else None),
         ("host", machine.host_id),
-    ]
-    return [Fact(name, [value]) for name, value in facts if value is not None]
+    )
 
 
-def _columns(records: Sequence[Record]) -> list[str]:
-    return in_order(record.settings.backend for record in records)
+def _facts(*facts: tuple[str, object]) -> list[Row]:
+    return [Row(name, [str(value)]) for name, value in facts if value not in (None, "")]
 
 
-def _of(records: Sequence[Record], backend: str) -> list[Record]:
-    return [record for record in records if record.settings.backend == backend]
-
-
-def _grid(records: Sequence[Record], facts: Sequence[tuple[str, Callable[[Record], object]]]) -> Grid:
-    columns = _columns(records)
-    return Grid(columns, [Fact(n, [_distinct(map(fact, _of(records, c))) for c in columns]) for n, fact in facts])
+def _value(record: Record, of: str | Callable[[Record], object]) -> object:
+    """Return a field of a record, None if its group is missing."""
+    if callable(of):
+        return of(record)
+    group, _, name = of.partition(".")
+    found: object = getattr(getattr(record, group), name, None)
+    return found
 
 
 def _distinct(values: Iterable[object]) -> str:
-    found = sorted({_word(value) for value in values if value is not None})
-    return ", ".join(found) or DASH
+    words = {True: "yes", False: "no"}
+    known = {words[value] if isinstance(value, bool) else str(value) for value in values if value is not None}
+    return ", ".join(sorted(known)) or DASH
 
 
-def _word(value: object) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
-
-def _median_and_most(
-    records: Sequence[Record], value: Callable[[Record], float | None], show: Callable[[float | None], str]
-) -> str:
-    found = [figure for record in records if (figure := value(record)) is not None]
+def _summary(records: Sequence[Record], of: str, show: Callable[[float | None], str]) -> str:
+    """Return the median and the largest value of a field."""
+    found = [figure for record in records if isinstance(figure := _value(record, of), int | float)]
     return f"{show(statistics.median(found))}, at most {show(max(found))}" if found else DASH

@@ -1,6 +1,6 @@
-"""Histories as one page: each a time series with its baselines and changes.
+"""Histories as one self-contained page: each a time series with its baselines and changes.
 
-Promise: `render` is pure, and the page needs nothing but itself. It does not know how changes are found.
+`render` is pure. Changes are found by `analysis.history`.
 """
 
 from __future__ import annotations
@@ -18,27 +18,20 @@ from keras_matrix.records.task import Goal
 
 
 def render(assessed: Sequence[Assessment], titles: Sequence[str], remarks: Sequence[str]) -> str:
-    """Return the page of these histories, `titles` naming each; histories without a value are named, not drawn."""
-    from markupsafe import Markup  # with Jinja: only a command that writes a page pays for it
-
-    style = page.stylesheet() + (page.TEMPLATES / "history.css").read_text(encoding="utf-8")
+    """Return the page of these histories; `titles` names each. Histories without a value are listed, not drawn."""
     named = list(zip(assessed, titles, strict=True))
-    return (
-        page.templates()
-        .get_template("history.html")
-        .render(
-            style=Markup(style),
-            policy=page.policy(style),
-            heading="History of " + (titles[0] if len(titles) == 1 else f"{len(titles)} cells and machines"),
-            pictures=[picture(one, title) for one, title in named if one.levels],
-            unmeasured=[title for one, title in named if not one.levels],
-            remarks=list(remarks),
-        )
+    return page.rendered(
+        "history.html",
+        page.stylesheet("history"),
+        heading="History of " + (titles[0] if len(titles) == 1 else f"{len(titles)} cells and machines"),
+        pictures=[picture(one, title) for one, title in named if one.levels],
+        unmeasured=[title for one, title in named if not one.levels],
+        remarks=list(remarks),
     )
 
 
 def picture(one: Assessment, title: str) -> Picture:
-    """Return a history as a time series. It must have a value."""
+    """Return a history, which must have a value, as a time series."""
     figure = one.history.figure
     series = Series(
         title,
@@ -66,15 +59,15 @@ def _point(session: Session) -> Point | None:
 
 
 def _kind(change: Change, goal: Goal) -> str:
-    """Return whether a change was meant, else whether it was for the worse; more is better where the goal says so."""
+    """Return the kind of a change: intended, slower or faster; the goal decides whether a higher value is better."""
     if change.note is not None:
         return "intended"
     ratio = change.ratio or 1
-    return "slower" if (ratio if goal is Goal.LOWER else 1 / ratio) > 1 else "quicker"
+    return "slower" if (ratio if goal is Goal.LOWER else 1 / ratio) > 1 else "faster"
 
 
 def _details(one: Assessment) -> str:
-    device = " ".join(one.history.device or ("no device proved",))
+    device = " ".join(one.history.device or ("device not confirmed",))
     sessions = plural(len(one.history.valued), "session")
     return f"cell {one.history.cell_id} · host {one.history.host_id} · {device} · {sessions}"
 

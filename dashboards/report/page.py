@@ -1,8 +1,7 @@
-"""The report of a run: one HTML page that needs nothing but itself.
+"""The report of a run: one self-contained HTML page.
 
-Promise: `render` is pure and the same values give the same page. The page asks no other place for anything, runs no
-script, and shows whatever a name or an output holds as text: everything is escaped, and a Content-Security-Policy
-admits only this page's own style sheet.
+`render` is pure: equal arguments give equal pages. The page loads nothing, runs no script, and shows every name and
+output as text: everything is escaped, and a Content-Security-Policy admits only the page's own style sheet.
 """
 
 from __future__ import annotations
@@ -43,10 +42,8 @@ def render(
     """Return the page of a run.
 
     `rows` is the table of these records, `about` the content of the run's `run.json` (any key may be missing),
-    `pending` the number of planned repeats without a record, `beside` what is known of it from elsewhere.
+    `pending` the number of planned repeats without a record, `run_context` the results of other measurements.
     """
-    from markupsafe import Markup  # with Jinja: only a command that writes a page pays for it
-
     found, ratio_axis = results.findings(rows)
     drawn = _Drawn(
         pictures.epoch_pictures(rows),
@@ -54,12 +51,10 @@ def render(
         pictures.memory_pictures(rows),
         usage.pictures(rows, run_context.usage_series),
     )
-    blocks = results.table(rows, run_context)
-    style = stylesheet() + drawn.rules(ratio_axis)
-    page = templates().get_template("report.html")
-    return page.render(
-        style=Markup(style),
-        policy=policy(style),
+    blocks, fc_pictures = results.table(rows, run_context), parallel.pictures(rows, run_context)
+    return rendered(
+        "report.html",
+        stylesheet() + drawn.rules(ratio_axis, fc_pictures.steps),
         heading=_heading(about, run_context),
         merge=run_context.merge,
         moment=moment,
@@ -75,7 +70,7 @@ def render(
         statistics=figure_table.explained(blocks),
         drawn=drawn,
         usages_left_out=usage.left_out(rows, run_context.usage_series),
-        parallel=parallel.pictures(rows, run_context),
+        parallel=fc_pictures,
         tf32=any(one.caveat for one in found),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
         sheets=traces.sheets(rows, run_context.traces),
@@ -84,18 +79,11 @@ def render(
         caveats=failures.caveats(rows, run_context),
         comparison_caveats=sum(bool(row.caveats) for row in rows),
         peak_notes=run_context.notes if rows and not run_context.has_peaks else (),
-        **_environment(records, about),
+        machine_line=environment.machine_line(records),
+        run_facts=environment.run_facts(about),
+        machines=environment.machines(records),
+        grids=environment.grids(records),
     )
-
-
-def _environment(records: Sequence[Record], about: Mapping[str, object]) -> dict[str, object]:
-    """Return what the page shows of the machines, their surroundings and the run."""
-    return {
-        "machine_line": environment.machine_line(records),
-        "run_facts": environment.run_facts(about),
-        "machines": environment.machines(records),
-        "grids": environment.grids(records),
-    }
 
 
 def _heading(about: Mapping[str, object], run_context: RunContext) -> str:
@@ -106,21 +94,31 @@ def _heading(about: Mapping[str, object], run_context: RunContext) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """The pictures of a page that are made of lanes."""
+    """The pictures of a page that consist of strips."""
 
     epochs: list[Picture]
-    starts: list[Picture]  # on one axis, as are the memories
+    starts: list[Picture]  # all on one axis, like the memories
     memories: list[Picture]
-    usages: list[usage.Picture]
+    usages: list[Picture]
 
-    def rules(self, ratios: Axis | None) -> str:
-        """Return the style of the rules behind their lanes, and behind the findings."""
+    def rules(self, ratios: Axis | None, steps: Sequence[Picture]) -> str:
+        """Return the style of the rules behind their strips, and behind the findings."""
         found = [axes.rules(".findings > .finding > .plot", ratios, strong=1.0)] if ratios else []
         found += [axes.rules(f"#e{at} div.plot", one.axis) for at, one in enumerate(self.epochs, 1)]
         found += [axes.rules("#start div.plot", one.axis) for one in self.starts[:1]]
         found += [axes.rules("#memory div.plot", one.axis) for one in self.memories[:1]]
         found += [axes.rules(f"#u{at} div.plot", one.axis) for at, one in enumerate(self.usages, 1)]
+        found += [axes.rules(f"#p{at} div.plot", one.axis) for at, one in enumerate(steps, 1)]
         return "".join(found)
+
+
+def rendered(template: str, style: str, script: str = "", forms: str = "'none'", **values: object) -> str:
+    """Return a page from a template, with its style sheet, its script, and the policy that admits only these."""
+    from markupsafe import Markup  # with Jinja: imported only by commands that write a page
+
+    policy_text = policy(style, script, forms)
+    page = templates().get_template(template)
+    return page.render(style=Markup(style), script=Markup(script), policy=policy_text, **values)
 
 
 def policy(style: str, script: str = "", forms: str = "'none'") -> str:
@@ -135,19 +133,19 @@ def _digest(text: str) -> str:
 
 
 def write(path: Path, html: str) -> None:
-    """Put the page at `path` at once: a reader sees the old page or the new one. Raises `OSError`."""
-    # What a cell printed may hold half a surrogate pair, which UTF-8 has no bytes for.
+    """Replace the page at `path` atomically. Raises `OSError`."""
+    # The output of a cell may contain half of a surrogate pair, which cannot be encoded in UTF-8.
     files.replace(path, html.encode("utf-8", "replace").decode())
 
 
-def stylesheet() -> str:
-    """Return the style sheet of every page."""
-    return (TEMPLATES / "report.css").read_text(encoding="utf-8")
+def stylesheet(*names: str) -> str:
+    """Return the style sheet of every page, followed by the named ones."""
+    return "".join((TEMPLATES / f"{name}.css").read_text(encoding="utf-8") for name in ("report", *names))
 
 
 @cache
 def templates() -> Environment:
-    """Return the templates, compiled once in a process; whatever they show is escaped."""
+    """Return the templates, compiled once per process; all values are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     found = Environment(

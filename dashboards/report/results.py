@@ -1,6 +1,6 @@
-"""What a run found: how its attempts ended, the verdict on each piece of work, and the table of figures.
+"""The results of a run: how its attempts ended, the verdict on each piece of work, and the table of figures.
 
-Promise: the fastest is marked only where the row names one, and a figure that was not measured stays a dash.
+A backend is marked as fastest only if its row names it, and a figure that was not measured is a dash.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from keras_matrix.analysis.fc.parallel import FcFigure, figures
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, values
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import Interval, Verdict, Word, slot_of
-from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, Block, Line, Value, statistic_lines
+from keras_matrix.dashboards.charts.dot_plots import RatioPlot, Word, interval_marks, slot_of
+from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, Block, FigureRow, Value, statistic_lines
 from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, Unit, interval, number, plural, share
 from keras_matrix.dashboards.charts.pictures import work_details
-from keras_matrix.dashboards.report.device_memory import device_unit, of_device_memory
+from keras_matrix.dashboards.report.device_memory import device_memory_values, device_unit
 from keras_matrix.dashboards.report.shares import of_measured_peak, of_stated_peak
 from keras_matrix.records.fc.communication import Method
 from keras_matrix.records.schema import HARMLESS, Record, Status
@@ -35,17 +35,18 @@ from keras_matrix.records.store import latest_attempts
 RATIO = Unit("×", 1.0)
 MEBI = 2.0**20
 PERCENT = 0.01
-HOW_WATCHED = {
-    Method.TIMED: "each collective timed by itself, in epochs after those that count",
+COMMUNICATION_METHODS = {
+    Method.TIMED: "each collective timed separately, in epochs after the measured ones",
     Method.PROFILED: "by the backend's profiler",
 }
 FOREST_LINE = 18
-NO_RATIO = "not above zero in a process: no ratio can be drawn of it"
+WIRE = "bytes that processes send for it, without headers"
+NO_RATIO = "not above zero in a process: it has no ratio"
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many attempts ended in one way."""
+    """The number of attempts with one kind of ending."""
 
     name: str
     count: int
@@ -53,7 +54,7 @@ class Tally:
 
 
 def tallies(records: Sequence[Record], pending: int) -> list[Tally]:
-    """Return how the latest attempts ended, and how many are still to come."""
+    """Return how the latest attempts ended, and how many are pending."""
     statuses = Counter(record.status for record in latest_attempts(records))
     failed = sum(count for status, count in statuses.items() if status not in HARMLESS)
     return [
@@ -70,17 +71,17 @@ def backends(rows: Sequence[Row]) -> list[str]:
     return in_order(backend for row in rows for backend in row.cells)
 
 
-def findings(rows: Sequence[Row]) -> tuple[list[Verdict], Axis | None]:
-    """Return one finding a row, and the axis that their ratios share; None where no row has ratios."""
+def findings(rows: Sequence[Row]) -> tuple[list[RatioPlot], Axis | None]:
+    """Return a verdict per row, and the common axis of their ratios, None if no row has ratios."""
     ends = [e for row in rows for r in row.ratios for e in (r.estimate.low, r.estimate.centre, r.estimate.high) if e]
     timed = all(cell.figure == STEP_TIME for row in rows for cell in row.cells.values())
-    what = "time per step against the quickest" if timed else "cost against the best: a time, or the like"
+    what = "time per step relative to the lowest" if timed else "cost relative to the best: a time, or similar"
     axis = axes.logarithmic([1.0, *ends], f"{what}, × (logarithmic)", RATIO) if ends else None
     return [_finding(index, row, axis) for index, row in enumerate(rows)], axis
 
 
 def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Block]:
-    """Return the table: one block a piece of work, one line a figure, one value a backend."""
+    """Return the table: a block per piece of work, a line per figure, a value per backend."""
     columns = backends(rows)
     unit = device_unit(rows)
     parallel = {f.cell_id: f for f in figures((c for row in rows for c in row.cells.values()), run_context.shares)}
@@ -103,8 +104,8 @@ def _anchor(index: int) -> str:
     return f"work-{index + 1}"
 
 
-def _finding(index: int, row: Row, axis: Axis | None) -> Verdict:
-    finding = Verdict(
+def _finding(index: int, row: Row, axis: Axis | None) -> RatioPlot:
+    finding = RatioPlot(
         row.title,
         row.verdict,
         slot_of(row.fastest) if row.fastest else None,
@@ -121,8 +122,8 @@ def _finding(index: int, row: Row, axis: Axis | None) -> Verdict:
         y, slot = FOREST_LINE * (line + 0.5), slot_of(backend)
         estimate = against.get(backend)
         centre, low, high = (estimate.centre, estimate.low, estimate.high) if estimate else (1.0, None, None)
-        told = interval(low, high, centre) or ("no interval" if estimate else "the quickest")
-        strokes, marks = Interval(centre, low, high).drawn(axis, y, slot, f"{backend}: {centre:.2f}× ({told})")
+        ends = interval(low, high, centre) or ("no interval" if estimate else "the lowest")
+        strokes, marks = interval_marks((centre, low, high), axis, y, slot, f"{backend}: {centre:.2f}× ({ends})")
         finding.strokes.extend(strokes)
         finding.marks.extend(marks)
         finding.words.append(_label(backend, y, (axis.share(low or centre), axis.share(high or centre))))
@@ -130,7 +131,7 @@ def _finding(index: int, row: Row, axis: Axis | None) -> Verdict:
 
 
 def _label(backend: str, y: float, ends: tuple[float, float]) -> Word:
-    """Return the backend's name beside its interval, on the side that has room."""
+    """Return the backend's name next to its interval, on the side with free space."""
     left, right = ends
     if right > 70:
         return Word(f"{left:.2f}%", y, backend, anchor="end", dx=-9)
@@ -138,7 +139,7 @@ def _label(backend: str, y: float, ends: tuple[float, float]) -> Word:
 
 
 def _lowest(row: Row) -> list[str]:
-    """Return the backend that the row's ratios are drawn against; none where nothing was measured."""
+    """Return the backend that the row's ratios are relative to; empty if nothing was measured."""
     centres = {backend: cost_of(cell) for backend, cell in row.cells.items() if cell.step_time}
     return sorted(centres, key=lambda backend: centres[backend])[:1]
 
@@ -148,7 +149,7 @@ Column = tuple[str, CellSummary | None]
 
 def _lines(
     row: Row, columns: Sequence[Column], run_context: RunContext, parallel: Mapping[str, FcFigure], memory: Unit
-) -> list[Line]:
+) -> list[FigureRow]:
     if any(cell.figure != STEP_TIME for cell in row.cells.values()):
         return _task_lines(row, columns, run_context)
     predict = any(cell.settings.phase == "predict" for cell in row.cells.values())
@@ -156,39 +157,41 @@ def _lines(
     shares = [run_context.shares.get(cell.cell_id) if cell else None for cell in cells]
     step = "time per call" if predict else "time per step"
     lines = [
-        Line(step, "ms", [_step_value(row, name, cell, run_context) for name, cell in columns], primary=True),
-        Line("against the quickest", "×", [_ratio_value(row, name, cell) for name, cell in columns]),
+        FigureRow(step, "ms", [_step_value(row, name, cell, run_context) for name, cell in columns], primary=True),
+        FigureRow("relative to the lowest", "×", [_ratio_value(row, name, cell) for name, cell in columns]),
         *statistic_lines([values(cell) if cell else {} for cell in cells]),
-        Line("share of peak", "%", [Value(*words) for words in of_measured_peak(shares)]),
-        Line("share of stated peak (MFU)", "%", [Value(*words) for words in of_stated_peak(shares)]),
-        Line("peak device memory", memory.name, [Value(*words) for words in of_device_memory(cells, memory)]),
-        *_parallel_lines([(cell, parallel.get(cell.cell_id) if cell else None) for _, cell in columns]),
-        Line("smallest difference", "%", [_difference_value(cell) for _, cell in columns]),
-        Line("same work", "", [_same_work_value(row, name, cell, run_context) for name, cell in columns]),
-        Line("processes", "", [_endings_value(cell) for _, cell in columns]),
+        FigureRow("share of peak", "%", of_measured_peak(shares)),
+        FigureRow("share of stated peak (MFU)", "%", [of_stated_peak(share) for share in shares]),
+        FigureRow("peak device memory", memory.name, device_memory_values(cells, memory)),
+        *_parallel_lines([parallel.get(cell.cell_id) if cell else None for cell in cells]),
+        FigureRow("smallest difference", "%", [_difference_value(cell) for cell in cells]),
+        FigureRow("same work", "", [_same_work_value(row, name, cell, run_context) for name, cell in columns]),
+        FigureRow("processes", "", [_endings_value(cell) for cell in cells]),
     ]
     always = {step, "smallest difference", "processes", *(one.label for one in STATISTICS if one.always)}
     return [line for line in lines if line.name in always or line.measured]
 
 
-def _task_lines(row: Row, columns: Sequence[Column], run_context: RunContext) -> list[Line]:
-    """Return the lines of an external command: its primary metric, its others, its memory."""
+def _task_lines(row: Row, columns: Sequence[Column], run_context: RunContext) -> list[FigureRow]:
+    """Return the lines of an external command: its primary metric, its other metrics, its memory."""
     primary = next(iter(row.cells.values())).figure
     found = {name: {one.name: one for one in metrics_over(completed(cell.records))} for name, cell in columns if cell}
     names = dict.fromkeys(name for metrics in found.values() for name in metrics if name != primary.name)
     units = {one.name: one.unit for metrics in found.values() for one in metrics.values()}
+    cells = [cell for _, cell in columns]
+    peaks = [cell.peak_host_memory_bytes if cell else None for cell in cells]
     return [
-        Line(
+        FigureRow(
             primary.name,
             primary.unit or "—",
             [_step_value(row, *column, run_context) for column in columns],
             primary=True,
         ),
-        Line("against the best", "×", [_ratio_value(row, *column) for column in columns]),
-        *(Line(name, units[name] or "—", [_metric_value(found, name, *c) for c in columns]) for name in names),
-        Line("peak memory", "MiB", [_peak_memory(cell) for _, cell in columns]),
-        Line("smallest difference", "%", [_difference_value(cell) for _, cell in columns]),
-        Line("processes", "", [_endings_value(cell) for _, cell in columns]),
+        FigureRow("relative to the best", "×", [_ratio_value(row, *column) for column in columns]),
+        *(FigureRow(name, units[name] or "—", [_metric_value(found, name, *c) for c in columns]) for name in names),
+        FigureRow("peak memory", "MiB", [_scaled(peak, MEBI) or NOT_MEASURED for peak in peaks]),
+        FigureRow("smallest difference", "%", [_difference_value(cell) for cell in cells]),
+        FigureRow("processes", "", [_endings_value(cell) for cell in cells]),
     ]
 
 
@@ -201,43 +204,33 @@ def _metric_value(
     return Value(number(one.value), f"{plural(one.count, 'process', 'processes')}", hint=one.problem or "")
 
 
-def _parallel_lines(columns: Sequence[tuple[CellSummary | None, FcFigure | None]]) -> list[Line]:
-    """Return what only the FC modes have; lines of dashes for others."""
+def _parallel_lines(columns: Sequence[FcFigure | None]) -> list[FigureRow]:
+    """Return the lines of the FC modes; for other cells they consist of dashes."""
     kinds: tuple[tuple[str, str, Callable[[FcFigure], Value | None]], ...] = (
-        ("share of own product", "%", _own_share),
-        ("payload a step", "MiB", _payload),
-        ("on the wire a step", "MiB", _wire),
+        ("share of own product", "%", lambda one: _scaled(one.share_of_own, PERCENT)),
+        ("payload a step", "MiB", lambda one: _scaled(one.bytes_per_step or None, MEBI)),
+        ("on the wire a step", "MiB", lambda one: _scaled(one.wire_bytes_per_step or None, MEBI, WIRE)),
         ("in communication", "%", _communicating),
         ("efficiency of workers", "%", _efficiency),
         ("memory of a worker", "MiB", _worker_memory),
     )
     return [
-        Line(name, unit, [(figure and value(figure)) or NOT_MEASURED for _, figure in columns])
+        FigureRow(name, unit, [(figure and value(figure)) or NOT_MEASURED for figure in columns])
         for name, unit, value in kinds
     ]
 
 
-def _own_share(figure: FcFigure) -> Value | None:
-    return None if figure.share_of_own is None else Value(number(figure.share_of_own * 100))
-
-
-def _payload(figure: FcFigure) -> Value | None:
-    return Value(number(figure.bytes_per_step, MEBI)) if figure.bytes_per_step else None
-
-
-def _wire(figure: FcFigure) -> Value | None:
-    if not figure.wire_bytes_per_step:
-        return None
-    return Value(number(figure.wire_bytes_per_step, MEBI), hint="what processes send for it, without headers")
+def _scaled(value: float | None, unit: float, hint: str = "") -> Value | None:
+    return None if value is None else Value(number(value, unit), hint=hint)
 
 
 def _communicating(figure: FcFigure) -> Value | None:
     if figure.spent is None:
         silent = figure.communication_share == 0 and figure.task.workers > 1
         return Value("0", hint="no collective was called") if silent else None
-    hint = HOW_WATCHED[figure.spent.method]
+    hint = COMMUNICATION_METHODS[figure.spent.method]
     if figure.spent.share < 0:
-        return Value("below 0", hint=f"{hint}; not told from nothing")
+        return Value("below 0", hint=f"{hint}; too small to be distinguished from zero")
     return Value(number(figure.spent.share * 100), hint=hint)
 
 
@@ -245,8 +238,8 @@ def _efficiency(figure: FcFigure) -> Value | None:
     found = figure.efficiency
     if found is None:
         return None
-    told = interval(found.low, found.high, found.centre, PERCENT) or "no interval"
-    return Value(number(found.centre, PERCENT), told, hint="throughput against that of one worker times the workers")
+    ends = interval(found.low, found.high, found.centre, PERCENT) or "no interval"
+    return Value(number(found.centre, PERCENT), ends, hint="throughput divided by that of one worker times the workers")
 
 
 def _worker_memory(figure: FcFigure) -> Value | None:
@@ -257,7 +250,7 @@ def _worker_memory(figure: FcFigure) -> Value | None:
 
 
 def _missing(cell: CellSummary | None) -> Value:
-    """Return a dash that says why; of a cell that was not measured every other line has a plain one."""
+    """Return a dash with the reason; the other lines of a cell that was not measured have plain dashes."""
     if cell is None:
         return Value(DASH, hint="no record: not planned, or still pending")
     reasons = "; ".join(f"{status}: {reason}" for status, reason in cell.failures)
@@ -269,48 +262,41 @@ def _step_value(row: Row, backend: str, cell: CellSummary | None, run_context: R
         below = primary_value(cell.measured) if cell else None
         return _missing(cell) if below is None else Value(number(below), "not compared", hint=NO_RATIO)
     estimate, size = cell.step_time, MILLISECOND.size if cell.figure == STEP_TIME else 1.0
-    told = interval(estimate.low, estimate.high, estimate.centre, size)
     caveats = cell_caveats(cell, run_context)
     return Value(
         number(estimate.centre, size),
-        told or "no interval",
+        interval(estimate.low, estimate.high, estimate.centre, size) or "no interval",
         fastest=row.fastest == backend,
         flag="fastest" if cell.figure == STEP_TIME else "best",
-        mark=plural(len(caveats), "doubt") if caveats else "",
-        link=doubt_anchor(cell),
+        mark=plural(len(caveats), "caveat") if caveats else "",
+        link=caveat_anchor(cell),
         hint="; ".join(caveats),
     )
 
 
-def doubt_anchor(cell: CellSummary) -> str:
-    """Return the name of the place where a cell's doubts are told."""
-    return f"doubts-{cell.cell_id}"
+def caveat_anchor(cell: CellSummary) -> str:
+    """Return the anchor of a cell's caveats."""
+    return f"caveats-{cell.cell_id}"
 
 
 def _ratio_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
     estimate = next((ratio.estimate for ratio in row.ratios if ratio.backend == backend), None)
     if estimate:
-        told = interval(estimate.low, estimate.high, estimate.centre) or "no interval"
-        return Value(number(estimate.centre), told)
+        return Value(number(estimate.centre), interval(estimate.low, estimate.high, estimate.centre) or "no interval")
     if row.ratios and backend in _lowest(row):
-        return Value("1", hint="the quickest: the others are divided by it")
+        return Value("1", hint="the lowest: the others are divided by it")
     return NOT_MEASURED
 
 
-def _peak_memory(cell: CellSummary | None) -> Value:
-    peak = cell.peak_host_memory_bytes if cell else None
-    return NOT_MEASURED if peak is None else Value(number(peak, MEBI))
-
-
 def _same_work_value(row: Row, backend: str, cell: CellSummary | None, run_context: RunContext) -> Value:
-    """Return how far a backend's twin is from the others'; a dash where the row has nothing to say of it."""
+    """Return the deviation of a backend's parity process from the others', a dash if it was not checked."""
     if cell is None or cell.step_time is None:
         return NOT_MEASURED
     found = same_work(run_context.parity, row, backend)
     if found.status is WorkStatus.NOT_CHECKED:
         return Value(DASH, hint="not checked")
-    said = "" if found.status is WorkStatus.AGREES else f", {found.status}"
-    return Value(f"{found.value or DASH}{said}", hint=f"{found.figure}: {'; '.join(found.remarks)}")
+    status = "" if found.status is WorkStatus.AGREES else f", {found.status}"
+    return Value(f"{found.value or DASH}{status}", hint=f"{found.figure}: {'; '.join(found.remarks)}")
 
 
 def _difference_value(cell: CellSummary | None) -> Value:
@@ -324,5 +310,5 @@ def _endings_value(cell: CellSummary | None) -> Value:
     if cell is None:
         return NOT_MEASURED
     counted = Counter(record.status for record in cell.records)
-    told = ", ".join(f"{counted[status]} {status}" for status in Status if counted[status])
-    return Value(told, bad=any(status not in HARMLESS for status in counted))
+    counts = ", ".join(f"{counted[status]} {status}" for status in Status if counted[status])
+    return Value(counts, bad=any(status not in HARMLESS for status in counted))

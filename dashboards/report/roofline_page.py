@@ -1,26 +1,29 @@
-"""The roofline written out: one picture as SVG, or a page of all of them with their tables.
+"""The roofline as one picture in SVG, or as a page with all pictures and their tables.
 
-Promise: pure; the same values give the same text. Neither asks another place for anything or runs a script, and names
-are shown as text.
+Pure functions. The page loads nothing and runs no script, and names are shown as text.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from keras_matrix.analysis.hardware.roofline import PeakShare, Product, Roofline, Slope
-from keras_matrix.dashboards.charts.format import DASH, memory, share, whole
+from keras_matrix.dashboards.charts.format import DASH, integer, memory, share
 from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, bandwidth, draw, rate, scenes
-from keras_matrix.dashboards.report.page import TEMPLATES, policy, stylesheet, templates
+from keras_matrix.dashboards.report.page import rendered, stylesheet, templates
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    Columns = Mapping[str, Callable[["T"], str]]  # the text of a column, by its heading
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text under their heads; `words` counts the first columns that hold words."""
+    """Rows of text below their headings; the first `words` columns are row headings."""
 
     heads: list[str]
     rows: list[list[str]]
@@ -29,7 +32,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What stands above the pictures."""
+    """The heading of the page."""
 
     title: str
     machine: str
@@ -37,97 +40,84 @@ class Heading:
 
 
 def render_svg(found: Roofline) -> str:
-    """Return the first picture as an SVG document. Raises `ValueError` where there is nothing to draw."""
+    """Return the first picture as an SVG document. Raises `ValueError` if there is nothing to draw."""
     shown = scenes(found)
     if not shown:
-        raise ValueError("no peak was measured that a cell could stand under")
+        raise ValueError("no roof to draw: no peak was measured; measure with: runner roofline --measure")
     one = draw(shown[0], WIDE)
-    return templates().get_template("roofline.svg").render(one=one, style=_style())
+    return templates().get_template("roofline.svg").render(one=one, style=stylesheet("roofline"))
 
 
 def render_page(found: Roofline, heading: Heading) -> str:
     """Return the page: the pictures, then the figures they were drawn from."""
-    from markupsafe import Markup
-
-    style = _style()
-    shown = scenes(found)
-    return (
-        templates()
-        .get_template("roofline.html")
-        .render(
-            style=Markup(style),
-            policy=policy(style),
-            heading=heading,
-            pictures=[(draw(scene, WIDE), draw(scene, NARROW)) for scene in shown],
-            cells=cell_table(found.shares),
-            own=own_table(found.own),
-            memory=memory_table(found.slopes),
-            notes=found.notes,
-        )
+    return rendered(
+        "roofline.html",
+        stylesheet("roofline"),
+        heading=f"roofline, {heading.title}",
+        about=heading,
+        pictures=[(draw(scene, WIDE), draw(scene, NARROW)) for scene in scenes(found)],
+        cells=cell_table(found.shares),
+        own=own_table(found.own),
+        memory=memory_table(found.slopes),
+        notes=found.notes,
     )
 
 
 def cell_table(shares: Sequence[PeakShare]) -> Table:
-    """Return a row a cell."""
-    heads = ["work", "backend", "FLOPs a step", "reached", "peak", "share of peak", "of own product"]
-    heads += ["FLOPs per byte, at most", "MFU", "remark"]
-    return Table(heads, [_cell_row(one) for one in shares], words=2)
+    """Return a row per cell."""
+    columns: Columns[PeakShare] = {
+        "work": lambda one: one.title,
+        "backend": lambda one: one.backend,
+        "FLOPs a step": lambda one: integer(one.flops_per_step),
+        "reached": lambda one: rate(one.achieved_flop_per_s),
+        "peak": lambda one: rate(one.peak_flop_per_s) + (f" ({one.peak_of})" if one.peak_of else ""),
+        "share of peak": _share_of_peak,
+        "of own product": lambda one: share(one.share_of_own_gemm),
+        "FLOPs per byte, at most": _intensity,
+        "MFU": lambda one: share(one.mfu),
+        "remark": lambda one: one.note or "",
+    }
+    return _table(columns, shares, words=2)
 
 
 def own_table(own: Sequence[Product]) -> Table:
-    """Return a row a backend, precision and number of CPUs: its own matrix product against the best."""
-    heads = ["device", "precision", "backend", "CPUs", "best", "median", "calls", "of the best backend’s"]
-    rows = [
-        [
-            one.place.device,
-            one.place.precision,
-            one.backend,
-            whole(one.place.threads),
-            rate(one.best_flop_per_s),
-            rate(one.median_flop_per_s),
-            whole(one.calls),
-            share(one.share_of_best),
-        ]
-        for one in own
-    ]
-    return Table(heads, rows, words=3)
+    """Return a row per backend, precision and number of CPUs: its own matrix product against the best."""
+    columns: Columns[Product] = {
+        "device": lambda one: one.place.device,
+        "precision": lambda one: one.place.precision,
+        "backend": lambda one: one.backend,
+        "CPUs": lambda one: integer(one.place.threads),
+        "best": lambda one: rate(one.best_flop_per_s),
+        "median": lambda one: rate(one.median_flop_per_s),
+        "calls": lambda one: integer(one.calls),
+        "of the best backend’s": lambda one: share(one.share_of_best),
+    }
+    return _table(columns, own, words=3)
 
 
 def memory_table(slopes: Sequence[Slope]) -> Table:
-    """Return a row a device and number of CPUs."""
-    heads = ["device", "timed with", "CPUs", "triad, best", "triad, median", "calls", "copy, best", "arrays of"]
-    rows = [
-        [
-            one.device,
-            one.by,
-            whole(one.threads),
-            bandwidth(one.best_byte_per_s),
-            bandwidth(one.median_byte_per_s),
-            whole(one.calls),
-            bandwidth(one.copy_byte_per_s),
-            memory(one.array_bytes),
-        ]
-        for one in slopes
-    ]
-    return Table(heads, rows, words=2)
+    """Return a row per device and number of CPUs."""
+    columns: Columns[Slope] = {
+        "device": lambda one: one.device,
+        "timed with": lambda one: one.by,
+        "CPUs": lambda one: integer(one.threads),
+        "triad, best": lambda one: bandwidth(one.best_byte_per_s),
+        "triad, median": lambda one: bandwidth(one.median_byte_per_s),
+        "calls": lambda one: integer(one.calls),
+        "copy, best": lambda one: bandwidth(one.copy_byte_per_s),
+        "arrays of": lambda one: memory(one.array_bytes),
+    }
+    return _table(columns, slopes, words=2)
 
 
-def _cell_row(one: PeakShare) -> list[str]:
-    between = f" ({share(one.low)} to {share(one.high)})" if one.low is not None and one.high is not None else ""
-    intensity = one.intensity_flop_per_byte
-    return [
-        one.title,
-        one.backend,
-        whole(one.flops_per_step),
-        rate(one.achieved_flop_per_s),
-        rate(one.peak_flop_per_s) + (f" ({one.peak_of})" if one.peak_of else ""),
-        share(one.share_of_peak) + between,
-        share(one.share_of_own_gemm),
-        DASH if intensity is None else f"{intensity:,.1f}",
-        share(one.mfu),
-        one.note or "",
-    ]
+def _table(columns: Columns[T], found: Sequence[T], words: int) -> Table:
+    return Table(list(columns), [[text(one) for text in columns.values()] for one in found], words)
 
 
-def _style() -> str:
-    return stylesheet() + (TEMPLATES / "roofline.css").read_text(encoding="utf-8")
+def _share_of_peak(one: PeakShare) -> str:
+    ends = f" ({share(one.low)} to {share(one.high)})" if one.low is not None and one.high is not None else ""
+    return share(one.share_of_peak) + ends
+
+
+def _intensity(one: PeakShare) -> str:
+    return DASH if one.intensity_flop_per_byte is None else f"{one.intensity_flop_per_byte:,.1f}"

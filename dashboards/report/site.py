@@ -1,11 +1,11 @@
-"""A small site over all stored runs: plain files that need no server and nothing from elsewhere.
+"""A small site over all stored runs: self-contained files that need no server.
 
-    DIR/index.html           every question, with a box that narrows it
+    DIR/index.html           every question, with a text filter
     DIR/cells/<cell>.html    one cell over time
     DIR/runs/<run>.html      the report of a run
 
-Promise: pages appear whole or not at all, and those of runs that are no longer shown are removed. Nothing is written
-outside DIR: a path is made only from an identifier that matches its pattern.
+Pages are replaced atomically, and pages of runs that are no longer shown are removed. Nothing is written outside of
+DIR: the path of a page is made only from an identifier that matches its pattern.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from keras_matrix.dashboards.charts.format import plural
-from keras_matrix.dashboards.live import page as board
+from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live.page import Frame
 from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.dashboards.report import page as report
@@ -27,18 +27,18 @@ from keras_matrix.uploader.opening import open_warehouse
 from keras_matrix.uploader.warehouse import LOCAL, Warehouse
 
 CELLS = "SELECT DISTINCT cell_id FROM newest_cells ORDER BY cell_id"
-NO_JEKYLL = ".nojekyll"  # GitHub Pages would otherwise leave out what begins with an underscore
+NO_JEKYLL = ".nojekyll"  # otherwise GitHub Pages leaves out names that begin with an underscore
 
 
 def publish(folder: Path, results: Path, runs: Sequence[Run]) -> int:
-    """Write the site from the local warehouse and these runs' reports; return how many pages it has."""
+    """Write the site from the local warehouse and the reports of these runs; return the number of its pages."""
     for name in ("cells", "runs"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / NO_JEKYLL).touch()
     warehouse = open_warehouse(LOCAL, results)
     try:
         cells = [name for name in _cell_ids(warehouse) if CELL_ID.fullmatch(name)]
-        empty = partial(board.empty_notice, LOCAL, results)
+        empty = partial(dashboard.empty_notice, LOCAL, results)
         report.write(folder / "index.html", index(warehouse, {run.run_id for run in runs}, empty))
         for cell_id in cells:
             report.write(_page_path(folder / "cells", CELL_ID, cell_id), cell_page(warehouse, cell_id))
@@ -52,26 +52,26 @@ def publish(folder: Path, results: Path, runs: Sequence[Run]) -> int:
     return 1 + len(cells) + len(runs)
 
 
-def index(warehouse: Warehouse, runs: set[str], empty: Callable[[], str] = lambda: board.EMPTY) -> str:
-    """Return the page of every question; `runs` are those that have a page, `empty` explains why there is no run."""
-    stands = board.standing(warehouse)
-    asked = [one for one in questions().values() if one.name != "trend"] if stands.runs else []
-    shown = board.ask(warehouse, asked, Choice())
+def index(warehouse: Warehouse, runs: set[str], empty: Callable[[], str] = lambda: dashboard.EMPTY) -> str:
+    """Return the page of all questions; `runs` have a page, `empty` explains a warehouse without runs."""
+    counts = dashboard.run_counts(warehouse)
+    asked = [one for one in questions().values() if one.name != "trend"] if counts.runs else []
+    shown = dashboard.panels_of(warehouse, asked, Choice())
     frame = Frame(
         "All runs",
-        "Each cell as its newest run found it. A cell's name leads to its course over time.",
+        "Each cell shows its newest run and links to its results over time.",
         link=_links("cells/"),
         run_link=lambda run_id: f"runs/{run_id}.html" if run_id in runs else "",
-        notices=[*stands.notices(empty), *_without_page(warehouse)],
+        notices=[*counts.notices(empty), *_without_page(warehouse)],
     )
-    return board.render(shown, frame)
+    return dashboard.render(shown, frame)
 
 
 def cell_page(warehouse: Warehouse, cell_id: str) -> str:
     """Return the page of one cell over time."""
-    shown = board.ask(warehouse, [questions()["trend"]], Choice(cell=cell_id))
-    lead = "One dot a session, with its interval between processes; a stroke upright where the level changed."
-    return board.render(shown, Frame(f"Cell {cell_id}", lead, _links(""), home="../index.html"))
+    shown = dashboard.panels_of(warehouse, [questions()["trend"]], Choice(cell=cell_id))
+    lead = "One dot a session, with its interval between processes; a vertical stroke where the level changed."
+    return dashboard.render(shown, Frame(f"Cell {cell_id}", lead, _links(""), home="../index.html"))
 
 
 def _cell_ids(warehouse: Warehouse) -> list[str]:
@@ -79,7 +79,7 @@ def _cell_ids(warehouse: Warehouse) -> list[str]:
 
 
 def _without_page(warehouse: Warehouse) -> list[str]:
-    """Return the notice on cells that cannot have a page: some program other than `uploader` sent their rows."""
+    """Return the notice on cells that cannot have a page: their rows were sent by a program other than `uploader`."""
     unfit = [name for name in _cell_ids(warehouse) if not CELL_ID.fullmatch(name)]
     if not unfit:
         return []
@@ -99,8 +99,8 @@ def _page_path(folder: Path, pattern: re.Pattern[str], name: str) -> Path:
     return folder / f"{name}.html"
 
 
-def _clear(folder: Path, kept: set[str]) -> None:
+def _clear(folder: Path, current: set[str]) -> None:
     for path in folder.glob("*.html"):
-        if path.stem not in kept:
+        if path.stem not in current:
             with suppress(OSError):
                 path.unlink()

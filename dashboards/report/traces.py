@@ -1,4 +1,4 @@
-"""The traces of a run as its page shows them: where each cell's time went, and the file that Perfetto opens."""
+"""The traces of a run: how each cell spent its time, and the file that Perfetto opens."""
 
 from __future__ import annotations
 
@@ -6,35 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.context import ShownTrace
-from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.analysis.comparison.table import Row as TableRow
 from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.charts.format import DASH, TIME_UNITS, number, plural, quantity, share, unit_for
+from keras_matrix.dashboards.charts.grid import Grid, Row
 from keras_matrix.records.traces.table import Gap, Part, Table
 
-LINES = 10
-NOT_TOLD = "not told"
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a table: what it is of, and its figures as text."""
-
-    name: str
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A table of a trace: what its columns are called, and its lines."""
-
-    title: str
-    columns: tuple[str, ...]
-    lines: list[Line]
+MOST_ROWS = 10
+NOT_REPORTED = "not reported"
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """One cell's trace; `link` leads to the file, from the page's own place."""
+    """One cell's trace; `link` is the path of its file relative to the page."""
 
     title: str
     backend: str
@@ -44,8 +28,8 @@ class Sheet:
     grids: list[Grid]
 
 
-def sheets(rows: Sequence[Row], traces: Mapping[str, ShownTrace]) -> list[Sheet]:
-    """Return a sheet for each cell of the table that was traced."""
+def sheets(rows: Sequence[TableRow], traces: Mapping[str, ShownTrace]) -> list[Sheet]:
+    """Return a sheet for each traced cell of the table."""
     return [
         _sheet(row.title, backend, traces[cell.cell_id])
         for row in rows
@@ -60,11 +44,11 @@ def _sheet(title: str, backend: str, trace: ShownTrace) -> Sheet:
         _parts(table, "operation", table.by_operation),
         _parts(table, "layer", table.by_layer),
         _parts(table, "phase", table.by_phase),
-        # With one kind of work only, the table says nothing.
+        # A table with a single kind of work has no information.
         _parts(table, "kind", table.by_kind if len(table.by_kind) > 1 else []),
         _gaps(table.gaps),
     ]
-    return Sheet(title, backend, slot_of(backend), trace.link, _summary(table), [grid for grid in grids if grid.lines])
+    return Sheet(title, backend, slot_of(backend), trace.link, _summary(table), [grid for grid in grids if grid.rows])
 
 
 def _summary(table: Table) -> str:
@@ -83,19 +67,19 @@ def _summary(table: Table) -> str:
 def _parts(table: Table, name: str, parts: Sequence[Part]) -> Grid:
     steps = table.steps or 1
     per = " a step" if table.steps else ""
-    lines = [
-        Line(part.name or NOT_TOLD, (share(part.share), _time(part.time_s / steps), number(part.count / steps)))
-        for part in parts[:LINES]
+    rows = [
+        Row(part.name or NOT_REPORTED, [share(part.share), _time(part.time_s / steps), number(part.count / steps)])
+        for part in parts[:MOST_ROWS]
     ]
-    return Grid(f"By {name}", ("share", f"time{per}", f"count{per}"), lines)
+    return Grid(f"By {name}", ["share", f"time{per}", f"count{per}"], rows)
 
 
 def _gaps(gaps: Sequence[Gap]) -> Grid:
-    lines = [
-        Line(_time(gap.duration_s), (gap.before or DASH, gap.after or DASH, gap.meanwhile or DASH))
-        for gap in gaps[:LINES]
+    rows = [
+        Row(_time(gap.duration_s), [gap.before or DASH, gap.after or DASH, gap.meanwhile or DASH])
+        for gap in gaps[:MOST_ROWS]
     ]
-    return Grid("The longest gaps", ("after", "before", "meanwhile"), lines)
+    return Grid("The longest gaps", ["after", "before", "meanwhile"], rows)
 
 
 def _time(value: float | None) -> str:

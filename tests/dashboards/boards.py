@@ -1,4 +1,4 @@
-"""A results folder whose questions have answers: nights on three backends, a slowdown, failures, FC modes, commands."""
+"""A results folder that answers all questions: nights on three backends, a slowdown, failures, FC modes, commands."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def warehouse_of(results: Results) -> LocalWarehouse:
 
 
 def step_time_s(backend: str, night: int, repeat: int) -> float:
-    """A step, a little different by repeat and night; of jax half as long again from one night on."""
+    """Return the time of a step with some noise; jax takes 50 % longer from one night on."""
     slow = 1.5 if backend == "jax" and night >= SLOWER_FROM else 1.0
     return BASE_S[backend] * slow * (1 + 0.004 * ((repeat * 3 + night * 5) % 7 - 3) / 3)
 
@@ -91,7 +91,7 @@ def _measured(settings: Settings, step_s: float, repeat: int, keras: str) -> Rec
 
 
 def _commands(backend: str, night: int) -> list[Record]:
-    """An external command that says how many images it takes a second."""
+    """An external command that reports its images per second."""
     settings = make_settings(backend=backend, workload=f"{PREFIX}train")
     speeds = [1 / step_time_s(backend, night, repeat) for repeat in range(REPEATS)]
     runs = [
@@ -113,5 +113,5 @@ def _fc(backend: str) -> list[Record]:
 
 
 def cell_of(backend: str) -> str:
-    """The cell that has a history."""
+    """The cell with a history."""
     return cell_id(make_settings(backend=backend))

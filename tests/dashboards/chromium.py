@@ -22,7 +22,7 @@ LOGS = {"browser": "ALL", "performance": "ALL"}
 
 
 def missing() -> str | None:
-    """Return what is not here of what a browser needs, None where all is."""
+    """Return the missing requirement of a browser, None if all are available."""
     if importlib.util.find_spec("selenium") is None:
         return "selenium is not installed"
     if shutil.which("chromedriver") is None or not any(map(shutil.which, NAMES)):
@@ -31,9 +31,9 @@ def missing() -> str | None:
 
 
 def serious_faults(browser: Any) -> list[tuple[str, list[Any]]]:
-    """Return what axe-core finds of serious and critical faults of access on the open page; skip where it is not here.
+    """Return the serious and critical accessibility problems of the open page by axe-core; skip if it is missing.
 
-    What the driver injects runs beside the page's policy, which forbids a script element.
+    Scripts of the driver run regardless of the page's policy, which forbids script elements.
     """
     if importlib.util.find_spec("axe_core_python") is None:
         pytest.skip("axe-core-python is not installed: ci/setup")
@@ -47,7 +47,7 @@ def serious_faults(browser: Any) -> list[tuple[str, list[Any]]]:
 
 
 def smallest_letters(browser: Any) -> float:
-    """Return the size in pixels of the smallest letters that the open page shows."""
+    """Return the size in pixels of the smallest visible text of the open page."""
     sizes = browser.execute_script(
         "return [...document.querySelectorAll('svg text, td, th, p, small, dd, dt')]"
         ".filter(e => e.getClientRects().length).map(e => parseFloat(getComputedStyle(e).fontSize))"
@@ -57,7 +57,7 @@ def smallest_letters(browser: Any) -> float:
 
 @contextmanager
 def started(profile: Path) -> Iterator[Any]:
-    """Start a browser with a profile of its own; nothing may be `missing`."""
+    """Start a browser with a separate profile; requires that nothing is `missing`."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
@@ -76,7 +76,7 @@ def started(profile: Path) -> Iterator[Any]:
 
 
 def outlined_by_keyboard(browser: Any, presses: int) -> set[str]:
-    """Press the tabulator so often; return the names of the elements that it reached, each of which showed it."""
+    """Press the tabulator key this many times; return the names of the reached elements, which must show the focus."""
     from selenium import webdriver
     from selenium.webdriver.common import keys
 

@@ -1,4 +1,4 @@
-"""A made-up run: six workloads on three backends, five processes each, with the ways a cell can end among them."""
+"""A synthetic run: six workloads on three backends, five processes each, with all statuses of a cell."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KEPT_EPOCHS = 3
 
 @dataclass(frozen=True)
 class Work:
-    """A workload with the step time each backend is pretended to need."""
+    """A workload with the simulated step time of each backend."""
 
     name: str
     batch_size: int
@@ -138,13 +138,13 @@ def times_of(work: Work, backend: str, noise: random.Random) -> Times:
 
 
 def usage_of(base: int) -> Usage:
-    """What a process with this many MiB used: half of it no file backs."""
+    """The usage of a process with this many MiB, half of it anonymous."""
     memory = MemoryUse(base * 2.0**19, 2.0**20, base << 19, 15, (base << 19) + 1000)
     return Usage(5.0, 0.1, "processes", "courses/a.json", memory, memory, [base << 18])
 
 
-def courses_of(records: list[Record]) -> dict[tuple[str, int, int], UsageSeries]:
-    """A course for each record of it: up to its peak within a second, then level, with a kept epoch at its end."""
+def usage_series_of(records: list[Record]) -> dict[tuple[str, int, int], UsageSeries]:
+    """Return a series per record: up to its peak within a second, then level, with a measured epoch at the end."""
     found = {}
     for record in records:
         memory = record.usage.host_anonymous if record.usage else None
@@ -198,7 +198,7 @@ def measured(work: Work, backend: str, repeat: int) -> Record:
 
 
 def failed(record: Record, status: Status, reason: str, evidence: Evidence) -> Record:
-    """Return the record as it looks when the same attempt ends badly."""
+    """Return the record of the same attempt with a failure."""
     return replace(
         record,
         status=status,
@@ -213,7 +213,7 @@ def failed(record: Record, status: Status, reason: str, evidence: Evidence) -> R
 
 
 def unstable(record: Record) -> Record:
-    """Return the record with a first kept epoch that was still warming up, and the warnings that follow."""
+    """Return the record with a first measured epoch that was still warming up, and the resulting warnings."""
     first, *later = record.times.epoch_times_s
     reason = (
         "still_warming_up: the first kept epoch took 1.41 times the median of the later ones; set discard one higher"
@@ -223,13 +223,13 @@ def unstable(record: Record) -> Record:
     return replace(record, status=Status.UNSTABLE, reason=reason, warnings=[reason, busy], times=times)
 
 
-def made_up_records() -> list[Record]:
-    """Return 91 records: 78 ok, one unstable, four kinds of failure, and a first try."""
+def synthetic_records() -> list[Record]:
+    """Return 91 records: 78 ok, one unstable, four kinds of failure, and a superseded attempt."""
     return [_ended(measured(w, b, r)) for w in WORKS for b in BACKENDS for r in range(REPEATS)] + [_first_try()]
 
 
 def _first_try() -> Record:
-    # The first attempt at what was tried again: it must not count twice.
+    # A superseded first attempt, which must not be counted.
     first = measured(WORKS[0], "jax", 0)
     return failed(first, Status.INFRA, "the fork server ended", Evidence())
 
@@ -253,17 +253,17 @@ def _ended(record: Record) -> Record:
     return record
 
 
-# A name as long as oneDNN's, and one that must stay text.
+# A name as long as those of oneDNN, and one that must be escaped.
 LONG, PLAIN = "_MklNativeConv2DBackpropFilterWithBias", Part(HOSTILE, 4, 0.001, 0.2)
 
 
 def synthetic_context(rows: list[Row]) -> RunContext:
-    """Return twins of three workloads, one explained, and shares of a peak for the cells that were measured."""
+    """Return parity records of three workloads, one explained, and shares of a peak for the measured cells."""
     versions = {backend: dict(VERSIONS_OF[backend]) for backend in BACKENDS}
     pairs = [Pair([*two], {"float64": Deviation(loss=4e-12, gradient=3e-9)}) for two in combinations(BACKENDS, 2)]
     cause = Finding("float64", "update", 0.04, 1e-6, explanation="a cause that was found and shown by itself")
     parted = [replace(pair, findings=[cause] if pair.backends == ["tensorflow", "torch"] else []) for pair in pairs]
-    twins = [
+    parity = [
         ParityRecord(1, name, {}, 8, 20, 0, "2025-11-20", pairs=found, versions=versions)
         for name, found in (("mnist_mlp", pairs), ("cifar10_cnn", parted), ("vit_tiny", pairs))
     ]
@@ -274,14 +274,14 @@ def synthetic_context(rows: list[Row]) -> RunContext:
         else share
         for share in roofline(cells, {}, None).shares
     }
-    usage_series = courses_of([record for _, cell in cells for record in cell.records])
+    usage_series = usage_series_of([record for _, cell in cells for record in cell.records])
     traced = ShownTrace("traces/a/trace.json.gz", replace(TABLE, by_operation=[Part(LONG, 8, 0.004, 0.8), PLAIN]))
-    return RunContext(tuple(twins), shares, usage_series=usage_series, traces={cells[0][1].cell_id: traced})
+    return RunContext(tuple(parity), shares, usage_series=usage_series, traces={cells[0][1].cell_id: traced})
 
 
 @dataclass(frozen=True)
-class MadeUp:
-    """A run as the report receives it, and its page."""
+class SyntheticRun:
+    """The arguments of a report, and its page."""
 
     records: list[Record]
     rows: list[Row]
@@ -290,11 +290,11 @@ class MadeUp:
 
 
 @pytest.fixture(scope="session")
-def made_up() -> MadeUp:
-    records = made_up_records()
+def synthetic() -> SyntheticRun:
+    records = synthetic_records()
     rows = table(records)
     run_context = synthetic_context(rows)
-    return MadeUp(records, rows, report.render(records, rows, ABOUT, 2, run_context), run_context)
+    return SyntheticRun(records, rows, report.render(records, rows, ABOUT, 2, run_context), run_context)
 
 
 @pytest.fixture(scope="session")
@@ -320,6 +320,6 @@ def render_of() -> Callable[..., str]:
 if __name__ == "__main__":
     import sys
 
-    everything = made_up_records()
+    everything = synthetic_records()
     found = table(everything)
     report.write(Path(sys.argv[1]), report.render(everything, found, ABOUT, 2, synthetic_context(found)))

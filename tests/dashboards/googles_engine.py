@@ -21,7 +21,7 @@ PLAIN = (Type.STRING, Type.INT64, Type.FLOAT64, Type.BOOL)
 def answers(
     local: LocalWarehouse, tables: Sequence[Table], views: Mapping[str, str], queries: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what it says of each query over these tables and views; columns of arrays and times are left out.
+    """Return the engine's answer to each query over these tables and views, without columns of arrays and times.
 
     Each table is there under the name that it has in an append-only dataset, too.
     """
@@ -54,7 +54,7 @@ def _plain(column: Column) -> str:
 
 
 def _typed(column: Column) -> str:
-    """A column as it is in BigQuery, from the plain one that the reference engine was given."""
+    """A column as in BigQuery, from the plain one in the reference engine."""
     if column.type is Type.DATE:
         return f"CAST({column.name} AS DATE) AS {column.name}"
     return f"PARSE_JSON({column.name}) AS {column.name}" if column.type is Type.JSON else column.name

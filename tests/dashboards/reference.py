@@ -42,7 +42,7 @@ def main() -> None:
             prepared = PreparedQuery.builder().set_sql(sql).set_analyzer_options(options).set_catalog(built)
             query = prepared.set_table_content(content).prepare()
             answers[name] = {"columns": [one.name for one in query.columns], "rows": _rows(query.execute())}
-        except Exception as error:  # noqa: BLE001 - whatever it refuses is the answer
+        except Exception as error:  # noqa: BLE001 - any refusal is an answer
             answers[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
     json.dump(answers, sys.stdout)
 
@@ -52,7 +52,7 @@ def _rows(answer: Any) -> list[list[Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; a day as people write it."""
+    """Return a value for JSON; a day as ISO 8601."""
     name = value.WhichOneof("value")
     if name is None:
         return None

@@ -1,4 +1,4 @@
-"""The published site in a real browser, opened from disk: legible, usable by keyboard, without faults of access."""
+"""The published site in a real browser, opened from disk: legible, usable by keyboard, accessible."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.sessions import run_name
 __all__ = ["browser"]
 pytestmark = pytest.mark.browser
 
-# Where the pictures of the README go; made anew with: SCREENSHOTS=docs/images ci/browser -k picture_of
+# The folder for the pictures of the README; update them with: SCREENSHOTS=docs/images ci/browser -k picture_of
 SCREENSHOTS = os.environ.get("SCREENSHOTS")
 
 
@@ -47,16 +47,16 @@ def published(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def whole(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One page with every question, the trends too."""
+    """One page with every question, including the trends."""
     path = tmp_path_factory.mktemp("whole") / "board.html"
-    shown = page.ask(warehouse_of(results), questions().values(), Choice())
+    shown = page.panels_of(warehouse_of(results), questions().values(), Choice())
     path.write_text(page.render(shown, Frame("All runs", "Every question.", lambda cell: f"cells/{cell}.html")))
     return path
 
 
 @pytest.mark.parametrize("width", [400, 1600])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_site_opens_silently_and_nothing_is_wider_than_the_screen(
+def test_site_opens_without_console_messages_and_fits_the_screen(
     browser: Any, whole: Path, width: int, scheme: str
 ) -> None:
     look(browser, whole, scheme, width)
@@ -65,7 +65,7 @@ def test_the_site_opens_silently_and_nothing_is_wider_than_the_screen(
 
 
 @pytest.mark.parametrize("width", [400, 1600])
-def test_the_live_page_is_no_wider_than_the_screen_however_long_a_workload_is(
+def test_live_page_with_a_long_workload_fits_the_screen(
     browser: Any, results: Results, tmp_path: Path, width: int
 ) -> None:
     [body] = Application(Live(warehouse_of(results)))({"PATH_INFO": "/"}, lambda status, headers: None)
@@ -76,7 +76,7 @@ def test_the_live_page_is_no_wider_than_the_screen_however_long_a_workload_is(
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 
 
-def test_the_site_asks_no_other_place_for_anything(browser: Any, published: Path) -> None:
+def test_site_loads_nothing(browser: Any, published: Path) -> None:
     look(browser, published / "index.html")
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
@@ -84,7 +84,7 @@ def test_the_site_asks_no_other_place_for_anything(browser: Any, published: Path
     assert {url for url in asked if not url.startswith(("data:", "chrome:"))} == {mine}
 
 
-def test_hostile_names_create_no_element_and_run_nothing(browser: Any, whole: Path) -> None:
+def test_hostile_names_create_no_element_and_run_no_script(browser: Any, whole: Path) -> None:
     look(browser, whole)
     assert browser.execute_script("return document.querySelectorAll('img').length") == 0
     assert browser.execute_script("return document.scripts.length") == 1
@@ -94,12 +94,12 @@ def test_hostile_names_create_no_element_and_run_nothing(browser: Any, whole: Pa
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
-def test_axe_finds_nothing_serious(browser: Any, whole: Path, scheme: str, width: int) -> None:
+def test_axe_finds_no_serious_problem(browser: Any, whole: Path, scheme: str, width: int) -> None:
     look(browser, whole, scheme, width)
     assert serious_faults(browser) == []
 
 
-def test_words_in_the_box_narrow_the_page_and_stand_in_its_address(browser: Any, published: Path) -> None:
+def test_filter_restricts_the_page_and_is_in_its_address(browser: Any, published: Path) -> None:
     look(browser, published / "index.html")
     rows = "return [...document.querySelectorAll('[data-of]')].filter(e => !e.hidden).map(e => e.dataset.of)"
     everything = browser.execute_script(rows)
@@ -112,7 +112,7 @@ def test_words_in_the_box_narrow_the_page_and_stand_in_its_address(browser: Any,
     assert browser.execute_script(rows) == narrowed
 
 
-def test_links_and_scrolling_tables_are_reached_by_keyboard_and_show_it(browser: Any, whole: Path) -> None:
+def test_links_and_scrolling_tables_are_reachable_by_keyboard_with_visible_focus(browser: Any, whole: Path) -> None:
     look(browser, whole, width=400)
     unreachable = browser.execute_script(
         "return [...document.querySelectorAll('.scroll')]"
@@ -125,7 +125,7 @@ def test_links_and_scrolling_tables_are_reached_by_keyboard_and_show_it(browser:
 
 
 @pytest.mark.parametrize("width", [400, 1600])
-def test_every_dot_lies_within_its_picture_and_no_word_is_smaller_than_nine_pixels(
+def test_every_dot_is_within_its_picture_and_labels_have_at_least_nine_pixels(
     browser: Any, whole: Path, width: int
 ) -> None:
     look(browser, whole, width=width)
@@ -143,7 +143,7 @@ def test_a_cell_leads_to_its_page_and_a_run_to_its_report(browser: Any, publishe
     look(browser, published / "index.html")
     browser.find_element("css selector", f'.heat a[href$="{cell_of("jax")}.html"]').click()
     assert browser.title == f"Keras Benchmark Matrix: Cell {cell_of('jax')}"
-    assert browser.execute_script("return document.querySelectorAll('.course .plot use').length") == 12
+    assert browser.execute_script("return document.querySelectorAll('.series .plot use').length") == 12
     browser.find_element("css selector", ".brand a").click()
     browser.find_element("link text", run_name(11)).click()
     assert browser.title == "a run"
@@ -151,10 +151,10 @@ def test_a_cell_leads_to_its_page_and_a_run_to_its_report(browser: Any, publishe
 
 @pytest.fixture(scope="module")
 def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page that the README shows: made-up nights with plain names, one course."""
+    """The page that the README shows: synthetic nights with plain names, one time series."""
     warehouse = warehouse_of(stored(tmp_path_factory.mktemp("pictured") / "results", other="cifar10_cnn"))
     one = Choice(workload="mnist_mlp", backend="jax")
-    shown = [page.asked(warehouse, q, one if q.name == "trend" else Choice()) for q in questions().values()]
+    shown = [page.panel_of(warehouse, q, one if q.name == "trend" else Choice()) for q in questions().values()]
     path = tmp_path_factory.mktemp("pictured") / "board.html"
     path.write_text(page.render(shown, Frame("All runs", "", lambda cell: f"cells/{cell}.html")))
     return path
@@ -179,7 +179,7 @@ def test_a_picture_of_each_question_can_be_taken(browser: Any, pictured: Path, n
         (folder / f"dashboard-{name}.png").write_bytes(shot)
 
 
-def test_a_page_of_a_thousand_cells_is_small_and_at_once_usable(browser: Any, tmp_path: Path) -> None:
+def test_page_of_a_thousand_cells_is_small_and_usable_immediately(browser: Any, tmp_path: Path) -> None:
     from keras_matrix.dashboards.live.panels import panel
 
     matrix = questions()["matrix"]

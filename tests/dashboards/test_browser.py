@@ -24,16 +24,16 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def page(made_up: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(synthetic: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from keras_matrix.dashboards.report import page as report
 
     path = tmp_path_factory.mktemp("page") / "report.html"
-    report.write(path, made_up.html)
+    report.write(path, synthetic.html)
     return path
 
 
 def look(browser: Any, page: Path, scheme: str = "light", width: int = 1280) -> None:
-    """Open the page from disk as a screen of that width and preference sees it."""
+    """Open the page from disk with a screen width and a colour scheme."""
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     preference = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -43,28 +43,28 @@ def look(browser: Any, page: Path, scheme: str = "light", width: int = 1280) -> 
     browser.get(page.as_uri())
 
 
-def test_the_page_opens_from_disk_and_the_console_stays_silent(browser: Any, page: Path) -> None:
+def test_page_opens_from_disk_without_console_messages(browser: Any, page: Path) -> None:
     look(browser, page)
     assert browser.title == "Keras Benchmark Matrix: Run of 21 November 2025, 05:25 UTC"
     assert browser.get_log("browser") == []
 
 
-def test_the_page_asks_no_other_place_for_anything(browser: Any, page: Path) -> None:
+def test_page_loads_nothing(browser: Any, page: Path) -> None:
     look(browser, page)
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
-    # The browser's own start page may still be loading its own parts, from inside itself.
+    # The browser's start page may still be loading its internal resources.
     assert {url for url in asked if not url.startswith(("data:", "chrome:"))} == {page.as_uri()}
 
 
-def test_the_style_sheet_is_admitted_by_the_policy(browser: Any, page: Path) -> None:
+def test_policy_admits_the_style_sheet(browser: Any, page: Path) -> None:
     look(browser, page)
     assert browser.execute_script("return document.styleSheets.length") == 1
     assert browser.execute_script("return getComputedStyle(document.querySelector('.finding')).display") == "grid"
 
 
 @pytest.mark.parametrize("width", [320, 360, 768, 1280])
-def test_nothing_is_wider_than_the_screen(browser: Any, page: Path, width: int) -> None:
+def test_page_fits_the_width_of_the_screen(browser: Any, page: Path, width: int) -> None:
     look(browser, page, width=width)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     beyond = browser.execute_script(
@@ -76,7 +76,7 @@ def test_nothing_is_wider_than_the_screen(browser: Any, page: Path, width: int) 
     assert beyond == []
 
 
-def test_a_dark_preference_changes_paper_and_ink_and_both_can_be_read(browser: Any, page: Path) -> None:
+def test_dark_preference_changes_colours_and_both_schemes_are_legible(browser: Any, page: Path) -> None:
     seen = {}
     for scheme in ("light", "dark"):
         look(browser, page, scheme)
@@ -94,7 +94,7 @@ def _luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_hostile_names_create_no_element_and_run_nothing(browser: Any, page: Path, hostile_name: str) -> None:
+def test_hostile_names_create_no_element_and_run_no_script(browser: Any, page: Path, hostile_name: str) -> None:
     look(browser, page)
     assert browser.execute_script("return document.querySelectorAll('img, script').length") == 0
     titles = browser.execute_script("return [...document.querySelectorAll('h3')].map(e => e.textContent)")
@@ -102,7 +102,7 @@ def test_hostile_names_create_no_element_and_run_nothing(browser: Any, page: Pat
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_every_dot_has_a_size_and_lies_within_its_picture(browser: Any, page: Path, made_up: Any, width: int) -> None:
+def test_every_dot_has_a_size_and_is_within_its_picture(browser: Any, page: Path, synthetic: Any, width: int) -> None:
     look(browser, page, width=width)
     dots = browser.execute_script(
         "return [...document.querySelectorAll('#epochs .plot :is(circle, rect:not([width]), use[x])')].map(e => {"
@@ -111,21 +111,21 @@ def test_every_dot_has_a_size_and_lies_within_its_picture(browser: Any, page: Pa
         "d.top >= p.top - 1 && d.bottom <= p.bottom + 1;"
         "})"
     )
-    assert len(dots) == sum(len(record.times.epoch_times_s) for record in made_up.records)
+    assert len(dots) == sum(len(record.times.epoch_times_s) for record in synthetic.records)
     assert all(dots)
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_dots_of_a_lane_as_high_as_its_notes_lie_in_its_middle_in_their_backends_shape(
+def test_dots_of_a_strip_without_fixed_height_are_centred_and_have_the_shape_of_their_backend(
     browser: Any, page: Path, width: int
 ) -> None:
     look(browser, page, width=width)
     seen = browser.execute_script(
         "return [...document.querySelectorAll(':is(#start, #memory) .plot :is(circle, rect, use)')].map(d => {"
         "const r = d.getBoundingClientRect(), p = d.closest('.plot').getBoundingClientRect();"
-        "const shapes = {s0: 'circle', s1: 'rect', s2: 'use'}, lane = d.closest('.lane').classList[1];"
+        "const shapes = {s0: 'circle', s1: 'rect', s2: 'use'}, strip = d.closest('.strip').classList[1];"
         "const apart = Math.abs(r.top + r.bottom - p.top - p.bottom) / 2;"
-        "return r.width > 4 && apart < 1.5 && shapes[lane] == d.localName;"
+        "return r.width > 4 && apart < 1.5 && shapes[strip] == d.localName;"
         "})"
     )
     assert len(seen) > 20
@@ -133,7 +133,7 @@ def test_dots_of_a_lane_as_high_as_its_notes_lie_in_its_middle_in_their_backends
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_a_long_name_in_a_table_of_a_trace_runs_into_no_other_column(browser: Any, page: Path, width: int) -> None:
+def test_long_name_in_a_trace_table_does_not_overlap_other_columns(browser: Any, page: Path, width: int) -> None:
     look(browser, page, width=width)
     room = browser.execute_script(
         "return [...document.querySelectorAll('#traces tbody th')].map(name => [name.scrollWidth, name.clientWidth])"
@@ -144,16 +144,14 @@ def test_a_long_name_in_a_table_of_a_trace_runs_into_no_other_column(browser: An
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1600])
-def test_the_report_is_legible_and_without_serious_faults_of_access(
-    browser: Any, page: Path, scheme: str, width: int
-) -> None:
+def test_report_has_no_serious_accessibility_problem(browser: Any, page: Path, scheme: str, width: int) -> None:
     look(browser, page, scheme, width)
     browser.execute_script("document.querySelectorAll('details').forEach(one => { one.open = true })")
     assert serious_faults(browser) == []
     assert smallest_letters(browser) >= 9
 
 
-def test_the_rules_of_an_axis_lie_behind_every_lane_where_its_scale_has_its_ticks(browser: Any, page: Path) -> None:
+def test_rules_behind_every_strip_are_aligned_with_the_ticks_of_the_scale(browser: Any, page: Path) -> None:
     look(browser, page)
     seen = browser.execute_script(
         "return [...document.querySelectorAll('#epochs figure, #start figure, #memory figure')].map(f => {"
@@ -171,13 +169,13 @@ def test_the_rules_of_an_axis_lie_behind_every_lane_where_its_scale_has_its_tick
     assert all(seen)
 
 
-def test_links_and_what_opens_are_reached_by_keyboard_and_show_it(browser: Any, page: Path) -> None:
+def test_links_and_details_are_reachable_by_keyboard_with_visible_focus(browser: Any, page: Path) -> None:
     look(browser, page)
     reached = outlined_by_keyboard(browser, presses=24)
     assert {"A", "SUMMARY"} <= reached
 
 
-def test_the_output_of_a_failure_opens_by_hand(browser: Any, page: Path) -> None:
+def test_output_of_a_failure_can_be_expanded(browser: Any, page: Path) -> None:
     look(browser, page)
     box = browser.find_element("css selector", "#failures details")
     assert not box.find_element("tag name", "pre").is_displayed()
@@ -202,9 +200,7 @@ def roofline_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_no_two_words_of_the_roofline_touch_as_the_browser_sets_them(
-    browser: Any, roofline_page: Path, width: int
-) -> None:
+def test_rendered_labels_of_the_roofline_do_not_overlap(browser: Any, roofline_page: Path, width: int) -> None:
     look(browser, roofline_page, width=width)
     touching = browser.execute_script(
         "const all = [...document.querySelectorAll('svg.roofline text')].filter(e => e.getBoundingClientRect().width)"
@@ -219,9 +215,7 @@ def test_no_two_words_of_the_roofline_touch_as_the_browser_sets_them(
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 
 
-def test_the_roofline_asks_no_other_place_for_anything_and_the_console_stays_silent(
-    browser: Any, roofline_page: Path
-) -> None:
+def test_roofline_page_loads_nothing_and_has_no_console_messages(browser: Any, roofline_page: Path) -> None:
     look(browser, roofline_page)
     assert browser.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]

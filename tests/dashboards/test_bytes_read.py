@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.dashboards.live.questions import EVER, Choice, answer, questions
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, answer, questions
 from keras_matrix.records.store import Results
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Outbox
@@ -45,7 +45,7 @@ def remote(
     with Server() as url, pytest.MonkeyPatch.context() as patched:
         patched.setenv("BIGQUERY_EMULATOR_HOST", url)
         patched.setenv("NO_GCE_CHECK", "true")
-        opened = connect("some-project", "data", Options(append_only=request.param, first_day=EVER))
+        opened = connect("some-project", "data", Options(append_only=request.param, first_day=EARLIEST_DAY))
         opened.create()
         push(results, opened, Outbox(Path(tmp_path_factory.mktemp("outbox"))))
         yield opened
@@ -61,7 +61,7 @@ def test_every_question_of_fewer_days_reads_fewer_bytes(remote: Warehouse) -> No
     for question in questions().values():
         ever, late, never = (
             remote.bytes_read(question.sql, Choice(since=since).parameters(question.sql)) or 0
-            for since in (EVER, LATE, "2027-01-01")
+            for since in (EARLIEST_DAY, LATE, "2027-01-01")
         )
         assert 0 == never < late < 0.5 * ever, question.name
 

@@ -1,4 +1,4 @@
-"""Every question gives the same rows on DuckDB and, unchanged, on an emulator; the whole night runs there."""
+"""Every question gives the same rows on DuckDB and, unchanged, on an emulator; a full night runs there."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from keras_matrix.dashboards.live import page
 from keras_matrix.dashboards.live.app.application import Application, statements
 from keras_matrix.dashboards.live.app.needed import needed
-from keras_matrix.dashboards.live.app.refreshed import Refreshed, Terms, Times
-from keras_matrix.dashboards.live.questions import EVER, Choice, answer, questions
+from keras_matrix.dashboards.live.app.refreshed import Clocks, Refreshed, RefreshPolicy
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, answer, questions
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.main import Seams
 from keras_matrix.runner.cli.main import main as runner
@@ -41,12 +41,12 @@ pytestmark = [pytest.mark.emulator, pytest.mark.google_client]
 
 @pytest.fixture
 def emulated() -> str:
-    """A dataset of one test's own, not made yet."""
+    """A separate dataset per test, not created yet."""
     return emulator_dataset()
 
 
 def alike(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Rows as both engines can be held to: floats to 12 digits, all else as it is."""
+    """Rows in a form that is equal in both engines: floats with 12 digits, other values unchanged."""
     return [tuple(_alike(value) for value in row) for row in rows]
 
 
@@ -70,7 +70,7 @@ def remote(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
         pytest.skip("no BigQuery emulator: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
     project = os.environ.get("BIGQUERY_EMULATOR_PROJECT", "emulated-project")
-    opened = connect(project, f"engines_{os.getpid()}", Options(first_day=EVER))
+    opened = connect(project, f"engines_{os.getpid()}", Options(first_day=EARLIEST_DAY))
     opened.create()
     push(results, opened, Outbox(tmp_path_factory.mktemp("engines-outbox")))
     yield opened
@@ -87,7 +87,7 @@ def test_a_question_has_the_same_rows_on_both(local: Warehouse, remote: Warehous
 
 @pytest.fixture(scope="module")
 def reference(local: LocalWarehouse) -> dict[str, Any]:
-    """What ZetaSQL, Google's own analyser and reference engine, says of every query."""
+    """The answer of ZetaSQL, Google's analyser and reference engine, to every query."""
     queries = {}
     for name, question in questions().items():
         asked = {name: question.sql, f"{name}, appended": push_down_day_filters(question.sql)}
@@ -99,19 +99,19 @@ def reference(local: LocalWarehouse) -> dict[str, Any]:
 
 
 def _body(name: str) -> str:
-    """The statement of a view as a dataset has it, the dataset's name left out."""
+    """The statement of a view as in a dataset, without the name of the dataset."""
     return with_views(ddl.create_view("p.d", name).partition("\nAS ")[2].replace("`p`.`d`.", "")).replace(
         SINCE, EVERY_DAY
     )
 
 
 @pytest.mark.parametrize("name", [name for name in views() if name != "benchmarks"])
-def test_googles_own_engine_accepts_the_views_of_a_dataset(reference: dict[str, Any], name: str) -> None:
+def test_googles_engine_accepts_the_views_of_a_dataset(reference: dict[str, Any], name: str) -> None:
     assert "error" not in reference[f"view {name}"], reference[f"view {name}"]["error"]
 
 
 @pytest.mark.parametrize("name", list(questions()))
-def test_a_question_has_the_same_rows_by_googles_own_engine(
+def test_question_has_the_same_rows_in_googles_engine(
     local: LocalWarehouse, reference: dict[str, Any], name: str
 ) -> None:
     here = answer(local, questions()[name], Choice())
@@ -133,10 +133,12 @@ def test_the_flat_view_has_the_same_rows_on_both(local: Warehouse, remote: Wareh
     assert alike(here.rows) == alike(there.rows)
 
 
-def test_the_live_dashboard_reads_the_emulator_once_and_answers_as_it_does(
+def test_live_dashboard_reads_the_emulator_once_and_gives_equal_answers(
     local: LocalWarehouse, remote: Warehouse
 ) -> None:
-    source = Refreshed(remote, needed(statements()), Terms(since="2026-01-01"), Times(lambda: datetime.now(UTC)))
+    source = Refreshed(
+        remote, needed(statements()), RefreshPolicy(since="2026-01-01"), Clocks(lambda: datetime.now(UTC))
+    )
     status: list[str] = []
     [body] = Application(source)({"PATH_INFO": "/"}, lambda sent, headers: status.append(sent))
     assert status == ["200 OK"]
@@ -148,7 +150,7 @@ def test_the_live_dashboard_reads_the_emulator_once_and_answers_as_it_does(
 
 
 def test_panels_are_the_same_from_both(local: Warehouse, remote: Warehouse) -> None:
-    pages = [page.ask(one, questions().values(), Choice()) for one in (local, remote)]
+    pages = [page.panels_of(one, questions().values(), Choice()) for one in (local, remote)]
     for here, there in zip(*pages, strict=True):
         assert (here.kind, here.count, here.problem) == (there.kind, there.count, there.problem)
 
@@ -156,7 +158,7 @@ def test_panels_are_the_same_from_both(local: Warehouse, remote: Warehouse) -> N
 def test_a_night_of_run_push_verify_and_site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulated: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The steps of docs/nightly.md, twice, with pretended processes."""
+    """The steps of docs/nightly.md, twice, with simulated processes."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.yaml").write_text(
         "version: 1\nbackends: [tensorflow, jax]\ncells:\n  - workload: mnist_mlp\n    repeats: 5\n"

@@ -47,13 +47,13 @@ def rows_by_title(rows: list[Row]) -> dict[str, Row]:
 
 
 @pytest.mark.parametrize("league", ["as_shipped", "matched"])
-def test_every_row_that_was_measured_has_a_verdict(league: str) -> None:
+def test_every_measured_row_has_a_verdict(league: str) -> None:
     measured = [row for row in table(gpu_records(league)) if any(cell.step_time for cell in row.cells.values())]
     assert [row.title for row in measured if row.fastest != "jax"] == []
     assert len(measured) == 7
 
 
-def test_a_different_default_precision_is_a_caveat_of_float32_rows_alone() -> None:
+def test_different_default_precision_is_a_caveat_only_of_float32_rows() -> None:
     measured = [row for row in table(gpu_records()) if row.ratios]
     assert {row.caveats for row in measured if "mixed_bfloat16" not in row.title} == {(CAVEAT,)}
     assert [row.caveats for row in measured if "mixed_bfloat16" in row.title] == [()]
@@ -67,7 +67,7 @@ def test_two_workers_on_one_gpu_are_unsupported_with_the_reason() -> None:
     }
 
 
-def test_model_flops_are_set_against_the_peak_of_the_precision_in_use(stored: tuple[Run, Findings]) -> None:
+def test_model_flops_are_compared_with_the_peak_of_the_precision_in_use(stored: tuple[Run, Findings]) -> None:
     _, found = stored
     shares = {(one.title, one.backend): one for one in found.run_context.shares.values() if one.mfu is not None}
     precisions = {
@@ -98,7 +98,7 @@ def test_model_flops_are_set_against_the_peak_of_the_precision_in_use(stored: tu
         A100,
     ],
 )
-def test_the_report_shows_what_a_gpu_run_found(page: str, text: str) -> None:
+def test_report_shows_the_results_of_a_gpu_run(page: str, text: str) -> None:
     assert text in page
 
 
@@ -121,7 +121,7 @@ def test_the_table_of_figures_has_the_allocators_peak_and_the_mean_power(stored:
     assert powers == [pytest.approx(MEAN_POWER_W, rel=0.03)] * 3
 
 
-def test_peak_device_memory_says_what_it_covers_where_backends_differ(stored: tuple[Run, Findings]) -> None:
+def test_peak_device_memory_names_its_span_if_backends_differ(stored: tuple[Run, Findings]) -> None:
     _, found = stored
     line = line_of(found, "lstm device=gpu", "peak device memory")
     assert [value.aside for value in line.values] == [
@@ -135,10 +135,10 @@ def test_the_picture_of_memory_has_the_unit_of_the_table(stored: tuple[Run, Find
     _, found = stored
     assert line_of(found, "lstm device=gpu", "peak device memory").unit == "GiB"
     (picture,) = [one for one in pictures.memory_pictures(found.rows) if one.title == "lstm device=gpu"]
-    assert [lane.notes for lane in picture.lanes] == [[f"device {size}.00\u00a0GiB"] for size in (5, 4, 3)]
+    assert [strip.notes for strip in picture.strips] == [[f"device {size}.00\u00a0GiB"] for size in (5, 4, 3)]
 
 
-def test_a_share_of_peak_names_its_precision_where_backends_differ(stored: tuple[Run, Findings]) -> None:
+def test_share_of_peak_names_its_precision_if_backends_differ(stored: tuple[Run, Findings]) -> None:
     _, found = stored
     fc = line_of(found, "fc mode=fc_data workers=1 level=2 weight_size=512 device=gpu", "share of peak")
     assert [value.aside for value in fc.values] == ["tf32", "tf32", "float32"]
@@ -146,7 +146,7 @@ def test_a_share_of_peak_names_its_precision_where_backends_differ(stored: tuple
     assert [value.aside.endswith(" GFLOP/s") for value in mixed.values] == [True] * 3
 
 
-def test_products_of_bert_are_set_against_the_peak_of_their_precision(stored: tuple[Run, Findings]) -> None:
+def test_products_of_bert_are_compared_with_the_peak_of_their_precision(stored: tuple[Run, Findings]) -> None:
     _, found = stored
     title = next(row.title for row in found.rows if row.title.startswith("bert "))
     assert [value.aside for value in line_of(found, title, "share of stated peak (MFU)").values] == [
@@ -156,8 +156,8 @@ def test_products_of_bert_are_set_against_the_peak_of_their_precision(stored: tu
     ]
 
 
-def test_the_report_does_not_call_a_run_with_caveats_free_of_doubt(page: str) -> None:
-    assert "No doubt was cast on a figure." not in page
+def test_report_of_a_run_with_comparison_caveats_counts_them(page: str) -> None:
+    assert "No figure has a caveat." not in page
     assert "6 rows of" in page
 
 
@@ -169,7 +169,7 @@ def test_the_report_explains_the_figures_of_gpus(page: str, term: str) -> None:
     assert f"<dt>{term}</dt>" in page
 
 
-def test_what_was_found_marks_the_rows_with_a_tf32_caveat(stored: tuple[Run, Findings], page: str) -> None:
+def test_results_mark_the_rows_with_a_tf32_caveat(stored: tuple[Run, Findings], page: str) -> None:
     _, found = stored
     marked = [one.title for one in results.findings(found.rows)[0] if one.caveat]
     assert marked == [row.title for row in found.rows if row.caveats]

@@ -28,7 +28,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("width", [320, 768, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_opens_silently_and_nothing_is_wider_than_the_screen(
+def test_page_opens_without_console_messages_and_fits_the_screen(
     browser: Any, page: Path, width: int, scheme: str
 ) -> None:
     look(browser, page, scheme, width)
@@ -37,10 +37,10 @@ def test_the_page_opens_silently_and_nothing_is_wider_than_the_screen(
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_every_dot_lies_within_its_picture(browser: Any, page: Path, width: int) -> None:
+def test_every_dot_is_within_its_picture(browser: Any, page: Path, width: int) -> None:
     look(browser, page, width=width)
     dots = browser.execute_script(
-        "return [...document.querySelectorAll('.course .plot use')].map(e => {"
+        "return [...document.querySelectorAll('.series .plot use')].map(e => {"
         "const d = e.getBoundingClientRect(), p = e.ownerSVGElement.getBoundingClientRect();"
         "return d.width > 4 && d.left >= p.left && d.right <= p.right && d.top >= p.top && d.bottom <= p.bottom + 1;"
         "})"
@@ -50,11 +50,11 @@ def test_every_dot_lies_within_its_picture(browser: Any, page: Path, width: int)
 
 
 @pytest.mark.parametrize("width", [320, 1280])
-def test_no_two_dates_or_labels_of_a_picture_lie_on_each_other(browser: Any, page: Path, width: int) -> None:
+def test_dates_and_labels_of_a_picture_do_not_overlap(browser: Any, page: Path, width: int) -> None:
     look(browser, page, width=width)
     overlapping = browser.execute_script(
         "const found = [];"
-        "for (const svg of document.querySelectorAll('.course svg')) {"
+        "for (const svg of document.querySelectorAll('.series svg')) {"
         "  const texts = [...svg.querySelectorAll('text')].filter(t => t.getBoundingClientRect().width);"
         "  texts.forEach((s, i) => texts.slice(i + 1).forEach(t => {"
         "    const a = s.getBoundingClientRect(), b = t.getBoundingClientRect();"

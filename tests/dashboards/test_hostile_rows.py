@@ -1,4 +1,4 @@
-"""Rows that some other program sent: their texts stay text, and their identifiers name no file."""
+"""Rows that another program sent: their texts are escaped, and their identifiers name no file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.dashboards.live.test_page import Elements
 
 BREAKING_OUT = f"\"'>{HOSTILE}"
 ESCAPING = "../../../escaped"
-# These decide which rows a question shows, so they keep their values.
+# These decide which rows a question shows, so their values are unchanged.
 STEERING = {"run_id", "at_run_id", "kind", "metric", "finding_id", "status", "verdict", "fault", "source"}
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Two nights whose rows in the warehouse are hostile wherever a text can be."""
+    """Two nights whose rows in the warehouse have hostile texts in every column."""
     found = stored(tmp_path_factory.mktemp("hostile") / "a" / "b" / "c" / "results", nights=2)
     outbox = Outbox(found.root / "honest")
     honest = LocalWarehouse(found.root / "honest" / "warehouse")
@@ -77,7 +77,7 @@ def pages(results: Results, folder: Path) -> Iterator[str]:
         yield body.decode()
 
 
-def test_a_hostile_cell_id_in_the_warehouse_names_no_file_and_no_link(results: Results, tmp_path: Path) -> None:
+def test_hostile_cell_id_in_the_warehouse_creates_no_file_and_no_link(results: Results, tmp_path: Path) -> None:
     above = results.root.parents[3]
     folder = above / "site"
     before = {path for path in above.rglob("*.html") if folder not in path.parents}
@@ -96,7 +96,7 @@ def test_a_page_is_not_written_under_an_unchecked_name(tmp_path: Path) -> None:
     assert site._page_path(tmp_path, CELL_ID, "0" * 16) == tmp_path / f"{'0' * 16}.html"
 
 
-def test_no_text_of_a_row_becomes_markup(results: Results, tmp_path: Path) -> None:
+def test_texts_of_rows_are_escaped(results: Results, tmp_path: Path) -> None:
     shown = list(pages(results, tmp_path / "site"))
     assert len(shown) == 5  # the index, two runs, the overview and a cell
     for page in shown:

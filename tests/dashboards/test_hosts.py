@@ -1,4 +1,4 @@
-"""Which host names and methods the live dashboard answers, and where it may listen."""
+"""The host names and methods that the live dashboard answers, and the addresses on which it may listen."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from keras_matrix.dashboards.live.app.guard import Guard, StartResponse
-from keras_matrix.dashboards.live.app.hosts import Place, address, place
+from keras_matrix.dashboards.live.app.hosts import ListenAddress, address, listen_address
 from keras_matrix.dashboards.live.app.serve import port_of
 
 
 def page(environ: Any, start_response: StartResponse) -> Iterable[bytes]:
-    """A page of five bytes, however it is asked for."""
+    """A page of five bytes for any request."""
     start_response("200 OK", [("Content-Length", "5")])
     return [b"hello"]
 
 
-def ask(where: Place, host: str | None, method: str = "GET") -> tuple[str, dict[str, str], bytes]:
+def ask(where: ListenAddress, host: str | None, method: str = "GET") -> tuple[str, dict[str, str], bytes]:
     """Return status, headers and body of the answer to one request."""
     sent: list[Any] = []
     environ = {"PATH_INFO": "/", "REQUEST_METHOD": method} | ({} if host is None else {"HTTP_HOST": host})
@@ -31,7 +31,7 @@ def ask(where: Place, host: str | None, method: str = "GET") -> tuple[str, dict[
     "host", ["localhost", "LOCALHOST:9000", "localhost.:8080", "127.0.0.1:8080", "127.1.2.3", "[::1]", "[0:0::1]:8080"]
 )
 def test_names_of_the_loopback_are_always_accepted_with_any_port(host: str) -> None:
-    for where in (place("127.0.0.1:8080", []), place("0.0.0.0:80", ["bench.example.org"])):
+    for where in (listen_address("127.0.0.1:8080", []), listen_address("0.0.0.0:80", ["bench.example.org"])):
         assert ask(where, host)[0] == "200 OK"
 
 
@@ -56,7 +56,7 @@ def test_names_of_the_loopback_are_always_accepted_with_any_port(host: str) -> N
     ],
 )
 def test_a_request_under_another_host_name_is_refused(host: str | None) -> None:
-    status, headers, body = ask(place("127.0.0.1:8080", []), host)
+    status, headers, body = ask(listen_address("127.0.0.1:8080", []), host)
     assert status == "421 Misdirected Request"
     assert headers["Content-Type"] == "text/plain; charset=utf-8"
     assert headers["Content-Length"] == str(len(body))
@@ -65,12 +65,12 @@ def test_a_request_under_another_host_name_is_refused(host: str | None) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS", "TRACE"])
-def test_another_host_name_is_refused_whatever_the_method(method: str) -> None:
-    assert ask(Place("127.0.0.1", 80), "evil.example", method)[0] == "421 Misdirected Request"
+def test_unknown_host_name_is_refused_for_every_method(method: str) -> None:
+    assert ask(ListenAddress("127.0.0.1", 80), "evil.example", method)[0] == "421 Misdirected Request"
 
 
-def test_the_address_listened_on_and_the_public_names_are_accepted() -> None:
-    where = place("192.168.1.7:8080", ["Bench.Example.org", "fd00::7"])
+def test_listen_address_and_public_names_are_accepted() -> None:
+    where = listen_address("192.168.1.7:8080", ["Bench.Example.org", "fd00::7"])
     for host in ("192.168.1.7:8080", "bench.example.org", "BENCH.example.org.:443", "[fd00:0::7]:8080"):
         assert ask(where, host)[0] == "200 OK"
     assert ask(where, "bench.example.com")[0] == "421 Misdirected Request"
@@ -78,42 +78,42 @@ def test_the_address_listened_on_and_the_public_names_are_accepted() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "get"])
 def test_a_method_other_than_get_and_head_is_refused(method: str) -> None:
-    status, headers, body = ask(Place("127.0.0.1", 80), "localhost", method)
+    status, headers, body = ask(ListenAddress("127.0.0.1", 80), "localhost", method)
     assert (status, headers["Allow"]) == ("405 Method Not Allowed", "GET, HEAD")
     assert body.decode() == f"This dashboard only reads: use GET or HEAD, got {method!r}.\n"
 
 
 def test_head_is_answered_with_the_headers_of_get_and_no_body() -> None:
-    where = Place("127.0.0.1", 80)
+    where = ListenAddress("127.0.0.1", 80)
     assert ask(where, "localhost") == ("200 OK", {"Content-Length": "5"}, b"hello")
     assert ask(where, "localhost", "HEAD") == ("200 OK", {"Content-Length": "5"}, b"")
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:8080", "127.7.7.7:80", "[::1]:8080", "::1:8080"])
 def test_listening_on_the_loopback_needs_no_name(listen: str) -> None:
-    assert place(listen, []).names == frozenset()
+    assert listen_address(listen, []).names == frozenset()
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:8080", "[::]:8080", "192.168.1.7:80", "bench.example.org:80"])
 def test_listening_elsewhere_without_a_public_name_is_refused(listen: str) -> None:
     with pytest.raises(ValueError, match=r"--listen: \S+ is open to other machines: add --public NAME\.\.\., the host"):
-        place(listen, [])
-    assert "bench" in place(listen, ["bench"]).names
+        listen_address(listen, [])
+    assert "bench" in listen_address(listen, ["bench"]).names
 
 
-def test_a_wildcard_address_is_no_accepted_name() -> None:
-    assert place("0.0.0.0:80", ["bench"]).names == {"bench"}
-    assert place("192.168.1.7:80", ["bench"]).names == {"bench", "192.168.1.7"}
+def test_wildcard_address_is_not_an_accepted_name() -> None:
+    assert listen_address("0.0.0.0:80", ["bench"]).names == {"bench"}
+    assert listen_address("192.168.1.7:80", ["bench"]).names == {"bench", "192.168.1.7"}
 
 
 @pytest.mark.parametrize("name", ["http://bench", "bench:8080", "*", "", "0.0.0.0", "[::]", "a b", "bench/x"])
-def test_a_public_name_that_is_no_host_is_refused(name: str) -> None:
+def test_invalid_public_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="--public: must be a host name or an address, without scheme and port"):
-        place("0.0.0.0:80", [name])
+        listen_address("0.0.0.0:80", [name])
 
 
 @pytest.mark.parametrize("text", ["8080", "localhost:99999", "a b:1", "[::1]", "[host]:80", ""])
-def test_an_address_of_another_form_is_refused(text: str) -> None:
+def test_invalid_listen_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be HOST:PORT"):
         address(text)
 
@@ -133,12 +133,12 @@ def test_an_address_is_a_host_and_a_port() -> None:
         ("bench:0", "http://bench:81/"),
     ],
 )
-def test_the_address_to_open_is_one_that_is_accepted(listen: str, url: str) -> None:
-    where = place(listen, ["bench"])
+def test_printed_url_has_an_accepted_host(listen: str, url: str) -> None:
+    where = listen_address(listen, ["bench"])
     assert where.url(81) == url
     assert where.accepts(url.split("/")[2])
 
 
-def test_the_port_of_a_server_with_two_sockets_is_that_of_the_first() -> None:
+def test_port_of_a_server_with_two_sockets_is_the_first_ones() -> None:
     assert port_of(SimpleNamespace(effective_port=8080)) == 8080
     assert port_of(SimpleNamespace(effective_listen=[("127.0.0.1", 8081), ("::1", 8082)])) == 8081

@@ -1,4 +1,4 @@
-"""The pictures of the FC modes in a real browser: nothing covers anything, nothing is cut off, in light and in dark."""
+"""The pictures of the FC modes in a real browser: no overlaps, no clipping, in both colour schemes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parallel_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.synthetic_fc import fc_records, made_up_run
 
     path = tmp_path_factory.mktemp("parallel") / "report.html"
-    # A sweep's row too: thirteen batch sizes, more than a field has room for its words.
+    # A wide sweep, too: with thirteen batch sizes the fields are too narrow for their long labels.
     wide = [
         record
         for power in range(1, 14)
@@ -51,7 +51,7 @@ def parallel_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280])
-def test_no_words_touch_and_nothing_is_cut_off(browser: Any, parallel_page: Path, width: int) -> None:
+def test_labels_do_not_overlap_and_are_not_clipped(browser: Any, parallel_page: Path, width: int) -> None:
     look(browser, parallel_page, width=width)
     assert browser.execute_script("return document.querySelectorAll('#parallel svg.plot text').length") > 40
     assert browser.execute_script(TOUCHING) == []
@@ -60,8 +60,8 @@ def test_no_words_touch_and_nothing_is_cut_off(browser: Any, parallel_page: Path
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_words_on_the_fields_can_be_read(browser: Any, parallel_page: Path, scheme: str) -> None:
-    """The fullest colour of a field, laid over the paper, against the ink of its words."""
+def test_labels_on_fields_are_legible(browser: Any, parallel_page: Path, scheme: str) -> None:
+    """Contrast between the labels and the strongest colour of a field on the background."""
     look(browser, parallel_page, scheme)
     colours = browser.execute_script(
         "const of = (q, p) => getComputedStyle(document.querySelector(q))[p];"

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from sqlglot import exp
 
-from keras_matrix.dashboards.grafana import build
+from ci import grafana
 from keras_matrix.dashboards.live.app import application, snapshot
 from keras_matrix.dashboards.live.app.needed import needed
 from keras_matrix.dashboards.live.questions import Choice, answer, questions
@@ -24,14 +24,14 @@ from tests.dashboards.boards import NIGHTS, stored, warehouse_of
 
 
 def _grafana() -> Iterator[tuple[str, str]]:
-    for name, dashboard in build.dashboards().items():
+    for name, dashboard in grafana.dashboards().items():
         for panel in dashboard["panels"]:
             sql = panel["targets"][0]["rawSql"].replace("`${project}`.`${dataset}`.", "")
             yield f"{name}: {panel['title']}", re.sub(r"\$\{(\w+):sqlstring\}", r"@\1", sql)
 
 
 def statements() -> dict[str, str]:
-    """Every statement that reads our tables, by where it is."""
+    """Every statement that reads our tables, by its origin."""
     own = {name: question.sql for name, question in questions().items()}
     made = {
         f"view {name}{suffix}": ddl.create_view("p.d", name, append_only=append_only)
@@ -56,7 +56,7 @@ def test_every_scan_has_a_first_day(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_a_statement_that_loses_any_one_of_its_bounds_is_found(name: str) -> None:
+def test_removing_any_bound_is_detected(name: str) -> None:
     sql = with_views(STATEMENTS[name])
     found = scans(parsed(sql))
     assert found
@@ -79,16 +79,14 @@ def warehouse(results: Results) -> LocalWarehouse:
 
 
 def _without_inner_bounds(sql: str) -> str:
-    """A question as it was before: its outer condition on the day alone."""
+    """A question with only its outer condition on the day."""
     head, separator, body = sql.partition("-- title")
     return head.replace(SINCE, "DATE '0001-01-01'") + separator + body
 
 
 @pytest.mark.parametrize("name", list(questions()))
 @pytest.mark.parametrize("after_days", [0, 3, 8, 11, 12])
-def test_a_question_has_the_same_rows_whether_its_inner_scans_are_bounded_or_not(
-    warehouse: LocalWarehouse, name: str, after_days: int
-) -> None:
+def test_bounds_of_inner_scans_do_not_change_the_rows(warehouse: LocalWarehouse, name: str, after_days: int) -> None:
     [(first,)] = warehouse.query("SELECT MIN(day) AS day FROM runs").rows
     choice = Choice(since=(first + timedelta(days=after_days)).isoformat())
     question = questions()[name]

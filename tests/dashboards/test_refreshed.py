@@ -1,4 +1,4 @@
-"""The live dashboard of a warehouse that costs by the query: what is read, when, and what a visitor sees meanwhile."""
+"""The live dashboard of a warehouse with costs per query: what is read, when, and what visitors see meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from keras_matrix.dashboards.live.app.application import Application, statements
 from keras_matrix.dashboards.live.app.needed import Needed, needed
-from keras_matrix.dashboards.live.app.refreshed import RETRY_S, Refreshed, Terms, Times
+from keras_matrix.dashboards.live.app.refreshed import RETRY_S, Clocks, Refreshed, RefreshPolicy
 from keras_matrix.dashboards.live.app.snapshot import Snapshot
 from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.dashboards.live.questions import Choice, answer, questions
@@ -38,7 +38,7 @@ VISITS = [
 
 @dataclass(slots=True)
 class Counting(FakeWarehouse):
-    """Answers from another warehouse and counts; `refusals` are raised, one a query, None for an answer."""
+    """Answers from another warehouse and counts; `refusals` are raised, one per query, None for an answer."""
 
     behind: LocalWarehouse | None = None
     asked: list[tuple[str, Mapping[str, Scalar]]] = field(default_factory=list)
@@ -54,24 +54,24 @@ class Counting(FakeWarehouse):
         return self.behind.query(sql, parameters)
 
     def tables(self) -> list[str]:
-        """Return which table each query read, in order."""
+        """Return the table that each query read, in order."""
         return [re.findall(r"FROM (\w+)", sql)[0] for sql, _ in self.asked]
 
 
 @dataclass
 class Visit:
-    """A dashboard on a counting warehouse, with clocks that a test turns and refreshes that it may hold back."""
+    """A dashboard on a counting warehouse, with clocks that a test sets and refreshes that it can delay."""
 
     warehouse: Counting
-    terms: Terms = Terms(PERIOD_S, FIRST_DAY)
+    terms: RefreshPolicy = RefreshPolicy(PERIOD_S, FIRST_DAY)
     now_s: float = 0.0
-    held_back: list[Callable[[], None]] | None = None
+    delayed: list[Callable[[], None]] | None = None
 
     def __post_init__(self) -> None:
-        times = Times(
+        times = Clocks(
             now=lambda: NOON + timedelta(seconds=self.now_s),
             clock=lambda: self.now_s,
-            start=lambda work: work() if self.held_back is None else self.held_back.append(work),
+            start=lambda work: work() if self.delayed is None else self.delayed.append(work),
             first_wait_s=0.0,
         )
         self.source = Refreshed(self.warehouse, needed(statements()), self.terms, times)
@@ -105,7 +105,7 @@ def read() -> Needed:
     return needed(statements())
 
 
-def test_a_hundred_visitors_with_different_choices_cost_three_queries_a_period(visit: Visit) -> None:
+def test_hundred_visitors_with_different_choices_cost_three_queries_per_period(visit: Visit) -> None:
     assert len(set(VISITS)) == 100
     for period, visits in ((1, VISITS), (2, VISITS[:10])):
         for path, query in visits:
@@ -129,9 +129,7 @@ def test_without_a_visitor_nothing_is_read(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("name", list(questions()))
-def test_a_snapshot_answers_every_question_as_the_warehouse_does(
-    behind: LocalWarehouse, read: Needed, name: str
-) -> None:
+def test_snapshot_answers_every_question_like_the_warehouse(behind: LocalWarehouse, read: Needed, name: str) -> None:
     snapshot = Snapshot(read, FIRST_DAY)
     snapshot.fill(behind)
     for choice in (Choice(), Choice(backend="jax"), Choice(since="2026-01-05"), Choice(cell=cell_of("torch"))):
@@ -158,7 +156,7 @@ def test_columns_are_found_through_views_stars_and_aliases() -> None:
     assert needed(["SELECT 1 AS one"]) == Needed({}, ())
 
 
-def test_a_page_says_how_old_its_rows_are_and_since_which_day(visit: Visit) -> None:
+def test_page_shows_age_and_first_day_of_its_rows(visit: Visit) -> None:
     origin = "Read from bigquery://a-project.data {}, on 20 January 2026, 12:00 UTC: the runs since 2026-01-01."
     for now_s, age in ((0.0, "less than a minute ago"), (59.0, "less than a minute ago"), (130.0, "2 minutes ago")):
         visit.now_s = now_s
@@ -166,19 +164,19 @@ def test_a_page_says_how_old_its_rows_are_and_since_which_day(visit: Visit) -> N
             assert origin.format(age) in visit(path, f"id={cell_of('jax')}")[1]
 
 
-def test_without_a_day_the_last_90_days_are_read(behind: LocalWarehouse) -> None:
-    visit = Visit(Counting(behind=behind), Terms(PERIOD_S))
+def test_last_90_days_are_read_by_default(behind: LocalWarehouse) -> None:
+    visit = Visit(Counting(behind=behind), RefreshPolicy(PERIOD_S))
     visit()
     assert {parameters["since"] for _, parameters in visit.warehouse.asked} == {"2025-10-22"}
 
 
-def test_a_visitor_can_only_narrow_the_days(behind: LocalWarehouse) -> None:
-    visit = Visit(Counting(behind=behind), Terms(PERIOD_S, "2026-01-05"))
+def test_visitor_can_only_restrict_the_days(behind: LocalWarehouse) -> None:
+    visit = Visit(Counting(behind=behind), RefreshPolicy(PERIOD_S, "2026-01-05"))
     for asked, shown in (("", "2026-01-05"), ("2000-01-01", "2026-01-05"), ("2026-01-09", "2026-01-09")):
         page = visit("/", f"since={asked}")[1]
         assert f'value="{shown}" min="2026-01-05"' in page
-    course = visit("/cell", f"id={cell_of('jax')}&since=2000-01-01")[1]
-    assert course.count('<use class="mark s1"') == NIGHTS - 4
+    cell = visit("/cell", f"id={cell_of('jax')}&since=2000-01-01")[1]
+    assert cell.count('<use class="mark s1"') == NIGHTS - 4
 
 
 def test_a_failed_refresh_shows_the_old_rows_with_a_notice_and_the_next_one_removes_it(visit: Visit) -> None:
@@ -197,7 +195,7 @@ def test_a_failed_refresh_shows_the_old_rows_with_a_notice_and_the_next_one_remo
     assert "has failed since" not in visit()[1]
 
 
-def test_before_the_first_reading_succeeds_every_page_says_why_with_status_503(visit: Visit) -> None:
+def test_pages_before_the_first_successful_reading_have_status_503_and_the_reason(visit: Visit) -> None:
     visit.warehouse.refusals = [Unreachable("no answer within 15 s")]
     for path in ("/", "/cell", "/health"):
         status, page = visit(path, f"id={cell_of('jax')}")
@@ -209,7 +207,7 @@ def test_before_the_first_reading_succeeds_every_page_says_why_with_status_503(v
     assert visit("/health")[0] == "200 OK"
 
 
-def test_a_table_that_was_read_is_not_paid_for_again_when_another_one_fails(visit: Visit) -> None:
+def test_table_is_not_read_again_after_the_failure_of_another(visit: Visit) -> None:
     visit.warehouse.refusals = [None, WarehouseFailure("would read 11 GiB")]
     visit()
     visit.warehouse.refusals = [WarehouseFailure("would read 11 GiB")]
@@ -220,7 +218,7 @@ def test_a_table_that_was_read_is_not_paid_for_again_when_another_one_fails(visi
     assert visit.warehouse.tables() == ["runs", "cells", "cells", "cells", "findings"]
 
 
-def test_an_unfinished_snapshot_is_given_up_once_it_is_as_old_as_the_period(visit: Visit) -> None:
+def test_incomplete_snapshot_older_than_the_period_is_discarded(visit: Visit) -> None:
     visit.warehouse.refusals = [None, Unreachable("gone")]
     visit()
     visit.now_s = PERIOD_S
@@ -228,51 +226,51 @@ def test_an_unfinished_snapshot_is_given_up_once_it_is_as_old_as_the_period(visi
     assert visit.warehouse.tables() == ["runs", "cells", "runs", "cells", "findings"]
 
 
-def test_visitors_see_the_old_rows_while_one_refresh_runs(visit: Visit) -> None:
+def test_visitors_see_the_previous_rows_during_a_refresh(visit: Visit) -> None:
     visit()
-    visit.now_s, visit.held_back = PERIOD_S, []
+    visit.now_s, visit.delayed = PERIOD_S, []
     for _ in range(10):
         assert "10 minutes ago" in visit()[1]
-    assert len(visit.held_back) == 1
+    assert len(visit.delayed) == 1
     assert len(visit.warehouse.asked) == 3
-    visit.held_back[0]()
+    visit.delayed[0]()
     assert "less than a minute ago" in visit()[1]
     assert len(visit.warehouse.asked) == 6
 
 
-def test_a_first_reading_that_takes_long_is_reported_with_status_503(visit: Visit) -> None:
-    visit.held_back = []
+def test_slow_first_reading_is_reported_with_status_503(visit: Visit) -> None:
+    visit.delayed = []
     for _ in range(3):
         status, page = visit()
         assert status == "503 Service Unavailable"
-        assert "The first reading is still going on: load this page again in a minute." in page
+        assert "The first reading is not complete: reload this page in a minute." in page
     assert visit("/health")[0] == "200 OK"
-    assert len(visit.held_back) == 1
-    visit.held_back[0]()
+    assert len(visit.delayed) == 1
+    visit.delayed[0]()
     assert visit()[0] == "200 OK"
 
 
-def test_an_unexpected_error_ends_one_refresh_and_not_all(visit: Visit) -> None:
+def test_unexpected_error_ends_only_one_refresh(visit: Visit) -> None:
     visit()
     visit.now_s, visit.warehouse.refusals = PERIOD_S, [KeyError("a bug")]
     with pytest.raises(KeyError):
         visit()
-    assert "an unexpected error, which the program&#39;s log shows" in visit()[1]
+    assert "an unexpected error; see the program&#39;s log" in visit()[1]
     visit.now_s += RETRY_S
     assert "unexpected" not in visit()[1]
 
 
-def test_where_no_thread_can_be_started_the_old_rows_are_shown(visit: Visit) -> None:
+def test_failure_to_start_a_thread_is_unreachable(visit: Visit) -> None:
     def refuse(work: Callable[[], None]) -> None:
         raise RuntimeError("can't start new thread")
 
-    source = Refreshed(visit.warehouse, needed(statements()), visit.terms, Times(lambda: NOON, start=refuse))
+    source = Refreshed(visit.warehouse, needed(statements()), visit.terms, Clocks(lambda: NOON, start=refuse))
     with pytest.raises(Unreachable, match="can't start new thread; end other programs"):
         source.edition()
 
 
 def test_days_without_a_run_are_reported_with_what_to_do(behind: LocalWarehouse) -> None:
-    visit = Visit(Counting("bigquery://a-project.data", behind=behind), Terms(PERIOD_S, "2027-01-01"))
+    visit = Visit(Counting("bigquery://a-project.data", behind=behind), RefreshPolicy(PERIOD_S, "2027-01-01"))
     status, page = visit()
     assert status == "200 OK"
     assert "No run since 2027-01-01: " in page
@@ -280,7 +278,7 @@ def test_days_without_a_run_are_reported_with_what_to_do(behind: LocalWarehouse)
     assert "<section" not in page
 
 
-def test_numbers_and_texts_arrive_in_a_snapshot_as_they_are() -> None:
+def test_snapshot_preserves_numbers_and_texts() -> None:
     columns = {"findings": ("day", "run_id", "estimate", "count", "said", "facts")}
     rows = [
         ("2026-01-02", "a", 0.1 + 0.2, 3, f'"\n\\{HOSTILE}\u2028é', {"mode": "x", "n": 'a"b'}),
@@ -299,14 +297,14 @@ def test_numbers_and_texts_arrive_in_a_snapshot_as_they_are() -> None:
     assert found.rows == [("a", 0.1 + 0.2, 3, rows[0][4], 'a"b'), ("b", None, None, None, None)]
 
 
-def test_a_full_temporary_folder_is_a_failure_with_the_folder_in_its_message(
+def test_full_temporary_folder_is_named_in_the_failure(
     behind: LocalWarehouse, read: Needed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(**given: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tempfile.TemporaryDirectory", full)
-    with pytest.raises(WarehouseFailure, match=r"copied into memory: \[Errno 28\] No space left on device; they pass"):
+    with pytest.raises(WarehouseFailure, match=r"\[Errno 28\] No space left on device; check the space"):
         Snapshot(read, FIRST_DAY).fill(behind)
 
 
@@ -316,8 +314,10 @@ def test_the_local_warehouse_can_be_bounded_by_a_day_too(behind: LocalWarehouse)
 
 
 def test_the_first_visitor_waits_for_the_reading_in_the_background(behind: LocalWarehouse) -> None:
-    source = Refreshed(Counting(behind=behind), needed(statements()), Terms(since=FIRST_DAY), Times(lambda: NOON))
-    assert source.held() is None
+    source = Refreshed(
+        Counting(behind=behind), needed(statements()), RefreshPolicy(since=FIRST_DAY), Clocks(lambda: NOON)
+    )
+    assert source.peek() is None
     edition = source.edition()
     assert (edition.number, edition.since) == (1, FIRST_DAY)
     assert source.edition().number == 1

@@ -1,4 +1,4 @@
-"""A made-up run of a thousand cells: what one report must still hold."""
+"""A synthetic run of a thousand cells, the largest that one report must support."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from keras_matrix.records.schema import Evidence, Record, Status
 from tests.dashboards.conftest import ABOUT, REPEATS, WORKS, failed, measured, synthetic_context
 
 CELLS = 1002
-FAILING = 50  # one cell in so many
+FAILING = 50  # one cell in this number fails
 
 
 def records() -> list[Record]:
-    """Return the records of works that differ in name and size, each on every backend, five processes a cell."""
+    """Return the records of works that differ in name and size, each on every backend, with five processes per cell."""
     plain = [work for work in WORKS if work.name.isidentifier()]
     found = []
     for number in range(CELLS // len(BACKENDS)):

@@ -29,7 +29,7 @@ from keras_matrix.uploader.bigquery.partition_pruning import push_down_day_filte
 from keras_matrix.uploader.errors import BadInput, RowsRefused, SchemaMismatch, Unreachable, WarehouseFailure
 from keras_matrix.uploader.outbox import Batch
 from keras_matrix.uploader.schema import TABLES, Column, Mode, Table
-from keras_matrix.uploader.sql import checked, views
+from keras_matrix.uploader.sql import checked
 from keras_matrix.uploader.warehouse import Actual, Answer, Options, Scalar
 
 if TYPE_CHECKING:
@@ -59,11 +59,6 @@ class BigQueryWarehouse:
         """The address, bigquery://PROJECT.DATASET."""
         return f"bigquery://{self._dataset}"
 
-    @property
-    def append_only(self) -> bool:
-        """Whether the dataset is, or will be created, without DML."""
-        return self._append_only
-
     def create(self) -> list[str]:
         """Create missing datasets and tables, and create or replace the views."""
         made = self._create_datasets()
@@ -71,14 +66,14 @@ class BigQueryWarehouse:
             if self.actual(table) is None:
                 self._run(f"create {table.name}", ddl.create_table(self._dataset, table, self._suffix))
                 made.append(f"table {table.name}{self._suffix}")
-        if self._append_only:
+        if self.append_only:
             for table in TABLES:
                 self._replace_view(table.name, ddl.deduplicating_view(self._dataset, table))
         else:
             made += self._create_lease()
-        for name in views():
-            first_day, append_only = self._options.first_day, self._append_only
-            self._replace_view(name, ddl.create_view(self._dataset, name, first_day, append_only=append_only))
+        made_views = ddl.create_views(self._dataset, self._options.first_day, append_only=self.append_only)
+        for name, sql in made_views.items():
+            self._replace_view(name, sql)
             made.append(f"view {name}")
         return made
 
@@ -101,8 +96,7 @@ class BigQueryWarehouse:
     def merge(self, batch: Batch) -> int:
         """Add the rows of a batch that are missing in the table; return how many."""
         self._compared.clear()  # the row counts in it become outdated
-        add = self._append if self._append_only else self._insert
-        return add(batch)
+        return self._append(batch) if self.append_only else self._insert(batch)
 
     def retained_from(self) -> str | None:
         """Return the first day whose partitions have not expired, such as 2026-01-31; None if partitions never do."""
@@ -148,11 +142,11 @@ class BigQueryWarehouse:
     def _pruned(self, sql: str) -> str:
         """Return a query, for an append-only dataset with its day filters pushed down. Raises `BadInput`."""
         sql = checked(sql)
-        return push_down_day_filters(sql) if "@since" in sql and self._append_only else sql
+        return push_down_day_filters(sql) if "@since" in sql and self.append_only else sql
 
     @cached_property
-    def _append_only(self) -> bool:
-        """Whether the tables' names are views, as in a dataset without DML. Raises `BadInput` for a wrong flag."""
+    def append_only(self) -> bool:
+        """Whether the dataset is, or will be created, without DML. Raises `BadInput` for a wrong flag."""
         requested = self._options.append_only
         table = TABLES[0].name
         found = self._find(f"{self._dataset}.{table}")
@@ -196,7 +190,7 @@ class BigQueryWarehouse:
 
     @property
     def _suffix(self) -> str:
-        return ddl.APPENDED if self._append_only else ""
+        return ddl.APPENDED if self.append_only else ""
 
     def _id(self, table: Table) -> str:
         return f"{self._dataset}.{table.name}{self._suffix}"
@@ -210,7 +204,7 @@ class BigQueryWarehouse:
         from google.cloud import bigquery
 
         location, made = self._location, []
-        datasets = [(self._dataset, None)] if self._append_only else [(self._dataset, None), (self._staging, DAY_MS)]
+        datasets = [(self._dataset, None)] if self.append_only else [(self._dataset, None), (self._staging, DAY_MS)]
         for name, expires_ms in datasets:
             if self._find_dataset(name) is not None:
                 continue

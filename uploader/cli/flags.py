@@ -6,8 +6,8 @@ import argparse
 import contextlib
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import wraps
+from dataclasses import dataclass, replace
+from functools import partial, wraps
 from typing import TYPE_CHECKING
 
 from keras_matrix.uploader.warehouse import MOST_BYTES_BILLED
@@ -56,17 +56,11 @@ class Flag:
 
     def add_to(self, parser: _ActionsContainer) -> None:
         """Add this option to a command."""
+        add = partial(parser.add_argument, f"--{self.name}", dest=self.key, help=self.help)
         if self.read is None:
-            parser.add_argument(f"--{self.name}", action="store_true", dest=self.key, help=self.help)
+            add(action="store_true")
         else:
-            parser.add_argument(
-                f"--{self.name}",
-                type=self.read,
-                default=self.default,
-                dest=self.key,
-                metavar=self.metavar,
-                help=self.help,
-            )
+            add(type=self.read, default=self.default, metavar=self.metavar)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +73,9 @@ class Forwarded:
     def add_to(self, parser: _ActionsContainer) -> None:
         """Add these options. Values are validated when they are parsed; None and False mean not given."""
         for flag in self.flags:
-            name = f"--{self.prefix}-{flag.name}"
-            if flag.read is None:
-                parser.add_argument(name, action="store_true", dest=self._key(flag), help=flag.help)
-            else:
-                read = _checked(flag.read)
-                parser.add_argument(name, type=read, dest=self._key(flag), metavar=flag.metavar, help=flag.help)
+            read = flag.read and _checked(flag.read)
+            name, key = f"{self.prefix}-{flag.name}", self._key(flag)
+            replace(flag, name=name, read=read, default=None, dest=key).add_to(parser)
 
     def given(self, args: argparse.Namespace) -> tuple[str, ...]:
         """Return the given options, as arguments of the command that they are forwarded to."""

@@ -14,7 +14,6 @@ from keras_matrix.uploader.cli import flags, options, repair_summary
 
 if TYPE_CHECKING:
     from keras_matrix.uploader.push import PushSummary
-    from keras_matrix.uploader.warehouse import Warehouse
 
 NAME = "push"
 HELP = "send the rows that the warehouse does not have yet"
@@ -52,12 +51,14 @@ def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool)
     from keras_matrix.records.store import Results
     from keras_matrix.uploader import push as pushing
     from keras_matrix.uploader import repair as repairing
+    from keras_matrix.uploader.local.warehouse import LocalWarehouse
 
     outbox, results = options.outbox(target), Results(target.results)
     say = (lambda text: None) if quiet else print
     with options.warehouse(target) as warehouse:
-        if repair:
-            _repair_files(warehouse)
+        if repair and isinstance(warehouse, LocalWarehouse):
+            for line in warehouse.repair():
+                print(line)
         options.prepare(warehouse, target.address)
         lost = options.resend_if_emptied(results, warehouse, outbox)
         if retry_dead or repair:
@@ -65,28 +66,12 @@ def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool)
                 say(f"{outbox.requeue_dead_letters()} rows that were set aside are retried")
         done = pushing.push(results, warehouse, outbox, say)
         repaired = repairing.repair(results, warehouse, outbox, done, say) if repair else None
-        _check_files(warehouse)
+        if isinstance(warehouse, LocalWarehouse):
+            warehouse.check_files()  # a push without new rows does not open the files
     say(f"{done.new:,} new rows, {done.known:,} already present")
     for line in [*_problems(done), *(repair_summary.lines(repaired, target.address) if repaired else [])]:
         print(line)
     return 1 if done.dead or done.left_out or lost or (repaired and repair_summary.differs(repaired)) else 0
-
-
-def _repair_files(warehouse: Warehouse) -> None:
-    """Set damaged files of a local warehouse aside and print them."""
-    from keras_matrix.uploader.local.warehouse import LocalWarehouse
-
-    if isinstance(warehouse, LocalWarehouse):
-        for line in warehouse.repair():
-            print(line)
-
-
-def _check_files(warehouse: Warehouse) -> None:
-    """Raise `FileDamaged` for a missing or truncated file, which a push without new rows does not open."""
-    from keras_matrix.uploader.local.warehouse import LocalWarehouse
-
-    if isinstance(warehouse, LocalWarehouse):
-        warehouse.check_files()
 
 
 def _problems(done: PushSummary) -> list[str]:

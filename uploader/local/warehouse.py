@@ -190,7 +190,8 @@ class LocalWarehouse:
         """Merge a table's small files into one if there are many: each file slows queries down."""
         if len(files[table.name]) <= MOST_FILES:
             return
-        small = [name for name in files[table.name] if self._size(table, name) < parquet.LARGE_BYTES]
+        here = self.folder / table.name
+        small = [name for name in files[table.name] if (here / name).stat().st_size < parquet.LARGE_BYTES]
         if len(small) < 2:
             return
         name = hashlib.sha256("\n".join(small).encode()).hexdigest() + ".parquet"
@@ -199,9 +200,6 @@ class LocalWarehouse:
         files[table.name] = [*(one for one in files[table.name] if one not in small), name]
         manifest.write(self.folder, files)
         self._sweep(files)
-
-    def _size(self, table: Table, name: str) -> int:
-        return (self.folder / table.name / name).stat().st_size
 
     def _sweep(self, files: Mapping[str, list[str]]) -> None:
         """Remove the files that the manifest does not name: those of a killed merge, and compacted ones."""

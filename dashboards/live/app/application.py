@@ -1,11 +1,11 @@
-"""The live dashboard as a WSGI application: pages whose whole state is their address, so that a link shows the same.
+"""The live dashboard as a WSGI application. The address of a page contains its full state, so that links can be shared.
 
-    /                 every question, narrowed by ?workload=, ?backend= and ?since=
+    /                 every question, filtered by ?workload=, ?backend= and ?since=
     /cell?id=CELL     one cell over time
-    /health           whether there is anything to show
+    /health           whether the dashboard has an answer
 
-Promise: it only reads; what a visitor chooses reaches a query as a parameter, never as text of it. A page shows one
-edition of its source, and an edition is asked the same question once: a page opened by many is computed once.
+The application only reads; choices of visitors are passed to queries as parameters, never as text. A page shows one
+edition of its source, and each answer of an edition is computed once for all visitors.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
-from keras_matrix.dashboards.live import page as board
+from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live.app.guard import StartResponse
 from keras_matrix.dashboards.live.app.source import Edition, Source
-from keras_matrix.dashboards.live.page import Form, Frame, Standing
+from keras_matrix.dashboards.live.page import Form, Frame, RunCounts
 from keras_matrix.dashboards.live.panels import Panel
-from keras_matrix.dashboards.live.questions import EVER, Choice, Question, checked, questions
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, Question, checked, questions
 from keras_matrix.records.identity import CELL_ID
 from keras_matrix.uploader.errors import UploadError
 
-MOST_KEPT = 200
+MOST_CACHED = 200
 LONGEST_CHOICE = 200
 OVERVIEW = tuple(name for name in questions() if name != "trend")
 HEADERS = (
@@ -44,109 +44,104 @@ CHOICES = (
 
 @dataclass(slots=True)
 class Application:
-    """Answers requests from one source; one question at a time, since an engine serves one thread."""
+    """Answers requests from one source; one query at a time, since an engine serves one thread."""
 
     source: Source
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _kept: dict[object, Any] = field(default_factory=dict)
-    _number: int = 0  # of the edition whose answers are kept
+    _cached: dict[object, Any] = field(default_factory=dict)
+    _number: int = 0  # number of the edition of the cached answers
 
     def __call__(self, environ: Mapping[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
         path = str(environ.get("PATH_INFO") or "/")
-        asked = {
-            name: values[-1][:LONGEST_CHOICE] for name, values in parse_qs(environ.get("QUERY_STRING", "")).items()
-        }
-        status, body = self._page(path, asked)
+        given = parse_qs(environ.get("QUERY_STRING", ""))
+        status, body = self._page(path, {name: values[-1][:LONGEST_CHOICE] for name, values in given.items()})
         page = body.encode("utf-8", "replace")
         start_response(STATUS[status], [*HEADERS, ("Content-Length", str(len(page)))])
         return [page]
 
-    def _page(self, path: str, asked: Mapping[str, str]) -> tuple[int, str]:
-        choice = checked(
-            Choice(asked.get("workload", ""), asked.get("backend", ""), asked.get("since") or EVER, asked.get("id", ""))
-        )
+    def _page(self, path: str, given: Mapping[str, str]) -> tuple[int, str]:
+        texts = given.get("workload", ""), given.get("backend", ""), given.get("since") or EARLIEST_DAY
+        choice = checked(Choice(*texts, given.get("id", "")))
         try:
             if path == "/":
                 return 200, self._overview(self.source.edition(), choice)
             if path == "/cell" and CELL_ID.fullmatch(choice.cell):
                 return 200, self._cell(self.source.edition(), choice)
-        except UploadError as error:  # each question would wait as long, and say the same
-            lead = f"{self.source.address} gives no answer."
-            return 503, board.render([], Frame("No answer", lead, str, home="/", notices=[str(error)]))
+        except UploadError as error:  # every further query would fail in the same way
+            lead = f"{self.source.address} does not answer."
+            return 503, dashboard.render([], Frame("No answer", lead, str, home="/", notices=[str(error)]))
         if path == "/health":
             return self._health()
         return 404, "<!doctype html><title>Not found</title><p>There is no such page. <a href='/'>All questions</a>"
 
     def _overview(self, edition: Edition, choice: Choice) -> str:
         choice = _narrowed(choice, edition)
-        stands = self._standing(edition)
-        asked = [question for name, question in questions().items() if name in OVERVIEW and stands.runs]
+        counts = self._run_counts(edition)
+        shown = [question for name, question in questions().items() if name in OVERVIEW and counts.runs]
         frame = Frame(
             "Dashboard",
-            f"{edition.origin} The address of this page holds what is chosen: share it.",
+            f"{edition.origin} Share the address of this page to share the selection.",
             _link(choice, edition),
-            notices=[*edition.notices, *stands.notices(edition.empty)],
-            form=Form("/", *self._choices(edition), edition.since if edition.since != EVER else ""),
+            notices=[*edition.notices, *counts.notices(edition.empty)],
+            form=Form("/", *self._choices(edition), edition.since if edition.since != EARLIEST_DAY else ""),
             choice=choice,
         )
-        return board.render(self._panels(edition, asked, choice), frame)
+        return dashboard.render(self._panels(edition, shown, choice), frame)
 
     def _cell(self, edition: Edition, choice: Choice) -> str:
         choice = _narrowed(Choice(cell=choice.cell, since=choice.since), edition)
-        self._standing(edition)
+        self._run_counts(edition)
         shown = self._panels(edition, [questions()["trend"]], choice)
         lead = (
-            "One dot a session, with its interval between processes; a stroke upright where the level changed. "
+            "One dot a session, with its interval between processes; a vertical stroke where the level changed. "
             f"{edition.origin}"
         )
         link = _link(choice, edition)
         frame = Frame(f"Cell {choice.cell}", lead, link, home="/", notices=edition.notices, choice=choice)
-        return board.render(shown, frame)
+        return dashboard.render(shown, frame)
 
-    def _standing(self, edition: Edition) -> Standing:
-        """Return what the edition has. Raises `UploadError`."""
-        found: Standing = self._answer(edition, "standing", lambda: board.standing(edition.reader))
+    def _run_counts(self, edition: Edition) -> RunCounts:
+        """Return the number of runs of an edition. Raises `UploadError`."""
+        found: RunCounts = self._answer(edition, "run_counts", lambda: dashboard.run_counts(edition.reader))
         return found
 
     def _choices(self, edition: Edition) -> tuple[list[str], list[str]]:
         rows: list[tuple[Any, ...]] = self._answer(
-            edition, "choices", lambda: edition.reader.query(CHOICES, {"since": EVER}).rows
+            edition, "choices", lambda: edition.reader.query(CHOICES, {"since": EARLIEST_DAY}).rows
         )
         return list(dict.fromkeys(row[0] for row in rows)), sorted({row[1] for row in rows})
 
-    def _panels(self, edition: Edition, asked: list[Question], choice: Choice) -> list[Panel]:
-        return [
-            self._answer(edition, (one.name, choice), partial(board.asked, edition.reader, one, choice))
-            for one in asked
-        ]
+    def _panels(self, edition: Edition, shown: list[Question], choice: Choice) -> list[Panel]:
+        ask = partial(dashboard.panel_of, edition.reader)
+        return [self._answer(edition, (one.name, choice), partial(ask, one, choice)) for one in shown]
 
     def _health(self) -> tuple[int, str]:
         try:
-            if (edition := self.source.held()) is not None:
-                self._standing(edition)
+            if (edition := self.source.peek()) is not None:
+                self._run_counts(edition)
         except UploadError as error:
             return 503, f"<!doctype html><title>No answer</title><p>{type(error).__name__}"
         return 200, "<!doctype html><title>ok</title><p>ok"
 
     def _answer(self, edition: Edition, key: object, ask: Callable[[], Any]) -> Any:
-        """Return the answer to a question that an edition is asked once."""
+        """Return a cached answer of an edition, or compute it."""
         with self._lock:
-            if edition.number != self._number or len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
+            if edition.number != self._number or len(self._cached) >= MOST_CACHED:
+                self._cached.clear()
                 self._number = edition.number
-            if key not in self._kept:
-                self._kept[key] = ask()
-            return self._kept[key]
+            if key not in self._cached:
+                self._cached[key] = ask()
+            return self._cached[key]
 
 
 def statements() -> list[str]:
-    """Return every statement that the application asks a source."""
-    return [*(one.sql for one in questions().values()), board.STANDING, CHOICES]
+    """Return every statement that the application sends to a source."""
+    return [*(one.sql for one in questions().values()), dashboard.RUN_COUNTS, CHOICES]
 
 
 def _narrowed(choice: Choice, edition: Edition) -> Choice:
-    """Return the choice within the days that an edition has."""
+    """Return the choice, limited to the days of an edition."""
     return replace(choice, since=max(choice.since, edition.since))
 
 

@@ -1,7 +1,7 @@
-"""What comes before the dashboard: requests under other host names, and those that do more than read, are refused.
+"""Refuses requests under unknown host names and requests that do more than read, before they reach the dashboard.
 
-Promise: the application behind it gets only GET and HEAD, under a name that the place accepts. HEAD is answered with
-the headers of GET and no body.
+The application receives only GET and HEAD, under a host name that `ListenAddress` accepts. HEAD is answered with the
+headers of GET and no body.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from keras_matrix.dashboards.live.app.hosts import Place
+from keras_matrix.dashboards.live.app.hosts import ListenAddress
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 Wsgi = Callable[[Mapping[str, Any], StartResponse], Iterable[bytes]]
@@ -24,10 +24,10 @@ PLAIN = (
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A WSGI application that passes on what may be answered."""
+    """A WSGI application that forwards permitted requests."""
 
     application: Wsgi
-    place: Place
+    place: ListenAddress
 
     def __call__(self, environ: Mapping[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request, or refuse it."""

@@ -1,8 +1,8 @@
-"""Where the live dashboard listens, and the host names under which it answers.
+"""The address on which the live dashboard listens, and the host names under which it answers.
 
-A web page of somebody else can give its own host name the address 127.0.0.1 and then read what a server there answers
-(DNS rebinding). The Host header shows it: it names that page's host. So a dashboard answers only under names that it
-was given, and reaching it from other machines takes an explicit list of them.
+A web page of an attacker can resolve its own host name to 127.0.0.1 and then read the answers of a server there (DNS
+rebinding). The Host header reveals this, as it names that page's host. The dashboard therefore answers only under known
+names, and access from other machines needs an explicit list of them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ LOCALHOST = "localhost"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """An address to listen on, and the host names that are accepted besides those of the loopback."""
+class ListenAddress:
+    """An address to listen on, and the host names that are accepted in addition to those of the loopback."""
 
     host: str
     port: int
     names: frozenset[str] = frozenset()
 
     def url(self, port: int) -> str:
-        """Return the address to open on this machine; a wildcard is no host name that a request may have."""
+        """Return the URL to open on this machine; a wildcard is replaced, since no request may name it as its host."""
         host = "127.0.0.1" if _is_wildcard(_normal(self.host)) else self.host
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
     def accepts(self, header: str) -> bool:
-        """Return whether a request with this Host header is answered; its port may be any."""
+        """Return whether a request with this Host header, with any port, is answered."""
         found = HOST_HEADER.fullmatch(header)
         if found is None:
             return False
@@ -39,25 +39,25 @@ class Place:
         return _is_loopback(name) or name in self.names
 
 
-def place(listen: str, public: Sequence[str]) -> Place:
-    """Read HOST:PORT and the names of `--public`. Raises ValueError, which begins with the flag."""
+def listen_address(listen: str, public: Sequence[str]) -> ListenAddress:
+    """Parse HOST:PORT and the names of `--public`. Raises ValueError, whose message begins with the flag."""
     try:
         host, port = address(listen)
     except ValueError as error:
         raise ValueError(f"--listen: {error}") from error
     names = frozenset(map(_public_name, public))
     if _is_loopback(_normal(host)):
-        return Place(host, port, names)
+        return ListenAddress(host, port, names)
     if not names:
         raise ValueError(
             f"--listen: {listen} is open to other machines: add --public NAME..., the host names by which they reach "
             f"the dashboard, such as --public bench.example.org, or listen on 127.0.0.1:{port}"
         )
-    return Place(host, port, names if _is_wildcard(host) else names | {_normal(host)})
+    return ListenAddress(host, port, names if _is_wildcard(host) else names | {_normal(host)})
 
 
 def address(text: str) -> tuple[str, int]:
-    """Read HOST:PORT; an IPv6 address may be in brackets. Raises ValueError."""
+    """Parse HOST:PORT; an IPv6 address may be in brackets. Raises ValueError."""
     found = LISTEN.fullmatch(text)
     if found is None or int(found["port"]) > 65535:
         raise ValueError(f"must be HOST:PORT, got {text!r}")
@@ -76,7 +76,7 @@ def _public_name(text: str) -> str:
 
 
 def _normal(name: str) -> str:
-    """Return a name in the one form in which names are compared."""
+    """Return a name in the form in which names are compared."""
     name = name.strip("[]").lower().removesuffix(".")
     parsed = _address(name)
     return name if parsed is None else str(parsed)

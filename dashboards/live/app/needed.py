@@ -1,7 +1,7 @@
-"""Which columns of which tables some statements read: every name is followed through joins and views to its table.
+"""Finds the columns that statements read: every name is followed through joins and views to its table.
 
-Promise: pure. What is returned is enough to answer the statements, and a column that none of them reads is left out: a
-query on BigQuery costs by the columns that it names.
+Pure functions. The returned columns are sufficient to answer the statements, and no others are returned: BigQuery bills
+by the columns that a query names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keras_matrix.uploader.schema import TABLES, Table
-from keras_matrix.uploader.sql import views
+from keras_matrix.uploader.sql import parsed, views
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -21,47 +21,37 @@ DIALECT = "bigquery"
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The columns to read, by table, and the views over them, in the order in which they can be made."""
+    """The columns to read, by table, and the views over them, in an order in which they can be created."""
 
     columns: Mapping[str, tuple[str, ...]]
     views: tuple[str, ...]
 
 
 def needed(statements: Iterable[str]) -> Needed:
-    """Return what the statements read: SELECTs in BigQuery's dialect over the warehouse's tables and views."""
-    from sqlglot import exp, parse_one
+    """Return the columns and views of statements: SELECTs in BigQuery's dialect over the warehouse."""
+    from sqlglot import exp
 
-    defined = {name: parse_one(sql, read=DIALECT) for name, sql in views().items()}
-    trees = [_inlined(parse_one(sql, read=DIALECT), defined) for sql in statements]
+    defined = {name: parsed(sql) for name, sql in views().items()}
+    trees = [_inlined(parsed(sql), defined) for sql in statements]
     pairs = {pair for tree in trees for pair in _read(tree)}
     columns = {table.name: _of_table(table, pairs) for table in TABLES}
-    used = {str(name) for tree in trees for one in tree.find_all(exp.Subquery) if (name := one.meta.get("view"))}
-    return Needed(
-        {name: read for name, read in columns.items() if read}, tuple(name for name in defined if name in used)
-    )
+    used = {text for tree in trees for one in tree.find_all(exp.Subquery) for text in one.comments or ()}
+    read = {name: found for name, found in columns.items() if found}
+    return Needed(read, tuple(name for name in defined if f"source: {name}" in used))
 
 
 def _of_table(table: Table, pairs: set[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the columns of a table among the pairs, with the day that every read is bounded by."""
+    """Return the columns of a table among the pairs, and `day`, which bounds every read."""
     read = {column for name, column in pairs if name == table.name}
     return tuple(one.name for one in table.columns if one.name in read | {"day"}) if read else ()
 
 
-def _inlined(tree: exp.Expr, defined: Mapping[str, exp.Expr]) -> exp.Expr:
-    """Return a statement with the definition of each view in place of its name."""
+def _inlined(tree: exp.Expr, defined: Mapping[str, exp.Query]) -> exp.Expr:
+    """Return a statement with each view replaced by its definition, except views that are its own CTEs."""
     from sqlglot import exp
 
     own = {one.alias for one in tree.find_all(exp.CTE)}
-
-    def swapped(node: exp.Expr) -> exp.Expr:
-        if not isinstance(node, exp.Table) or node.name not in defined or node.db or node.name in own:
-            return node
-        alias = exp.TableAlias(this=exp.to_identifier(node.alias or node.name))
-        found = exp.Subquery(this=_inlined(defined[node.name].copy(), defined), alias=alias)
-        found.meta["view"] = node.name
-        return found
-
-    return tree.transform(swapped)
+    return exp.expand(tree, {name: one for name, one in defined.items() if name not in own}, dialect=DIALECT)
 
 
 def _read(tree: exp.Expr) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,8 @@
-"""A source for a warehouse that costs by the query: a snapshot, renewed once a period if somebody visits.
+"""A source for a warehouse with costs per query: a snapshot, refreshed once per period while there are visitors.
 
-Promise: however many visitors and choices, each table is read successfully at most once a period, by one refresh at
-a time, and without a visitor nothing is asked. A visitor waits for the first snapshot only; while a later one is read
-the old one is shown, and if reading fails the page says since when and why.
+Regardless of the number of visitors and choices, each table is read successfully at most once per period, by one
+refresh at a time, and nothing is read without a visitor. A visitor waits only for the first snapshot; during later
+refreshes the previous one is shown, and if a refresh fails the page shows since when and why.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from keras_matrix.dashboards.live.questions import DEFAULT_DAYS
 from keras_matrix.uploader.errors import Unreachable, UploadError
 from keras_matrix.uploader.warehouse import Warehouse
 
-RETRY_S = 60.0  # after a failure: BigQuery bills nothing for a query that fails
-FIRST_WAIT_S = 60.0  # how long a visitor waits for the first snapshot
+RETRY_S = 60.0  # after a failure: BigQuery does not bill failed queries
+FIRST_WAIT_S = 60.0  # the longest wait of a visitor for the first snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """How often rows are read, and from which day on; without one, from `DEFAULT_DAYS` before each refresh."""
+class RefreshPolicy:
+    """The period of refreshes, and the first day to read, by default `DEFAULT_DAYS` before each refresh."""
 
     period_s: float = 600.0
     since: str | None = None
@@ -39,8 +39,8 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """The clocks, and what runs a refresh: `now` is the wall clock, which labels only."""
+class Clocks:
+    """The clocks and the starter of a refresh; `now` is the wall clock, which is used only for labels."""
 
     now: Callable[[], datetime]
     clock: Callable[[], float] = time.monotonic
@@ -50,7 +50,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A snapshot, and when reading it began."""
+    """A snapshot and the begin of its reading."""
 
     snapshot: Snapshot
     began_s: float
@@ -60,17 +60,17 @@ class _Reading:
 class Refreshed:
     """Snapshots of one warehouse."""
 
-    def __init__(self, warehouse: Warehouse, needed: Needed, terms: Terms, times: Times) -> None:
+    def __init__(self, warehouse: Warehouse, needed: Needed, terms: RefreshPolicy, times: Clocks) -> None:
         self._warehouse = warehouse
         self._needed = needed
         self._terms = terms
         self._times = times
         self._changed = threading.Condition()
         self._running = False
-        self._next_s: float | None = None  # no refresh before; None: at the first visit
+        self._next_s: float | None = None  # time of the next refresh; None: at the first visit
         self._number = 0
         self._shown: _Reading | None = None
-        self._unfinished: _Reading | None = None  # used by the refresh alone
+        self._unfinished: _Reading | None = None  # used only by the refresh
         self._failure: UploadError | None = None
         self._failing_since: datetime | None = None
 
@@ -80,7 +80,7 @@ class Refreshed:
         return self._warehouse.address
 
     def edition(self) -> Edition:
-        """Return the newest snapshot; start a refresh if the period is over. Raises `UploadError` without any."""
+        """Return the newest snapshot; start a refresh if the period is over. Raises `UploadError` without one."""
         if self._claimed():
             self._begin()
         with self._changed:
@@ -88,9 +88,9 @@ class Refreshed:
                 self._changed.wait_for(lambda: not self._running, self._times.first_wait_s)
             if (found := self._current()) is not None:
                 return found
-            raise self._failure or Unreachable("The first reading is still going on: load this page again in a minute.")
+            raise self._failure or Unreachable("The first reading is not complete: reload this page in a minute.")
 
-    def held(self) -> Edition | None:
+    def peek(self) -> Edition | None:
         """Return the newest snapshot, None before the first visit. Raises `UploadError` if the first reading failed."""
         with self._changed:
             if self._shown is None and self._failure is not None:
@@ -98,7 +98,7 @@ class Refreshed:
             return self._current()
 
     def _claimed(self) -> bool:
-        """Return whether the caller is to start a refresh: it is due, and none is running."""
+        """Return whether the caller must start a refresh: one is due and no other is running."""
         with self._changed:
             due = self._next_s is None or self._times.clock() >= self._next_s
             claimed = due and not self._running
@@ -110,12 +110,12 @@ class Refreshed:
             self._times.start(self._refresh)
         except RuntimeError as error:  # no thread can be started
             with self._changed:
-                self._note(Unreachable(f"{error}; end other programs, or give the container more processes"))
+                self._record(Unreachable(f"{error}; end other programs, or give the container more processes"))
                 self._running = False
 
     def _refresh(self) -> None:
-        """Read a snapshot and show it; after a failure, keep showing the old one."""
-        failure: UploadError | None = Unreachable("an unexpected error, which the program's log shows")
+        """Read a snapshot and show it; after a failure, continue to show the previous one."""
+        failure: UploadError | None = Unreachable("an unexpected error; see the program's log")
         try:
             self._fill()
             failure = None
@@ -123,12 +123,12 @@ class Refreshed:
             failure = error
         finally:
             with self._changed:
-                self._note(failure)
+                self._record(failure)
                 self._running = False
                 self._changed.notify_all()
 
     def _fill(self) -> None:
-        """Read what the unfinished snapshot lacks, or a new one if that has become old."""
+        """Complete the unfinished snapshot, or read a new one if it is older than a period."""
         times = self._times
         reading = self._unfinished
         if reading is None or times.clock() - reading.began_s >= self._terms.period_s:
@@ -137,8 +137,8 @@ class Refreshed:
             reading = self._unfinished = _Reading(Snapshot(self._needed, since), times.clock(), began)
         reading.snapshot.fill(self._warehouse)
 
-    def _note(self, failure: UploadError | None) -> None:
-        """Note how a refresh ended, and when the next one may begin."""
+    def _record(self, failure: UploadError | None) -> None:
+        """Record the result of a refresh and the earliest time of the next one."""
         self._failure = failure
         if failure is None and self._unfinished is not None:
             self._shown, self._unfinished = self._unfinished, None

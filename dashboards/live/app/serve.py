@@ -1,4 +1,4 @@
-"""Serves the live dashboard with waitress; a plain process, one command, nothing else to run."""
+"""Serves the live dashboard with waitress, in one process."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.guard import Guard
-from keras_matrix.dashboards.live.app.hosts import Place
+from keras_matrix.dashboards.live.app.hosts import ListenAddress
 from keras_matrix.dashboards.live.app.source import Source
 from keras_matrix.uploader.errors import BadInput
 
 THREADS = 4
 
 
-def serve(source: Source, place: Place) -> None:
-    """Serve until interrupted. Raises `BadInput` without the extra, and where it cannot listen."""
+def serve(source: Source, place: ListenAddress) -> None:
+    """Serve until interrupted. Raises `BadInput` if the extra is missing or the address cannot be used."""
     try:
         from waitress import create_server
     except ImportError as error:
@@ -26,10 +26,10 @@ def serve(source: Source, place: Place) -> None:
         server = create_server(application, host=place.host, port=place.port, threads=THREADS, ident=None)
     except OSError as error:
         raise BadInput(
-            f"--listen: {place.host}:{place.port}: {error.strerror or error}; name another HOST:PORT, port 0 is any "
-            "that is free"
+            f"--listen: {place.host}:{place.port}: {error.strerror or error}; name another HOST:PORT; port 0 means any "
+            "free port"
         ) from error
-    print(f"dashboard of {source.address}: {place.url(port_of(server))}  (Ctrl-C ends it)", flush=True)
+    print(f"dashboard of {source.address}: {place.url(port_of(server))}  (stop with Ctrl-C)", flush=True)
     try:
         server.run()
     finally:
@@ -37,6 +37,6 @@ def serve(source: Source, place: Place) -> None:
 
 
 def port_of(server: Any) -> int:
-    """Return the port of a server; of one with several sockets, as for a name with two addresses, that of the first."""
+    """Return the port of a server; of a server with several sockets (a name with two addresses), that of the first."""
     several = getattr(server, "effective_listen", None)
     return int(several[0][1] if several else server.effective_port)

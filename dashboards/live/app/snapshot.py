@@ -1,8 +1,8 @@
-"""A copy in memory of what the dashboard's questions read of a warehouse, from one day on.
+"""An in-memory copy of the rows that the dashboard's questions read from a warehouse, from one day on.
 
-Promise: a snapshot is made with one SELECT a table, bounded by day, of the needed columns only; it answers the
-questions as the warehouse would over those days, and never asks the warehouse again. One that could not be finished
-keeps the tables that it has, so that the next try pays for the others only.
+A snapshot is read with one SELECT per table, bounded by day, of the needed columns only; it answers the questions as
+the warehouse would for those days, and does not query the warehouse again. An incomplete snapshot retains its tables:
+the next attempt reads only the missing ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """Tables and views in an engine in memory. One thread at a time may use it."""
+    """Tables and views in an in-memory engine, for one thread at a time."""
 
     def __init__(self, needed: Needed, since: str) -> None:
         self.since = since
@@ -37,7 +37,7 @@ class Snapshot:
         self._engine = parquet.engine()
 
     def fill(self, warehouse: Reader) -> None:
-        """Read the tables that it does not have yet. Raises `UploadError`; what was read until then is kept."""
+        """Read the missing tables. Raises `UploadError`; tables that were already read are retained."""
         import duckdb
 
         try:
@@ -50,8 +50,8 @@ class Snapshot:
                 self._engine.execute(f'CREATE OR REPLACE VIEW "{name}" AS {sql[name]}')
         except (duckdb.Error, OSError) as error:
             raise WarehouseFailure(
-                f"the rows cannot be copied into memory: {str(error).splitlines()[0]}; they pass through a file in "
-                f"{tempfile.gettempdir()}"
+                f"the rows cannot be copied into memory: {str(error).splitlines()[0]}; check the space in "
+                f"{tempfile.gettempdir()}, where they are written to a file"
             ) from error
 
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
@@ -71,7 +71,7 @@ def statement(table: str, columns: tuple[str, ...]) -> str:
 
 
 def _load(engine: duckdb.DuckDBPyConnection, table: Table, answer: Answer) -> None:
-    """Make a table of an answer; through a file, since inserting a row at a time takes 100 times as long."""
+    """Create a table from an answer, using a file: inserting row by row takes 100 times as long."""
     types = {name: parquet.type_of(table.column(name)) for name in answer.columns}
     shown = ", ".join(f'"{name}" {kind}' for name, kind in types.items())
     engine.execute(f'CREATE OR REPLACE TABLE "{table.name}" ({shown})')
@@ -87,13 +87,13 @@ def _load(engine: duckdb.DuckDBPyConnection, table: Table, answer: Answer) -> No
 
 
 def _lines(answer: Answer) -> Iterator[str]:
+    """Yield the rows as JSON; a number that is not finite becomes null."""
     for row in answer.dicts():
-        yield json.dumps({name: _plain(value) for name, value in row.items()}, default=_text) + "\n"
+        yield json.dumps({name: None if _not_finite(v) else v for name, v in row.items()}, default=_text) + "\n"
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; a number that is none is missing."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _text(value: Any) -> str:

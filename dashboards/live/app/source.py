@@ -1,7 +1,7 @@
-"""Where the application's answers come from: a state of the data, the same for a whole page, and its description.
+"""Sources of the application's answers: a state of the data that a full page shares, and its description.
 
-Live          a warehouse that costs nothing to ask: the local one
-Refreshed     a snapshot of one that costs (`dashboards.live.app.refreshed`)
+Live          a warehouse with free queries: the local one
+Refreshed     a snapshot of a warehouse with costs (`dashboards.live.app.refreshed`)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from keras_matrix.dashboards.live import page
-from keras_matrix.dashboards.live.questions import EVER, Reader
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Reader
 from keras_matrix.uploader.warehouse import Warehouse
 
 FRESH_S = 30.0
@@ -21,7 +21,7 @@ FRESH_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """One state of the data. Answers from editions of one number are the same; `since` is the first day it has.
+    """One state of the data. Editions with equal numbers give equal answers; `since` is the first available day.
 
     `empty` explains an edition without runs.
     """
@@ -29,31 +29,31 @@ class Edition:
     reader: Reader
     number: int
     origin: str
-    since: str = EVER
+    since: str = EARLIEST_DAY
     notices: tuple[str, ...] = ()
     empty: Callable[[], str] = lambda: page.EMPTY
 
 
 class Source(Protocol):
-    """What the application asks for an edition, once a page."""
+    """Provides the edition of each page."""
 
     @property
     def address(self) -> str:
         """The address of the warehouse."""
 
     def edition(self) -> Edition:
-        """Return the edition to show now. Raises `UploadError` if there is none."""
+        """Return the current edition. Raises `UploadError` if it is not available."""
 
-    def held(self) -> Edition | None:
-        """Return the edition to check the health with, None before the first visit. Starts nothing that costs."""
+    def peek(self) -> Edition | None:
+        """Return the edition for the health check, None before the first visit. Causes no costs."""
 
 
 @dataclass(slots=True)
 class Live:
-    """A warehouse that is asked itself, at most once in `FRESH_S` for the same question."""
+    """A warehouse that is queried directly, at most once in `FRESH_S` for the same question."""
 
     warehouse: Warehouse
-    since: str = EVER
+    since: str = EARLIEST_DAY
     empty: Callable[[], str] = lambda: page.EMPTY
     clock: Callable[[], float] = time.monotonic
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -66,7 +66,7 @@ class Live:
         return self.warehouse.address
 
     def edition(self) -> Edition:
-        """Return the warehouse, with a new number once its answers are old."""
+        """Return the warehouse, with a new number after `FRESH_S`."""
         with self._lock:
             now_s = self.clock()
             if self._began_s is None or now_s - self._began_s >= FRESH_S:
@@ -74,6 +74,6 @@ class Live:
             number = self._number
         return Edition(self.warehouse, number, f"Read from {self.address}.", self.since, empty=self.empty)
 
-    def held(self) -> Edition:
-        """Return the same: asking costs nothing."""
+    def peek(self) -> Edition:
+        """Return the current edition: queries are free."""
         return self.edition()

@@ -18,10 +18,10 @@ from functools import partial
 from keras_matrix.dashboards.live.app import hosts, serve
 from keras_matrix.dashboards.live.app.application import statements
 from keras_matrix.dashboards.live.app.needed import needed
-from keras_matrix.dashboards.live.app.refreshed import Refreshed, Terms, Times
+from keras_matrix.dashboards.live.app.refreshed import Clocks, Refreshed, RefreshPolicy
 from keras_matrix.dashboards.live.app.source import Live, Source
 from keras_matrix.dashboards.live.page import empty_notice
-from keras_matrix.dashboards.live.questions import EVER
+from keras_matrix.dashboards.live.questions import EARLIEST_DAY
 from keras_matrix.runner.cli.measure import sending
 from keras_matrix.runner.cli.options import add_results_option, number
 from keras_matrix.runner.errors import UsageError
@@ -71,7 +71,7 @@ def _add_bigquery_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     try:
-        place = hosts.place(args.listen, args.public)
+        listen_address = hosts.listen_address(args.listen, args.public)
     except ValueError as error:
         raise UsageError(str(error)) from error
     sending.check(args.source, "--from")
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         if args.source == LOCAL:
             sending.send(sending.Upload(LOCAL), args.results)
         target = options.Target(args.source, args.results, options.warehouse_options(args))
-        serve.serve(_source(target, args.since, args.refresh), place)
+        serve.serve(_source(target, args.since, args.refresh), listen_address)
     return 0
 
 
@@ -87,8 +87,8 @@ def _source(target: options.Target, since: str | None, refresh_min: float) -> So
     """Return the source of the pages: the local warehouse itself, or snapshots of a dataset."""
     warehouse = opening.open_warehouse(target.address, target.results, target.options)
     if is_local(target.address):
-        return Live(warehouse, since or EVER, partial(empty_notice, target.address, target.results))
-    return Refreshed(warehouse, needed(statements()), Terms(60 * refresh_min, since), Times(utc_now))
+        return Live(warehouse, since or EARLIEST_DAY, partial(empty_notice, target.address, target.results))
+    return Refreshed(warehouse, needed(statements()), RefreshPolicy(60 * refresh_min, since), Clocks(utc_now))
 
 
 def _day(text: str) -> str | None:

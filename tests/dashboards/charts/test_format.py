@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats of numbers."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def test_an_interval_has_the_decimals_of_its_centre() -> None:
     assert format.interval(None, 1.0, 1.0) is None
 
 
-def test_a_quantity_carries_its_unit_and_the_unmeasured_carries_none() -> None:
+def test_quantity_has_its_unit_and_a_missing_value_has_none() -> None:
     assert format.quantity(0.0123, MILLISECOND) == "12.3\u00a0ms"
     assert format.quantity(None, MILLISECOND) == "—"
 
 
-def test_the_unit_is_the_largest_that_leaves_a_whole_number() -> None:
+def test_unit_is_the_largest_with_a_value_of_at_least_one() -> None:
     names = [format.unit_for([seconds]).name for seconds in (2.0, 0.5, 4e-5, 3e-9, 1e-12)]
     assert names == ["s", "ms", "µs", "ns", "ns"]
     assert format.unit_for([]) == SECOND
@@ -47,7 +47,7 @@ def test_the_unit_is_the_largest_that_leaves_a_whole_number() -> None:
     assert format.memory(None) == "—"
 
 
-def test_a_label_that_is_no_date_is_shown_as_it_is() -> None:
+def test_label_that_is_not_a_date_is_unchanged() -> None:
     assert format.moment("2025-11-21T05:25:00Z") == "21 November 2025, 05:25 UTC"
     assert format.moment("2025-11-21T05:25:00") == "21 November 2025, 05:25 UTC"
     assert format.moment("yesterday") == "yesterday"
@@ -65,7 +65,7 @@ def test_a_label_that_is_no_date_is_shown_as_it_is() -> None:
         axes.from_zero([3e8], "t", MEMORY_UNITS[2]),
     ],
 )
-def test_an_axis_keeps_its_values_inside_and_has_two_to_seven_ticks(axis: axes.Axis) -> None:
+def test_axis_contains_its_values_and_has_two_to_seven_ticks(axis: axes.Axis) -> None:
     places = [float(tick.at.rstrip("%")) for tick in axis.ticks()]
     assert 2 <= len(places) <= 7
     assert places == sorted(set(places))
@@ -73,16 +73,16 @@ def test_an_axis_keeps_its_values_inside_and_has_two_to_seven_ticks(axis: axes.A
     assert len({tick.label for tick in axis.ticks()}) == len(places)
 
 
-def test_an_axis_does_not_blow_up_noise_of_a_thousandth() -> None:
+def test_axis_does_not_magnify_noise() -> None:
     axis = axes.fitted([1.000, 1.001], "t", SECOND)
     assert axis.high - axis.low >= axes.LEAST_SPAN / 2
     assert not axis.log
 
 
-def test_an_axis_turns_logarithmic_where_values_lie_far_apart() -> None:
+def test_axis_is_logarithmic_for_a_large_range() -> None:
     assert axes.fitted([1.0, 8.0], "t", SECOND).log
 
 
-def test_a_value_beyond_an_axis_stays_at_its_end() -> None:
+def test_value_beyond_an_axis_is_placed_at_its_end() -> None:
     axis = axes.Axis("t", 1.0, 2.0, log=False, unit=SECOND)
     assert [axis.place(value) for value in (0.0, 1.5, 99.0)] == ["2.00%", "50.00%", "98.00%"]

@@ -1,4 +1,4 @@
-"""The pictures of the FC modes: what they draw, and that they draw only what was measured."""
+"""The pictures of the FC modes, which contain only measured values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.fc.parallel import data_versus_model, figures
 from keras_matrix.dashboards.charts import parallel
-from keras_matrix.dashboards.charts.parallel import Grid, Pictures, Stack
+from keras_matrix.dashboards.charts.dot_plots import Strip
+from keras_matrix.dashboards.charts.parallel import Grid, Pictures
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.spec import Task
@@ -33,24 +34,24 @@ TWO = Task(mode="fc_data", workers=2)
 ONE = TWO.changed(workers=1)
 
 
-def test_a_run_without_cells_of_the_fc_modes_has_no_such_section(made_up: Any) -> None:
+def test_run_without_fc_cells_has_no_parallelism_section(synthetic: Any) -> None:
     assert not pictures([make_record()]).any
-    assert 'id="parallel"' not in made_up.html
-    assert "efficiency of workers</th>" not in made_up.html
+    assert 'id="parallel"' not in synthetic.html
+    assert "efficiency of workers</th>" not in synthetic.html
 
 
-def test_the_page_with_them_is_well_formed_and_has_only_the_elements_it_should() -> None:
+def test_page_with_fc_cells_is_well_formed_and_has_only_allowed_elements() -> None:
     records = made_up_run()
     page = Page(report.render(records, table(records), {}))
     assert page.open == []
     assert {tag for tag, _ in page.tags} <= ALLOWED_TAGS
     assert [attributes for _, attributes in page.tags if "style" in attributes] == []
     assert "parallel" in [attributes.get("id") for _, attributes in page.tags]
-    for words in ("Gain by workers", "Where the one overtakes the other", "Computing and communication"):
+    for words in ("Gain by workers", "Faster parallelism by size", "Computing and communication"):
         assert words in page.text
 
 
-def test_a_gain_without_loss_lies_on_the_ideal_line() -> None:
+def test_lossless_gain_is_on_the_ideal_line() -> None:
     records = fc_records(ONE, "jax", [0.4]) + fc_records(TWO, "jax", [0.2])
     records += fc_records(ONE, "torch", [0.4]) + fc_records(TWO, "torch", [0.4])
     (panel,) = pictures(records).scaling
@@ -62,22 +63,22 @@ def test_a_gain_without_loss_lies_on_the_ideal_line() -> None:
     assert "jax 2.00 times with 2 workers; torch 1.00 times with 2 workers" in panel.summary
 
 
-def test_without_one_worker_there_is_no_gain_to_draw() -> None:
+def test_gain_needs_a_cell_with_one_worker() -> None:
     assert pictures(fc_records(TWO, "jax", [0.2])).scaling == []
 
 
-def test_an_interval_is_drawn_where_there_is_one() -> None:
+def test_interval_is_drawn_if_known() -> None:
     panels = [pictures(made_up_run(repeats)).scaling[0] for repeats in (5, 4)]
     upright = [[s for s in panel.strokes if s.x1 == s.x2] for panel in panels]
     assert (len(upright[0]), len(upright[1])) == (6, 0)  # three backends on two and on four workers
 
 
-def made_up_grid() -> Grid:
+def synthetic_grid() -> Grid:
     (grid,) = (grid for grid in pictures(made_up_run()).grids if grid.details.startswith("jax, 2 workers"))
     return grid
 
 
-def test_a_field_tells_who_is_faster_and_how_many_times() -> None:
+def test_field_shows_the_faster_mode_and_the_factor() -> None:
     cells = fc_cells(made_up_run())
     found = data_versus_model(figures(cells, {}), {cell.cell_id: cell for cell in cells})
     wanted = {}
@@ -86,14 +87,14 @@ def test_a_field_tells_who_is_faster_and_how_many_times() -> None:
         if (duel.data.settings.backend, task.workers) == ("jax", 2):
             kind, times = ("data", ratio) if ratio >= 1 else ("model", 1 / ratio)
             wanted[f"weight size {task.weight_size}, batch {task.batch_size}"] = (kind, f"{times:.2f}×")
-    grid = made_up_grid()
+    grid = synthetic_grid()
     assert {s.tip.partition(":")[0]: (s.kind, s.text) for s in grid.squares} == wanted
     assert {kind for kind, _ in wanted.values()} == {"data", "model"}
     assert all(square.settled for square in grid.squares)
 
 
-def test_the_heavy_line_runs_where_another_becomes_faster() -> None:
-    grid = made_up_grid()
+def test_heavy_line_separates_fields_with_different_faster_modes() -> None:
+    grid = synthetic_grid()
     kinds = {(square.y, percent(square.x)): square.kind for square in grid.squares}
     rows, columns = (sorted({place[axis] for place in kinds}) for axis in (0, 1))
     across = sum(kinds[y, a] != kinds[y, b] for y in rows for a, b in itertools.pairwise(columns))
@@ -112,34 +113,35 @@ def test_only_what_was_measured_is_filled() -> None:
     assert not any(square.settled for square in grid.squares)  # one process gives no interval
 
 
-def stack_of(*communication: Communication) -> Stack:
+def bar_of(*communication: Communication) -> Strip:
     records = [
         record
         for workers, watched in zip((2, 4), communication, strict=False)
         for record in fc_records(TWO.changed(workers=workers), "torch", [0.5], watched)
     ]
-    (stack,) = pictures(records).stacks
-    return stack
+    ((bar,),) = [picture.strips for picture in pictures(records).steps]
+    return bar
 
 
-def test_a_bar_is_the_watched_step_cut_into_computing_and_communication() -> None:
-    (bar,) = stack_of(Communication(Method.TIMED, [0.8, 0.8], [0.6, 0.6])).bars
-    assert percent(bar.compute) == pytest.approx(3 * percent(bar.communication), abs=0.05)
-    assert percent(bar.start) + percent(bar.compute) == pytest.approx(percent(bar.middle), abs=0.02)
-    assert percent(bar.timed) < percent(bar.middle) + percent(bar.communication)
-    assert (bar.name, bar.note) == ("fc_data ×2", "25\u00a0% communication")
+def test_bar_divides_the_observed_step_into_computing_and_communication() -> None:
+    bar = bar_of(Communication(Method.TIMED, [0.8, 0.8], [0.6, 0.6]))
+    compute, exchange = bar.bands
+    assert percent(compute.width) == pytest.approx(3 * percent(exchange.width), abs=0.05)
+    assert percent(compute.at) + percent(compute.width) == pytest.approx(percent(exchange.at), abs=0.02)
+    assert percent(bar.strokes[0].x1) < percent(exchange.at) + percent(exchange.width)
+    assert (bar.backend, bar.notes) == ("fc_data ×2", ["25\u00a0% communication"])
 
 
-def test_a_difference_below_zero_is_drawn_as_no_communication_and_said() -> None:
-    (bar,) = stack_of(Communication(Method.PROFILED, [0.5], [0.55])).bars
-    assert (percent(bar.communication), bar.note) == (0.0, "below 0 communication")
+def test_negative_communication_is_drawn_as_zero_and_labelled() -> None:
+    bar = bar_of(Communication(Method.PROFILED, [0.5], [0.55]))
+    assert (percent(bar.bands[1].width), bar.notes) == (0.0, ["below 0 communication"])
 
 
-def test_without_watched_collectives_there_is_no_bar() -> None:
-    assert pictures(fc_records(TWO, "jax", [0.1])).stacks == []
+def test_bar_needs_observed_collectives() -> None:
+    assert pictures(fc_records(TWO, "jax", [0.1])).steps == []
 
 
-def test_what_finds_no_room_is_counted() -> None:
+def test_pictures_that_are_left_out_are_counted() -> None:
     records = [
         record
         for size in range(1, 31)
@@ -150,7 +152,7 @@ def test_what_finds_no_room_is_counted() -> None:
     assert (len(found.scaling), found.left_out) == (24, ["6 more pictures of scaling left out; the table has all"])
 
 
-def test_the_table_of_figures_holds_what_only_these_cells_have() -> None:
+def test_table_of_figures_has_the_rows_of_fc_cells() -> None:
     records = made_up_run()
     first = records[0]
     records[0] = replace(first, parallel=replace(first.parallel, wire_bytes_per_step=3 << 20))
@@ -165,7 +167,7 @@ def test_the_table_of_figures_holds_what_only_these_cells_have() -> None:
         assert line in text
 
 
-def test_a_hostile_network_stays_text(hostile_name: str) -> None:
+def test_hostile_network_is_escaped(hostile_name: str) -> None:
     task = TWO.changed(network=hostile_name)
     records = [replace(record, cell_id=str(n)) for n in (1, 2) for record in fc_records(task, "torch", [0.1])]
     watched = Communication(Method.TIMED, [0.1], [0.05])

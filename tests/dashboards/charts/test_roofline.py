@@ -1,4 +1,4 @@
-"""The roofline picture: what is drawn where, that no word covers another, and that it asks nobody for anything."""
+"""The roofline picture: positions, labels without overlaps, and that it is self-contained."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cell(backend: str, batch_size: int, step_time_s: float, cpus: int = 2) -> Ce
 
 
 def found(works: int = 6, name: str = "mnist_mlp", cpus: int = 2) -> Roofline:
-    """Return a roofline of so many works on three backends, at intensities and rates that crowd each other."""
+    """Return a roofline of some works on three backends, with close intensities and rates."""
     cells = [
         (f"{name} batch_size={8 << number}", cell(backend, 8 << number, 0.004 * 1.7**number * (1 + slot / 3), cpus))
         for number in range(works)
@@ -52,7 +52,7 @@ def drawing(one: Roofline, size: pictures.Size = WIDE) -> Drawing:
 
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 @pytest.mark.parametrize("works", [1, 6, 12])
-def test_no_word_covers_another_or_a_point_and_all_lie_in_the_picture(size: pictures.Size, works: int) -> None:
+def test_labels_cover_no_label_or_point_and_are_within_the_picture(size: pictures.Size, works: int) -> None:
     one = drawing(found(works), size)
     boxes = [label.spot.box(label.text) for label in one.labels if label.kind != "scale"]
     assert [pair for pair in itertools.combinations(boxes, 2) if pair[0].meets(pair[1])] == []
@@ -65,17 +65,17 @@ def test_no_word_covers_another_or_a_point_and_all_lie_in_the_picture(size: pict
 def test_every_cell_is_a_point_and_every_work_and_roof_is_named() -> None:
     one = drawing(found())
     assert len([dot for dot in one.dots if " on " in dot.tip]) == 18
-    told = {label.kind: [x.text for x in one.labels if x.kind == label.kind] for label in one.labels}
-    assert sorted(told["work"]) == sorted(f"mnist_mlp batch_size={8 << number}" for number in range(6))
-    assert sorted(told["peak"]) == [
+    labels = {label.kind: [x.text for x in one.labels if x.kind == label.kind] for label in one.labels}
+    assert sorted(labels["work"]) == sorted(f"mnist_mlp batch_size={8 << number}" for number in range(6))
+    assert sorted(labels["peak"]) == [
         "bfloat16 945\u00a0GFLOP/s, torch",
         "float32 400\u00a0GFLOP/s, tensorflow",
         "memory 20.0\u00a0GB/s",
     ]
-    assert told["backend"] == list(BACKENDS)
+    assert labels["backend"] == list(BACKENDS)
 
 
-def test_faster_lies_higher_and_more_flops_a_byte_further_right() -> None:
+def test_faster_cell_is_higher_and_higher_intensity_is_further_right() -> None:
     one = drawing(found(2))
     points = {dot.tip.split(":")[0]: dot for dot in one.dots if " on " in dot.tip}
     small, large = points["mnist_mlp batch_size=8 on jax"], points["mnist_mlp batch_size=16 on jax"]
@@ -95,21 +95,21 @@ def test_a_ridge_is_where_the_slope_meets_its_roof() -> None:
         assert line.x1 == pytest.approx(slope.x1 + share * (slope.x2 - slope.x1))
 
 
-def test_each_number_of_cpus_has_a_picture_of_its_own() -> None:
+def test_each_number_of_cpus_has_a_separate_picture() -> None:
     both = found(1)
     alone = found(1, cpus=1)
     mixed = replace(both, shares=both.shares + alone.shares)
     assert [scene.title for scene in scenes(mixed)] == ["On 1 CPU", "On 2 CPUs"]
 
 
-def test_without_cells_the_machine_alone_is_drawn_and_without_peaks_nothing() -> None:
+def test_machine_is_drawn_without_cells_and_nothing_without_peaks() -> None:
     assert [len(scene.roofs) for scene in scenes(roofline([], {}, make_peaks()))] == [2]
     assert scenes(roofline([], {}, None)) == []
     with pytest.raises(ValueError, match="no peak was measured"):
         render_svg(roofline([], {}, None))
 
 
-def test_the_svg_is_well_formed_and_asks_no_other_place_for_anything() -> None:
+def test_svg_is_well_formed_and_loads_nothing() -> None:
     text = render_svg(found(name=HOSTILE))
     root = ET.fromstring(text)
     assert root.tag == f"{SVG}svg"
@@ -121,7 +121,7 @@ def test_the_svg_is_well_formed_and_asks_no_other_place_for_anything() -> None:
     assert re.findall(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", text) == []
 
 
-def test_the_page_shows_hostile_names_as_text_and_holds_no_script() -> None:
+def test_page_escapes_hostile_names_and_has_no_script() -> None:
     html = render_page(found(name=HOSTILE), HEADING)
     assert HOSTILE not in html
     assert "<script" not in html
@@ -130,13 +130,13 @@ def test_the_page_shows_hostile_names_as_text_and_holds_no_script() -> None:
     assert html == render_page(found(name=HOSTILE), HEADING)
 
 
-def test_the_page_says_so_where_there_is_nothing_to_draw() -> None:
+def test_page_without_pictures_says_so() -> None:
     html = render_page(roofline([], {}, None), HEADING)
     assert "No peak was measured" in html
     assert "run `runner roofline` there" in html
 
 
-def test_the_tables_hold_each_figure_with_its_unit_and_a_dash_for_what_is_not_known() -> None:
+def test_tables_have_figures_with_units_and_dashes_for_unknown_values() -> None:
     rows = cell_table(found(1).shares).rows
     assert rows[1][:5] == [
         "mnist_mlp batch_size=8",
@@ -149,14 +149,14 @@ def test_the_tables_hold_each_figure_with_its_unit_and_a_dash_for_what_is_not_kn
     assert ["cpu", "float32", "torch", "2", "199\u00a0GFLOP/s"] in [row[:5] for row in own_table(found(1).own).rows]
 
 
-def test_a_word_takes_its_first_free_spot_and_none_when_all_are_taken() -> None:
+def test_label_takes_its_first_free_spot_or_none() -> None:
     frame, spots = Box(0, 0, 200, 100), [Spot(10, 20), Spot(10, 60)]
     assert place([("one", spots), ("two", spots), ("three", spots)], [], frame) == [*spots, None]
     assert place([("one", spots)], [Box(0, 0, 200, 30)], frame) == [spots[1]]
     assert place([("longer than the frame is wide", spots)], [], Box(0, 0, 50, 100)) == [None]
 
 
-def test_the_tables_say_of_which_backend_a_gpus_peak_is() -> None:
+def test_tables_name_the_backend_of_a_gpu_peak() -> None:
     one = replace(found(1).shares[0], peak_of="jax, best of 3 backends")
     assert cell_table([one]).rows[0][4] == f"{pictures.rate(one.peak_flop_per_s)} (jax, best of 3 backends)"
     text = "\n".join(lines(Roofline((one,), (), (), (), ()), None))

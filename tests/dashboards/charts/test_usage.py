@@ -1,4 +1,4 @@
-"""Curves of what processes used over time."""
+"""Curves of the resources that processes used over time."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ DEVICE = replace(
     device_power=PowerUse(200.0, 10.0, 300.0, 10),
     samples_per_j=12.5,
 )
-COURSE = UsageSeries([0.0, 1.0, 2.0], [0, 600 << 20, 300 << 20], epochs_s=[[1.0, 2.0]])
-DEVICE_COURSE = replace(
-    COURSE,
+SERIES = UsageSeries([0.0, 1.0, 2.0], [0, 600 << 20, 300 << 20], epochs_s=[[1.0, 2.0]])
+DEVICE_SERIES = replace(
+    SERIES,
     device_memory_bytes=[0, 600 << 20, 0],
     device_utilisation_share=[0.0, 0.9, None],
     device_power_w=[50.0, 300.0, 60.0],
@@ -46,28 +46,28 @@ def rows(used: Usage | None) -> tuple[list[Row], list[Record]]:
 
 def test_each_process_is_a_curve_from_zero_to_the_largest_of_the_row() -> None:
     found, records = rows(HOST)
-    (picture,) = usage.pictures(found, {record.key: COURSE for record in records})
-    assert [lane.backend for lane in picture.lanes] == ["jax", "torch"]
-    lane = picture.lanes[0]
-    assert (lane.figure, len(lane.curves), len(lane.epochs)) == ("600\u00a0MiB", 2, 1)
-    assert lane.notes == ["mean 400\u00a0MiB", "deviation 1.00\u00a0MiB", "proportional 300\u00a0MiB"]
-    points = [tuple(map(float, point.split())) for point in re.split("[ML]", lane.curves[0].path)[1:]]
+    (picture,) = usage.pictures(found, {record.key: SERIES for record in records})
+    assert [strip.backend for strip in picture.strips] == ["jax", "torch"]
+    strip = picture.strips[0]
+    assert (strip.figure, len(strip.curves), len(strip.bands)) == ("600\u00a0MiB", 2, 1)
+    assert strip.notes == ["mean 400\u00a0MiB", "deviation 1.00\u00a0MiB", "proportional 300\u00a0MiB"]
+    points = [tuple(map(float, point.split())) for point in re.split("[ML]", strip.curves[0].path)[1:]]
     assert [x for x, _ in points] == sorted(x for x, _ in points)
     assert [y for _, y in points] == [100.0, pytest.approx(2.0, abs=0.1), pytest.approx(51.0, abs=0.1)]
 
 
 def test_a_device_has_pictures_of_its_memory_utilisation_and_power() -> None:
     found, records = rows(DEVICE)
-    pictures = usage.pictures(found, {record.key: DEVICE_COURSE for record in records})
-    assert [one.quantity for one in pictures] == [
+    pictures = usage.pictures(found, {record.key: DEVICE_SERIES for record in records})
+    assert [one.details for one in pictures] == [
         "anonymous host memory, MiB",
         "memory reserved on the device, MiB",
         "device utilisation, %",
         "device power, W",
     ]
-    assert pictures[1].lanes[0].notes[-1] == "of its own 500\u00a0MiB"
-    assert pictures[2].lanes[0].figure == "90.0\u00a0%"
-    assert pictures[3].lanes[0].notes == ["mean of samples 200\u00a0W", "12.5 samples/J"]
+    assert pictures[1].strips[0].notes[-1] == "of its own 500\u00a0MiB"
+    assert pictures[2].strips[0].figure == "90.0\u00a0%"
+    assert pictures[3].strips[0].notes == ["mean of samples 200\u00a0W", "12.5 samples/J"]
 
 
 @pytest.mark.parametrize(
@@ -77,85 +77,85 @@ def test_a_device_has_pictures_of_its_memory_utilisation_and_power() -> None:
         ("power_usage", "mean of samples 200\u00a0W (averages over up to 1 s)"),
     ],
 )
-def test_power_is_first_the_energy_over_time_and_then_the_samples_with_their_source(source: str, words: str) -> None:
+def test_notes_of_power_are_energy_over_time_then_samples_with_source(source: str, words: str) -> None:
     used = replace(DEVICE, device_average_power_w=640.0, device_power_source=source, devices=2, devices_memory=MEMORY)
     found, records = rows(used)
-    pictures = usage.pictures(found, {record.key: DEVICE_COURSE for record in records})
-    assert pictures[3].lanes[0].notes == ["energy over time of 2 GPUs 640\u00a0W", words, "12.5 samples/J"]
-    assert pictures[1].lanes[0].notes[-1] == "2 GPUs together 500\u00a0MiB"
+    pictures = usage.pictures(found, {record.key: DEVICE_SERIES for record in records})
+    assert pictures[3].strips[0].notes == ["energy over time of 2 GPUs 640\u00a0W", words, "12.5 samples/J"]
+    assert pictures[1].strips[0].notes[-1] == "2 GPUs together 500\u00a0MiB"
 
 
-def test_the_figures_of_a_device_are_the_allocator_s_peak_and_energy_over_time() -> None:
+def test_figures_of_a_device_are_allocator_peak_and_energy_over_time() -> None:
     used = replace(DEVICE, device_average_power_w=640.0)
     records = [make_record(0.01, usage=used, memory=Memory(None, 300 << 20))]
     shown = {line.name: line.values[0].text for line in figures_table(table(records))[0].lines}
     assert (shown["peak device memory"], shown["device power"]) == ("300", "640")
 
 
-def test_a_value_that_is_missing_breaks_the_curve_and_is_not_drawn_as_zero() -> None:
+def test_missing_value_interrupts_the_curve() -> None:
     found, records = rows(HOST)
-    course = UsageSeries([0.0, 1.0, 2.0, 3.0], [5, None, 5, 5])
-    (picture,) = usage.pictures(found, {records[0].key: course})
-    assert re.sub(r"[\d. ]", "", picture.lanes[0].curves[0].path) == "MML"
+    series = UsageSeries([0.0, 1.0, 2.0, 3.0], [5, None, 5, 5])
+    (picture,) = usage.pictures(found, {records[0].key: series})
+    assert re.sub(r"[\d. ]", "", picture.strips[0].curves[0].path) == "MML"
 
 
-def test_of_a_level_stretch_only_the_ends_are_told() -> None:
+def test_only_the_ends_of_a_level_stretch_are_drawn() -> None:
     found, records = rows(HOST)
-    course = UsageSeries([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [5, 5, 5, 5, 9, 9])
-    (picture,) = usage.pictures(found, {records[0].key: course})
-    points = [point.split() for point in re.split("[ML]", picture.lanes[0].curves[0].path)[1:]]
+    series = UsageSeries([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [5, 5, 5, 5, 9, 9])
+    (picture,) = usage.pictures(found, {records[0].key: series})
+    points = [point.split() for point in re.split("[ML]", picture.strips[0].curves[0].path)[1:]]
     heights = [y for _, y in points]
     assert heights == [heights[0], heights[0], "2.0", "2.0"]
     assert [x for x, _ in points] == sorted({x for x, _ in points}, key=int)
 
 
-def test_without_a_course_there_is_no_picture_and_no_section() -> None:
+def test_no_picture_and_no_section_without_usage_series() -> None:
     found, records = rows(None)
     assert usage.pictures(found, {}) == []
     assert '<section id="usage"' not in report.render(records, found, {})
 
 
-def test_a_long_course_is_drawn_with_few_points_and_with_its_peak() -> None:
+def test_long_series_is_drawn_with_few_points_including_its_peak() -> None:
     found, records = rows(HOST)
     values = [100] * 400
     values[333] = 1000
-    course = UsageSeries([number / 10 for number in range(400)], [*values])
-    (picture,) = usage.pictures(found, {records[0].key: course})
-    heights = [float(part.split()[1]) for part in re.split("[ML]", picture.lanes[0].curves[0].path)[1:]]
+    series = UsageSeries([number / 10 for number in range(400)], [*values])
+    (picture,) = usage.pictures(found, {records[0].key: series})
+    heights = [float(part.split()[1]) for part in re.split("[ML]", picture.strips[0].curves[0].path)[1:]]
     assert len(heights) <= usage.MOST_PLACES
     assert min(heights) == pytest.approx(2.0, abs=0.1)
 
 
-def test_of_many_processes_the_first_are_drawn_and_the_rest_counted() -> None:
+def test_first_processes_are_drawn_and_the_others_counted() -> None:
     records = [make_record(0.01, repeat, usage=HOST) for repeat in range(usage.MOST_CURVES + 2)]
-    (picture,) = usage.pictures(table(records), {record.key: COURSE for record in records})
-    assert len(picture.lanes[0].curves) == usage.MOST_CURVES
-    assert picture.lanes[0].notes[-1] == "the first 6 of 8 processes"
+    (picture,) = usage.pictures(table(records), {record.key: SERIES for record in records})
+    assert len(picture.strips[0].curves) == usage.MOST_CURVES
+    assert picture.strips[0].notes[-1] == "the first 6 of 8 processes"
 
 
-def test_of_many_pieces_of_work_the_page_says_how_many_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_counts_the_pieces_of_work_that_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "MOST_WORKS", 1)
     records = [make_record(0.01, settings=make_settings(batch_size=size), usage=HOST) for size in (16, 32, 64)]
-    found, usage_series = table(records), {record.key: COURSE for record in records}
+    found, usage_series = table(records), {record.key: SERIES for record in records}
     assert len(usage.pictures(found, usage_series)) == 1
-    told = "2 more pieces of work left out; the records have all"
-    assert told in report.render(records, found, {}, run_context=RunContext(usage_series=usage_series))
+    notice = "2 more pieces of work left out; the records have all"
+    assert notice in report.render(records, found, {}, run_context=RunContext(usage_series=usage_series))
     assert usage.left_out(found[:1], usage_series) is None
 
 
-def test_of_a_level_stretch_the_ends_are_drawn_and_a_break_begins_anew() -> None:
+def test_level_stretch_after_an_interruption_is_a_new_curve() -> None:
     found, records = rows(HOST)
-    course = UsageSeries([float(at) for at in range(9)], [5, 7, 7, 7, 7, None, 7, 7, 7])
-    (picture,) = usage.pictures(found, {records[0].key: course})
-    path = picture.lanes[0].curves[0].path
+    series = UsageSeries([float(at) for at in range(9)], [5, 7, 7, 7, 7, None, 7, 7, 7])
+    (picture,) = usage.pictures(found, {records[0].key: series})
+    path = picture.strips[0].curves[0].path
     assert (re.sub("[^ML]", "", path), len(path.split("M")[1].split("L"))) == ("MLLML", 3)
 
 
-def test_the_page_shows_them_between_memory_and_failures() -> None:
+def test_page_shows_usage_between_memory_and_failures() -> None:
     found, records = rows(DEVICE)
-    usage_series = {record.key: DEVICE_COURSE for record in records}
+    usage_series = {record.key: DEVICE_SERIES for record in records}
     page = report.render(records, found, {}, run_context=RunContext(usage_series=usage_series))
     places = [page.index(f'<section id="{name}"') for name in ("memory", "usage", "failures")]
     assert places == sorted(places)
     assert page.count('<path class="curve') == 4 * 4
-    assert page.count("<title>a kept epoch, 1.00\u00a0s</title>") == 4 * 2
+    assert page.count("<title>a measured epoch, 1.00\u00a0s</title>") == 4 * 2

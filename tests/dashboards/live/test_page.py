@@ -1,4 +1,4 @@
-"""The board: every panel drawn, nothing hostile alive, links that lead somewhere; live and as files."""
+"""The dashboard: every panel is drawn, hostile text is escaped, links have targets; live and as files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from wsgiref.util import setup_testing_defaults
 
 import pytest
 
-from keras_matrix.dashboards.live import page as board
+from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.app import application as served
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.source import Live
-from keras_matrix.dashboards.live.page import Frame, Standing
+from keras_matrix.dashboards.live.page import Frame, RunCounts
 from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.dashboards.report import site
 from keras_matrix.records.store import Results
@@ -54,8 +54,8 @@ def warehouse(results: Results) -> LocalWarehouse:
 
 @pytest.fixture(scope="module")
 def page(warehouse: LocalWarehouse) -> str:
-    shown = board.ask(warehouse, questions().values(), Choice())
-    return board.render(shown, Frame("All", "Everything.", lambda cell_id: f"cells/{cell_id}.html"))
+    shown = dashboard.panels_of(warehouse, questions().values(), Choice())
+    return dashboard.render(shown, Frame("All", "Everything.", lambda cell_id: f"cells/{cell_id}.html"))
 
 
 def test_every_question_is_a_section_with_its_query(page: str) -> None:
@@ -65,7 +65,7 @@ def test_every_question_is_a_section_with_its_query(page: str) -> None:
     assert page.count('<details class="sql">') == len(questions())
 
 
-def test_nothing_hostile_becomes_an_element(page: str) -> None:
+def test_hostile_text_creates_no_element(page: str) -> None:
     names = Elements(page).names
     assert names.count("img") == 0
     assert names.count("script") == 1
@@ -73,7 +73,7 @@ def test_nothing_hostile_becomes_an_element(page: str) -> None:
     assert "&lt;img src=x onerror=alert(1)&gt;" in page
 
 
-def test_the_policy_admits_the_pages_own_style_and_script_by_hash_and_nothing_else(page: str) -> None:
+def test_policy_admits_only_the_hashes_of_style_and_script(page: str) -> None:
     [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy.startswith("default-src &#39;none&#39;; script-src &#39;sha256-")
     assert "unsafe" not in policy
@@ -81,8 +81,8 @@ def test_the_policy_admits_the_pages_own_style_and_script_by_hash_and_nothing_el
     assert not re.search(r"\son[a-z]+=", re.sub(r"<pre.*?</pre>", "", page, flags=re.S).replace("onerror=", ""))
 
 
-def test_the_heat_map_marks_the_quickest_and_shades_the_others(warehouse: LocalWarehouse) -> None:
-    found = panels.panel(questions()["matrix"], board.answer(warehouse, questions()["matrix"], Choice()).dicts())
+def test_heat_map_marks_the_fastest_and_shades_the_others(warehouse: LocalWarehouse) -> None:
+    found = panels.panel(questions()["matrix"], dashboard.answer(warehouse, questions()["matrix"], Choice()).dicts())
     row = next(row for row in found.heat if row.title.startswith("mnist_mlp"))
     assert found.backends == ["tensorflow", "jax", "torch"]
     assert [cell.shade for cell in row.cells] == [0, 4, 4]
@@ -91,61 +91,61 @@ def test_the_heat_map_marks_the_quickest_and_shades_the_others(warehouse: LocalW
     assert hostile.cells[2].text == "timeout"
 
 
-def test_a_question_the_warehouse_does_not_answer_says_why() -> None:
-    shown = board.ask(FakeWarehouse(), questions().values(), Choice())
+def test_panel_of_a_failed_query_shows_the_error() -> None:
+    shown = dashboard.panels_of(FakeWarehouse(), questions().values(), Choice())
     assert {one.kind for one in shown} == {"problem"}
-    page = board.render(shown, Frame("All", "", str))
+    page = dashboard.render(shown, Frame("All", "", str))
     assert page.count("the fake warehouse runs no queries") == len(questions())
 
 
-def test_a_question_without_rows_says_so_in_place_of_a_picture(tmp_path: Path) -> None:
+def test_panel_without_rows_has_a_notice_instead_of_a_picture(tmp_path: Path) -> None:
     empty = LocalWarehouse(tmp_path)
     empty.create()
-    shown = board.ask(empty, questions().values(), Choice())
+    shown = dashboard.panels_of(empty, questions().values(), Choice())
     assert {one.count for one in shown} == {0}
-    page = board.render(shown, Frame("All", "", str))
-    assert page.count("No rows: nothing of this kind") == len(questions())
+    page = dashboard.render(shown, Frame("All", "", str))
+    assert page.count("No rows match the selection.") == len(questions())
     assert not {"figure", "table", "use"} & set(Elements(page).names)
 
 
-def test_an_empty_warehouse_is_told_once_and_no_question_is_shown(tmp_path: Path) -> None:
+def test_empty_warehouse_has_one_notice_and_no_questions(tmp_path: Path) -> None:
     empty = LocalWarehouse(tmp_path)
     empty.create()
-    assert board.standing(empty) == Standing(0, 0)
+    assert dashboard.run_counts(empty) == RunCounts(0, 0)
     [body] = Application(Live(empty))({"PATH_INFO": "/"}, lambda status, headers: None)
     for page in (body.decode(), site.index(empty, set())):
-        assert page.count("Nothing has been measured yet") == 1
+        assert page.count("Nothing was measured yet") == 1
         assert not {"section", "figure", "table", "nav", "script"} & set(Elements(page).names)
 
 
-def test_runs_without_findings_are_counted_and_told_above_what_the_others_show(tmp_path: Path) -> None:
+def test_runs_without_findings_are_counted_in_a_notice(tmp_path: Path) -> None:
     results = stored(tmp_path / "results", nights=3)
     for run in results.runs()[:2]:
         (run.folder / "findings.json").unlink()
     warehouse = warehouse_of(results)
-    assert board.standing(warehouse) == Standing(3, 2)
+    assert dashboard.run_counts(warehouse) == RunCounts(3, 2)
     page = site.index(warehouse, set())
-    assert "Of 3 runs 2 came without findings" in page
+    assert "Of 3 runs 2 have no findings" in page
     assert '<section id="failures"' in page
 
 
-def test_without_any_finding_what_needs_none_is_still_shown(tmp_path: Path) -> None:
+def test_questions_that_need_no_findings_are_shown_without_any(tmp_path: Path) -> None:
     results = stored(tmp_path / "results", nights=1)
     (results.runs()[0].folder / "findings.json").unlink()
     warehouse = warehouse_of(results)
-    shown = {one.question.name: one.count for one in board.ask(warehouse, questions().values(), Choice())}
+    shown = {one.question.name: one.count for one in dashboard.panels_of(warehouse, questions().values(), Choice())}
     assert {name for name, count in shown.items() if count} == {"failures", "machines", "runs"}
 
 
-def test_a_warehouse_that_gives_no_answer_is_asked_once_and_says_why() -> None:
-    told: list[str] = []
+def test_failing_warehouse_is_queried_once_and_the_page_shows_why() -> None:
+    statuses: list[str] = []
     warehouse = FakeWarehouse(address="<b>fake</b>")
     for path, query in (("/", ""), ("/cell", f"id={cell_of('jax')}")):
         environ = {"PATH_INFO": path, "QUERY_STRING": query}
-        [body] = Application(Live(warehouse))(environ, lambda status, headers: told.append(status))
+        [body] = Application(Live(warehouse))(environ, lambda status, headers: statuses.append(status))
         assert body.decode().count("the fake warehouse runs no queries") == 1
-        assert "&lt;b&gt;fake&lt;/b&gt; gives no answer" in body.decode()
-    assert told == ["503 Service Unavailable"] * 2
+        assert "&lt;b&gt;fake&lt;/b&gt; does not answer" in body.decode()
+    assert statuses == ["503 Service Unavailable"] * 2
 
 
 @pytest.fixture(scope="module")
@@ -156,14 +156,14 @@ def ask(warehouse: LocalWarehouse) -> Callable[..., tuple[str, str]]:
         environ: dict[str, Any] = {}
         setup_testing_defaults(environ)
         environ |= {"PATH_INFO": path, "QUERY_STRING": query, "wsgi.input": io.BytesIO()}
-        told: list[str] = []
-        body = b"".join(application(environ, lambda status, headers: told.append(status)))
-        return told[0], body.decode()
+        statuses: list[str] = []
+        body = b"".join(application(environ, lambda status, headers: statuses.append(status)))
+        return statuses[0], body.decode()
 
     return asked
 
 
-def test_the_live_dashboard_keeps_its_choice_in_its_address(ask: Callable[..., tuple[str, str]]) -> None:
+def test_address_of_the_live_dashboard_contains_the_choice(ask: Callable[..., tuple[str, str]]) -> None:
     status, page = ask("/", "backend=jax&since=2026-01-03")
     assert status == "200 OK"
     assert "<option selected>jax</option>" in page
@@ -172,7 +172,7 @@ def test_the_live_dashboard_keeps_its_choice_in_its_address(ask: Callable[..., t
     assert cell_of("torch") not in page
 
 
-def test_a_cells_page_shows_its_course(ask: Callable[..., tuple[str, str]]) -> None:
+def test_page_of_a_cell_shows_its_time_series(ask: Callable[..., tuple[str, str]]) -> None:
     status, page = ask("/cell", f"id={cell_of('jax')}")
     assert status == "200 OK"
     assert page.count('<use class="mark s1"') == NIGHTS
@@ -180,24 +180,24 @@ def test_a_cells_page_shows_its_course(ask: Callable[..., tuple[str, str]]) -> N
 
 
 @pytest.mark.parametrize("path", ["/cell", "/nothing", "/../etc/passwd"])
-def test_what_is_no_page_is_not_found(ask: Callable[..., tuple[str, str]], path: str) -> None:
+def test_unknown_page_is_not_found(ask: Callable[..., tuple[str, str]], path: str) -> None:
     assert ask(path, "id=' OR 1=1")[0] == "404 Not Found"
 
 
-def test_a_hostile_choice_finds_nothing_and_stays_text(ask: Callable[..., tuple[str, str]]) -> None:
+def test_hostile_choice_finds_nothing_and_is_escaped(ask: Callable[..., tuple[str, str]]) -> None:
     status, page = ask("/", "workload=%3Cscript%3Ealert(1)%3C/script%3E'%20OR%201=1")
     assert status == "200 OK"
     assert "<script>alert(1)" not in page
 
 
-def test_health_tells_whether_the_warehouse_answers(ask: Callable[..., tuple[str, str]]) -> None:
+def test_health_reports_whether_the_warehouse_answers(ask: Callable[..., tuple[str, str]]) -> None:
     assert ask("/health")[0] == "200 OK"
-    told: list[str] = []
-    Application(Live(FakeWarehouse()))({"PATH_INFO": "/health"}, lambda status, headers: told.append(status))
-    assert told == ["503 Service Unavailable"]
+    statuses: list[str] = []
+    Application(Live(FakeWarehouse()))({"PATH_INFO": "/health"}, lambda status, headers: statuses.append(status))
+    assert statuses == ["503 Service Unavailable"]
 
 
-def test_no_page_is_kept_sniffed_or_told_of_elsewhere(warehouse: LocalWarehouse) -> None:
+def test_pages_forbid_caching_sniffing_and_referrers(warehouse: LocalWarehouse) -> None:
     for path in ("/", "/nothing", "/health"):
         sent: dict[str, str] = {}
         [body] = Application(Live(warehouse))({"PATH_INFO": path}, lambda status, headers: sent.update(headers))  # noqa: B023
@@ -210,17 +210,15 @@ def test_no_page_is_kept_sniffed_or_told_of_elsewhere(warehouse: LocalWarehouse)
         }
 
 
-def test_however_many_choices_are_asked_for_no_more_than_so_many_answers_are_kept(
-    warehouse: LocalWarehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(served, "MOST_KEPT", 20)
+def test_number_of_cached_answers_is_limited(warehouse: LocalWarehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "MOST_CACHED", 20)
     application = Application(Live(warehouse))
     for number in range(4):
         application({"PATH_INFO": "/", "QUERY_STRING": f"workload={number}"}, lambda status, headers: None)
-        assert len(application._kept) <= 20
+        assert len(application._cached) <= 20
 
 
-def test_an_answer_is_asked_once_until_it_is_old(warehouse: LocalWarehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_cached_until_they_expire(warehouse: LocalWarehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     now, asked = [0.0], [0]
     application = Application(Live(warehouse, clock=lambda: now[0]))
     query = warehouse.query
@@ -234,7 +232,7 @@ def test_an_answer_is_asked_once_until_it_is_old(warehouse: LocalWarehouse, monk
     for seconds, times in ((0.0, 1), (10.0, 1), (31.0, 2)):
         now[0] = seconds
         application(environ, lambda status, headers: None)
-        assert asked[0] == times * len({"standing", "choices", *questions()} - {"trend"})
+        assert asked[0] == times * len({"run_counts", "choices", *questions()} - {"trend"})
 
 
 def test_every_link_of_the_published_site_leads_to_a_page(tmp_path: Path, results: Results) -> None:

@@ -1,4 +1,4 @@
-"""Every question has an answer, it is what `analysis` found, and both dialects of its query give it."""
+"""Every question has an answer, it equals the findings of `analysis`, and both dialects of its query return it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from keras_matrix.analysis.comparison.primary_metric import STEP_TIME
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.stats import cell_statistics
 from keras_matrix.dashboards.charts.format import DASH
-from keras_matrix.dashboards.live import page as board
+from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.app.application import Application
 from keras_matrix.dashboards.live.app.source import Live
-from keras_matrix.dashboards.live.page import Standing
+from keras_matrix.dashboards.live.page import RunCounts
 from keras_matrix.dashboards.live.questions import Choice, answer, checked, questions
 from keras_matrix.records import findings
 from keras_matrix.records.backends import BACKENDS
@@ -33,7 +33,7 @@ from tests.sessions import processes, run_name, store_session
 from tests.uploader.stored import found, store_run
 
 ROOT = Path(__file__).parents[3]
-# Where each column of a question comes from: the kind and metric of a finding, and which of its figures.
+# The source of each column of a question: the kind and metric of a finding, and the figure.
 SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
     "first_epoch": (
         Kind.FIGURE,
@@ -90,7 +90,7 @@ def warehouse(results: Results) -> LocalWarehouse:
 
 
 @pytest.mark.parametrize("name", list(questions()))
-def test_a_question_has_a_title_asks_something_and_is_one_select(name: str) -> None:
+def test_question_has_title_description_and_one_select(name: str) -> None:
     question = questions()[name]
     assert question.title
     assert question.asks.endswith("?")
@@ -110,7 +110,7 @@ def test_a_question_is_answered(warehouse: LocalWarehouse, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(questions()))
-def test_a_choice_narrows_and_a_hostile_one_finds_nothing(warehouse: LocalWarehouse, name: str) -> None:
+def test_choice_filters_rows_and_a_hostile_one_finds_none(warehouse: LocalWarehouse, name: str) -> None:
     everything = answer(warehouse, questions()[name], Choice()).rows
     hostile = (Choice(workload="x' OR '1'='1"), Choice(backend="'; DROP TABLE cells; --"))
     for choice in (*hostile, Choice(since="2027-01-01")):
@@ -118,7 +118,7 @@ def test_a_choice_narrows_and_a_hostile_one_finds_nothing(warehouse: LocalWareho
     assert len(answer(warehouse, questions()[name], Choice(backend="jax")).rows) <= len(everything)
 
 
-def test_the_matrix_shows_what_the_newest_run_found(warehouse: LocalWarehouse, results: Results) -> None:
+def test_matrix_shows_the_findings_of_the_newest_run(warehouse: LocalWarehouse, results: Results) -> None:
     rows = table(results.runs()[-1].load()[0])
     found = {
         (cell.cell_id, row.verdict): (cell.step_time.centre, cell.step_time.low, cell.step_time.high)
@@ -134,9 +134,7 @@ def test_the_matrix_shows_what_the_newest_run_found(warehouse: LocalWarehouse, r
     assert shown == found
 
 
-def test_the_table_of_figures_shows_median_and_p95_as_analysis_computed_them(
-    warehouse: LocalWarehouse, results: Results
-) -> None:
+def test_table_of_figures_shows_median_and_p95_from_analysis(warehouse: LocalWarehouse, results: Results) -> None:
     rows = table(results.runs()[-1].load()[0])
     expected = {
         (cell.cell_id, metric): value
@@ -153,11 +151,11 @@ def test_the_table_of_figures_shows_median_and_p95_as_analysis_computed_them(
     lines = {line.name: [value.text for value in line.values] for line in block.lines}
     assert lines["median of processes"] == ["10.0", "30.0", "40.1"]
     assert lines["p95 of epochs"] == ["10.2", "30.6", "40.9"]
-    html = board.render([panel], board.Frame("", "", lambda cell_id: ""))
+    html = dashboard.render([panel], dashboard.Frame("", "", lambda cell_id: ""))
     assert all(one.meaning in html for one in cell_statistics.STATISTICS if one.label in lines)
 
 
-def test_none_is_called_fastest_where_the_backends_are_not_separated(tmp_path: Path) -> None:
+def test_no_backend_is_fastest_if_the_intervals_do_not_separate_them(tmp_path: Path) -> None:
     run = store_run(tmp_path, 0)
     quick = replace(found("0" * 16), work_id="w", facts={"jax": "0.11.0"})
     slow = replace(quick, cell_id="1" * 16, backend="torch", estimate=0.02)
@@ -173,7 +171,7 @@ def test_none_is_called_fastest_where_the_backends_are_not_separated(tmp_path: P
     assert [cell.fastest for cell in shown.cells] == [False, False]
 
 
-def test_of_two_runs_of_a_work_each_backend_shows_its_newest_and_the_newer_run_says_which_is_fastest() -> None:
+def test_each_backend_shows_its_newest_run_and_the_newest_run_decides_the_fastest() -> None:
     row = dict.fromkeys(("low", "high", "ratio", "status", "failures"), None) | {"work": "a work", "work_id": "w"}
     row |= {"workload": "a work", "cell_id": "0" * 16, "step_time_s": 0.01}
     older = {**row, "run_id": "1", "backend": "jax", "fastest": "jax", "verdict": "jax is fastest"}
@@ -197,7 +195,7 @@ def test_of_two_runs_of_a_work_each_backend_shows_its_newest_and_the_newer_run_s
         ]
 
 
-def test_backends_of_separate_runs_stand_side_by_side_without_shades_or_a_fastest() -> None:
+def test_backends_of_separate_runs_are_shown_without_shades_or_fastest() -> None:
     row = dict.fromkeys(("low", "high", "status", "failures"), None) | {"work": "a work", "work_id": "w"}
     row |= {"workload": "a work", "cell_id": "0" * 16, "step_time_s": 0.01}
     older = [
@@ -215,7 +213,7 @@ def test_backends_of_separate_runs_stand_side_by_side_without_shades_or_a_fastes
     assert [(cell.shade is None, cell.fastest) for cell in same_run.cells] == [(False, True), (False, False)]
 
 
-def test_matrix_counts_programs_made_in_measured_epochs_of_the_worst_process(tmp_path: Path) -> None:
+def test_matrix_counts_recompiles_in_measured_epochs_of_the_worst_process(tmp_path: Path) -> None:
     counts = (0, 5, None)
     made = [Resolved(5, 5, "fork", "float32", recompiles_timed=count, graph_breaks_timed=0) for count in counts]
     records = [replace(r, resolved=one) for r, one in zip(processes(0.01, count=3), made, strict=True)]
@@ -227,7 +225,7 @@ def test_matrix_counts_programs_made_in_measured_epochs_of_the_worst_process(tmp
     assert [cell.hint.partition("; ")[2] for cell in shown.cells] == ["recompiles in the measured epochs: 5"]
 
 
-def test_the_comparison_shows_the_ratios_that_analysis_found(warehouse: LocalWarehouse, results: Results) -> None:
+def test_comparison_shows_the_ratios_from_analysis(warehouse: LocalWarehouse, results: Results) -> None:
     rows = table(results.runs()[-1].load()[0])
     found = {
         (row.cells[ratio.backend].cell_id, ratio.estimate.centre, ratio.estimate.low, ratio.p_value)
@@ -239,7 +237,7 @@ def test_the_comparison_shows_the_ratios_that_analysis_found(warehouse: LocalWar
     assert {one["same_work"] for one in shown} == {same_work((), row).text for row in rows if row.ratios}
 
 
-def test_of_an_external_command_its_primary_metric_is_shown_and_how_much_worse_it_is_than_the_best(
+def test_external_command_shows_primary_metric_and_ratio_to_the_best(
     warehouse: LocalWarehouse,
 ) -> None:
     rows = {row["backend"]: row for row in answer(warehouse, questions()["commands"], Choice()).dicts()}
@@ -253,7 +251,7 @@ def test_of_an_external_command_its_primary_metric_is_shown_and_how_much_worse_i
     assert rows["torch"]["ratio_low"] < rows["torch"]["ratio"] < rows["torch"]["ratio_high"]
 
 
-def test_of_a_command_that_failed_its_own_reason_is_shown(tmp_path: Path) -> None:
+def test_failed_command_shows_its_reason(tmp_path: Path) -> None:
     run = store_run(tmp_path, 0)
     one = replace(found("0" * 16), work_id="w", metric="task.metrics.speed", verdict="crash", said="crash: signal 11")
     findings.keep(run, [one, replace(one, kind=Kind.VERDICT, cell_id=None, said="nothing to compare")])
@@ -266,7 +264,7 @@ def test_of_a_command_that_failed_its_own_reason_is_shown(tmp_path: Path) -> Non
     )
 
 
-def test_a_slowdown_is_a_regression_with_the_run_it_began_in_and_who_should_look(warehouse: LocalWarehouse) -> None:
+def test_slowdown_is_a_regression_with_first_run_and_owner(warehouse: LocalWarehouse) -> None:
     [row] = answer(warehouse, questions()["regressions"], Choice()).dicts()
     assert (row["cell_id"], row["at_run_id"]) == (cell_of("jax"), run_name(SLOWER_FROM))
     assert row["ratio"] == pytest.approx(1.5, rel=0.01)
@@ -292,7 +290,7 @@ def test_the_fc_modes_show_the_efficiency_of_their_workers(warehouse: LocalWareh
 
 
 @pytest.mark.parametrize("name", list(SHOWN))
-def test_each_figure_of_a_question_is_that_of_its_own_metric(tmp_path: Path, name: str) -> None:
+def test_each_figure_belongs_to_its_metric(tmp_path: Path, name: str) -> None:
     kind, columns = SHOWN[name]
     run = store_run(tmp_path, 0)
     one = found(run.load()[0][0].cell_id, facts={"mode": "fc_data", "workers": "2"})
@@ -308,7 +306,7 @@ def test_each_figure_of_a_question_is_that_of_its_own_metric(tmp_path: Path, nam
     }
 
 
-def test_of_findings_that_changed_since_they_were_sent_the_last_are_shown(tmp_path: Path) -> None:
+def test_last_revision_of_findings_is_shown(tmp_path: Path) -> None:
     run = store_run(tmp_path, 0)
     cell = run.load()[0][0].cell_id
     warehouse_of(Results(tmp_path))
@@ -317,7 +315,7 @@ def test_of_findings_that_changed_since_they_were_sent_the_last_are_shown(tmp_pa
     assert row["step_time_s"] == 0.5
 
 
-def test_each_device_has_a_trend_and_regressions_of_its_own(tmp_path: Path) -> None:
+def test_each_device_has_separate_trends_and_regressions(tmp_path: Path) -> None:
     """A cell that became slower on one device, and whose newest session was on another of the same host."""
     runs = [store_run(tmp_path, night) for night in range(2)]
     for run, device in zip(runs, ("gpu a", "gpu b"), strict=True):
@@ -333,7 +331,7 @@ def test_each_device_has_a_trend_and_regressions_of_its_own(tmp_path: Path) -> N
     assert [(one["device"], one["change_verdict"]) for one in trend] == [("gpu a", "slower"), ("gpu b", None)]
 
 
-def test_what_a_devices_newest_session_no_longer_finds_is_no_regression(tmp_path: Path) -> None:
+def test_regression_ends_with_the_findings_of_the_newest_session(tmp_path: Path) -> None:
     first, second = (store_run(tmp_path, night) for night in range(2))
     one = replace(found(first.load()[0][0].cell_id), kind=Kind.SESSION, host_id="host", device="gpu a")
     slower = replace(one, kind=Kind.CHANGE, estimate=1.5, verdict="slower", at_run_id=first.run_id)
@@ -342,7 +340,7 @@ def test_what_a_devices_newest_session_no_longer_finds_is_no_regression(tmp_path
     assert answer(warehouse_of(Results(tmp_path)), questions()["regressions"], Choice()).rows == []
 
 
-def test_a_run_tells_how_many_attempts_ended_ok_and_how_many_failed(tmp_path: Path) -> None:
+def test_run_counts_its_ok_and_failed_attempts(tmp_path: Path) -> None:
     ends = (Status.OK, Status.OK, Status.UNSTABLE, Status.UNSUPPORTED, Status.ERROR)
     records = [make_record(0.01 if one is Status.OK else None, place, one) for place, one in enumerate(ends)]
     store_session(tmp_path, run_name(0), records, matrix_path="matrix.yaml", planned=5)
@@ -355,7 +353,7 @@ def test_a_run_tells_how_many_attempts_ended_ok_and_how_many_failed(tmp_path: Pa
     assert {(row["status"], row["attempts"]) for row in found} == {("unstable", 1), ("unsupported", 1), ("error", 1)}
 
 
-def test_a_machine_is_told_with_what_was_installed_on_it(tmp_path: Path) -> None:
+def test_machine_is_listed_with_its_installed_versions(tmp_path: Path) -> None:
     versions = {"keras": "3.16.0", "jax": "0.11.0", "torch": "2.9.0", "tensorflow": "2.21.0"}
     for night, backend in enumerate(BACKENDS):
         store_run(tmp_path, night, settings=make_settings(backend=backend), versions=versions)
@@ -375,7 +373,7 @@ def test_a_machine_is_shown_with_its_type_on_the_machines_panel(tmp_path: Path) 
     assert [row.values[place] for row in shown.table] == [DASH, "n1-standard-8"]
 
 
-def test_what_others_measured_is_in_no_answer(tmp_path: Path) -> None:
+def test_imported_rows_are_in_no_answer(tmp_path: Path) -> None:
     store_run(tmp_path / "results", 0)
     warehouse = warehouse_of(Results(tmp_path / "results"))
     before = {name: answer(warehouse, question, Choice()).rows for name, question in questions().items()}
@@ -386,7 +384,7 @@ def test_what_others_measured_is_in_no_answer(tmp_path: Path) -> None:
     assert uploader([*command, "--results", str(tmp_path / "results")]) == 0
     assert warehouse.query("SELECT COUNT(*) AS n FROM cells WHERE source = 'lab'").rows == [(1,)]
     assert {name: answer(warehouse, question, Choice()).rows for name, question in questions().items()} == before
-    assert board.standing(warehouse) == Standing(1, 0)
+    assert dashboard.run_counts(warehouse) == RunCounts(1, 0)
     [page] = Application(Live(warehouse))({"PATH_INFO": "/"}, lambda status, headers: None)
     assert b"theirs" not in page
 
@@ -400,7 +398,7 @@ def test_failures_are_counted_by_status(warehouse: LocalWarehouse) -> None:
     )
 
 
-def test_a_run_with_a_planted_fault_is_in_no_latest_matrix(tmp_path: Path) -> None:
+def test_run_with_an_injected_fault_is_not_in_the_latest_matrix(tmp_path: Path) -> None:
     from keras_matrix.records.store import Run
     from keras_matrix.runner.cli.look.stored import update_findings
     from tests.sessions import processes, store_session
@@ -413,7 +411,7 @@ def test_a_run_with_a_planted_fault_is_in_no_latest_matrix(tmp_path: Path) -> No
     assert {row["run_id"] for row in rows} == {run_name(0)}
 
 
-def test_a_day_that_is_none_means_ever() -> None:
+def test_invalid_day_means_all_days() -> None:
     assert checked(Choice(since="2026-02-30")) == Choice()
     assert checked(Choice(since="2026-02-03", backend="jax")) == Choice(since="2026-02-03", backend="jax")
     assert checked(Choice(since="20260203", cell="x")) == Choice(since="2026-02-03", cell="x")

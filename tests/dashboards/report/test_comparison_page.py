@@ -1,4 +1,4 @@
-"""The page of a comparison: a line each, its interval and its blocks, and nothing from elsewhere."""
+"""The page of a comparison: a line per comparison with interval and blocks; it is self-contained."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def page(found: Versus) -> str:
 @pytest.mark.parametrize(
     ("factor", "outcome"), [(1.0, Outcome.NO_WORSE), (1.2, Outcome.REGRESSED), (1.05, Outcome.UNDECIDED)]
 )
-def test_the_verdict_stands_in_page_text_and_markdown(factor: float, outcome: Outcome) -> None:
+def test_verdict_is_in_page_text_and_markdown(factor: float, outcome: Outcome) -> None:
     found = versus(side(1.0, 0), side(factor, 1), RULE)
 
     assert found.outcome is outcome
@@ -51,7 +51,7 @@ def test_the_verdict_stands_in_page_text_and_markdown(factor: float, outcome: Ou
     assert f'"outcome": "{outcome}"' in as_json(found, RULE.threshold)
 
 
-def test_every_block_is_a_dot_and_the_page_asks_nothing_of_elsewhere() -> None:
+def test_every_block_is_a_dot_and_the_page_loads_nothing() -> None:
     html = page(versus(side(1.0, 0), side(1.1, 1), RULE))
 
     assert len(re.findall(r"block \d", html)) == 12
@@ -59,14 +59,14 @@ def test_every_block_is_a_dot_and_the_page_asks_nothing_of_elsewhere() -> None:
     assert not re.findall(r'(?:src|href)="(?!#|data:)', html)
 
 
-def test_what_changed_is_told() -> None:
+def test_changes_between_base_and_new_are_listed() -> None:
     found = versus(side(1.0, 0, keras="3.13.2"), side(1.0, 1), RULE)
 
     assert found.changed == ("keras 3.13.2 -> 3.15.1",)
     assert "3.13.2 -&gt; 3.15.1" in page(found)
 
 
-def test_of_a_cell_that_one_side_alone_measured_nothing_is_said_to_have_changed() -> None:
+def test_cell_of_one_side_only_has_no_listed_changes() -> None:
     other = [replace(record, cell_id="other", versions={"torch": "2.13.0"}) for record in side(1.0, 0)]
     failed = [replace(record, status=Status.UNSUPPORTED, times=Times(), versions={}) for record in other]
     found = versus([*side(1.0, 0), *other], [*side(1.0, 1), *failed], RULE)
@@ -92,9 +92,7 @@ def test_of_a_cell_that_one_side_alone_measured_nothing_is_said_to_have_changed(
         ),
     ],
 )
-def test_what_cannot_be_compared_says_why_and_fails_the_gate(
-    base: list[Record], new: list[Record], reason: str
-) -> None:
+def test_incomparable_cell_has_a_reason_and_fails_the_gate(base: list[Record], new: list[Record], reason: str) -> None:
     found = versus(base, new, RULE)
 
     assert Outcome.NOT_MEASURED is found.outcome
@@ -102,7 +100,7 @@ def test_what_cannot_be_compared_says_why_and_fails_the_gate(
     assert reason.split(" (", maxsplit=1)[0] in page(found)
 
 
-def test_nothing_at_all_is_a_failure() -> None:
+def test_comparison_without_records_is_not_measured() -> None:
     assert Outcome.NOT_MEASURED is versus([], [], RULE).outcome
 
 
@@ -114,7 +112,7 @@ def test_two_sessions_without_a_known_spread_are_undecided_and_have_no_interval(
     assert "no interval" in page(found)
 
 
-def test_the_result_with_disturbed_blocks_stands_beside_that_without() -> None:
+def test_result_with_disturbed_blocks_is_shown_in_addition() -> None:
     base, new = side(1.0, 0), side(1.0, 1)
     again = [replace(records[2], attempt=1) for records in (base, new)]
     new[2] = replace(new[2], times=replace(new[2].times, step_time_s=0.5))
@@ -131,7 +129,7 @@ def test_the_result_with_disturbed_blocks_stands_beside_that_without() -> None:
     assert "disturbed" not in text(calm, names(calm))
 
 
-def test_what_failed_in_part_stands_beside_its_ratio() -> None:
+def test_partial_failures_are_shown_with_the_ratio() -> None:
     new = [*side(2.0, 1)[:11], make_record(None, 11, Status.CRASH)]
     found = versus(side(1.0, 0), new, RULE)
 

@@ -1,4 +1,4 @@
-"""The page of histories: what is drawn, and that the page needs nothing but itself."""
+"""The page of histories: its drawings, and that it is self-contained."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def changed() -> Assessment:
 def test_every_session_is_a_dot_and_every_level_a_line(changed: Assessment) -> None:
     drawn = history_page.picture(changed, "mnist_mlp on jax")
     assert (len(drawn.marks), len(drawn.whiskers), len(drawn.levels)) == (45, 45, 3)
-    assert drawn.slot == 1
+    assert drawn.series.slot == 1
     assert "36 sessions" not in drawn.baseline
     assert "10 sessions" in drawn.baseline
 
 
-def test_a_change_lies_between_its_sessions_and_an_intended_one_is_told_from_a_found_one(changed: Assessment) -> None:
+def test_change_is_drawn_between_its_sessions_with_its_kind(changed: Assessment) -> None:
     drawn = history_page.picture(changed, "x")
     assert [(event.kind, event.when) for event in drawn.events] == [
         ("slower", "2026-01-21"),
@@ -52,7 +52,7 @@ def test_a_change_lies_between_its_sessions_and_an_intended_one_is_told_from_a_f
     assert places[19] < at < places[20]
 
 
-def test_a_slower_session_lies_higher(changed: Assessment) -> None:
+def test_slower_session_is_drawn_higher(changed: Assessment) -> None:
     drawn = history_page.picture(changed, "x")
     assert float(drawn.marks[25].y) < float(drawn.marks[5].y)
     assert all(0 <= float(mark.y) <= time_series.HEIGHT for mark in drawn.marks)
@@ -68,7 +68,7 @@ def test_a_session_without_a_value_is_a_cross() -> None:
     assert ([word.text for word in drawn.empty], len(drawn.marks)) == (["×"], 3)
 
 
-def test_sessions_of_one_day_are_told_apart_by_the_hour() -> None:
+def test_sessions_of_one_day_are_labelled_with_hours() -> None:
     days = assessed([0.01, 0.01])
     sessions = [replace(one, run_id=f"20260101T0{5 + at}1500Z-abc") for at, one in enumerate(days.history.sessions)]
     day = assess(replace(days.history, sessions=tuple(sessions)))
@@ -88,7 +88,7 @@ def test_sessions_of_few_processes_have_no_whisker() -> None:
     assert history_page.picture(one, "x").whiskers == []
 
 
-def test_the_page_asks_no_other_place_for_anything_and_holds_no_script(changed: Assessment) -> None:
+def test_page_loads_nothing_and_has_no_script(changed: Assessment) -> None:
     page = history_page.render([changed], ["mnist_mlp on jax"], [])
     assert re.findall(r'(?:src|href)="(?!#|data:)', page) == []
     assert "<script" not in page
@@ -101,17 +101,17 @@ def test_hostile_names_and_notes_are_shown_as_text(changed: Assessment) -> None:
     assert page.count("&lt;img src=x") >= 3
 
 
-def test_what_was_never_measured_is_named_and_not_drawn(changed: Assessment) -> None:
+def test_history_without_values_is_listed_and_not_drawn(changed: Assessment) -> None:
     page = history_page.render([changed, assessed([None])], ["one", "two"], [])
     assert "two: no process ended ok in any session" in page
     assert page.count("<figure") == 1
 
 
-def test_a_page_of_nothing_measured_says_so() -> None:
+def test_page_without_values_says_so() -> None:
     assert "No session has a value" in history_page.render([assessed([None])], ["two"], [])
 
 
-def test_the_page_has_both_colours_and_the_same_values_give_the_same_page(changed: Assessment) -> None:
+def test_page_has_both_colour_schemes_and_is_reproducible(changed: Assessment) -> None:
     page = history_page.render([changed], ["one"], ["a remark"])
     assert "prefers-color-scheme: dark" in page
     assert page == history_page.render([changed], ["one"], ["a remark"])

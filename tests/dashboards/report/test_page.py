@@ -1,4 +1,4 @@
-"""The page as text: whole, inert, and honest about what was not measured."""
+"""The page as text: complete, inert, and with dashes for missing values."""
 
 from __future__ import annotations
 
@@ -68,57 +68,58 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def test_the_page_is_well_formed_and_has_only_the_elements_it_should(made_up: Any) -> None:
-    page = Page(made_up.html)
+def test_page_is_well_formed_and_has_only_allowed_elements(synthetic: Any) -> None:
+    page = Page(synthetic.html)
     assert page.open == []
     assert {tag for tag, _ in page.tags} <= ALLOWED_TAGS
 
 
-def test_the_policy_names_the_hash_of_the_style_that_the_page_holds(made_up: Any) -> None:
-    style = re.findall(r"<style>(.*?)</style>", made_up.html, re.DOTALL)
+def test_policy_contains_the_hash_of_the_style_sheet(synthetic: Any) -> None:
+    style = re.findall(r"<style>(.*?)</style>", synthetic.html, re.DOTALL)
     assert len(style) == 1
     digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
-    policy = next(a["content"] for t, a in Page(made_up.html).tags if a.get("http-equiv") == "Content-Security-Policy")
+    page = Page(synthetic.html)
+    policy = next(a["content"] for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None
     assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:;")
     assert "unsafe" not in policy
     assert "script-src" not in policy
 
 
-def test_the_page_refers_to_nothing_outside_itself(made_up: Any) -> None:
-    for _, attributes in Page(made_up.html).tags:
+def test_page_refers_to_no_external_resource(synthetic: Any) -> None:
+    for _, attributes in Page(synthetic.html).tags:
         assert "src" not in attributes
         assert "style" not in attributes
         assert not [name for name in attributes if name.startswith("on")]
-        # A trace lies beside the page, in the folder of its run.
+        # A trace is in the folder of its run, next to the page.
         assert (attributes.get("href") or "#").startswith(("#", "data:", "traces/"))
-    assert "url(" not in made_up.html
-    assert "@import" not in made_up.html
+    assert "url(" not in synthetic.html
+    assert "@import" not in synthetic.html
 
 
-def test_every_link_and_shape_has_its_target(made_up: Any) -> None:
-    tags = Page(made_up.html).tags
+def test_every_link_and_shape_has_its_target(synthetic: Any) -> None:
+    tags = Page(synthetic.html).tags
     names = [attributes["id"] for _, attributes in tags if "id" in attributes]
     links = {(a.get("href") or "")[1:] for _, a in tags if (a.get("href") or "").startswith("#")}
     assert len(names) == len(set(names))
     assert links <= set(names)
 
 
-def test_a_hostile_name_stays_text_everywhere(made_up: Any, hostile_name: str) -> None:
-    assert hostile_name not in made_up.html
-    assert html.escape(hostile_name, quote=False) in made_up.html
-    assert hostile_name in Page(made_up.html).text
+def test_hostile_name_is_escaped_everywhere(synthetic: Any, hostile_name: str) -> None:
+    assert hostile_name not in synthetic.html
+    assert html.escape(hostile_name, quote=False) in synthetic.html
+    assert hostile_name in Page(synthetic.html).text
 
 
-def test_what_run_json_says_stays_text(made_up: Any, about: dict[str, object], hostile_name: str) -> None:
+def test_hostile_run_json_is_escaped(synthetic: Any, about: dict[str, object], hostile_name: str) -> None:
     hostile = dict.fromkeys(about, hostile_name) | {"versions": {hostile_name: hostile_name}}
-    page = report.render(made_up.records, made_up.rows, hostile)
+    page = report.render(synthetic.records, synthetic.rows, hostile)
     assert hostile_name not in page
     assert {tag for tag, _ in Page(page).tags} <= ALLOWED_TAGS
 
 
-def test_every_text_of_a_record_stays_text(made_up: Any, hostile_name: str) -> None:
-    record = made_up.records[0]
+def test_hostile_record_is_escaped(synthetic: Any, hostile_name: str) -> None:
+    record = synthetic.records[0]
     hostile = replace(
         record,
         reason=hostile_name,
@@ -136,53 +137,53 @@ def test_every_text_of_a_record_stays_text(made_up: Any, hostile_name: str) -> N
     assert {tag for tag, _ in Page(page).tags} <= ALLOWED_TAGS
 
 
-def test_the_machine_type_is_shown_where_it_is_known(made_up: Any) -> None:
-    record = made_up.records[0]
+def test_machine_type_is_shown_if_known(synthetic: Any) -> None:
+    record = synthetic.records[0]
     known = [replace(record, machine=replace(record.machine, machine_type="n1-standard-8"))]
     assert "machine type" in Page(report.render(known, table(known), {})).text
     assert "n1-standard-8" in Page(report.render(known, table(known), {})).text
     assert "machine type" not in Page(report.render([record], table([record]), {})).text
 
 
-def test_every_workload_backend_and_verdict_is_there(made_up: Any) -> None:
-    text = Page(made_up.html).text
-    for row in made_up.rows:
+def test_every_workload_backend_and_verdict_is_shown(synthetic: Any) -> None:
+    text = Page(synthetic.html).text
+    for row in synthetic.rows:
         assert row.title in text
         assert row.verdict in text
     for backend in BACKENDS:
-        assert f">{backend}</th>" in made_up.html
+        assert f">{backend}</th>" in synthetic.html
 
 
-def test_median_and_p95_of_the_processes_stand_beneath_their_mean(made_up: Any) -> None:
-    text = Page(made_up.html).text
+def test_table_has_median_and_p95_of_the_processes(synthetic: Any) -> None:
+    text = Page(synthetic.html).text
     assert re.search(r"median of processes , ms [0-9.]+", text)
     assert re.search(r"p95 of processes , ms [0-9.]+", text)
 
 
-def test_the_fastest_is_marked_where_a_row_names_one_and_nowhere_else(made_up: Any) -> None:
-    named = [row for row in made_up.rows if row.fastest]
-    assert 0 < len(named) < len(made_up.rows)
-    assert made_up.html.count(">fastest</span>") == len(named)
-    assert made_up.html.count('class="fastest"') == len(named)
+def test_fastest_is_marked_only_if_the_row_names_one(synthetic: Any) -> None:
+    named = [row for row in synthetic.rows if row.fastest]
+    assert 0 < len(named) < len(synthetic.rows)
+    assert synthetic.html.count(">fastest</span>") == len(named)
+    assert synthetic.html.count('class="fastest"') == len(named)
 
 
-def test_every_failure_is_told_with_status_reason_and_output(made_up: Any) -> None:
-    text = Page(made_up.html).text
-    for failure in failures.failures(made_up.records, made_up.rows):
-        assert failure.reason in text
-        assert f">{failure.status}</span>" in made_up.html
+def test_every_failure_is_shown_with_status_reason_and_output(synthetic: Any) -> None:
+    text = Page(synthetic.html).text
+    for failure in failures.failures(synthetic.records, synthetic.rows):
+        assert failure.texts[0] in text
+        assert f">{failure.label}</span>" in synthetic.html
     assert "1/8 ━━━━ 3s 402ms/step" in text
-    assert "\x1b" not in made_up.html
+    assert "\x1b" not in synthetic.html
 
 
-def test_failures_with_one_cause_are_told_once(made_up: Any) -> None:
-    found = failures.failures(made_up.records, made_up.rows)
-    assert sorted(failure.status for failure in found) == ["device_mismatch", "timeout", "unsupported"]
+def test_failures_with_the_same_cause_are_grouped(synthetic: Any) -> None:
+    found = failures.failures(synthetic.records, synthetic.rows)
+    assert sorted(failure.label for failure in found) == ["device_mismatch", "timeout", "unsupported"]
     assert {failure.where for failure in found} == {"repeats 1, 2, 3, 4, 5", "repeat 3"}
 
 
-def test_the_more_attempts_failed_the_less_is_shown_of_each_ones_output(made_up: Any) -> None:
-    record = made_up.records[0]
+def test_output_per_failure_shrinks_with_the_number_of_failures(synthetic: Any) -> None:
+    record = synthetic.records[0]
     evidence = Evidence(exit_code=1, output_tail="x" * 7999 + "!")
     failed = [
         replace(record, cell_id=f"{number:016x}", status=Status.ERROR, evidence=evidence, times=Times())
@@ -193,53 +194,53 @@ def test_the_more_attempts_failed_the_less_is_shown_of_each_ones_output(made_up:
     assert {failure.output for failure in failures.failures(failed[:2], [])} == {evidence.output_tail}
 
 
-def test_a_warning_is_split_into_rule_doubt_and_advice(made_up: Any) -> None:
-    found = {caveat.rule: caveat for caveat in failures.warnings(made_up.records, made_up.rows)}
+def test_warning_is_split_into_rule_problem_and_advice(synthetic: Any) -> None:
+    found = {entry.label: entry for entry in failures.warnings(synthetic.records, synthetic.rows)}
     assert sorted(found) == ["busy", "still_warming_up"]
-    assert found["busy"].text == "other processes used 14% of the CPU time"
+    assert found["busy"].texts == ("other processes used 14% of the CPU time",)
     assert found["busy"].advice == "stop them"
 
 
-def test_a_warning_of_another_form_is_shown_whole(made_up: Any) -> None:
-    record = replace(made_up.records[0], warnings=["odd"])
-    (caveat,) = failures.warnings([record], table([record]))
-    assert (caveat.rule, caveat.text, caveat.advice) == ("warning", "odd", "")
+def test_warning_of_another_format_is_shown_unchanged(synthetic: Any) -> None:
+    record = replace(synthetic.records[0], warnings=["odd"])
+    (entry,) = failures.warnings([record], table([record]))
+    assert (entry.label, entry.texts, entry.advice) == ("warning", ("odd",), "")
 
 
-def test_attempts_that_were_tried_again_are_not_counted(made_up: Any) -> None:
-    counts = {tally.name: tally.count for tally in results.tallies(made_up.records, pending=2)}
+def test_superseded_attempts_are_not_counted(synthetic: Any) -> None:
+    counts = {tally.name: tally.count for tally in results.tallies(synthetic.records, pending=2)}
     assert counts == {"ok": 78, "unstable": 1, "unsupported": 5, "failed": 6, "pending": 2}
-    assert failures.superseded(made_up.records) == 1
+    assert failures.superseded(synthetic.records) == 1
 
 
-def test_each_kept_epoch_is_a_dot_of_its_own(made_up: Any) -> None:
-    lanes = [lane for picture in pictures.epoch_pictures(made_up.rows) for lane in picture.lanes]
-    kept = sum(len(record.times.epoch_times_s) for record in made_up.records)
-    marks = [mark for lane in lanes for group in lane.groups for mark in group.marks]
-    assert len(marks) == kept
+def test_each_measured_epoch_is_a_dot(synthetic: Any) -> None:
+    strips = [strip for picture in pictures.epoch_pictures(synthetic.rows) for strip in picture.strips]
+    measured = sum(len(record.times.epoch_times_s) for record in synthetic.records)
+    marks = [mark for strip in strips for group in strip.groups for mark in group.marks]
+    assert len(marks) == measured
     assert not any(mark.hollow for mark in marks)
 
 
-def test_a_process_tells_its_median_and_its_epochs_and_of_many_the_quickest_and_the_slowest(made_up: Any) -> None:
-    record = made_up.records[0]
-    for count, told in ((1, ""), (3, " (epochs 10.0, 11.0, 12.0)"), (50, " (epochs 10.0 to 59.0)")):
+def test_tooltip_of_a_process_lists_its_epochs_or_their_range(synthetic: Any) -> None:
+    record = synthetic.records[0]
+    for count, listed in ((1, ""), (3, " (epochs 10.0, 11.0, 12.0)"), (50, " (epochs 10.0 to 59.0)")):
         epochs = [(10 + number) * 0.001 * record.resolved.steps_per_epoch for number in range(count)]
         one = replace(record, times=replace(record.times, step_time_s=0.011, epoch_times_s=epochs))
         [picture] = pictures.epoch_pictures(table([one]))
-        [group] = picture.lanes[0].groups
-        assert group.tip == f"repeat 1: 11.0\u00a0ms{told}"
+        [group] = picture.strips[0].groups
+        assert group.tip == f"repeat 1: 11.0\u00a0ms{listed}"
 
 
-def test_the_discarded_first_epoch_is_hollow_and_stands_beside_the_steady_one(made_up: Any) -> None:
-    lanes = [lane for picture in pictures.start_pictures(made_up.rows) for lane in picture.lanes]
-    measured = sum(1 for record in made_up.records if record.times.first_epoch_time_s)
-    assert sum(mark.hollow for lane in lanes for mark in lane.marks) == measured
-    assert all(picture.axis.log for picture in pictures.start_pictures(made_up.rows))
+def test_discarded_first_epoch_is_hollow_next_to_the_steady_one(synthetic: Any) -> None:
+    strips = [strip for picture in pictures.start_pictures(synthetic.rows) for strip in picture.strips]
+    measured = sum(1 for record in synthetic.records if record.times.first_epoch_time_s)
+    assert sum(mark.hollow for strip in strips for mark in strip.marks) == measured
+    assert all(picture.axis.log for picture in pictures.start_pictures(synthetic.rows))
 
 
-def test_device_memory_is_drawn_where_it_was_measured(made_up: Any) -> None:
-    assert "No device memory was measured" in made_up.html
-    records = [replace(record, memory=Memory(2 << 30, 1 << 30)) for record in made_up.records[:3]]
+def test_device_memory_is_drawn_if_measured(synthetic: Any) -> None:
+    assert "No device memory was measured" in synthetic.html
+    records = [replace(record, memory=Memory(2 << 30, 1 << 30)) for record in synthetic.records[:3]]
     page = report.render(records, table(records), {})
     assert "No device memory was measured" not in page
     assert "device 1.00\u00a0GiB (1.00, 1.00, 1.00)" in page
@@ -265,30 +266,30 @@ def unmeasured(record: Record) -> Record:
     )
 
 
-def test_none_is_a_dash_and_never_zero_or_none(made_up: Any, render_of: Callable[..., str]) -> None:
-    page = Page(render_of([unmeasured(record) for record in made_up.records[:6]]))
+def test_missing_value_is_a_dash_and_not_zero(synthetic: Any, render_of: Callable[..., str]) -> None:
+    page = Page(render_of([unmeasured(record) for record in synthetic.records[:6]]))
     text = page.text
     assert "None" not in text
     assert "nan" not in re.findall(r"\w+", text)
     assert "time per step , ms — — —" in text or "time per step , ms — —" in text
-    assert "No epoch was kept." in text
+    assert "No epoch was measured." in text
     assert "No memory was measured." in text
 
 
-def test_a_dash_says_why(made_up: Any) -> None:
-    hints = [a.get("title") or "" for tag, a in Page(made_up.html).tags if tag == "td"]
+def test_hint_of_a_dash_has_the_reason(synthetic: Any) -> None:
+    hints = [a.get("title") or "" for tag, a in Page(synthetic.html).tags if tag == "td"]
     assert any(hint.startswith("not measured (timeout: the time limit passed") for hint in hints)
 
 
 @pytest.mark.parametrize("pending", [0, 7])
 def test_a_run_without_records_still_has_a_page(pending: int) -> None:
     text = Page(report.render([], [], {}, pending)).text
-    assert "Nothing has been measured yet." in text
+    assert "Nothing was measured yet." in text
     assert f"{pending} pending" in text
 
 
-def test_one_process_on_one_backend_still_has_a_page(made_up: Any, render_of: Callable[..., str]) -> None:
-    text = Page(render_of(made_up.records[:1])).text
+def test_one_process_on_one_backend_still_has_a_page(synthetic: Any, render_of: Callable[..., str]) -> None:
+    text = Page(render_of(synthetic.records[:1])).text
     assert "no interval: 1 process" in text
     assert "nothing to compare" in text
 
@@ -300,34 +301,34 @@ def test_a_thousand_cells_of_five_processes_are_a_page_of_at_most_five_megabytes
     assert len(page.encode()) <= 5_000_000
 
 
-def test_what_stands_beside_a_speed_is_on_the_page_and_can_be_read_without_script(made_up: Any) -> None:
-    text = Page(made_up.html).text
+def test_parity_peak_and_caveats_are_on_the_page(synthetic: Any) -> None:
+    text = Page(synthetic.html).text
     assert "explained: 3e-9 (float64 gradient)" in text
     assert "tensorflow and torch, float64 update 4e-02, limit 1e-06: a cause that was found" in text
     assert "share of peak , % 43.0 215 GFLOP/s" in text
-    links = re.findall(r'<a class="doubt" href="#([^"]+)">1 doubt</a>', made_up.html)
-    caveats = failures.caveats(made_up.rows)
+    links = re.findall(r'<a class="caveat" href="#([^"]+)">1 caveat</a>', synthetic.html)
+    caveats = failures.caveats(synthetic.rows)
     assert sorted(links) == sorted(caveat.anchor for caveat in caveats) != []
     assert all(line in text for caveat in caveats for line in caveat.texts)
 
 
-def test_where_no_peak_was_measured_the_page_names_the_command(made_up: Any) -> None:
+def test_page_without_peaks_names_the_command_that_measures_them(synthetic: Any) -> None:
     run_context = RunContext(notes=("no peaks measured: run `runner roofline` there",))
-    text = Page(report.render(made_up.records, made_up.rows, {}, run_context=run_context)).text
+    text = Page(report.render(synthetic.records, synthetic.rows, {}, run_context=run_context)).text
     assert "Share of peak: no peaks measured: run `runner roofline` there." in text
     assert "share of peak , %" not in text
     assert "same work not checked" in text
 
 
-def test_a_merged_page_names_its_runs_what_was_left_out_and_how_to_measure_alternately(
-    made_up: Any, hostile_name: str
+def test_merged_page_names_its_runs_the_excluded_cells_and_the_command_for_alternating_runs(
+    synthetic: Any, hostile_name: str
 ) -> None:
     runs = (
         MergedRun("run-1", "2026-01-01T02:00:00+00:00", ("tensorflow", "jax"), hostile_name, "matrix.yaml"),
         MergedRun("run-2", "", ("torch",), "keras 3.15.1", "matrix.yaml", ("image:torch-cpu, sha256:0123",)),
     )
     merge = MergeSummary(runs, (f"left out: {hostile_name}",), "runner --matrix m.yaml --executor docker")
-    page = report.render(made_up.records, made_up.rows, {}, run_context=RunContext(merge=merge))
+    page = report.render(synthetic.records, synthetic.rows, {}, run_context=RunContext(merge=merge))
     found = Page(page)
     assert hostile_name not in page
     assert ({tag for tag, _ in found.tags} <= ALLOWED_TAGS, found.open) == (True, [])
@@ -345,18 +346,18 @@ def test_a_merged_page_names_its_runs_what_was_left_out_and_how_to_measure_alter
     assert "separate sessions" not in alone
 
 
-def test_the_page_of_one_run_says_nothing_of_a_merge(made_up: Any) -> None:
-    assert "Merged runs" not in made_up.html
-    assert "separate sessions" not in made_up.html
+def test_page_of_one_run_has_no_merge_section(synthetic: Any) -> None:
+    assert "Merged runs" not in synthetic.html
+    assert "separate sessions" not in synthetic.html
 
 
-def test_the_same_values_give_the_same_page(made_up: Any, about: dict[str, object]) -> None:
-    assert report.render(made_up.records, made_up.rows, about, 2, made_up.run_context) == made_up.html
-    backwards = made_up.records[::-1]
-    assert report.render(backwards, table(backwards), about, 2, made_up.run_context) == made_up.html
+def test_equal_values_give_equal_pages(synthetic: Any, about: dict[str, object]) -> None:
+    assert report.render(synthetic.records, synthetic.rows, about, 2, synthetic.run_context) == synthetic.html
+    backwards = synthetic.records[::-1]
+    assert report.render(backwards, table(backwards), about, 2, synthetic.run_context) == synthetic.html
 
 
-def test_a_page_is_written_at_once_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_page_is_replaced_atomically_without_leftovers(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     report.write(path, "old")
     report.write(path, "new \ud800")
@@ -364,22 +365,22 @@ def test_a_page_is_written_at_once_and_leaves_nothing_beside_it(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failed_write_of_a_page_has_no_leftovers(tmp_path: Path) -> None:
     (tmp_path / "report.html").mkdir()
     with pytest.raises(OSError, match=r"report\.html"):
         report.write(tmp_path / "report.html", "new")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_the_figure_of_a_process_is_drawn_and_told_as_the_mean_of_its_kept_epochs() -> None:
+def test_figure_of_a_process_is_the_mean_of_its_measured_epochs() -> None:
     record = make_record()
     assert record.resolved is not None
     mean_s = 2.0 / record.resolved.steps_per_epoch
     times = Times(epoch_times_s=[1.0, 1.0, 4.0], epoch_time_median_s=1.0, step_time_s=mean_s)
     (picture,) = pictures.epoch_pictures(table([replace(record, times=times)]))
-    (group,) = picture.lanes[0].groups
+    (group,) = picture.strips[0].groups
     assert len(group.strokes) == 1
     assert group.tip.startswith("repeat 1: 40.0\u00a0ms (epochs 20.0, 20.0, 80.0)")
     reading = (report.TEMPLATES / "reading.html").read_text(encoding="utf-8")
-    assert "one process gives one figure, the mean of its kept epochs" in reading
-    assert (MIN_BLOCKS, "Fewer than five processes give none" in reading) == (5, True)
+    assert "one process gives one figure, the mean of its measured epochs" in reading
+    assert (MIN_BLOCKS, "Fewer than five processes give no interval" in reading) == (5, True)

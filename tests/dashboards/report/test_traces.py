@@ -1,4 +1,4 @@
-"""Traces as a run's page shows them."""
+"""Traces on the page of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = replace(
 
 
 def sheet(shown: Table) -> traces.Sheet:
-    """The sheet of the one cell that was traced, of the two in the table."""
+    """The sheet of the traced one of two cells."""
     records = [make_record(settings=make_settings(backend=backend)) for backend in ("torch", "jax")]
     rows, traced = table(records), cell_id(make_settings(backend="jax"))
     (found,) = traces.sheets(rows, {traced: ShownTrace("traces/a/trace.json.gz", shown)})
@@ -29,34 +29,34 @@ def sheet(shown: Table) -> traces.Sheet:
     return found
 
 
-def test_figures_are_those_of_a_step() -> None:
+def test_times_and_counts_are_per_step() -> None:
     found = sheet(SHOWN)
     assert found.summary == (
         "4 steps, 5.00\u00a0ms each with the profiler on; an operation ran 25\u00a0% of the time; "
         "1 gap, 3.00\u00a0ms in all"
     )
     operations, gaps = found.grids
-    assert (operations.title, operations.columns) == ("By operation", ("share", "time a step", "count a step"))
-    assert [(line.name, line.values) for line in operations.lines] == [
-        ("dot", ("80\u00a0%", "1.00\u00a0ms", "2.00")),
-        ("not told", ("20\u00a0%", "250\u00a0µs", "1.00")),
+    assert (operations.title, operations.columns) == ("By operation", ["share", "time a step", "count a step"])
+    assert [(row.name, row.values) for row in operations.rows] == [
+        ("dot", ["80\u00a0%", "1.00\u00a0ms", "2.00"]),
+        ("not reported", ["20\u00a0%", "250\u00a0µs", "1.00"]),
     ]
-    assert (gaps.title, gaps.columns) == ("The longest gaps", ("after", "before", "meanwhile"))
-    assert [(line.name, line.values) for line in gaps.lines] == [("3.00\u00a0ms", ("dot", DASH, "input"))]
+    assert (gaps.title, gaps.columns) == ("The longest gaps", ["after", "before", "meanwhile"])
+    assert [(row.name, row.values) for row in gaps.rows] == [("3.00\u00a0ms", ["dot", DASH, "input"])]
 
 
-def test_without_steps_figures_are_those_of_the_whole() -> None:
+def test_times_and_counts_are_totals_without_steps() -> None:
     found = sheet(replace(SHOWN, steps=None, busy_share=None))
     assert found.summary == f"no step marked; an operation ran {DASH} of the time; 1 gap, 3.00\u00a0ms in all"
-    assert found.grids[0].columns == ("share", "time", "count")
-    assert found.grids[0].lines[0].values == ("80\u00a0%", "4.00\u00a0ms", "8.00")
+    assert found.grids[0].columns == ["share", "time", "count"]
+    assert found.grids[0].rows[0].values == ["80\u00a0%", "4.00\u00a0ms", "8.00"]
 
 
-def test_several_workers_are_counted_and_a_long_table_is_cut() -> None:
+def test_workers_are_counted_and_a_long_table_is_truncated() -> None:
     found = sheet(replace(SHOWN, workers=2, by_layer=[Part(f"layer_{k}", 1, 0.1, 0.05) for k in range(20)]))
     assert found.summary.startswith("4 steps, 2 workers, ")
     assert [grid.title for grid in found.grids] == ["By operation", "By layer", "The longest gaps"]
-    assert [line.name for line in found.grids[1].lines] == [f"layer_{k}" for k in range(10)]
+    assert [row.name for row in found.grids[1].rows] == [f"layer_{k}" for k in range(10)]
 
 
 def test_trace_of_a_gpu_names_its_device_and_divides_its_work_into_kinds() -> None:
@@ -73,6 +73,6 @@ def test_trace_of_a_gpu_names_its_device_and_divides_its_work_into_kinds() -> No
     ]
 
 
-def test_summary_ends_with_what_the_profiler_itself_warns_of() -> None:
+def test_summary_ends_with_the_warnings_of_the_profiler() -> None:
     found = sheet(replace(SHOWN, warnings=["Dropped 7 events"]))
     assert found.summary.endswith("3.00\u00a0ms in all; the profiler reports: Dropped 7 events")

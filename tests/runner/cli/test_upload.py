@@ -19,7 +19,7 @@ import pytest
 
 from keras_matrix.dashboards.live.app import serve
 from keras_matrix.dashboards.live.app.application import Application
-from keras_matrix.dashboards.live.app.hosts import Place
+from keras_matrix.dashboards.live.app.hosts import ListenAddress
 from keras_matrix.dashboards.live.app.source import Source
 from keras_matrix.records import findings
 from keras_matrix.records.store import Results, Run
@@ -209,7 +209,7 @@ def test_the_dashboard_of_an_empty_folder_says_that_nothing_has_been_measured(
     (folder / "results").mkdir()
     pages: list[str] = []
 
-    def looked_at(source: Source, place: Place) -> None:
+    def looked_at(source: Source, place: ListenAddress) -> None:
         [body] = Application(source)({"PATH_INFO": "/"}, lambda status, headers: pages.append(status))
         pages.append(body.decode())
 
@@ -217,7 +217,7 @@ def test_the_dashboard_of_an_empty_folder_says_that_nothing_has_been_measured(
     assert runner("dashboard") == 0
     status, page = pages
     assert status == "200 OK"
-    assert "Nothing has been measured yet" in page
+    assert "Nothing was measured yet" in page
     assert "<section" not in page
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from keras_matrix.dashboards.live.app import hosts, serve
 from keras_matrix.dashboards.live.app.application import Application
-from keras_matrix.dashboards.live.app.hosts import Place
+from keras_matrix.dashboards.live.app.hosts import ListenAddress
 from keras_matrix.dashboards.live.app.source import Source
 from keras_matrix.dashboards.live.page import EMPTY, empty_notice
 from keras_matrix.dashboards.report import site
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[4]
 def test_the_service_of_compose_listens_everywhere_and_answers_under_this_machines_names() -> None:
     command = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["dashboard"]["command"]
     args = parser().parse_args([re.sub(r"\$\{\w+:-(.*)\}", r"\1", word) for word in command])
-    place = hosts.place(args.listen, args.public)
+    place = hosts.listen_address(args.listen, args.public)
     assert (place.host, place.port, args.source, args.since) == ("0.0.0.0", 8080, "local", None)
     assert [place.accepts(host) for host in ("localhost:9000", "127.0.0.1:8080", "[::1]:8080")] == [True] * 3
     assert not place.accepts("dashboard:8080")
@@ -50,7 +50,7 @@ def test_emptied_warehouse_is_reported_with_the_repair_command(tmp_path: Path, m
     shutil.rmtree(results.root / "warehouse")
     pages: list[str] = []
 
-    def look(source: Source, place: Place) -> None:
+    def look(source: Source, place: ListenAddress) -> None:
         [body] = Application(source)({"PATH_INFO": "/"}, lambda status, headers: pages.append(status))
         pages.append(body.decode())
 
@@ -59,9 +59,9 @@ def test_emptied_warehouse_is_reported_with_the_repair_command(tmp_path: Path, m
     assert main(["dashboard", "--results", str(results.root)], Seams()) == 0
     site.publish(tmp_path / "site", results.root, [])
     for page in (pages[1], (tmp_path / "site" / "index.html").read_text()):
-        assert "Nothing has been measured yet" not in page
+        assert "Nothing was measured yet" not in page
         assert "This warehouse is empty, although" in page
-        assert f"`uploader push --repair --to local --results {results.root}` sends them again." in page
+        assert f"Send them again with `uploader push --repair --to local --results {results.root}`." in page
 
 
 def test_unused_warehouse_has_no_repair_advice(tmp_path: Path) -> None:

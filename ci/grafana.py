@@ -1,8 +1,7 @@
-"""Builds dashboards/grafana/*.json: `python -m keras_matrix.dashboards.grafana.build`; a test holds the files to this
-code.
+"""Writes dashboards/grafana/*.json, the Grafana dashboards: `python ci/grafana.py`; a test checks they are current.
 
 Each panel's SQL is a query of `dashboards/queries` with the dataset before its tables and Grafana's variables in place
-of its parameters. Grafana writes a variable into the text of a query, so that each stands as `${name:sqlstring}`, which
+of its parameters. Grafana inserts the text of a variable into a query, so each is written as `${name:sqlstring}`, which
 quotes it. For Grafana 10 or later with its BigQuery data source plugin (grafana-bigquery-datasource).
 """
 
@@ -17,14 +16,14 @@ from keras_matrix.dashboards.live.questions import DEFAULT_DAYS, Question, quest
 from keras_matrix.uploader.schema import TABLES
 from keras_matrix.uploader.sql import qualified
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "dashboards" / "grafana"
 SOURCE = {"type": "grafana-bigquery-datasource", "uid": "${source}"}
 DATASET = "GRAFANA_PROJECT.GRAFANA_DATASET"
 SCHEMA_VERSION = 39
 WIDE = 24
 TALL = 10
 AS_TABLE, AS_SERIES = 1, 0
-# Columns with these ends have a unit, by Grafana's names.
+# Grafana's name of the unit of a column, by the suffix of its name.
 UNITS = {"_s": "s", "_bytes": "bytes", "_flop_per_s": "flops"}
 
 
@@ -38,12 +37,12 @@ def dashboards() -> dict[str, dict[str, Any]]:
 
 
 def text(dashboard: Mapping[str, Any]) -> str:
-    """Return a dashboard as its file holds it."""
+    """Return a dashboard as the text of its file."""
     return json.dumps(dashboard, indent=2) + "\n"
 
 
 def sql(question: Question) -> str:
-    """Return a question's query as Grafana asks it."""
+    """Return the query of a question with Grafana's variables."""
     body = qualified(question.sql, DATASET, [table.name for table in TABLES])
     for given in ("workload", "backend", "cell"):
         body = body.replace(f"@{given}", f"${{{given}:sqlstring}}")

@@ -1,7 +1,7 @@
 "use strict";
 {
   const box = document.getElementById("words");
-  const told = document.getElementById("shown");
+  const counter = document.getElementById("shown");
   const all = [...document.querySelectorAll("[data-of]")].map((e) => [e, e.dataset.of.toLowerCase()]);
   const apply = () => {
     const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -10,7 +10,7 @@
       element.hidden = !words.every((word) => text.includes(word));
       count += !element.hidden;
     }
-    told.textContent = words.length ? `${count} of ${all.length}` : "";
+    counter.textContent = words.length ? `${count} of ${all.length}` : "";
     history.replaceState(null, "", box.value ? "?show=" + encodeURIComponent(box.value) : location.pathname);
   };
   document.getElementById("filter").addEventListener("submit", (event) => event.preventDefault());
