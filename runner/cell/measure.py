@@ -235,16 +235,8 @@ def _with_tf32(resolved: Resolved, settings: Settings, adapter: BackendAdapter, 
     """Return the record's part with what probes on a GPU say of TF32; unchanged where none of them gave an answer."""
     if settings.device != "gpu":
         return resolved
-    found = tf32_of(adapter, jit)
-    if all(value is None for value in found.values()):
-        return resolved
-    return replace(
-        resolved,
-        tf32=found["tf32"],
-        tf32_matmul=found["tf32_matmul"],
-        tf32_convolution=found["tf32_convolution"],
-        tf32_rnn=found["tf32_rnn"],
-    )
+    found: dict[str, Any] = tf32_of(adapter, jit)
+    return resolved if all(value is None for value in found.values()) else replace(resolved, **found)
 
 
 def resolved_of(settings: Settings, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:

@@ -21,14 +21,14 @@ from pathlib import Path
 from keras_matrix.records.host.cgroups import Group, group
 from keras_matrix.records.host.procfs import Tree
 from keras_matrix.runner.host import process_tree
-from keras_matrix.runner.host.surroundings.counters import total
+from keras_matrix.runner.host.surroundings.counters import after, close, opened, total
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WALK_S = 1.0
 LINE_BYTES = 256
 STAT_BYTES = 1 << 14
 # What the kernel calls a group's anonymous memory, with that of the groups below it.
-ANONYMOUS = {1: b"\ntotal_rss ", 2: b"\nanon "}
+ANONYMOUS = {1: b"total_rss ", 2: b"anon "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class TreeMemory:
     def __init__(self, root: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._root, self._clock = root, clock
         self._files: dict[int, int] = {}
-        self._last_number = _opened("/proc/loadavg")
+        self._last_number = opened("/proc/loadavg")
         self._seen = b""
         self._walked_s = -WALK_S
 
@@ -76,9 +76,7 @@ class TreeMemory:
 
     def close(self) -> None:
         """Let go of the files."""
-        for descriptor in (self._last_number, *self._files.values()):
-            if descriptor is not None:
-                os.close(descriptor)
+        close(self._last_number, *self._files.values())
         self._last_number = None
         self._files = {}
 
@@ -89,7 +87,7 @@ class TreeMemory:
             return
         self._seen, self._walked_s = told, now_s
         for pid in process_tree.tree(self._root):
-            if pid not in self._files and (descriptor := _opened(f"/proc/{pid}/statm")) is not None:
+            if pid not in self._files and (descriptor := opened(f"/proc/{pid}/statm")) is not None:
                 self._files[pid] = descriptor
 
 
@@ -98,18 +96,16 @@ class GroupMemory:
 
     def __init__(self, version: int, folder: str) -> None:
         self._name = ANONYMOUS[version]
-        self._stat = _opened(f"{folder}/memory.stat")
+        self._stat = opened(f"{folder}/memory.stat")
 
     def anonymous_bytes(self) -> int | None:
         """Return what the group holds now; None where it is gone or does not tell."""
-        word = (b"\n" + _content(self._stat, STAT_BYTES)).partition(self._name)[2].partition(b"\n")[0]
-        return int(word) if word.isdigit() else None
+        return after(_content(self._stat, STAT_BYTES), self._name)
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._stat is not None:
-            os.close(self._stat)
-            self._stat = None
+        close(self._stat)
+        self._stat = None
 
 
 def group_of(pid: int) -> GroupMemory | None:
@@ -124,13 +120,6 @@ def group_of(pid: int) -> GroupMemory | None:
         found.close()
         return None
     return found
-
-
-def _opened(path: str) -> int | None:
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
 
 
 def _content(descriptor: int | None, limit_bytes: int) -> bytes:

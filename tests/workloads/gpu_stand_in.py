@@ -15,7 +15,7 @@ ALLOCATED_BYTES, PEAK_BYTES = 200 << 20, 640 << 20
 
 
 def claiming(adapter: Any) -> Any:
-    """Return the plug of a backend on a CPU, which says that tensors are on a GPU."""
+    """Return the adapter of a backend on a CPU, which says that tensors are on a GPU."""
     from keras_matrix.records.schema import DeviceProof
 
     adapter.proof = lambda: DeviceProof("gpu", "cuda:0", 1, "NVIDIA H100 80GB HBM3")

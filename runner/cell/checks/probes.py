@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_matrix.records import files
-from keras_matrix.records.codec import decode, dumps, loads
 from keras_matrix.records.instruments.first_hour import ProbeAnswer, ProbeOrder
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.runner.cell.checks.answering import answer_order
 from keras_matrix.runner.cell.clock import monotonic
 
 
@@ -114,12 +112,6 @@ def _sigmoid(values: Any) -> Any:
     return 1 / (1 + np.exp(-values))
 
 
-def main(folder: Path) -> None:
-    """Do the order that lies in `folder`."""
-    os.chdir(folder)
-    order = decode(ProbeOrder, loads((folder / "order.json").read_bytes()), "order")
-    files.replace(folder / "answer.json", dumps(answer(order)))
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    os.chdir(sys.argv[1])
+    answer_order(ProbeOrder, answer)

@@ -1,8 +1,8 @@
-"""Containers as parents of a cell's process: one of its own, or one with the fork server in it.
+"""Containers as parents of a cell's process: a container per cell, or one with the fork server.
 
-Both are what `runner.executors.supervise.watch` asks of a parent, so that a cell in a container is watched, disturbed,
-ended and told of as any other process of this machine: the kernel is one, and so the host knows all its processes by
-numbers.
+Both implement the `Parent` of `runner.executors.supervise.watch`, so that a cell in a container is sampled, judged,
+ended and reported as any other process of this machine: they share the kernel, so that the host has ids of all its
+processes.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ WORDS_CHARACTERS = 400
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """What a container is kept by: its engine, what it is, and what removes it."""
+    """Manages a container: its engine, its description for the record, and the function that removes it."""
 
     engine: Engine
     container: Container
     remove: Callable[[str], None]
 
 
-class Own:
-    """A cell's own container, whose first process is the cell's.
+class CellContainer:
+    """A container of a single cell, whose first process is the cell's.
 
-    A thread of the runner's waits for its end, asleep in one read; it also passes on what the cell prints.
+    A thread of the runner waits for its end, blocked in one read; it also forwards the cell's output.
     """
 
     def __init__(self, keeper: Keeper, start: Callable[[], Started]) -> None:
-        """Take what starts the container."""
+        """Take the function that starts the container."""
         self.container: Container | None = keeper.container
         self.alone = True
         self._keeper, self._start = keeper, start
         self._started: Started | None = None
         self.root: int | None = None
-        self.connection, self._telling = os.pipe()
+        self.connection, self._writer = os.pipe()
 
     def begin(self, order: dict[str, Any], output: int) -> int:
-        """Start the container; what it is to do, its command says."""
+        """Start the container, whose command has replaced the order."""
         try:
             self._started = self._start()
         except BaseException:
             os.close(self.connection)
-            os.close(self._telling)
+            os.close(self._writer)
             raise
         follow = threading.Thread(target=self._follow, args=(self._started, os.dup(output)), daemon=True)
         follow.start()
@@ -106,8 +106,8 @@ class Own:
             told = {"gone": f"engine: it broke off: {error}"}
         os.close(output)
         with contextlib.suppress(OSError):  # nobody reads any more
-            os.write(self._telling, json.dumps(told).encode())
-        os.close(self._telling)
+            os.write(self._writer, json.dumps(told).encode())
+        os.close(self._writer)
 
 
 class ContainerServer(Server):

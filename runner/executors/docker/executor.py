@@ -38,7 +38,7 @@ from keras_matrix.runner.executors.docker.container_paths import (
     mounts,
     variables_inside,
 )
-from keras_matrix.runner.executors.docker.containers import SOCKET, ContainerServer, Keeper, Own, listening
+from keras_matrix.runner.executors.docker.containers import SOCKET, CellContainer, ContainerServer, Keeper, listening
 from keras_matrix.runner.executors.docker.engine import (
     CELL_LABEL,
     NO_GPU,
@@ -184,8 +184,8 @@ class DockerExecutor:
             command=(PYTHON, "-P", "-m", "keras_matrix.runner.cell.entry", str(inside.path)),
             labels=self._labels(f"{job.cell_id}.{job.repeat}.{job.attempt}"),
         )
-        own = Own(self._keeper(named), lambda: self._begin(named))
-        return Watch(own, job, {}, timeout_s, order_warnings(spec.gpus))
+        container = CellContainer(self._keeper(named), lambda: self._begin(named))
+        return Watch(container, job, {}, timeout_s, order_warnings(spec.gpus))
 
     def _spec(self, job: Job, seen: tuple[Mount, ...], homes: dict[str, str]) -> Spec:
         """Return the cell's container but for its name and what runs in it. Raises `ContainerRefused`."""
@@ -245,7 +245,8 @@ class DockerExecutor:
         try:
             command, seen = contained(job, self._place.results, os.environ)
             spec = self._task_spec(job, task.image, image, command, seen)
-            return TaskWatch(Own(self._keeper(spec), lambda: self._begin_task(job, spec)), job, command, timeout_s)
+            container = CellContainer(self._keeper(spec), lambda: self._begin_task(spec))
+            return TaskWatch(container, job, command, timeout_s)
         except NotStarted as error:
             return Never(Outcome(task=never(job, error)))
         except (ContainerRefused, ServerGone, EngineGone) as error:
@@ -268,8 +269,8 @@ class DockerExecutor:
             folder=command.folder,
         )
 
-    def _begin_task(self, job: Job, spec: Spec) -> Started:
-        """Start a command's container, the folders it writes to being its own by now."""
+    def _begin_task(self, spec: Spec) -> Started:
+        """Start a command's container after making its user the owner of the folders it writes to."""
         for mount in spec.mounts:
             if mount.writable:
                 give(Path(mount.source), spec.user)

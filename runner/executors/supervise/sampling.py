@@ -19,6 +19,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
+from typing import TypeVar
 
 from keras_matrix.records.instruments.usage import MOST_POINTS, MemoryUse, PowerUse, ShareUse, Usage, UsageSeries
 from keras_matrix.runner.host.gpus.readings import GpuUse, ReadableGpu, Unreadable
@@ -29,6 +30,7 @@ SAMPLE_S = 0.1
 PSS_SHARE = 0.005
 UTILISATION_PERIOD_S = 1.0
 Number = int | float
+U = TypeVar("U", ShareUse, PowerUse)
 
 
 class Pace:
@@ -77,46 +79,33 @@ class Quantity:
     """One quantity over a process's life, and over the stretches that count."""
 
     def __init__(self) -> None:
-        self._whole, self._kept = Spread(), Spread()
+        self._life, self._counted = Spread(), Spread()
 
     @property
     def peak(self) -> Number | None:
-        """The largest value of the whole life; None without one."""
-        return self._whole.most if self._whole.count else None
+        """The largest value of the entire life; None without one."""
+        return self._life.most if self._life.count else None
 
-    def add(self, value: Number | None, *, kept: bool) -> None:
-        """Take one value; None is none."""
+    def add(self, value: Number | None, *, counts: bool) -> None:
+        """Add a value unless it is None; `counts` states whether it is within a stretch that counts."""
         if value is not None:
-            self._whole.add(value)
-            if kept:
-                self._kept.add(value)
+            self._life.add(value)
+            if counts:
+                self._counted.add(value)
 
     def memory(self) -> MemoryUse | None:
         """Return it as memory."""
         one = self._shown()
-        if one is None:
-            return None
-        return MemoryUse(one.mean, one.deviation, int(one.most), one.count, int(self._whole.most))
+        return MemoryUse(one.mean, one.deviation, int(one.most), one.count, int(self._life.most)) if one.count else None
 
-    def share(self) -> ShareUse | None:
-        """Return it as a share."""
-        one = self._shown()
-        return None if one is None else ShareUse(one.mean, one.deviation, one.most, one.count)
+    def use(self, kind: type[U], *, counted_only: bool = False) -> U | None:
+        """Return it as a share or a power; with `counted_only` None for a process without a stretch that counts."""
+        one = self._counted if counted_only else self._shown()
+        return kind(one.mean, one.deviation, one.most, one.count) if one.count else None
 
-    def power(self) -> PowerUse | None:
-        """Return it as power."""
-        one = self._shown()
-        return None if one is None else PowerUse(one.mean, one.deviation, one.most, one.count)
-
-    def share_of_stretches(self) -> ShareUse | None:
-        """Return it as a share over the stretches that count alone."""
-        one = self._kept
-        return ShareUse(one.mean, one.deviation, one.most, one.count) if one.count else None
-
-    def _shown(self) -> Spread | None:
-        """Return what counts: of a process that came to no such stretch its whole life."""
-        found = self._kept if self._kept.count else self._whole
-        return found if found.count else None
+    def _shown(self) -> Spread:
+        """Return the values of the stretches that count; of the entire life of a process without such a stretch."""
+        return self._counted if self._counted.count else self._life
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +171,7 @@ class Sampling:
         self._device_total = Quantity()
         self._quantities = {name: Quantity() for name in COLUMNS}
         self._thinned = Thinned()
-        self._kept, self._counts = False, True
+        self._in_stretch, self._records = False, True
         self._epochs_s: list[tuple[float, float]] = []
         self._begun_s = self._last_s = self._pss_cost_s = 0.0
         self._sampled_since = False
@@ -208,7 +197,7 @@ class Sampling:
         self._add("host_anonymous_bytes", looks[:1])
         self._add("host_resident_bytes", looks[:1])
         for name in COLUMNS[2:]:
-            if name != UTILISATION or not self._kept or at_s - self._begun_s >= UTILISATION_PERIOD_S:
+            if name != UTILISATION or not self._in_stretch or at_s - self._begun_s >= UTILISATION_PERIOD_S:
                 self._add(name, looks)
         self._add_device_total(gpus)
         values = astuple(looks[0])
@@ -220,17 +209,17 @@ class Sampling:
 
     def begin(self, at_s: float) -> None:
         """A stretch that counts begins."""
-        self._kept, self._begun_s, self._sampled_since = True, at_s, False
+        self._in_stretch, self._begun_s, self._sampled_since = True, at_s, False
         self._energies_before, self._energy_begun_s = self._energies_j()
 
     def end(self, at_s: float, *, resting: bool = False) -> None:
         """It is over. With `resting` the process is there and idle, so that what is dear may be read."""
-        if not self._kept:
+        if not self._in_stretch:
             return
         self._count_energy()
         if not self._sampled_since:  # a stretch shorter than the time between two samples
             self.sample(at_s)
-        self._kept = False
+        self._in_stretch = False
         self._last_s = at_s
         self._epochs_s.append((self._begun_s, at_s))
         if resting:
@@ -238,7 +227,7 @@ class Sampling:
 
     def over(self) -> None:
         """The last stretch that counts is over: no later value moves a figure, the peaks included."""
-        self._counts = False
+        self._records = False
 
     def usage(self) -> Usage | None:
         """Return what was seen; None where nothing was."""
@@ -257,8 +246,8 @@ class Sampling:
             host_proportional_bytes=self._proportional,
             device_memory=one["device_memory_bytes"].memory(),
             device_process_memory=one["device_process_memory_bytes"].memory(),
-            device_utilisation=one[UTILISATION].share_of_stretches() if self._epochs_s else one[UTILISATION].share(),
-            device_power=one["device_power_w"].power(),
+            device_utilisation=one[UTILISATION].use(ShareUse, counted_only=bool(self._epochs_s)),
+            device_power=one["device_power_w"].use(PowerUse),
             device_energy_j=energy_j,
             device_average_power_w=average_w,
             device_power_source=", ".join(sorted(sources)) or None,
@@ -277,14 +266,14 @@ class Sampling:
             self._group.close()
 
     def _add(self, name: str, looks: Sequence[Sample]) -> None:
-        if self._counts:
+        if self._records:
             for look in looks:
-                self._quantities[name].add(getattr(look, name), kept=self._kept)
+                self._quantities[name].add(getattr(look, name), counts=self._in_stretch)
 
     def _add_device_total(self, gpus: Sequence[GpuUse]) -> None:
         """Add the memory of all GPUs together, if each is known."""
-        if self._counts:
-            self._device_total.add(total(gpu.memory_used_bytes for gpu in gpus), kept=self._kept)
+        if self._records:
+            self._device_total.add(total(gpu.memory_used_bytes for gpu in gpus), counts=self._in_stretch)
 
     def _energies_j(self) -> tuple[list[float | None], float]:
         """Return the energy counters, and when they were read."""

@@ -22,7 +22,6 @@ from typing import Any
 from keras_matrix.analysis.surroundings.gpu import MHZ, reasons_in_words
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.schema import GpuEpochs
-from keras_matrix.records.settings import Settings
 from keras_matrix.runner.host.gpus.nvml import GpuLost, NotPermitted, Nvml, open_nvml
 from keras_matrix.runner.host.surroundings.counters import moved, total
 
@@ -215,37 +214,6 @@ def readable(found: Sequence[ReadableGpu | Unread]) -> tuple[ReadableGpu | Unrea
     if not any(isinstance(one, ReadableGpu) for one in found):
         return ()
     return tuple(one if isinstance(one, ReadableGpu) else Unreadable() for one in found)
-
-
-class HeldClocks:
-    """The clocks of the GPU that cells run on, held for those that ask for it and given back before any other runs."""
-
-    def __init__(self, open_gpu: Callable[[], ReadableGpu | Unread]) -> None:
-        self._open = open_gpu
-        self._held: ReadableGpu | None = None
-
-    def suit(self, settings: Settings) -> str | None:
-        """Lock or release as this cell asks; return why that is refused."""
-        if settings.clocks != "locked":
-            self.release()
-            return None
-        if self._held is not None:
-            return None
-        gpu = self._open()
-        refused = gpu.why if isinstance(gpu, Unread) else gpu.lock()
-        if refused is None and isinstance(gpu, ReadableGpu):
-            self._held = gpu
-            return None
-        return (
-            f"clocks: locked: the GPU's clocks cannot be held here: {refused}; it takes root (or the capability "
-            "SYS_ADMIN) and a GPU from Volta on; lock them yourself with nvidia-smi -lgc and set clocks to free"
-        )
-
-    def release(self) -> None:
-        """Give the clocks back."""
-        held, self._held = self._held, None
-        if held is not None:
-            held.unlock()
 
 
 def over_epochs(

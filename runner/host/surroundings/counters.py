@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from keras_matrix.analysis.surroundings.disturbance import Stretch
 from keras_matrix.records.host.cgroups import quota_folder
 from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.host.system import HERE
 
 N = TypeVar("N", int, float)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -62,12 +63,12 @@ class Sampler:
         tree = Tree(root)
         self._clock = clock
         self._labels = frozenset(b"cpu%d" % cpu for cpu in cpus)
-        self._stat = None if covered_stat(tree) else _opened(tree, "/proc/stat")
-        self._vmstat = _opened(tree, "/proc/vmstat")
-        self._pressures = {name: _opened(tree, f"/proc/pressure/{name}") for name in PRESSURES}
-        self._throttles = [fd for path in _throttle_paths(tree, cpus) if (fd := _opened(tree, path)) is not None]
+        self._stat = None if covered_stat(tree) else opened("/proc/stat", tree)
+        self._vmstat = opened("/proc/vmstat", tree)
+        self._pressures = {name: opened(f"/proc/pressure/{name}", tree) for name in PRESSURES}
+        self._throttles = [fd for path in _throttle_paths(tree, cpus) if (fd := opened(path, tree)) is not None]
         folder = quota_folder(tree)
-        self._quota = None if folder is None else _opened(tree, f"{folder}/cpu.stat")
+        self._quota = None if folder is None else opened(f"{folder}/cpu.stat", tree)
 
     def __enter__(self) -> Sampler:
         """Return itself."""
@@ -81,9 +82,7 @@ class Sampler:
 
     def close(self) -> None:
         """Close the files; a reading afterwards knows nothing."""
-        for descriptor in (self._stat, self._vmstat, self._quota, *self._pressures.values(), *self._throttles):
-            if descriptor is not None:
-                os.close(descriptor)
+        close(self._stat, self._vmstat, self._quota, *self._pressures.values(), *self._throttles)
         self._stat = self._vmstat = self._quota = None
         self._pressures = dict.fromkeys(PRESSURES)
         self._throttles = []
@@ -106,9 +105,9 @@ class Sampler:
             io_full_s=_pressure_s(io, b"full "),
             quota_throttled_s=_quota_throttled_s(_content(self._quota)),
             throttle_events=self._throttle_events(),
-            swapped_in_bytes=_times(_after(vmstat, b"pswpin "), PAGE_BYTES),
-            swapped_out_bytes=_times(_after(vmstat, b"pswpout "), PAGE_BYTES),
-            context_switches=_after(stat, b"ctxt "),
+            swapped_in_bytes=_times(after(vmstat, b"pswpin "), PAGE_BYTES),
+            swapped_out_bytes=_times(after(vmstat, b"pswpout "), PAGE_BYTES),
+            context_switches=after(stat, b"ctxt "),
         )
         return Counters(totals, len(self._labels), times.idle_s)
 
@@ -172,11 +171,19 @@ def _throttle_paths(tree: Tree, cpus: Collection[int]) -> list[str]:
     return [*packages.values(), *cores][:THROTTLE_FILES]
 
 
-def _opened(tree: Tree, path: str) -> int | None:
+def opened(path: str, tree: Tree = HERE) -> int | None:
+    """Return a descriptor of a file that is read repeatedly; None if it cannot be opened."""
     try:
         return os.open(tree.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
+
+
+def close(*descriptors: int | None) -> None:
+    """Close those that were opened."""
+    for descriptor in descriptors:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _content(descriptor: int | None) -> bytes:
@@ -231,14 +238,14 @@ def _pressure_s(content: bytes, kind: bytes) -> float | None:
 
 def _quota_throttled_s(content: bytes) -> float | None:
     """Return how long the quota stopped this process's group: version 2 tells microseconds, version 1 nanoseconds."""
-    microseconds, nanoseconds = _after(content, b"throttled_usec "), _after(content, b"throttled_time ")
+    microseconds, nanoseconds = after(content, b"throttled_usec "), after(content, b"throttled_time ")
     if microseconds is not None:
         return microseconds * MICRO_S
     return None if nanoseconds is None else nanoseconds * NANO_S
 
 
-def _after(content: bytes, name: bytes) -> int | None:
-    """Return the number behind a name that begins a line."""
+def after(content: bytes, name: bytes) -> int | None:
+    """Return the number that follows a name at the beginning of a line; None without one."""
     start = 0 if content.startswith(name) else content.find(b"\n" + name) + 1
     if start == 0 and not content.startswith(name):
         return None

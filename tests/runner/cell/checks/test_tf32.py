@@ -26,9 +26,9 @@ import json, sys
 from keras_matrix.runner.cell import backends; from keras_matrix.runner.cell.checks import tf32
 from tests.conftest import make_settings
 backend, device, league = sys.argv[1:]
-plug = backends.load(backend)
-plug.configure(make_settings(backend=backend, device=device, league=league), None)
-print(json.dumps([plug.compute_capability(), tf32.tf32_of(plug, jit=backend != "torch")]))
+adapter = backends.load(backend)
+adapter.configure(make_settings(backend=backend, device=device, league=league), None)
+print(json.dumps([adapter.compute_capability(), tf32.tf32_of(adapter, jit=backend != "torch")]))
 """
 OPERATIONS = """
 import json, keras

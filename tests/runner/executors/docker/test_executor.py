@@ -510,7 +510,7 @@ def test_every_engines_way_to_say_that_it_has_no_gpu_is_understood(tmp_path: Pat
     ("said", "told"),
     [
         ("mkdir /var/lib/engine/overlay2/x: no space left on device", "no_space: the engine has no room"),
-        ("No such image: sha256:abc", "image_missing: it was removed while the run went on"),
+        ("No such image: sha256:abc", "image_missing: it was removed during the run"),
         ("invalid CPU list", "refused: the engine would not start the container: invalid CPU list"),
     ],
 )

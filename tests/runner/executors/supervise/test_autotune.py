@@ -76,12 +76,12 @@ USES_XLA = """
 import sys
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import Unsupported
-from keras_matrix.runner.cell.backends.tensorflow import Plug
+from keras_matrix.runner.cell.backends.tensorflow import Adapter
 from tests.conftest import make_settings
 
 def refused(**changes):
     try:
-        Plug().configure(make_settings(backend="tensorflow", autotune="pinned", device="gpu", **changes), None)
+        Adapter().configure(make_settings(backend="tensorflow", autotune="pinned", device="gpu", **changes), None)
     except Unsupported:
         return True
     return False

@@ -16,7 +16,6 @@ from keras_matrix.runner.host.gpus.readings import (
     GpuIdentity,
     GpuReading,
     GpuUse,
-    HeldClocks,
     ReadableGpu,
     open_gpu,
     over_epochs,
@@ -182,31 +181,16 @@ def test_without_the_library_nothing_is_read(monkeypatch: pytest.MonkeyPatch) ->
     assert open_gpu("0") == Unread("nvidia-ml-py is not installed")
 
 
-def test_clocks_are_locked_at_the_rated_one_once_and_given_back_before_a_free_cell() -> None:
-    driver = Driver()
-    held = HeldClocks(lambda: open_gpu("0", driver))
-    assert [held.suit(one) for one in (FREE, LOCKED, LOCKED, FREE, FREE, LOCKED)] == [None] * 6
-    held.release()
-    held.release()
-    rated = Driver.NVML_CLOCK_LIMIT_ID_TDP
-    once = [("lock", "index 0", rated, rated), ("reset", "index 0")]
-    assert driver.calls == once * 2
-
-
 @pytest.mark.parametrize(
     ("driver", "why"),
-    [
-        (Driver("nvmlDeviceSetGpuLockedClocks"), "Insufficient Permissions"),
-        (Driver("nvmlInit"), "NVML: Insufficient Permissions"),
-    ],
+    [(Driver(), None), (Driver("nvmlDeviceSetGpuLockedClocks"), "Insufficient Permissions")],
 )
-def test_clocks_that_cannot_be_held_are_refused_with_the_reason_and_what_to_do(driver: Driver, why: str) -> None:
-    held = HeldClocks(lambda: open_gpu("0", driver))
-    refused = held.suit(LOCKED)
-    assert refused is not None
-    assert refused.startswith(f"clocks: locked: the GPU's clocks cannot be held here: {why}; it takes root")
-    held.release()
-    assert driver.calls == []
+def test_clock_is_locked_at_the_rated_one_or_the_reason_returned(driver: Driver, why: str | None) -> None:
+    found = open_gpu("0", driver)
+    assert isinstance(found, ReadableGpu)
+    assert found.lock() == why
+    rated = Driver.NVML_CLOCK_LIMIT_ID_TDP
+    assert driver.calls == ([] if why else [("lock", "index 0", rated, rated)])
 
 
 def test_epochs_have_a_boundary_more_than_there_are_and_what_moved_in_each() -> None:
