@@ -84,8 +84,8 @@ def test_outcome_without_its_machine_is_not_a_measurement(
             ["--executor", "grid", "--grid", "node", "--start", "fork"],
             "--start: must be fresh with --executor grid",
         ),
-        (["--executor", "docker", "--grid", "node"], "--grid: is for a grid: add --executor grid"),
-        (["--grid", "node"], "--grid: is for a grid: add --executor grid"),
+        (["--executor", "docker", "--grid", "node"], "--grid: applies only to a grid: add --executor grid"),
+        (["--grid", "node"], "--grid: applies only to a grid: add --executor grid"),
     ],
 )
 def test_options_of_a_new_executor_are_checked(
@@ -108,7 +108,7 @@ def test_help_lists_the_options_of_a_new_executor(
 @pytest.mark.parametrize("entry", registry.ENTRIES.values(), ids=lambda entry: entry.name)
 def test_every_row_names_a_module_that_makes_its_executors(entry: registry.Entry) -> None:
     made = importlib.import_module(entry.module).make(
-        entry, registry.Asked(entry.starts[0], dict.fromkeys(option.name for option in entry.options))
+        entry, registry.ExecutorRequest(entry.starts[0], dict.fromkeys(option.name for option in entry.options))
     )
     assert made.contract == entry.contract
 

@@ -20,7 +20,7 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.errors import ExecutorError, Interrupted
 from keras_matrix.runner.executors.docker.container_paths import Mount, job_inside, mounts, variables_inside
-from keras_matrix.runner.executors.docker.containers import number_inside, wait_status
+from keras_matrix.runner.executors.docker.containers import pid_inside, wait_status
 from keras_matrix.runner.executors.docker.engine import (
     CELL_LABEL,
     NO_GPU,
@@ -106,7 +106,7 @@ def test_a_warm_start_keeps_one_container_a_backend_and_block(folder: Path) -> N
     assert engine.containers == {}
 
 
-def test_a_missing_image_is_told_once_at_length_and_the_other_backends_go_on(
+def test_missing_image_is_reported_in_full_once_and_other_backends_continue(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = {name: image for name, image in here().items() if "torch" not in name}
@@ -398,7 +398,7 @@ def test_an_engine_that_stays_away_ends_the_runner_with_what_to_do(tmp_path: Pat
     made = executor(engine)
     made.missing("jax")
     engine.silent = 1000
-    with pytest.raises(ExecutorError, match="did not come back within 60 s: start it, and the same command continues"):
+    with pytest.raises(ExecutorError, match="did not come back within 60 s; start it, and repeat the command"):
         made.start(make_job(tmp_path), 10)
 
 
@@ -461,8 +461,8 @@ def test_an_exit_code_of_a_container_is_a_wait_status(code: int, expected: int) 
 
 
 def test_a_process_has_the_number_its_own_namespace_gives_it() -> None:
-    assert number_inside(os.getpid()) == os.getpid()
-    assert number_inside(1 << 22) is None
+    assert pid_inside(os.getpid()) == os.getpid()
+    assert pid_inside(1 << 22) is None
 
 
 class RebuildingEngine(FakeEngine):
@@ -573,10 +573,10 @@ def test_an_image_of_another_name_is_to_be_pulled(folder: Path) -> None:
         (["--start", "fork"], "--start: must be fresh or warm with --executor docker, got fork"),
         (["--memory", "lots"], "runner: --memory: must be a size such as 512m or 8g, got 'lots'"),
         (["--shm-size", "8q"], "runner: --shm-size: must be a size such as 512m or 8g, got '8q'"),
-        (["--seccomp", "nowhere.json"], "--seccomp: must be a profile's file or unconfined, got 'nowhere.json'"),
+        (["--seccomp", "nowhere.json"], "--seccomp: must be the file of a profile, or unconfined, got 'nowhere.json'"),
         (
             ["--seccomp", "matrix.yaml"],
-            "--seccomp: must be a profile's file or unconfined, got 'matrix.yaml': Expecting",
+            "--seccomp: must be the file of a profile, or unconfined, got 'matrix.yaml': Expecting",
         ),
     ],
 )
@@ -590,8 +590,8 @@ def test_flags_of_containers_that_cannot_be_used_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--memory", "1g"], "--memory: is for containers: add --executor docker"),
-        (["--shm-size", "1g"], "--shm-size: is for containers: add --executor docker"),
+        (["--memory", "1g"], "--memory: applies only to containers: add --executor docker"),
+        (["--shm-size", "1g"], "--shm-size: applies only to containers: add --executor docker"),
         (["--start", "warm"], "--start: must be fork or fresh with --executor process, got warm"),
     ],
 )
