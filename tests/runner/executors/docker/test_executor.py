@@ -556,9 +556,9 @@ def test_the_engine_is_where_the_current_context_says(
     assert "no engine answers at unix:///elsewhere/engine.sock: No such file" in capsys.readouterr().err
 
 
-def test_an_image_of_another_name_is_to_be_pulled(folder: Path) -> None:
+def test_missing_image_of_another_repository_advises_a_pull(folder: Path) -> None:
     assert runner(FakeEngine(images={}), "--images", "registry.example/kbm", "--backend", "jax") == 3
-    assert {(r.reason or "").partition(" is not")[0] for r in newest_records(folder)} == {
+    assert {(r.reason or "").partition(" is missing")[0] for r in newest_records(folder)} == {
         "image_missing: registry.example/kbm:jax-cpu"
     }
     assert "get it with: docker pull registry.example/kbm:jax-cpu" in newest_records(folder)[0].reason
