@@ -1,4 +1,4 @@
-"""Looking at processes through /proc: what belongs to a tree, the kernel's kills, what a killed runner left."""
+"""Process trees in /proc: their processes, the kernel's OOM kills, and processes that a killed runner left."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def oom_kills() -> int:
 
 
 def end_leftovers(mark: str) -> int:
-    """Kill every process that carries this mark, left by a runner that was itself killed; return how many."""
+    """Kill every process with this mark, left by a runner that was itself killed; return their number."""
     wanted = f"{MARK}={mark}".encode()
     ended = 0
     for folder in Path("/proc").iterdir():
@@ -60,7 +60,7 @@ def end_leftovers(mark: str) -> int:
 
 
 def _children(pid: int, task: str) -> list[int]:
-    """Return the processes that one thread started and that are still there."""
+    """Return the live processes that one thread started."""
     try:
         descriptor = os.open(f"/proc/{pid}/task/{task}/children", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -11,7 +11,7 @@ import pytest
 
 from keras_matrix.analysis.surroundings.disturbance import Cause, Disturbed
 from keras_matrix.runner.errors import InfrastructureError
-from keras_matrix.runner.host.surroundings.aa_test import TURNS, Pair, Process, calibrate, measure, take_turns
+from keras_matrix.runner.host.surroundings.aa_test import TURNS, Pair, Process, calibrate, interleaved, measure
 from keras_matrix.runner.host.surroundings.counters import Sampler
 from tests.fakes.machine import STAT, machine, write
 
@@ -52,7 +52,7 @@ def pair(world: World, seconds: tuple[list[float], list[float]], own: float = 1.
     machine(world.root)
     arms = (FakeArm("A", world, seconds[0], own), FakeArm("B", world, seconds[1], own))
     with Sampler([0], world.root, world.clock) as sampler:
-        return take_turns(cast(tuple[Process, Process], arms), 3, second_first, sampler)
+        return interleaved(cast(tuple[Process, Process], arms), 3, second_first, sampler)
 
 
 @pytest.mark.parametrize(

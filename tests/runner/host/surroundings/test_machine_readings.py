@@ -16,7 +16,7 @@ from keras_matrix.analysis.surroundings.readings import Process, Swap, Zone
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.host import cgroups
 from keras_matrix.records.host.procfs import Tree, Unread
-from keras_matrix.runner.host.surroundings import memory, processes, processors, self_usage
+from keras_matrix.runner.host.surroundings import processes, processors, self_usage, snapshot
 from keras_matrix.runner.host.surroundings.snapshot import look
 from tests.fakes.machine import CGROUP, CPU, FILES, machine, write
 
@@ -154,7 +154,7 @@ def test_groups_that_cannot_be_found_are_unread(tmp_path: Path, path: str, text:
 
 
 def test_swap_is_read(tmp_path: Path) -> None:
-    assert memory.swap(machine(tmp_path)) == Swap(100 * 1024, 400 * 1024)
+    assert snapshot.swap(machine(tmp_path)) == Swap(100 * 1024, 400 * 1024)
 
 
 def stat(name: str, parent: int, ticks: int, started: int = 5) -> str:
@@ -243,8 +243,8 @@ def test_missing_rights_are_told(tmp_path: Path) -> None:
     covered = "9 8 0:1 / /proc/stat rw - fuse.lxcfs lxcfs rw\n"
     poor = machine(tmp_path / "poor", {"/proc/1/stat": None, "/proc/self/mountinfo": covered})
     assert processes.missing_rights(poor) == (
-        "processes of other users do not show",
-        "/proc/stat is a container's own, so the CPU use of others does not show",
+        "processes of other users are not visible",
+        "/proc/stat is a container's own, so the CPU use of others is not visible",
     )
 
 

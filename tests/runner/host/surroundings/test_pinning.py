@@ -57,13 +57,13 @@ def test_a_count_takes_one_node_and_one_cpu_of_each_core_first(
         (
             "0-3",
             (0, 1, 2, 7),
-            "cpus: 0-3: CPU 3 is not given to this process, whose cpuset or affinity holds 0-2,7",
+            "cpus: 0-3: CPU 3 is not available to this process, whose cpuset or affinity is 0-2,7",
         ),
         (
             5,
             (0, 1, 2, 4),
             "cpus: 5: no NUMA node has so many that this process may use: node 0 has 3 (0-2), node 1 has 1 (4); "
-            "ask for fewer, or list them",
+            "use fewer, or list them",
         ),
     ],
 )
