@@ -1,4 +1,4 @@
-"""Samples to batches: whole ones, wrapped round, so that every step does the same work."""
+"""Turns samples into full batches, wrapping to the first samples, so that every step does the same work."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def seed_steps(settings: Settings) -> int:
 
 
 def make_batches(built: Any, settings: Settings, steps: int) -> list[Batch]:
-    """Return the distinct batches of an epoch: one pass over the samples, or as many as an epoch of `steps` uses.
+    """Return the distinct batches of an epoch: one pass over the samples, or fewer if an epoch of `steps` uses fewer.
 
-    Arrays keep their dtype; each batch is (x, y) with leading dimension `batch_size`. The last batch wraps round to the
+    Arrays keep their dtype; each batch is (x, y) with leading dimension `batch_size`. The last batch wraps to the
     first samples.
     """
     count = min(seed_steps(settings), steps)

@@ -17,7 +17,7 @@ from keras_matrix.runner.cell.peaks.timing import array_plan, cache_bytes, gemms
 
 
 def answer(order: PeakOrder) -> PeakAnswer:
-    """Time what was ordered, in random order. What cannot be timed is refused with its reason."""
+    """Time the ordered operations, in random order. What cannot be timed is refused with its reason."""
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
     bench, found = _bench(order)
@@ -35,7 +35,7 @@ def answer(order: PeakOrder) -> PeakAnswer:
             task()
         except Refused as refused:
             found.refused[name] = str(refused)
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises: this figure alone is missing
+        except Exception as error:  # noqa: BLE001 - any error of a backend: this figure alone is missing
             traceback.print_exc()
             found.refused[name] = f"{type(error).__name__}: {error}"[:300]
     return found
@@ -55,7 +55,7 @@ def _bench(order: PeakOrder) -> tuple[Bench | None, PeakAnswer]:
     proof = adapter.proof()
     found = replace(empty, versions={**empty.versions, **adapter.versions()}, device=proof)
     if proof.platform != settings.device:
-        found.refused["device"] = f"{settings.device} was asked for, but tensors are placed on {proof.name}"
+        found.refused["device"] = f"{settings.device} was requested, but tensors are placed on {proof.name}"
         return None, found
     return peaks.load(settings, adapter), found
 

@@ -1,7 +1,7 @@
 """TensorFlow: eager matrix products; memory traffic on an accelerator only.
 
 TensorFlow has no operation that writes into a given array, and on a CPU a fresh result is pages that the kernel must
-clear first: that would time the kernel. The memory is the machine's, and the others time it.
+clear first: that would time the kernel. The memory is the machine's, which the other backends time.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def places(process: int | None) -> list[Place]:
 
 
 def test_the_peak_of_worker_processes_on_gpus_is_that_of_the_worker_with_most() -> None:
-    found = fc._held(PLUG, KEPT, [100, 300], places(process=1))
+    found = fc._memory(PLUG, KEPT, [100, 300], places(process=1))
     # What the allocator of this process holds between epochs says nothing of the workers.
     assert (found.peak_device_memory_bytes, found.epoch_device_memory_bytes) == (300, [])
     assert found.peak_device_memory_span == PROCESS
@@ -32,7 +32,7 @@ def test_the_peak_of_worker_processes_on_gpus_is_that_of_the_worker_with_most() 
 def test_the_peak_of_workers_in_this_process_is_that_of_the_device_with_most(
     peaks: list[int] | None, peak: int
 ) -> None:
-    found = fc._held(PLUG, KEPT, peaks, places(process=os.getpid()))
+    found = fc._memory(PLUG, KEPT, peaks, places(process=os.getpid()))
     assert (found.peak_device_memory_bytes, found.epoch_device_memory_bytes) == (peak, [5, 6])
     assert found.peak_device_memory_span == MEASURED_EPOCHS
 

@@ -113,4 +113,4 @@ except DeviceMismatch as reason:
 
 @pytest.mark.process
 def test_workers_on_another_device_than_was_asked_are_ended_and_measure_nothing() -> None:
-    assert printed(ELSEWHERE, "torch") == ["device: cpu was asked for, but workers are on cuda:0", True]
+    assert printed(ELSEWHERE, "torch") == ["device: cpu was requested, but workers are on cuda:0", True]

@@ -61,7 +61,7 @@ def rules(record: Record) -> set[str]:
         ("half_the_steps", "the optimizer counted 2 of 4 updates in epoch 1"),
         ("no_steps", ""),
         ("no_steps_but_counted", ""),
-        ("no_callbacks", "fit was asked for 1 epochs and ended 0"),
+        ("no_callbacks", "epochs: fit must run 1, got 0"),
         ("all_in_the_first_epoch", "the optimizer counted 0 of 4 updates in epoch 2"),
         ("source_that_ends", "the optimizer counted 2 of 4 updates in epoch 3"),
         ("outside_the_clock", "the optimizer counted 0 of 1 updates in epoch 1, and 1 outside the epochs' clock"),

@@ -55,7 +55,7 @@ def fc_result(monkeypatch: pytest.MonkeyPatch, folder: Path, process: int | None
         "assemble": worker_group,
         "_proved": DeviceProof("gpu", "cuda:0", 1),
         "_trained": (Times(), Learning(), 3),
-        "_held": Memory(),
+        "_memory": Memory(),
         "_communication": None,
     }
     for name, answer in stubs.items():
