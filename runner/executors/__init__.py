@@ -26,7 +26,7 @@ class Outcome:
     any of them is set, the other fields are not evidence. `warnings` were known before the process started and go into
     its record. Times in seconds, memory in bytes. `oom_kills` counts the cell's own processes if it was in a
     `container`, else the machine's. `watched` is what the machine did in each measured epoch, None if it was not
-    watched; `task` the observation of an external command; `usage` and `course` what the process used over time;
+    watched; `task` the observation of an external command; `usage` and `usage_series` what the process used over time;
     `gpu_lost` NVML's message about a lost GPU. `machine` ran the process, None for the runner's own machine.
     """
 
@@ -48,7 +48,7 @@ class Outcome:
     container: Container | None = None
     task: TaskSeen | None = None
     usage: Usage | None = None
-    course: UsageSeries | None = None
+    usage_series: UsageSeries | None = None
     gpu_lost: str | None = None
     machine: Machine | None = None
 

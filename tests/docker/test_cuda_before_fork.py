@@ -1,4 +1,4 @@
-"""The GPU images with a stand-in for the driver: no process that has initialised CUDA forks afterwards.
+"""The GPU images with a fake driver: no process that has initialised CUDA forks afterwards.
 
 CUDA cannot be used in the child of such a process. Only the GPU builds of the backends load the driver, so that the CPU
 images and the development environment cannot show it.

@@ -1,4 +1,4 @@
-"""The service `dashboard` of compose.yaml: its image is built, and it serves what is in ./results."""
+"""The service `dashboard` of compose.yaml: its image is built, and it serves the runs in ./results."""
 
 from __future__ import annotations
 

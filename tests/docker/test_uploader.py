@@ -125,7 +125,7 @@ def test_credentials_that_the_owner_of_the_results_cannot_read_name_both_users(p
     assert "the file that GOOGLE_APPLICATION_CREDENTIALS names on the host" in message
 
 
-def test_missing_credentials_file_is_refused_and_not_made(project: Path) -> None:
+def test_missing_credentials_file_is_refused_and_not_created(project: Path) -> None:
     key = project / "missing.json"
     done = uploader(project, "push", "--to", TO, GOOGLE_APPLICATION_CREDENTIALS=str(key))
     assert done.returncode != 0

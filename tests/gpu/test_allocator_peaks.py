@@ -1,4 +1,4 @@
-"""The allocator's peak begins anew before the measured epochs; on a CPU nothing is done."""
+"""The allocator's peak is reset before the measured epochs; on a CPU nothing is done."""
 
 from __future__ import annotations
 

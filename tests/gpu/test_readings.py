@@ -65,7 +65,7 @@ def test_instantaneous_power_is_preferred_to_the_average_of_a_second(driver: Fak
     assert (other.use(()).power_w, other.power_source) == (120.0, "power_usage")
 
 
-def test_values_that_the_gpu_does_not_offer_are_not_measured(driver: FakeDriver) -> None:
+def test_values_that_the_gpu_does_not_provide_are_not_measured(driver: FakeDriver) -> None:
     for name in N_A:
         driver.refuse(name, NOT_SUPPORTED)
     found = CellGpus(("0",))

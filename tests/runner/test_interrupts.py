@@ -20,12 +20,12 @@ def test_an_ignored_hangup_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_signal_stops_at_once_and_says_which() -> None:
+def test_signal_stops_at_once_with_its_name() -> None:
     with pytest.raises(Interrupted, match=r"stopped by SIGTERM; "), interruptible():
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_a_held_signal_waits_until_the_outermost_end() -> None:
+def test_deferred_signal_waits_for_the_outermost_block() -> None:
     done: list[str] = []
     with pytest.raises(Interrupted), interruptible():
         stopped_twice_held(done)
@@ -41,7 +41,7 @@ def stopped_twice_held(done: list[str]) -> None:
     done.append("after")
 
 
-def test_what_is_held_while_stopping_does_not_stop_again() -> None:
+def test_second_signal_while_stopping_does_not_stop_again() -> None:
     with interruptible():
         with pytest.raises(Interrupted):
             signal.raise_signal(signal.SIGTERM)
@@ -49,13 +49,13 @@ def test_what_is_held_while_stopping_does_not_stop_again() -> None:
             pass
 
 
-def test_nothing_is_held_where_nothing_is_heard() -> None:
+def test_signals_are_not_deferred_without_a_handler() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with held():
         assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_held_signal_is_told_rather_than_an_error_that_someone_may_catch() -> None:
+def test_deferred_signal_takes_precedence_over_an_exception() -> None:
     with pytest.raises(Interrupted), interruptible(), contextlib.suppress(ValueError):
         failing_while_held()
 

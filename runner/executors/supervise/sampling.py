@@ -4,7 +4,7 @@
     while it works: use.sample(at_s)
     use.begin(at_s) ... use.end(at_s)      around each stretch that counts
     use.over()                             later samples (counting FLOPs, a profile) are in the series alone
-    use.usage(), use.course()
+    use.usage(), use.series()
 
 Nothing is done inside the process, and nothing expensive while it works: the proportional set size, which walks every
 page under the process's lock, is read while it rests, and only as long as that took no more than `PSS_SHARE` of its
@@ -146,7 +146,7 @@ class Thinned:
         self._points.append((at_s, values))
         self._in_last = 1
 
-    def course(self, epochs_s: Sequence[tuple[float, float]]) -> UsageSeries | None:
+    def series(self, epochs_s: Sequence[tuple[float, float]]) -> UsageSeries | None:
         """Return the points; None without one."""
         if not self._points:
             return None
@@ -255,9 +255,9 @@ class Sampling:
             devices_memory=self._device_total.memory() if len(self._gpus) > 1 else None,
         )
 
-    def course(self) -> UsageSeries | None:
+    def series(self) -> UsageSeries | None:
         """Return the usage over time; None without a sample."""
-        return self._thinned.course(self._epochs_s)
+        return self._thinned.series(self._epochs_s)
 
     def close(self) -> None:
         """Close the files."""

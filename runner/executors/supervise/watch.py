@@ -178,7 +178,7 @@ class ProcessWatch:
             watched=tuple(self._epochs.watched),
             container=self._parent.container,
             usage=self._use.usage(),
-            course=self._use.course(),
+            usage_series=self._use.series(),
             gpu_lost=self._epochs.gpu_lost,
         )
 

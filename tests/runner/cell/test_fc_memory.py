@@ -1,4 +1,4 @@
-"""The device memory of a cell of an FC mode, whose workers are devices of its process or processes of their own."""
+"""The device memory of a cell of an FC mode, whose workers are devices of its process or separate processes."""
 
 from __future__ import annotations
 

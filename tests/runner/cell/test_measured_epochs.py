@@ -58,7 +58,7 @@ def test_the_peak_of_device_memory_is_reset_once_before_the_first_measured_epoch
     assert (found.allocated.peak_bytes, found.allocated.peak_span) == (30, MEASURED_EPOCHS)
 
 
-def test_the_peak_of_device_memory_of_a_crew_is_reset_before_its_first_measured_epoch(tmp_path: Path) -> None:
+def test_peak_of_device_memory_of_workers_is_reset_before_the_first_measured_epoch(tmp_path: Path) -> None:
     events: list[str] = []
     found = kept_noting(events)
     worker_group: Any = SimpleNamespace(run=lambda steps: events.append("epoch"), loss=lambda: 1.0)

@@ -64,7 +64,7 @@ def test_an_error_that_names_a_missing_device_or_driver_is_a_device_mismatch(mes
         ("Unable to initialize backend 'cuda'", "cpu"),
     ],
 )
-def test_other_errors_stay_what_they_are(message: str, device: str) -> None:
+def test_other_errors_are_unchanged(message: str, device: str) -> None:
     with pytest.raises(RuntimeError, match=message[:20]):
         prove(adapter(RuntimeError(message)), make_settings(device=device))
 

@@ -1,4 +1,4 @@
-"""Which options a model runs with: the matrix's where it sets them, else the workload's own. Pure, on a fake model."""
+"""The options of a model: the matrix's if it sets them, else the workload's own. Pure, on a fake model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def built(fake: Any, samples: int | None = None) -> Built:
     return Built(fake, lambda count, seed: (None, None), available_samples=samples)
 
 
-def test_functions_made_before_the_options_were_set_are_made_anew() -> None:
+def test_functions_created_before_the_options_are_recreated() -> None:
     fake = model(train_function=print, test_function=print, predict_function=print)
     applied(built(fake), own())
     assert (fake.train_function, fake.test_function, fake.predict_function) == (None, None, None)
@@ -45,9 +45,7 @@ def test_functions_made_before_the_options_were_set_are_made_anew() -> None:
         ({"jit_compile": False}, ["jit_compile=False"]),
     ],
 )
-def test_options_that_the_matrix_leaves_open_stay_as_the_workload_compiled_its_model(
-    options: dict[str, Any], expected: list[str]
-) -> None:
+def test_options_not_set_by_the_matrix_are_the_workloads(options: dict[str, Any], expected: list[str]) -> None:
     fake = model(**options)
     found = applied(built(fake), own())
     assert found.own == expected

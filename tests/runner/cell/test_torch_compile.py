@@ -1,4 +1,4 @@
-"""Where torch.compile cannot work, the cell is unsupported and says what to install."""
+"""Without the requirements of torch.compile the cell is unsupported, with advice what to install."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def reason(backend: Any, device: str) -> str:
     return str(caught.value)
 
 
-def test_a_missing_compiler_is_named_with_its_package(torch_backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_reported_with_its_package(torch_backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert reason(torch_backend, "cpu") == (
         "jit: torch.compile needs a C++ compiler on a CPU: install g++ or clang, or set CXX"

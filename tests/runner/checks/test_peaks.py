@@ -203,7 +203,9 @@ def test_arrays_stay_within_a_third_of_the_free_memory_and_say_so() -> None:
     plan = plan_arrays(DeviceMemory(4608 << 20, None))
     assert plan.array_bytes == 512 << 20
     assert plan.note is not None
-    assert plan.note.startswith("arrays of 512 MiB instead of 1024 MiB, since 4608 MiB of the device's memory were free:")
+    assert plan.note.startswith(
+        "arrays of 512 MiB instead of 1024 MiB, since 4608 MiB of the device's memory were free:"
+    )
 
 
 def test_the_smaller_of_two_figures_of_free_memory_counts() -> None:

@@ -1,4 +1,4 @@
-"""What counts the work of a process, on fake counters; in a process of its own, since it imports Keras."""
+"""Counting the work of a process, with fake counters; in a separate process, since it imports Keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPUs of a cell: read at both ends of each epoch; what cannot be read is said, a lost GPU is evidence."""
+"""The GPUs of a cell: read at both ends of each epoch; unreadable values are reported, a lost GPU is evidence."""
 
 from __future__ import annotations
 

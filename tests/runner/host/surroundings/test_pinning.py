@@ -1,4 +1,4 @@
-"""Which CPUs a setting `cpus` gives, on made-up machines."""
+"""The CPUs for a setting `cpus`, on synthetic machines."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_count_takes_one_node_and_one_cpu_of_each_core_first(
         ),
     ],
 )
-def test_what_is_not_to_be_had_is_refused_with_what_there_is(
+def test_unavailable_cpus_are_refused_with_the_available_ones(
     eight: Tree, asked: int | str, allowed: tuple[int, ...], text: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
@@ -75,7 +75,7 @@ def test_what_is_not_to_be_had_is_refused_with_what_there_is(
     assert str(raised.value) == text
 
 
-def test_a_kernel_that_tells_nothing_has_one_node_of_single_cores(tmp_path: Path) -> None:
+def test_kernel_without_topology_has_one_node_of_single_cores(tmp_path: Path) -> None:
     assert pinned(2, Tree(tmp_path), (3, 5, 6)) == (3, 5)
     assert most_cores(Tree(tmp_path), (3, 5, 6)) == 3
 
