@@ -85,12 +85,7 @@ def fit_epochs(
     """
     epoch_clock = EpochClock(adapter, stretch.before, counting=counting)
     model.fit(
-        source,
-        steps_per_epoch=stretch.steps,
-        epochs=stretch.epochs,
-        verbose=0,
-        shuffle=False,
-        callbacks=[epoch_clock],
+        source, steps_per_epoch=stretch.steps, epochs=stretch.epochs, verbose=0, shuffle=False, callbacks=[epoch_clock]
     )
     return epoch_clock.log
 

@@ -30,14 +30,7 @@ from keras_matrix.records.task import Task
 from keras_matrix.runner.cell.job import Job, make_home, write_job
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors import Outcome, Running
-from keras_matrix.runner.executors.docker.container_paths import (
-    ROOT,
-    WORK,
-    Mount,
-    job_inside,
-    mounts,
-    variables_inside,
-)
+from keras_matrix.runner.executors.docker.container_paths import ROOT, WORK, Mount, job_inside, mounts, variables_inside
 from keras_matrix.runner.executors.docker.containers import SOCKET, CellContainer, ContainerServer, Keeper, listening
 from keras_matrix.runner.executors.docker.engine import (
     CELL_LABEL,

@@ -16,15 +16,7 @@ from keras_matrix.runner.host.surroundings.pinning import pinned
 # What a process needs for its libraries and locale. These variables contain no secrets; those that may change a figure
 # are recorded (`records.host.inherited_environment`). Variables for a backend's allocation of GPU memory are left out
 # (XLA_PYTHON_CLIENT_PREALLOCATE, XLA_PYTHON_CLIENT_MEM_FRACTION, TF_FORCE_GPU_ALLOW_GROWTH): cells use the defaults.
-ALLOWED = (
-    "PATH",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-    "LD_LIBRARY_PATH",
-    "CUDA_HOME",
-    "VIRTUAL_ENV",
-)
+ALLOWED = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME", "VIRTUAL_ENV")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 # At levels below 2 TensorFlow logs why it does not use a GPU, such as "Cannot dlopen some GPU libraries".
 LOG_LEVELS = {"cpu": "2", "gpu": "0", "tpu": "2"}

@@ -217,8 +217,7 @@ def readable(found: Sequence[ReadableGpu | Unread]) -> tuple[ReadableGpu | Unrea
 
 
 def over_epochs(
-    ends: Sequence[tuple[GpuReading, GpuReading]],
-    identity: GpuIdentity = GpuIdentity(),
+    ends: Sequence[tuple[GpuReading, GpuReading]], identity: GpuIdentity = GpuIdentity()
 ) -> GpuEpochs | None:
     """Return a record's figures for the readings at both ends of each measured epoch; None without one. Pure."""
     if not ends:
