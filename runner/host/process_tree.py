@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_matrix.runner.executors.supervise.environment import MARK
+from keras_matrix.runner.host.surroundings.counters import after
 
 CHILDREN_BYTES = 1 << 16
 
@@ -38,10 +39,8 @@ def signal_tree(root: int, number: signal.Signals) -> None:
 
 def oom_kills() -> int:
     """Return how many processes the kernel has killed for memory since it started."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
+    with contextlib.suppress(OSError):
+        return after(Path("/proc/vmstat").read_bytes(), b"oom_kill ") or 0
     return 0
 
 

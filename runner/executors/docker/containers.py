@@ -199,10 +199,9 @@ def wait_status(exit_code: int) -> int:
 
 def pid_inside(pid: int) -> int | None:
     """Return the pid that a process of this machine has in its own container; None if it cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("NSpid:"):
-                return int(line.split()[-1])
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+        return int(status.partition("NSpid:")[2].splitlines()[0].split()[-1])
     return None
 
 

@@ -161,19 +161,14 @@ class ProcessExecutor:
 
     def _light_server(self) -> Server:
         """Return a free light server: each runs one process at a time, and several processes may be waiting."""
+        allowed = {name: os.environ[name] for name in ALLOWED if name in os.environ} | self._interpreter.variables()
         for number in itertools.count():
-            server = self._servers.of(_key(_light_environment(self._mark, number) | self._interpreter.variables()))
+            server = self._servers.of(_key(allowed | {MARK: self._mark, LIGHT_SERVER: str(number)}))
             if server is None:
                 raise ServerGone("server: the light server for fresh interpreters did not start")
             if not server.busy:
                 return server
         raise AssertionError("a count has no end")
-
-
-def _light_environment(mark: str, number: int) -> dict[str, str]:
-    """Return the environment of a light server, whose children have their own."""
-    allowed = {name: os.environ[name] for name in ALLOWED if name in os.environ}
-    return allowed | {MARK: mark, LIGHT_SERVER: str(number)}
 
 
 def _key(environment: dict[str, str]) -> Key:

@@ -35,7 +35,6 @@ from keras_matrix.runner.executors.supervise.environment import allowed_cpus
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
 from keras_matrix.runner.host import process_tree
 from keras_matrix.runner.host.gpus.cell import CellGpus
-from keras_matrix.runner.host.gpus.readings import ReadableGpu, Unreadable
 from keras_matrix.runner.host.surroundings.counters import Counters, Sampler, moved, since
 from keras_matrix.runner.host.surroundings.processes import Line, others, processes, read_line
 from keras_matrix.runner.host.surroundings.self_usage import cpu_now, own_now, own_since
@@ -76,7 +75,7 @@ class Epochs:
         self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
         self._tree = Tree()
         self._usable_bytes = usable_memory_bytes(self._tree)
-        self._gpus = CellGpus(gpus_if_visible(job.settings))
+        self.gpus = CellGpus(gpus_if_visible(job.settings))
         self._begun: _Begun | None = None
         self._scans = _Scans(self._tree)
         self.watched: list[Watched] = []
@@ -88,9 +87,9 @@ class Epochs:
         self._left -= 1
         alive = replace(alive, waiting=[cell for cell in alive.waiting if read_line(self._tree, cell.root)])
         self._scans.begin()
-        self._gpus.begin()
+        self.gpus.begin()
         self._begun = _Begun(alive, self._sampler.read(), self._own(alive), self._waiting_s(alive))
-        self._gpus.go()
+        self.gpus.go()
         return True
 
     def end(self) -> None:
@@ -98,30 +97,20 @@ class Epochs:
         if self._begun is None:
             return
         begun, self._begun = self._begun, None
-        self._gpus.end()
+        self.gpus.end()
         stretch, own = since(begun.counters, self._sampler.read()), own_since(begun.own, self._own(begun.alive))
         ends_s = zip(begun.alive.waiting, begun.waiting_s, self._waiting_s(begun.alive), strict=True)
         waiting = [WaitingUse(cell.name, moved(*ends)) for cell, *ends in ends_s]
         self.watched.append(Watched(stretch, own, tuple(waiting)))
         self._scans.end(begun.alive.roots, last=self._left <= 0)
 
-    @property
-    def gpus(self) -> tuple[ReadableGpu | Unreadable, ...]:
-        """The GPUs of the process to sample: empty if no GPU can be read."""
-        return self._gpus.sampled
-
-    @property
-    def gpu_lost(self) -> str | None:
-        """NVML's message about a lost GPU of the process."""
-        return self._gpus.lost
-
     def gpu_figures(self) -> dict[str, Any]:
         """Return the fields of a record's surroundings about the GPUs."""
-        first, *further = self._gpus.epochs() or [None]
+        first, *further = self.gpus.epochs() or [None]
         return {
             "gpu": first,
             "further_gpus": [one for one in further if one is not None],
-            "gpu_unread": self._gpus.unread,
+            "gpu_unread": self.gpus.unread,
         }
 
     def close(self) -> None:

@@ -179,7 +179,7 @@ class ProcessWatch:
             container=self._parent.container,
             usage=self._use.usage(),
             usage_series=self._use.series(),
-            gpu_lost=self._epochs.gpu_lost,
+            gpu_lost=self._epochs.gpus.lost,
         )
 
 
@@ -209,7 +209,7 @@ class Watch(ProcessWatch):
         finally:
             os.close(writer)
         self._root = parent.root or self._pid
-        self._use = sampling_of(parent, self._pid, self._epochs.gpus)
+        self._use = sampling_of(parent, self._pid, self._epochs.gpus.sampled)
         self._meter.off()
         self._start_time_s = self._meter.wall_s
         self._waiting: list[Any] = [parent.connection, self._reader, self._control_pipe.descriptor]

@@ -11,7 +11,7 @@ from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.schema import GpuEpochs
 from keras_matrix.runner.host.gpus.nvml import GpuLost
 from keras_matrix.runner.host.gpus.readings import (
-    GpuIdentity,
+    GpuProperties,
     GpuReading,
     ReadableGpu,
     Unreadable,
@@ -29,7 +29,7 @@ class CellGpus:
     def __init__(self, names: Sequence[str], open_gpu: Open = open_gpu) -> None:
         self._names = names
         self._found = [open_gpu(name) for name in names]
-        self._identities = [one.identity() if isinstance(one, ReadableGpu) else GpuIdentity() for one in self._found]
+        self._identities = [one.identity() if isinstance(one, ReadableGpu) else GpuProperties() for one in self._found]
         self._before: list[GpuReading | None] = []
         self._ends: list[list[tuple[GpuReading, GpuReading]]] = [[] for _ in names]
 

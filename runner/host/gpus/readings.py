@@ -61,7 +61,7 @@ class GpuUse:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuIdentity:
+class GpuProperties:
     """The identity of a GPU; `mig` is whether it is one MIG device of a card."""
 
     uuid: str | None = None
@@ -125,11 +125,11 @@ class ReadableGpu:
             power_w=self.power_w(),
         )
 
-    def identity(self) -> GpuIdentity:
+    def identity(self) -> GpuProperties:
         """Return the identity of the GPU."""
         capability = self._ask("nvmlDeviceGetCudaComputeCapability")
         mode = self._ask("nvmlDeviceGetMigMode")
-        return GpuIdentity(
+        return GpuProperties(
             uuid=self._ask_own("nvmlDeviceGetUUID"),
             compute_capability=None if capability is None else ".".join(map(str, capability)),
             mig=self._handle is not self._card or (None if mode is None else bool(mode[0])),
@@ -217,7 +217,7 @@ def readable(found: Sequence[ReadableGpu | Unread]) -> tuple[ReadableGpu | Unrea
 
 
 def over_epochs(
-    ends: Sequence[tuple[GpuReading, GpuReading]], identity: GpuIdentity = GpuIdentity()
+    ends: Sequence[tuple[GpuReading, GpuReading]], identity: GpuProperties = GpuProperties()
 ) -> GpuEpochs | None:
     """Return a record's figures for the readings at both ends of each measured epoch; None without one. Pure."""
     if not ends:

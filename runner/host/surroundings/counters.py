@@ -232,17 +232,14 @@ def _pressure_s(content: bytes, kind: bytes) -> float | None:
     """Return the total of a line such as `some avg10=0.00 avg60=0.00 avg300=0.00 total=12`."""
     for line in content.splitlines():
         if line.startswith(kind):
-            found = _number(line.rpartition(b"total=")[2])
-            return None if found is None else found * MICRO_S
+            return _times(_number(line.rpartition(b"total=")[2]), MICRO_S)
     return None
 
 
 def _quota_throttled_s(content: bytes) -> float | None:
     """Return how long the quota stopped this process's group: microseconds in version 2, nanoseconds in version 1."""
-    microseconds, nanoseconds = after(content, b"throttled_usec "), after(content, b"throttled_time ")
-    if microseconds is not None:
-        return microseconds * MICRO_S
-    return None if nanoseconds is None else nanoseconds * NANO_S
+    microseconds = after(content, b"throttled_usec ")
+    return _times(after(content, b"throttled_time "), NANO_S) if microseconds is None else microseconds * MICRO_S
 
 
 def after(content: bytes, name: bytes) -> int | None:
@@ -258,5 +255,5 @@ def _number(word: bytes) -> int | None:
     return int(word) if word.isdigit() and len(word) <= 20 else None
 
 
-def _times(count: int | None, unit: int) -> int | None:
+def _times(count: int | None, unit: N) -> N | None:
     return None if count is None else count * unit

@@ -50,18 +50,13 @@ def own_since(before: OwnUse, after: OwnUse) -> OwnUse:
 
 def cpu_now(tree: Tree, pids: Collection[int]) -> float | None:
     """Return the CPU time of these processes and their ended children since they started."""
-    return total(_cpu_s(tree, pid) for pid in pids)
+    return total(line.whole_cpu_s if (line := read_line(tree, pid)) else None for pid in pids)
 
 
 def ended_cpu_s() -> float:
     """Return the CPU time of this process and its ended children: all of a run without live child processes."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(found.ru_utime + found.ru_stime for found in used)
-
-
-def _cpu_s(tree: Tree, pid: int) -> float | None:
-    line = read_line(tree, pid)
-    return None if line is None else line.whole_cpu_s
 
 
 def _resident_bytes(tree: Tree, pid: int) -> int | None:

@@ -13,7 +13,7 @@ from keras_matrix.records.codec import decode, to_json
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.schema import GpuEpochs
 from keras_matrix.runner.host.gpus.readings import (
-    GpuIdentity,
+    GpuProperties,
     GpuReading,
     GpuUse,
     ReadableGpu,
@@ -213,7 +213,7 @@ def test_epochs_have_one_boundary_more_and_the_difference_of_each() -> None:
 
 def test_the_power_of_an_epoch_is_its_energy_over_its_time() -> None:
     ends = [(GpuReading(energy_j=10.0, at_s=1.0), GpuReading(energy_j=160.0, at_s=1.5)), (GpuReading(), GpuReading())]
-    found = over_epochs(ends, GpuIdentity("GPU-a", "9.0", mig=False))
+    found = over_epochs(ends, GpuProperties("GPU-a", "9.0", mig=False))
     assert found is not None
     assert (found.average_powers_w, found.uuid, found.compute_capability, found.mig) == (
         [300.0, None],
