@@ -25,11 +25,12 @@ from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.checks.tf32 import may_use_tf32
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns
-from keras_matrix.runner.cell.job import Job, keep_tuning, publish_figures
+from keras_matrix.runner.cell.job import Job, keep_tuning
 from keras_matrix.runner.cell.loop import EpochLog, finite, timed
 from keras_matrix.runner.cell.measure import (
     DeviceMismatch,
     check_initialised,
+    finished,
     found_versions,
     prove,
     resolved_of,
@@ -81,10 +82,9 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             versions=found_versions(adapter),
             parallel=parallel,
         )
-        publish_figures(job, result)
-        if job.board:
-            _leave_for_board(job, worker_group)
-        return _with_trace(job, result, worker_group)
+        # A profile only of workers in this process; Keras has no layers of theirs to describe.
+        run = worker_group.run if _here(parallel.places) else None
+        return finished(job, result, (None, run), partial(TracedWorkers, worker_group, task))
     finally:
         worker_group.close()
 
@@ -132,21 +132,6 @@ class TracedWorkers:
     def names(self) -> Names:
         """Return the names of the layers; phases have their own scopes."""
         return Names([layer_name(number) for number in range(len(self._task.shapes))], phases=True)
-
-
-def _with_trace(job: Job, result: CellResult, worker_group: WorkerGroup) -> CellResult:
-    if job.trace is None:
-        return result
-    from keras_matrix.runner.cell.tracing import with_trace
-
-    return with_trace(job, job.trace, result, TracedWorkers(worker_group, spec.task_of(job.settings)))
-
-
-def _leave_for_board(job: Job, worker_group: WorkerGroup) -> None:
-    """Write a profile of the workers, if they are in this process; they have no Keras layers to describe."""
-    from keras_matrix.runner.cell.tracing.tensorboard import write
-
-    write(job, None, worker_group.run if _here(worker_group.places()) else None)
 
 
 def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:

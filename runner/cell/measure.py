@@ -6,8 +6,10 @@ import importlib.metadata
 import os
 import platform
 import random
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +35,10 @@ from keras_matrix.runner.cell.phases import Predicting, Training
 from keras_matrix.runner.cell.work.counter import own_methods, platforms_of
 from keras_matrix.runner.cell.work.done import work_done
 
+if TYPE_CHECKING:
+    from keras_matrix.runner.cell.tracing import Subject
+
+Parts = tuple[Callable[[], str] | None, Callable[[int], None] | None]
 # The meaning of an assertion of JAX without a message (`jax._src.xla_bridge.backends`).
 NO_PLATFORM = "no platform named in JAX_PLATFORMS is available"
 # Messages of backends and CUDA if there is no device of the kind, or its driver cannot be used.
@@ -105,9 +111,8 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         versions=found_versions(adapter),
         work=counted(work, adapter, own, first[0]),
     )
-    publish_figures(job, result)
-    leave_for_board(job, work)
-    return with_trace_of(job, result, work)
+    parts = work.model.to_json, lambda calls: work.again(Stretch(calls * work.steps_a_call, 1))
+    return finished(job, result, parts, partial(_traced_workload, work, job.settings))
 
 
 def counted(work: Training | Predicting, adapter: BackendAdapter, own: list[str], batch: Batch) -> WorkDone:
@@ -125,22 +130,27 @@ def check_trains(model: Any, phase: str, own: list[str]) -> None:
         )
 
 
-def leave_for_board(job: Job, work: Training | Predicting) -> None:
-    """Write the files for TensorBoard, if requested."""
+def finished(job: Job, result: CellResult, parts: Parts, subject: Callable[[], Subject]) -> CellResult:
+    """Publish the figures, then write the files for TensorBoard and trace, if requested; return the result.
+
+    `parts` describe the model and run a number of steps, for `runner.cell.tracing.tensorboard`.
+    """
+    publish_figures(job, result)
     if job.board:
         from keras_matrix.runner.cell.tracing.tensorboard import write
 
-        write(job, work.model.to_json, lambda calls: work.again(Stretch(calls * work.steps_a_call, 1)))
-
-
-def with_trace_of(job: Job, result: CellResult, work: Training | Predicting) -> CellResult:
-    """Return the result, with a trace if requested."""
+        write(job, *parts)
     if job.trace is None:
         return result
     from keras_matrix.runner.cell.tracing import with_trace
+
+    return with_trace(job, job.trace, result, subject())
+
+
+def _traced_workload(work: Training | Predicting, settings: Settings) -> Subject:
     from keras_matrix.runner.cell.tracing.workload import TracedWorkload
 
-    return with_trace(job, job.trace, result, TracedWorkload(work, job.settings))
+    return TracedWorkload(work, settings)
 
 
 def configure_keras(settings: Settings) -> None:

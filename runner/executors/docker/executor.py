@@ -60,7 +60,7 @@ from keras_matrix.runner.executors.supervise.visible_gpus import (
 from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Watch
 from keras_matrix.runner.interrupts import held
 from keras_matrix.runner.matrix.service_selection import service_name
-from keras_matrix.runner.tasks.start import Command, NotStarted, contained
+from keras_matrix.runner.tasks.start import NotStarted, contained
 from keras_matrix.runner.tasks.watch import TaskWatch, never
 
 IMAGES = "keras-benchmark-matrix"
@@ -163,7 +163,19 @@ class DockerExecutor:
         inside = job_inside(job, seen)
         write_job(job, inside)
         homes = variables_inside(make_home(job) | autotuning(job) | cuda_cache(job), seen)
-        spec = self._spec(job, seen, homes)
+        name = image_name(self._place.images, job.settings.backend, job.settings.device)
+        image = self._image(name)
+        if isinstance(image, str):
+            raise ContainerRefused(image)
+        # No variable of the caller: the image has its own paths and language, and a container numbers its own GPUs.
+        environment = cell_environment(job.settings, self._place.results, caller={}) | homes
+        spec = replace(
+            self._spec(job, name, image),
+            command=(PYTHON, "-P", "-m", "keras_matrix.runner.cell.entry", str(inside.path)),
+            environment=tuple(sorted(environment.items())),
+            mounts=seen,
+            gpus=gpus_of(job.settings),
+        )
         for mount in seen:
             if mount.writable:
                 give(Path(mount.source), spec.user)
@@ -171,37 +183,23 @@ class DockerExecutor:
             server = self._servers.of(_for_block(spec, job))
             if server is not None:
                 return Watch(server, job, {"job": str(inside.path), "argv": None, "env": None, "cpus": None}, timeout_s)
-        named = replace(
-            spec,
-            name=f"{PREFIX}-{job.cell_id}-{job.repeat}-{job.attempt}-{job.nonce[:8]}",
-            command=(PYTHON, "-P", "-m", "keras_matrix.runner.cell.entry", str(inside.path)),
-            labels=self._labels(f"{job.cell_id}.{job.repeat}.{job.attempt}"),
-        )
-        container = CellContainer(self._keeper(named), lambda: self._begin(named))
+        container = CellContainer(self._keeper(spec), lambda: self._begin(spec))
         return Watch(container, job, {}, timeout_s, order_warnings(spec.gpus))
 
-    def _spec(self, job: Job, seen: tuple[Mount, ...], homes: dict[str, str]) -> Spec:
-        """Return the cell's container without its name, command and labels. Raises `ContainerRefused`."""
-        settings = job.settings
-        name = image_name(self._place.images, settings.backend, settings.device)
-        image = self._image(name)
-        if isinstance(image, str):
-            raise ContainerRefused(image)
-        # No variable of the caller: the image has its own paths and language, and a container numbers its own GPUs.
-        environment = cell_environment(settings, self._place.results, caller={}) | homes
-        cpus = allowed_cpus(settings)
+    def _spec(self, job: Job, name: str, image: Image) -> Spec:
+        """Return a job's container of this image, without its command, environment and mounts."""
+        cpus = allowed_cpus(job.settings)
         return Spec(
-            name="",
+            name=f"{PREFIX}-{job.cell_id}-{job.repeat}-{job.attempt}-{job.nonce[:8]}",
             image=name,
             image_id=image.image_id,
             command=(),
-            environment=tuple(sorted(environment.items())),
-            mounts=seen,
+            environment=(),
+            mounts=(),
             user=user_of(image),
             limits=self._limits,
-            labels=(),
+            labels=self._labels(f"{job.cell_id}.{job.repeat}.{job.attempt}"),
             cpus=cpu_list.text(cpus) if cpus else None,
-            gpus=gpus_of(settings),
         )
 
     def _launch(self, block: Spec) -> Server:
@@ -239,30 +237,20 @@ class DockerExecutor:
             return Never(Outcome(infrastructure=f"{reason}; pull or build it before"))
         try:
             command, seen = contained(job, self._place.results, os.environ)
-            spec = self._task_spec(job, task.image, image, command, seen)
+            spec = replace(
+                self._spec(job, task.image, image),
+                command=tuple(command.argv),
+                environment=tuple(sorted(command.environment.items())),
+                mounts=seen,
+                gpus=command.gpus,
+                folder=command.folder,
+            )
             container = CellContainer(self._keeper(spec), lambda: self._begin_task(spec))
             return TaskWatch(container, job, command, timeout_s)
         except NotStarted as error:
             return Never(Outcome(task=never(job, error)))
         except (ContainerRefused, ServerGone, EngineGone) as error:
             return Never(Outcome(infrastructure=str(error)))
-
-    def _task_spec(self, job: Job, name: str, image: Image, command: Command, seen: tuple[Mount, ...]) -> Spec:
-        cpus = allowed_cpus(job.settings)
-        return Spec(
-            name=f"{PREFIX}-{job.cell_id}-{job.repeat}-{job.attempt}-{job.nonce[:8]}",
-            image=name,
-            image_id=image.image_id,
-            command=tuple(command.argv),
-            environment=tuple(sorted(command.environment.items())),
-            mounts=seen,
-            user=user_of(image),
-            limits=self._limits,
-            labels=self._labels(f"{job.cell_id}.{job.repeat}.{job.attempt}"),
-            cpus=cpu_list.text(cpus) if cpus else None,
-            gpus=command.gpus,
-            folder=command.folder,
-        )
 
     def _begin_task(self, spec: Spec) -> Started:
         """Start a command's container after making its user the owner of the folders it writes to."""
@@ -380,6 +368,9 @@ def _for_block(spec: Spec, job: Job) -> Spec:
     homes = dict.fromkeys(("HOME", "KERAS_HOME", "TMPDIR"), HOME)
     return replace(
         spec,
+        name="",
+        command=(),
+        labels=(),
         environment=tuple(sorted((dict(spec.environment) | homes).items())),
         mounts=(Mount(str(Path(job.folder).parent), WORK, writable=True), *spec.mounts[1:]),
     )

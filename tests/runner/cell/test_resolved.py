@@ -44,6 +44,7 @@ def fc_result(monkeypatch: pytest.MonkeyPatch, folder: Path, process: int | None
         traffic=lambda: traffic_per_step(task),
         peaks_bytes=lambda: [0],
         device_peaks_bytes=list,
+        run=lambda steps: None,
         close=lambda: None,
     )
     fake = adapter(compile_events=CompileEvents(), versions={}, **answers)
