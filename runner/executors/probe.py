@@ -20,7 +20,7 @@ from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.supervise.environment import ALLOWED, cell_environment, cuda_cache_in
 from keras_matrix.runner.executors.supervise.output import printable
-from keras_matrix.runner.executors.supervise.visible_gpus import NoGpu, TooFewGpus
+from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable
 from keras_matrix.runner.host.process_tree import kill_tree
 
 TAIL_CHARACTERS = 2000
@@ -64,7 +64,7 @@ class ProcessProbe:
             command = [sys.executable, "-P", "-m", module, name]
             try:
                 environment = _environment(settings, self._mark, name) | self._cache_of(settings)
-            except (NoGpu, TooFewGpus) as error:
+            except GpusUnavailable as error:
                 raise ProbeFailed(f"{module} on {settings.backend}: {error}") from error
             ended = _run(command, environment, log, timeout_s)
             if ended is not None:

@@ -45,12 +45,8 @@ def detect() -> Machine:
 def _host_id() -> str:
     if named := os.environ.get(HOST_VARIABLE):
         return hashlib.sha256(named.encode()).hexdigest()[:16]
-    parts = [platform.node()]
-    for name in IDENTITY_FILES:
-        with contextlib.suppress(OSError):
-            parts.append(Path(name).read_text(encoding="ascii", errors="replace").strip())
-            break
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    identities = [text for name in IDENTITY_FILES if isinstance(text := HERE.text(name), str)]
+    return hashlib.sha256("\n".join([platform.node(), *identities[:1]]).encode()).hexdigest()[:16]
 
 
 def _cpu_model() -> str:

@@ -29,6 +29,7 @@ from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import make_batches, seed_steps
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, ParityWorker
+from keras_matrix.runner.cell.loop import finite
 from keras_matrix.runner.cell.measure import build, configure_keras, found_versions, prove, seed_all
 from keras_matrix.runner.cell.parity.causes import facts, repeated, rows_of, watch
 
@@ -187,7 +188,7 @@ def _train(job: Job, built: Built, adapter: BackendAdapter, sha256: str, recorde
     arrays: dict[str, Any] = {}
     states: list[list[Array]] = []
     for step, batch in enumerate(make_batches(built, job.settings, seed_steps(job.settings))):
-        losses.append(_finite(model.train_on_batch(*batch, return_dict=True).get("loss")))
+        losses.append(finite(model.train_on_batch(*batch, return_dict=True).get("loss", math.nan)))
         if step == 0:
             trainable = {
                 id(variable): gradient
@@ -250,7 +251,7 @@ def _weights(model: Any, values: list[Array] | None) -> list[Weight]:
     trainable = {id(variable) for variable in model.trainable_variables}
     norms: list[float | None] = [None] * len(model.weights)
     if values is not None:
-        norms = [_finite(np.linalg.norm(value.astype(np.float64))) for value in values]
+        norms = [finite(np.linalg.norm(value.astype(np.float64))) for value in values]
     return [
         Weight(weight.path, [int(size) for size in weight.shape], id(weight) in trainable, norm)
         for weight, norm in zip(model.weights, norms, strict=True)
@@ -266,7 +267,3 @@ def _bytes(arrays: Sequence[Array]) -> Iterator[bytes]:
     for array in arrays:
         yield f"{array.dtype.str}{array.shape}".encode()
         yield np.ascontiguousarray(array).tobytes()
-
-
-def _finite(value: Any) -> float | None:
-    return None if value is None or not math.isfinite(float(value)) else float(value)

@@ -20,9 +20,8 @@ from keras_matrix.runner.cell.clock import Clock, monotonic
 from keras_matrix.runner.cell.peaks import Bench, Call
 from keras_matrix.runner.cell.peaks.stretches import ArrayPlan, DeviceMemory, calls_per_stretch, plan_arrays
 
-# Small enough that on a shared machine some call runs undisturbed: 3 ms at 100 GFLOP/s, a scheduler's slice.
-FIRST_SIZE = 512
-LAST_SIZE = 16_384
+# The first is small enough that on a shared machine some call runs undisturbed: 3 ms at 100 GFLOP/s, a scheduler's slice.
+SIZES = (512, 1024, 2048, 4096, 8192, 16_384)
 # A product that takes this long is large enough: the overhead of a call is negligible.
 ENOUGH_S = 0.03
 MOST_CALLS = 100
@@ -37,11 +36,8 @@ BYTES_PER_ELEMENT = {"copy": 16, "triad": 24}
 
 def gemms(bench: Bench, order: PeakOrder, precision: str, clock: Clock = monotonic) -> Iterator[Gemm]:
     """Yield the product's rates at each size. Raises `Refused`, or whatever the backend raises."""
-    sizes = order.sizes or [
-        FIRST_SIZE << power for power in range(LAST_SIZE.bit_length()) if FIRST_SIZE << power <= LAST_SIZE
-    ]
     settings = order.settings
-    for size in sizes:
+    for size in order.sizes or SIZES:
         flops = 2 * size**3
         timed = rates(bench.gemm(size, precision), flops, order, clock)
         threads = len(os.sched_getaffinity(0))

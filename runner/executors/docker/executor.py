@@ -50,13 +50,7 @@ from keras_matrix.runner.executors.process.fork_servers import Server, Servers
 from keras_matrix.runner.executors.supervise.autotune import autotuning
 from keras_matrix.runner.executors.supervise.environment import allowed_cpus, cell_environment, cuda_cache
 from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
-from keras_matrix.runner.executors.supervise.visible_gpus import (
-    NoGpu,
-    TooFewGpus,
-    gpus_of,
-    order_warnings,
-    without_gpus,
-)
+from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, order_warnings, without_gpus
 from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Watch
 from keras_matrix.runner.interrupts import held
 from keras_matrix.runner.matrix.service_selection import service_name
@@ -138,7 +132,7 @@ class DockerExecutor:
             return self._start_task(job, job.task, timeout_s)
         try:
             gpus = gpus_of(job.settings)
-        except (NoGpu, TooFewGpus) as error:
+        except GpusUnavailable as error:
             return Never(without_gpus(error))
         if refused := self._clocks.suit(job.settings, gpus) or _refused(job.settings):
             return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
@@ -226,11 +220,8 @@ class DockerExecutor:
     def _start_task(self, job: Job, task: Task, timeout_s: float) -> Running:
         """Start an external command in a container of its own image."""
         if task.image is None:
-            return Never(
-                Outcome(
-                    refused="image: missing: a command without an image runs on this machine; omit --executor docker"
-                )
-            )
+            advice = "a command without an image runs on this machine; omit --executor docker"
+            return Never(Outcome(refused=f"image: missing: {advice}"))
         image = self._image(task.image)
         if isinstance(image, str):
             reason = image.partition("; ")[0]

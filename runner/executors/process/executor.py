@@ -31,13 +31,7 @@ from keras_matrix.runner.executors.supervise.environment import (
     cuda_cache,
 )
 from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
-from keras_matrix.runner.executors.supervise.visible_gpus import (
-    NoGpu,
-    TooFewGpus,
-    gpus_of,
-    order_warnings,
-    without_gpus,
-)
+from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, order_warnings, without_gpus
 from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Watch
 from keras_matrix.runner.matrix.service_selection import service_name
 from keras_matrix.runner.tasks.start import NotStarted, command_of
@@ -107,17 +101,13 @@ class ProcessExecutor:
         try:
             gpus = gpus_of(job.settings)
             environment = self._environment(job.settings)
-        except (NoGpu, TooFewGpus) as error:
+        except GpusUnavailable as error:
             return Never(without_gpus(error))
         if refused := self._clocks.suit(job.settings, gpus):
             return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
         write_job(job)
-        order: dict[str, Any] = {
-            "job": str(job.path),
-            "argv": None,
-            "env": environment,
-            "cpus": allowed_cpus(job.settings),
-        }
+        cpus = allowed_cpus(job.settings)
+        order: dict[str, Any] = {"job": str(job.path), "argv": None, "env": environment, "cpus": cpus}
         try:
             server = self._servers.of(_key(environment)) if self._forks(job.settings) else None
             if server is None:
@@ -133,11 +123,8 @@ class ProcessExecutor:
     def _start_task(self, job: Job, timeout_s: float) -> Running:
         """Start an external command as a child of a light server, which ends all of its processes."""
         if job.task is not None and job.task.image is not None:
-            return Never(
-                Outcome(
-                    refused=f"image: {job.task.image}: a command with an image needs a container; add --executor docker"
-                )
-            )
+            advice = "a command with an image needs a container; add --executor docker"
+            return Never(Outcome(refused=f"image: {job.task.image}: {advice}"))
         try:
             command = command_of(job, self._interpreter.python, self._mark, os.environ)
             return TaskWatch(self._light_server(), job, command, timeout_s)

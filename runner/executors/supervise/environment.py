@@ -36,7 +36,7 @@ MARK = "KERAS_BENCHMARK_RESULTS"
 
 
 def cell_environment(settings: Settings, mark: str, caller: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return all variables of a cell's process. Raises `NoGpu` and `TooFewGpus`."""
+    """Return all variables of a cell's process. Raises `GpusUnavailable`."""
     gpus = gpus_of(settings, caller)
     caller = os.environ if caller is None else caller
     found = {name: caller[name] for name in ALLOWED if name in caller}

@@ -35,11 +35,15 @@ END = re.compile(r"|-[0-9]+|NoDevFiles", re.ASCII | re.IGNORECASE)
 Present = PresentGpus | Unread | None
 
 
-class NoGpu(Exception):
+class GpusUnavailable(Exception):
+    """The GPUs of a cell cannot be made visible to it."""
+
+
+class NoGpu(GpusUnavailable):
     """The caller may use no GPU, or names a missing one; the message says what to do."""
 
 
-class TooFewGpus(Exception):
+class TooFewGpus(GpusUnavailable):
     """The caller may use fewer GPUs than a cell has workers; the message says how many, and what to do."""
 
 
@@ -72,7 +76,7 @@ def gpus_of(settings: Settings, caller: Mapping[str, str] | None = None, present
     return first_of(gpus_needed(settings), "workers", caller, present)
 
 
-def without_gpus(error: NoGpu | TooFewGpus) -> Outcome:
+def without_gpus(error: GpusUnavailable) -> Outcome:
     """Return the outcome of a cell whose GPUs cannot be made visible to it."""
     return Outcome(missing_device=str(error)) if isinstance(error, NoGpu) else Outcome(refused=str(error))
 
@@ -81,7 +85,7 @@ def gpus_if_visible(settings: Settings) -> tuple[str, ...]:
     """Return the GPUs of a cell; empty if they cannot be made visible to it, which its executor then reports."""
     try:
         return gpus_of(settings)
-    except (NoGpu, TooFewGpus):
+    except GpusUnavailable:
         return ()
 
 

@@ -36,23 +36,17 @@ class ServerGone(Exception):
 
 
 class Parent(Protocol):
-    """Starts a cell's process and reports how it ended."""
+    """Starts a cell's process and reports how it ended.
 
-    @property
-    def connection(self) -> Any:
-        """A file object or descriptor that is readable when there is something to `receive`."""
+    `connection` is a file object or descriptor that is readable when there is something to `receive`; `container` the
+    container of the process, if any; `alone` whether the process is the only one in its container, and so in its
+    control group; `root` the pid on this machine of the root of the process tree, None for the process itself.
+    """
 
-    @property
-    def container(self) -> Container | None:
-        """Return the container of its processes, if any."""
-
-    @property
-    def alone(self) -> bool:
-        """Return whether its process is the only one in its container, and so in its control group."""
-
-    @property
-    def root(self) -> int | None:
-        """Return the pid on this machine of the root of the process tree; None: the process itself."""
+    connection: Any
+    container: Container | None
+    alone: bool
+    root: int | None
 
     def begin(self, order: dict[str, Any], output: int) -> int:
         """Start a process that prints to this descriptor; return its pid on this machine. Raises `ServerGone`."""

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from keras_matrix.analysis.surroundings.disturbance import Stretch
@@ -53,7 +52,7 @@ class Counters:
     cpu_idle_s: float | None
 
 
-class Sampler:
+class Sampler(contextlib.AbstractContextManager["Sampler"]):
     """Reads `Counters`. It keeps files open: close it, or use it as a context manager."""
 
     def __init__(
@@ -70,13 +69,7 @@ class Sampler:
         folder = quota_folder(tree)
         self._quota = None if folder is None else opened(f"{folder}/cpu.stat", tree)
 
-    def __enter__(self) -> Sampler:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close the files."""
         self.close()
 
