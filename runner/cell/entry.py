@@ -42,7 +42,7 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
         if import_time_s is None:
             import_time_s = import_backend()
         _work(job, import_time_s, start)
-    except Exception as error:  # noqa: BLE001 - the process boundary: whatever a workload raises becomes evidence
+    except Exception as error:  # noqa: BLE001 - the process boundary: any error of a workload becomes evidence
         traceback.print_exc()
         _report(job, error)
         return 1

@@ -64,7 +64,7 @@ class DeviceMismatch(Exception):
 def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     """Do the job and return its result.
 
-    Raises whatever the workload raises, `Unsupported`, or `DeviceMismatch` before anything is timed.
+    Raises any error of the workload, `Unsupported`, or `DeviceMismatch` before anything is timed.
     """
     settings = job.settings
     cuda_cache = inherited_environment.cuda_cache_state(os.environ)

@@ -124,7 +124,7 @@ class BackendAdapter(Protocol):
         """Return whether the backend's settings let float32 matrix products use TF32, None on a CPU."""
 
     def compute_capability(self) -> tuple[int, int] | None:
-        """Return the compute capability of the first GPU, None on another device or where it is not reported."""
+        """Return the compute capability of the first GPU, None on another device or if it is not reported."""
 
     def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
         """Return the function's result for these arrays, compiled by XLA if the backend compiles steps with it."""

@@ -45,7 +45,7 @@ class Adapter(BackendAdapter):
             raise ValueError(COMPILED_NOWHERE.format("jax_disable_jit"))
 
     def seed(self, seed: int) -> None:
-        pass  # JAX holds no random state: Keras passes it keys
+        pass  # JAX has no random state: Keras passes it keys
 
     def proof(self) -> DeviceProof:
         # Placing an array is enough: an operation on it would cost a compilation.

@@ -178,7 +178,7 @@ def _repeated(batches: Sequence[Batch]) -> Any:
 
 
 def accelerator() -> str | None:
-    """Return the device with its own memory that batches are placed on; None where the CPU computes."""
+    """Return the device with its own memory that batches are placed on; None if the CPU computes."""
     return "/device:GPU:0" if tf.config.list_physical_devices("GPU") else None
 
 

@@ -92,7 +92,7 @@ def _classes(names: tuple[str, ...]) -> tuple[type, ...]:
 def _answer(probe: Callable[[BackendAdapter, bool], bool | None], adapter: BackendAdapter, jit: bool) -> bool | None:
     try:
         return probe(adapter, jit)
-    except Exception as error:  # noqa: BLE001 - whatever a backend raises: this fact alone is missing
+    except Exception as error:  # noqa: BLE001 - any error of a backend: this fact alone is missing
         print(f"use of TF32 is unknown: {type(error).__name__}: {error}", file=sys.stderr)
         return None
 

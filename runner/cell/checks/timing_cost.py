@@ -1,7 +1,7 @@
 """What timing and counting cost: our epochs against those of a bare `fit`, alternating inside one process.
 
 `python -P -m keras_matrix.runner.cell.checks.timing_cost FOLDER` is a probe. It runs on one CPU with one thread: with
-two threads on two CPUs a pair of epochs scatters by 8 to 10 % whatever is measured, on one by 3 %. Both sides have the
+two threads on two CPUs a pair of epochs always scatters by 8 to 10 %, on one by 3 %. Both sides have the
 same batches, steps and barriers; the bare side is a plain callback, on an endless source that counts nothing.
 """
 

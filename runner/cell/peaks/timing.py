@@ -20,7 +20,7 @@ from keras_matrix.runner.cell.clock import Clock, monotonic
 from keras_matrix.runner.cell.peaks import Bench, Call
 from keras_matrix.runner.cell.peaks.stretches import ArrayPlan, DeviceMemory, calls_per_stretch, plan_arrays
 
-# The first is small enough that on a shared machine some call runs undisturbed: 3 ms at 100 GFLOP/s, a scheduler's slice.
+# The first is so small that on a shared machine some call runs undisturbed: 3 ms at 100 GFLOP/s, a scheduler's slice.
 SIZES = (512, 1024, 2048, 4096, 8192, 16_384)
 # A product that takes this long is large enough: the overhead of a call is negligible.
 ENOUGH_S = 0.03
@@ -35,7 +35,7 @@ BYTES_PER_ELEMENT = {"copy": 16, "triad": 24}
 
 
 def gemms(bench: Bench, order: PeakOrder, precision: str, clock: Clock = monotonic) -> Iterator[Gemm]:
-    """Yield the product's rates at each size. Raises `Refused`, or whatever the backend raises."""
+    """Yield the product's rates at each size. Raises `Refused`, or any error of the backend."""
     settings = order.settings
     for size in order.sizes or SIZES:
         flops = 2 * size**3
@@ -47,7 +47,7 @@ def gemms(bench: Bench, order: PeakOrder, precision: str, clock: Clock = monoton
 
 
 def stream(bench: Bench, order: PeakOrder, kernel: str, clock: Clock = monotonic) -> Stream:
-    """Return the rates of a kernel. Raises `Refused`, or whatever the backend raises."""
+    """Return the rates of a kernel. Raises `Refused`, or any error of the backend."""
     array_bytes = order.array_bytes or default_array_bytes()
     elements = array_bytes // FLOAT64_BYTES
     call = {"copy": bench.copy, "triad": bench.triad}[kernel](elements)

@@ -67,7 +67,7 @@ def _counted(count: int, tree: Tree, allowed: Collection[int]) -> tuple[int, ...
 
 
 def _nodes(tree: Tree, allowed: Collection[int]) -> Mapping[int, tuple[int, ...]]:
-    """Return the CPUs by node; all on one where the kernel knows no nodes."""
+    """Return the CPUs by node; all on one node if the kernel reports no nodes."""
     found = cpus_by_node(tree, allowed)
     return {0: tuple(sorted(allowed))} if isinstance(found, Unread) else found
 

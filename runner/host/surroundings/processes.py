@@ -49,7 +49,7 @@ def processes(tree: Tree) -> dict[int, Line] | Unread:
 
 
 def read_line(tree: Tree, pid: int) -> Line | None:
-    """Return a process's stat file: `PID (NAME) STATE PPID ...`, whose name may hold blanks and parentheses."""
+    """Return a process's stat file: `PID (NAME) STATE PPID ...`, whose name may contain blanks and parentheses."""
     text = tree.text(f"/proc/{pid}/stat")
     if isinstance(text, Unread):
         return None
