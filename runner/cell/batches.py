@@ -11,7 +11,7 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import Batch
 
 
-def seed_steps(settings: Settings) -> int:
+def steps_of_pass(settings: Settings) -> int:
     """Return the steps of one pass over the samples: ceil(samples / batch_size)."""
     return math.ceil(settings.samples / settings.batch_size)
 
@@ -22,7 +22,7 @@ def make_batches(built: Any, settings: Settings, steps: int) -> list[Batch]:
     Arrays keep their dtype; each batch is (x, y) with leading dimension `batch_size`. The last batch wraps to the
     first samples.
     """
-    count = min(seed_steps(settings), steps)
+    count = min(steps_of_pass(settings), steps)
     available = min(settings.samples, count * settings.batch_size)
     x, y = built.samples(available, settings.seed)
     return [(_take(x, rows), _take(y, rows)) for rows in _rows(count, settings.batch_size, available)]

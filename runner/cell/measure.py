@@ -23,7 +23,7 @@ from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, DeviceProof,
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter, Batch, CompileEvents
-from keras_matrix.runner.cell.batches import make_batches, seed_steps
+from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns, leave_copies
@@ -254,7 +254,7 @@ def resolved_of(settings: Settings, adapter: BackendAdapter, run: tuple[str, int
     start, steps = run
     return Resolved(
         steps_per_epoch=steps,
-        seed_steps_per_epoch=seed_steps(settings),
+        seed_steps_per_epoch=steps_of_pass(settings),
         start=start,
         precision=settings.precision,
         tf32=adapter.tf32(),

@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_matrix.models.workload import Built
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.batches import seed_steps
+from keras_matrix.runner.cell.batches import steps_of_pass
 from keras_matrix.runner.cell.job import Job
 
 MADE_BY_KERAS = ("train_function", "test_function", "predict_function")
@@ -70,7 +70,7 @@ def job_as_resolved(job: Job, settings: Settings) -> Job:
     """Return the job with these settings, and its steps as a multiple of a call of the backend. Raises ValueError."""
     steps, chunk = job.steps, settings.steps_per_execution
     if steps is not None and job.settings.steps_per_epoch == "seed":
-        steps = seed_steps(settings)
+        steps = steps_of_pass(settings)
     if isinstance(job.settings.steps_per_epoch, int) and chunk > job.settings.steps_per_epoch:
         raise ValueError(
             f"steps_per_execution: the workload compiles with {chunk}, more than steps_per_epoch, "

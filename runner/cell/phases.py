@@ -19,7 +19,7 @@ from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feed, Feeder
-from keras_matrix.runner.cell.batches import make_batches, seed_steps
+from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns
 from keras_matrix.runner.cell.job import Job
@@ -212,7 +212,7 @@ def short_epoch_steps(settings: Settings, steps: int) -> int | None:
     One pass over the samples if that is at most half an epoch, so that it also gives the 2017-suite total; else an
     eighth of an epoch.
     """
-    passes = seed_steps(settings)
+    passes = steps_of_pass(settings)
     chunk = settings.steps_per_execution
     if passes <= steps // 2 and passes % chunk == 0:
         return passes
@@ -252,7 +252,7 @@ def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: 
 def _suite_total(measured_s: list[float], short: list[float], settings: Settings, steps: int) -> float | None:
     if settings.phase != "fit":
         return None
-    passes = seed_steps(settings)
+    passes = steps_of_pass(settings)
     if passes == steps:
         return sum(measured_s)
     return sum(short) if short and short_epoch_steps(settings, steps) == passes else None

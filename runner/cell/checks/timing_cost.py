@@ -21,7 +21,7 @@ from keras_matrix.models.workload import Request
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter
-from keras_matrix.runner.cell.batches import make_batches, seed_steps
+from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
 from keras_matrix.runner.cell.checks.answering import answer_order
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.loop import Stretch, fit_epochs, step_time_by_doubling
@@ -68,7 +68,7 @@ def log_ratios(settings: Settings, target: float, limit_s: float) -> list[float]
     adapter.configure(settings, None)
     built = load(settings.workload)(Request({}, "synthetic", None))
     model = built.model
-    resident = [adapter.resident(batch) for batch in make_batches(built, settings, seed_steps(settings))]
+    resident = [adapter.resident(batch) for batch in make_batches(built, settings, steps_of_pass(settings))]
     source, feeder = adapter.endless(resident), adapter.feeder(resident)
     step_s = step_time_by_doubling(lambda n: fit_epochs(model, source, adapter, Stretch(n, 2)).times_s[1], enough_s=0.2)
     steps = max(1, math.ceil(EPOCH_S / step_s))

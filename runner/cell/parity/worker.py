@@ -27,7 +27,7 @@ from keras_matrix.records.codec import dumps
 from keras_matrix.records.instruments.parity import Operation, Sketch, Trace, Weight, content_hash
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
-from keras_matrix.runner.cell.batches import make_batches, seed_steps
+from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, ParityWorker
 from keras_matrix.runner.cell.loop import finite
 from keras_matrix.runner.cell.measure import build, configure_keras, found_versions, prove, seed_all
@@ -39,18 +39,11 @@ SKETCH_DIRECTIONS = 2
 # Keras's random layers and the attribute of their rate. Attention layers of the multi-head kind keep their rate, so
 # that they take the same path as in the timed cell; the Dropout inside them is disabled like any other.
 RATES = {
-    "Dropout": ("rate",),
-    "SpatialDropout1D": ("rate",),
-    "SpatialDropout2D": ("rate",),
-    "SpatialDropout3D": ("rate",),
-    "AlphaDropout": ("rate",),
-    "GaussianDropout": ("rate",),
+    **dict.fromkeys(("Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"), ("rate",)),
+    **dict.fromkeys(("AlphaDropout", "GaussianDropout"), ("rate",)),
     "GaussianNoise": ("stddev",),
-    "Attention": ("dropout",),
-    "AdditiveAttention": ("dropout",),
-    "SimpleRNNCell": ("dropout", "recurrent_dropout"),
-    "LSTMCell": ("dropout", "recurrent_dropout"),
-    "GRUCell": ("dropout", "recurrent_dropout"),
+    **dict.fromkeys(("Attention", "AdditiveAttention"), ("dropout",)),
+    **dict.fromkeys(("SimpleRNNCell", "LSTMCell", "GRUCell"), ("dropout", "recurrent_dropout")),
 }
 # These have a generator for the cell or the Dropout inside them, and draw nothing themselves.
 HOLDERS = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "MultiHeadAttention", "GroupedQueryAttention")
@@ -187,7 +180,7 @@ def _train(job: Job, built: Built, adapter: BackendAdapter, sha256: str, recorde
     losses: list[float | None] = []
     arrays: dict[str, Any] = {}
     states: list[list[Array]] = []
-    for step, batch in enumerate(make_batches(built, job.settings, seed_steps(job.settings))):
+    for step, batch in enumerate(make_batches(built, job.settings, steps_of_pass(job.settings))):
         losses.append(finite(model.train_on_batch(*batch, return_dict=True).get("loss", math.nan)))
         if step == 0:
             trainable = {
