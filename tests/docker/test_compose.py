@@ -33,8 +33,8 @@ def services() -> dict[str, Any]:
 
 def active(*profiles: str, **environment: str) -> dict[str, Any]:
     """The services of these profiles and of none, as Compose reads them."""
-    asked = [f"--profile={profile}" for profile in profiles]
-    done = compose(ROOT, *asked, "config", "--format", "json", **environment)
+    options = [f"--profile={profile}" for profile in profiles]
+    done = compose(ROOT, *options, "config", "--format", "json", **environment)
     if done.returncode != 0 and "unknown command" in done.stderr + done.stdout:
         pytest.skip("no Compose plugin")
     assert done.returncode == 0, done.stderr
@@ -87,8 +87,10 @@ def reserved(service: dict[str, Any]) -> list[tuple[str, int, list[str]]]:
 
 
 def test_only_the_tpu_service_runs_as_root(services: dict[str, Any]) -> None:
-    kept = {name for name, one in services.items() if "KERAS_BENCHMARK_KEEP_ROOT" in (one.get("environment") or {})}
-    assert kept == {name for name, one in services.items() if one.get("privileged")} == {"jax-tpu"}
+    root_services = {
+        name for name, one in services.items() if "KERAS_BENCHMARK_KEEP_ROOT" in (one.get("environment") or {})
+    }
+    assert root_services == {name for name, one in services.items() if one.get("privileged")} == {"jax-tpu"}
 
 
 @pytest.mark.parametrize("gpus", ["1", "0,1", "all", "GPU-8932f937,GPU-1f"])

@@ -44,7 +44,7 @@ def answered(host: str, port: int) -> tuple[int, str]:
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         except (OSError, HTTPException):
-            assert time.monotonic() < deadline_s, "nobody answered"
+            assert time.monotonic() < deadline_s, "no answer"
             time.sleep(0.1)
         finally:
             connection.close()

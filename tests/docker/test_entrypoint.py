@@ -57,7 +57,7 @@ def ran(entrypoint: Path, command: str, **variables: str) -> tuple[int, str, lis
 
 def test_entrypoint_changes_from_root_to_the_owner_of_the_results(entrypoint: Path) -> None:
     code, output, calls = ran(entrypoint, "echo ran")
-    assert (code, output) == (0, "")  # the stand-in for setpriv starts nothing
+    assert (code, output) == (0, "")  # the fake setpriv starts nothing
     options = "--reuid=1000 --regid=1000 --clear-groups --bounding-set=-all --inh-caps=-all"
     assert calls == [f"setpriv {options} {entrypoint} sh -c echo ran"]
 

@@ -28,7 +28,7 @@ SERVICE = next((service for service in SERVICES if service == "jax-cpu"), SERVIC
 LIMIT_S = 900  # a machine that does other things measures disturbed blocks twice
 
 
-# As on a machine where none is installed: whoever imports one of them gets an `ImportError`.
+# As on a machine without a backend: importing one of them raises `ImportError`.
 WITHOUT_BACKENDS = "import sys; sys.modules.update(dict.fromkeys(('keras', 'tensorflow', 'jax', 'torch')));"
 WITHOUT_BACKENDS += " import keras_matrix.runner.__main__"
 
@@ -141,8 +141,8 @@ def test_trial_has_as_many_samples_as_the_measured_cell(tmp_path: Path) -> None:
     text = (tmp_path / "matrix.yaml").read_text().replace("samples: 8, batch_size", "batch_size")
     (tmp_path / "matrix.yaml").write_text(text)
     python, *flags = command(tmp_path, "--memory", "1g")
-    asked = [python, *flags[:2], "fit-batch", GROWING, *flags[2:]]
-    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    fit_batch = [python, *flags[:2], "fit-batch", GROWING, *flags[2:]]
+    done = subprocess.run(fit_batch, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 1, done.stderr
     assert "batch 1 does not fit" in done.stdout
 
@@ -268,7 +268,7 @@ def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
 
 
 def empty_image(name: str, architecture: str) -> bytes:
-    """An archive as `docker save` writes them: one empty layer, said to be for that processor."""
+    """An archive as `docker save` writes them: one empty layer, labelled for that processor."""
     layer = archive({})
     rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
     config = {"architecture": architecture, "os": "linux", "config": {}, "rootfs": rootfs, "history": [{}]}
@@ -318,7 +318,7 @@ def test_a_runner_that_was_killed_leaves_containers_that_the_next_one_removes(tm
     assert "continuing" in done.stdout
     records = counted_records(tmp_path)
     assert len(records) == 3
-    assert {name: kept for name, kept in published(tmp_path).items() if name in before} == before
+    assert {name: stored for name, stored in published(tmp_path).items() if name in before} == before
 
 
 @pytest.mark.parametrize("start_", ["fresh", "warm"])
@@ -387,10 +387,14 @@ def reachable_python() -> str | None:
     """Return a Python such as this one that others may run; the user's own may lie in a home that is shut."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for python in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
-        asked = [python, "-c", "import yaml; from docker import APIClient; from keras_matrix.runner.cli import main"]
+        importing = [
+            python,
+            "-c",
+            "import yaml; from docker import APIClient; from keras_matrix.runner.cli import main",
+        ]
         try:
             done = subprocess.run(
-                asked,
+                importing,
                 env={"PYTHONPATH": os.pathsep.join(map(str, PACKAGES))},
                 user=OTHER,
                 group=OTHER,

@@ -21,7 +21,7 @@ def inspected(service: str) -> dict[str, Any]:
     return found
 
 
-def said(service: str, *command: str) -> str:
+def output_of(service: str, *command: str) -> str:
     """What a command prints in a container of an image."""
     need(service)
     program, *arguments = command
@@ -45,16 +45,16 @@ def test_image_has_a_user_and_no_health_check(service: str) -> None:
 
 
 def test_image_lists_its_contents(service: str) -> None:
-    bill = json.loads(said(service, "cat", inspected(service)["Labels"]["keras-benchmark.sbom"]))
+    bill = json.loads(output_of(service, "cat", inspected(service)["Labels"]["keras-benchmark.sbom"]))
     names = {component["name"] for component in bill["components"]}
     assert {"keras", "keras-matrix", "libc6", "python3"} <= names
 
 
 def test_an_images_python_is_the_documented_one(service: str) -> None:
-    version = ".".join(said(service, "python3", "--version").removeprefix("Python ").split(".")[:2])
+    version = ".".join(output_of(service, "python3", "--version").removeprefix("Python ").split(".")[:2])
     assert f"Python in the images: Debian 12's {version}." in (ROOT / "docs" / "compatibility.md").read_text()
 
 
 def test_no_image_contains_a_compiler(service: str) -> None:
-    asked = "for name in cc c++ gcc g++ clang clang++ tcc; do command -v $name; done; echo asked"
-    assert said(service, "sh", "-c", asked) == "asked\n"
+    script = "for name in cc c++ gcc g++ clang clang++ tcc; do command -v $name; done; echo searched"
+    assert output_of(service, "sh", "-c", script) == "searched\n"

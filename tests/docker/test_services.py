@@ -60,7 +60,7 @@ def run(project: Path, service: str, *arguments: str, mounts: Sequence[str] = ()
 
 
 @pytest.fixture
-def kept(project: Path) -> Iterator[Path]:
+def without_rm(project: Path) -> Iterator[Path]:
     """The same folder, whose services' containers stay when they stop; removed at the test's end."""
     need(SERVICES[0])
     try:
@@ -70,7 +70,7 @@ def kept(project: Path) -> Iterator[Path]:
             docker("rm", "--force", container)
 
 
-def run_kept(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_without_rm(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a service as `docker compose run` without `--rm` does."""
     return compose(project, "run", "-T", *arguments)
 
@@ -82,7 +82,7 @@ def states(project: Path) -> list[str]:
 
 
 def misbehave(project: Path, workload: str) -> list[str]:
-    """Have the matrix hold this workload alone; return what mounts it."""
+    """Write a matrix with this workload alone; return the arguments that mount it."""
     cell = f"  - workload: tests.workloads.misbehaving:{workload}\n"
     (project / "matrix.yaml").write_text(MATRIX.partition("  - workload")[0] + cell)
     return ["--volume", f"{ROOT}/tests/workloads:/work/tests/workloads:ro"]
@@ -269,50 +269,50 @@ def test_two_runs_of_a_service_have_the_same_host(project: Path) -> None:
     assert len(hosts) == 1
 
 
-def test_stopped_container_without_rm_does_not_affect_the_next_run(kept: Path) -> None:
+def test_stopped_container_without_rm_does_not_affect_the_next_run(without_rm: Path) -> None:
     names, runs = set(), set()
     for number in (1, 2):
-        done = run_kept(kept, SERVICES[0], "--filter", "mnist_mlp")
+        done = run_without_rm(without_rm, SERVICES[0], "--filter", "mnist_mlp")
         assert done.returncode == 0, done.stdout + done.stderr
-        assert states(kept) == ["exited 0"] * number
-        names |= set(containers_of(kept))
-        runs |= {record.run_id for record in counted_records(kept)}
+        assert states(without_rm) == ["exited 0"] * number
+        names |= set(containers_of(without_rm))
+        runs |= {record.run_id for record in counted_records(without_rm)}
     assert (len(names), len(runs)) == (2, 2)
-    assert owners(kept / "results") == {(os.getuid(), os.getgid())}
-    down = compose(kept, "down", "--remove-orphans")
-    assert (down.returncode, containers_of(kept)) == (0, [])
-    assert len(Results(kept / "results").runs()) == 2
+    assert owners(without_rm / "results") == {(os.getuid(), os.getgid())}
+    down = compose(without_rm, "down", "--remove-orphans")
+    assert (down.returncode, containers_of(without_rm)) == (0, [])
+    assert len(Results(without_rm / "results").runs()) == 2
 
 
-def test_without_rm_the_run_of_a_container_that_was_killed_is_continued(kept: Path) -> None:
-    mounts = misbehave(kept, "waiting")
-    command = ["docker", *composing(kept), "run", "-T", *mounts, SERVICES[0]]
+def test_without_rm_the_run_of_a_container_that_was_killed_is_continued(without_rm: Path) -> None:
+    mounts = misbehave(without_rm, "waiting")
+    command = ["docker", *composing(without_rm), "run", "-T", *mounts, SERVICES[0]]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while (begun := Results(kept / "results").latest()) is None:
+        while (begun := Results(without_rm / "results").latest()) is None:
             assert process.poll() is None
             time.sleep(0.05)
     finally:
-        docker("kill", *containers_of(kept))
+        docker("kill", *containers_of(without_rm))
         process.wait(60)
-    assert states(kept) == ["exited 137"]
-    (kept / "results" / "go").touch()
-    done = run_kept(kept, *mounts, SERVICES[0])
+    assert states(without_rm) == ["exited 137"]
+    (without_rm / "results" / "go").touch()
+    done = run_without_rm(without_rm, *mounts, SERVICES[0])
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"continuing results/{begun.run_id}" in done.stdout
-    assert {record.run_id for record in counted_records(kept)} == {begun.run_id}
-    pruned = docker("container", "prune", "--force", "--filter", f"label={project_label(kept)}")
-    assert (pruned.returncode, containers_of(kept)) == (0, [])
+    assert {record.run_id for record in counted_records(without_rm)} == {begun.run_id}
+    pruned = docker("container", "prune", "--force", "--filter", f"label={project_label(without_rm)}")
+    assert (pruned.returncode, containers_of(without_rm)) == (0, [])
 
 
-def test_without_rm_a_service_at_a_terminal_leaves_a_stopped_container_too(kept: Path) -> None:
+def test_without_rm_a_service_at_a_terminal_leaves_a_stopped_container_too(without_rm: Path) -> None:
     with terminal() as (_, screen):
-        command = ["docker", *composing(kept), "run", SERVICES[0], "--filter", "mnist_mlp"]
+        command = ["docker", *composing(without_rm), "run", SERVICES[0], "--filter", "mnist_mlp"]
         assert (
             subprocess.run(command, stdin=screen, stdout=screen, stderr=screen, timeout=300, check=False).returncode
             == 0
         )
-    assert states(kept) == ["exited 0"]
+    assert states(without_rm) == ["exited 0"]
 
 
 def test_what_a_service_cannot_run_is_left_out_and_a_command_runs_from_the_mounted_matrices(project: Path) -> None:

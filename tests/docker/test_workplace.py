@@ -18,7 +18,7 @@ Work = Callable[[str], subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def work(tmp_path: Path) -> Iterator[Work]:
-    """Run a command of the shell in the place to work in, over a copy of the project that holds nothing yet."""
+    """Run a shell command in the dev container, with an empty copy of the project."""
     need("dev")
     place = tmp_path / ".devcontainer"
     place.mkdir()

@@ -36,9 +36,9 @@ built = types.SimpleNamespace(samples=lambda count, seed: (np.arange(count), np.
 batches = make_batches(built, replace(s, samples=10, batch_size=4), 100)
 assert [b[0].tolist() for b in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1]]
 
-asked = []
-assert abs(step_time_by_doubling(lambda n: asked.append(n) or 0.01 * n, enough_s=0.15) - 0.01) < 1e-9
-assert asked[0] == 1 and asked[-1] >= 15
+lengths = []
+assert abs(step_time_by_doubling(lambda n: lengths.append(n) or 0.01 * n, enough_s=0.15) - 0.01) < 1e-9
+assert lengths[0] == 1 and lengths[-1] >= 15
 
 events = []
 adapter = types.SimpleNamespace(barrier=lambda model: events.append("barrier"))
@@ -58,8 +58,8 @@ for expected in ((3, 0), (2, 5), (None, None)):
     assert (compiling.count, compiling.graph_breaks) == expected
 
 from keras_matrix.runner.cell.measured_epochs import Allocated
-held = iter([10, None, 12])
-allocated = Allocated(types.SimpleNamespace(device_memory_bytes=lambda: next(held)))
+sizes = iter([10, None, 12])
+allocated = Allocated(types.SimpleNamespace(device_memory_bytes=lambda: next(sizes)))
 for _ in range(3):
     allocated.note()
 assert allocated.sizes_bytes == [10, 12]
@@ -90,11 +90,11 @@ ring = Ring(); ring.itself = ring; gone = weakref.ref(ring); del ring
 stretch.before(0); stretch.before(1)
 assert (gc.get_freeze_count(), seen) == (0, []) and gone() is not None
 stretch.before(2)
-held = gc.get_freeze_count()
-assert gone() is None and held > 10_000 and len(gc.get_objects()) < held / 100, (held, len(gc.get_objects()))
+frozen = gc.get_freeze_count()
+assert gone() is None and frozen > 10_000 and len(gc.get_objects()) < frozen / 100, (frozen, len(gc.get_objects()))
 assert seen == ["count", "rest"]
 stretch.before(3)
-assert gc.get_freeze_count() <= held and seen == ["count", "rest", "rest"]
+assert gc.get_freeze_count() <= frozen and seen == ["count", "rest", "rest"]
 gc.unfreeze(); gc.enable()
 
 calls = []
@@ -119,8 +119,8 @@ source = adapter.endless([adapter.resident((x, x))])
 fit_epochs(model, source, adapter, Stretch(2, 1))
 began = time.perf_counter()
 log = fit_epochs(model, source, adapter, Stretch(20, 2))
-whole = time.perf_counter() - began
-assert sum(log.times_s) > 0.8 * whole, (log.times_s, whole)
+total_s = time.perf_counter() - began
+assert sum(log.times_s) > 0.8 * total_s, (log.times_s, total_s)
 """
 
 

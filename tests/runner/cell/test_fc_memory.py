@@ -23,7 +23,7 @@ def places(process: int | None) -> list[Place]:
 
 def test_the_peak_of_worker_processes_on_gpus_is_that_of_the_worker_with_most() -> None:
     found = fc._memory(PLUG, KEPT, [100, 300], places(process=1))
-    # What the allocator of this process holds between epochs says nothing of the workers.
+    # The allocator's memory of this process between epochs is not that of the workers.
     assert (found.peak_device_memory_bytes, found.epoch_device_memory_bytes) == (300, [])
     assert found.peak_device_memory_span == PROCESS
 

@@ -200,9 +200,9 @@ def test_samples_of_a_workload_are_counted_and_form_one_pass(
     own = measured(executor, tmp_path, "few_samples", **changes)
     assert own.resolved is not None
     assert (own.resolved.samples, own.resolved.steps_per_epoch, own.resolved.seed_steps_per_epoch) == (300, 10, 10)
-    asked = measured(executor, tmp_path, "few_samples", set_by_matrix="samples", **changes)
-    assert asked.resolved is not None
-    assert (asked.resolved.samples, asked.resolved.seed_steps_per_epoch, rules(asked)) == (
+    overridden = measured(executor, tmp_path, "few_samples", set_by_matrix="samples", **changes)
+    assert overridden.resolved is not None
+    assert (overridden.resolved.samples, overridden.resolved.seed_steps_per_epoch, rules(overridden)) == (
         1000,
         32,
         {"samples_repeated"},

@@ -23,7 +23,7 @@ def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kept_noting(events: list[str]) -> MeasuredEpochs:
-    """Return what surrounds the epochs of a backend that can reset its peak, which notes what is asked of it."""
+    """Return the measured epochs of a fake backend that can reset its peak and records its calls."""
 
     def note(event: str, answer: Any) -> Callable[[], Any]:
         return lambda: (events.append(event), answer)[1]

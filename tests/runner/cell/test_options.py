@@ -65,7 +65,7 @@ def test_options_that_the_matrix_sets_replace_those_of_the_workload() -> None:
     found = applied(built(fake), settings)
     assert (found.own, found.settings) == ([], settings)
     assert (fake.run_eagerly, fake.steps_per_execution) == (False, 2)
-    assert fake._jit_compile is None  # which Keras resolves anew
+    assert fake._jit_compile is None  # which Keras resolves again
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def job(settings: Settings, steps: int | None) -> Job:
 def test_the_steps_of_an_epoch_are_full_calls_of_the_backend(
     steps_per_epoch: int | str, steps: int | None, chunk: int, expected: int | None
 ) -> None:
-    asked = own(steps_per_epoch=steps_per_epoch, samples=1000, batch_size=32)
-    became = replace(asked, samples=300, steps_per_execution=chunk)
-    resolved = job_as_resolved(job(asked, steps), became)
-    assert (resolved.steps, resolved.settings) == (expected, became)
+    requested = own(steps_per_epoch=steps_per_epoch, samples=1000, batch_size=32)
+    compiled = replace(requested, samples=300, steps_per_execution=chunk)
+    resolved = job_as_resolved(job(requested, steps), compiled)
+    assert (resolved.steps, resolved.settings) == (expected, compiled)
 
 
 def test_more_steps_per_execution_than_steps_are_refused() -> None:
-    asked = own(steps_per_epoch=4)
+    requested = own(steps_per_epoch=4)
     with pytest.raises(ValueError, match="the workload compiles with 5, more than steps_per_epoch, 4; set"):
-        job_as_resolved(job(asked, 4), replace(asked, steps_per_execution=5))
+        job_as_resolved(job(requested, 4), replace(requested, steps_per_execution=5))

@@ -60,7 +60,7 @@ def fc_result(monkeypatch: pytest.MonkeyPatch, folder: Path, process: int | None
         "_communication": None,
     }
     for name, answer in stubs.items():
-        monkeypatch.setattr(fc, name, lambda *asked, answer=answer: answer)
+        monkeypatch.setattr(fc, name, lambda *arguments, answer=answer: answer)
     return fc.measure_fc(Job("n", "c", 0, 0, SETTINGS, 3, str(folder), [], None, None), 0.0, "fresh")
 
 

@@ -63,13 +63,13 @@ def test_forked_cell_has_the_results_of_a_fresh_one(both: tuple[CellResult, Cell
     assert (forked.device, forked.versions) == (fresh.device, fresh.versions)
 
 
-@pytest.mark.alone  # what malloc holds depends on how threads come to run
+@pytest.mark.alone  # the memory of malloc depends on the scheduling of threads
 def test_memory_of_a_forked_cell_is_reported_like_that_of_a_fresh_one(both: tuple[CellResult, CellResult]) -> None:
     forked, fresh = both
     assert forked.memory.peak_host_memory_bytes == pytest.approx(fresh.memory.peak_host_memory_bytes, rel=0.15)
 
 
-@pytest.mark.alone  # held to one CPU itself, the test could not see where its cell is held
+@pytest.mark.alone  # bound to one CPU itself, the test could not check the CPUs of its cell
 @pytest.mark.parametrize("start", ["fork", "fresh"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_pinned_cell_runs_on_its_cpus_with_as_many_threads(

@@ -29,7 +29,7 @@ Reply = Callable[[BaseHTTPRequestHandler], None]
 
 
 class FakeMetadataServer:
-    """Answers on the loopback interface as `reply` does, and remembers what it was asked."""
+    """Answers on the loopback interface as `reply` does, and records its requests."""
 
     def __init__(self) -> None:
         self.reply: Reply = text("n1-standard-8")

@@ -16,7 +16,7 @@ from keras_matrix.runner.host.tree_memory import GroupMemory, TreeMemory, group_
 pytestmark = pytest.mark.process
 V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 HELD_BYTES = 400 << 20
-# Each says when it has what it is to hold, and waits for the end of its input.
+# Each reports when it has allocated its memory, and waits for the end of its input.
 HOLDING = "import sys; held = bytearray({0}); {1}; print('holds', flush=True); sys.stdin.read()"
 BELOW = "import subprocess, sys; subprocess.run([sys.executable, '-c', {0!r}], check=True)"
 READING = "content = open({0!r}, 'rb').read(); del content"

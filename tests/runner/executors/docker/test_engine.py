@@ -41,20 +41,20 @@ def host(client: APIClient, spec: Spec = SPEC) -> dict[str, Any]:
 
 
 def test_memory_and_swap_are_limited_together_and_so_are_processes_and_cpus(client: APIClient) -> None:
-    asked = host(client)
-    assert (asked["Memory"], asked["MemorySwap"]) == (3 * GIB, 3 * GIB)
-    assert (asked["PidsLimit"], asked["CpusetCpus"], asked["ShmSize"]) == (512, "2-3", 64 << 20)
-    assert asked["Ulimits"] == [{"Name": "core", "Soft": 0, "Hard": 0}]
+    config = host(client)
+    assert (config["Memory"], config["MemorySwap"]) == (3 * GIB, 3 * GIB)
+    assert (config["PidsLimit"], config["CpusetCpus"], config["ShmSize"]) == (512, "2-3", 64 << 20)
+    assert config["Ulimits"] == [{"Name": "core", "Soft": 0, "Hard": 0}]
 
 
 def test_a_container_has_no_network_no_capability_and_a_root_that_is_read_only(client: APIClient) -> None:
-    asked = host(client)
-    assert (asked["NetworkMode"], asked["IpcMode"]) == ("none", "private")
-    assert (asked["ReadonlyRootfs"], asked["Init"]) == (True, True)
-    assert asked["Tmpfs"] == {"/tmp": "rw,nosuid,nodev,size=256m"}
-    assert (asked["CapDrop"], asked.get("CapAdd")) == (["ALL"], None)
-    assert asked["SecurityOpt"] == ["no-new-privileges"]
-    assert not asked.get("Privileged")
+    config = host(client)
+    assert (config["NetworkMode"], config["IpcMode"]) == ("none", "private")
+    assert (config["ReadonlyRootfs"], config["Init"]) == (True, True)
+    assert config["Tmpfs"] == {"/tmp": "rw,nosuid,nodev,size=256m"}
+    assert (config["CapDrop"], config.get("CapAdd")) == (["ALL"], None)
+    assert config["SecurityOpt"] == ["no-new-privileges"]
+    assert not config.get("Privileged")
 
 
 def test_engine_does_not_log_the_output_of_containers(client: APIClient) -> None:
@@ -81,8 +81,8 @@ def test_seccomp_profile_replaces_the_engines_own(client: APIClient) -> None:
 
 
 def test_command_of_the_spec_replaces_the_images_entry_point(client: APIClient) -> None:
-    asked = configuration(client, SPEC)
-    assert asked["Entrypoint"] == ["/opt/venv/bin/python"]
-    assert asked["Cmd"] == ["-P", "-m", "keras_matrix.runner.cell.entry", "/cell/work/x/job.json"]
-    assert (asked["Image"], asked["User"]) == ("sha256:0", "1000:1000")
-    assert (asked["Env"], asked["Labels"]) == (["KERAS_BACKEND=jax"], {"keras-benchmark.results": "/r"})
+    config = configuration(client, SPEC)
+    assert config["Entrypoint"] == ["/opt/venv/bin/python"]
+    assert config["Cmd"] == ["-P", "-m", "keras_matrix.runner.cell.entry", "/cell/work/x/job.json"]
+    assert (config["Image"], config["User"]) == ("sha256:0", "1000:1000")
+    assert (config["Env"], config["Labels"]) == (["KERAS_BACKEND=jax"], {"keras-benchmark.results": "/r"})

@@ -78,7 +78,7 @@ def specs_of(engine: FakeEngine, backend: str) -> list[Spec]:
     return [spec for spec in engine.specs if dict(spec.environment)["KERAS_BACKEND"] == backend]
 
 
-# A whole run.
+# A complete run.
 
 
 def test_each_repeat_runs_in_its_own_container_which_is_removed(folder: Path) -> None:
@@ -464,7 +464,7 @@ def test_pid_inside_is_that_of_the_processs_own_namespace() -> None:
 
 
 class RebuildingEngine(FakeEngine):
-    """Has another image under a name each time it is asked."""
+    """Returns another image for a name at each call."""
 
     digests = map("sha256:{:012}".format, count())
 
@@ -492,16 +492,16 @@ def test_engine_failure_before_the_first_container_ends_the_runner(folder: Path)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         'could not select device driver "" with capabilities: [[gpu]]',
         "nvidia-container-cli: initialization error: nvml error: driver not loaded",
         "failed to discover GPU vendor from CDI: no known GPU vendor found",
     ],
 )
-def test_every_engines_message_about_a_missing_gpu_is_recognised(tmp_path: Path, said: str) -> None:
+def test_every_engines_message_about_a_missing_gpu_is_recognised(tmp_path: Path, text: str) -> None:
     spec = replace(container(tmp_path), gpus=("0",))
-    assert refusal(explained(said), spec).startswith(f"{NO_GPU}: the engine cannot give a container a GPU ({said})")
+    assert refusal(explained(text), spec).startswith(f"{NO_GPU}: the engine cannot give a container a GPU ({text})")
 
 
 @pytest.mark.parametrize(
@@ -516,8 +516,8 @@ def test_refusals_of_an_engine_begin_with_a_reason(tmp_path: Path, text: str, me
     assert refusal(explained(text), container(tmp_path)).startswith(message)
 
 
-def explained(said: str) -> APIError:
-    return APIError("500 Server Error", explanation=said)
+def explained(text: str) -> APIError:
+    return APIError("500 Server Error", explanation=text)
 
 
 def container(tmp_path: Path) -> Spec:

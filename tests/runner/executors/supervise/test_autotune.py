@@ -24,12 +24,12 @@ from tests.conftest import make_settings
 
 def make_job(tmp_path: Path, backend: str, autotune: str, **changes: Any) -> Job:
     settings = make_settings(backend=backend, autotune=autotune, device="gpu", **changes)
-    folder, kept = tmp_path / "scratch", tmp_path / "kept"
-    for place in (folder, kept):
+    folder, shared = tmp_path / "scratch", tmp_path / "shared"
+    for place in (folder, shared):
         place.mkdir(exist_ok=True)
     return Job(
         "n", cell_id(settings), 0, 0, settings, 2, str(folder), [], None, None,
-        autotune_dir=str(kept) if autotune == "pinned" else None,
+        autotune_dir=str(shared) if autotune == "pinned" else None,
     )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def test_first_repeat_stores_its_tuning_results_and_later_repeats_load_them(tmp_
     assert autotuning(job) == {"XLA_FLAGS": f"--xla_gpu_dump_autotune_results_to={tmp_path}/scratch/xla.textproto"}
     job.tuning_path.write_text("first")
     keep_tuning(job)
-    assert autotuning(job) == {"XLA_FLAGS": f"--xla_gpu_load_autotune_results_from={tmp_path}/kept/xla.textproto"}
+    assert autotuning(job) == {"XLA_FLAGS": f"--xla_gpu_load_autotune_results_from={tmp_path}/shared/xla.textproto"}
     job.tuning_path.write_text("second")
     keep_tuning(job)
     assert job.tuned_path.read_text() == "first"
@@ -65,11 +65,13 @@ def test_first_repeat_stores_its_tuning_results_and_later_repeats_load_them(tmp_
 def test_cell_without_pinned_autotuning_stores_nothing(tmp_path: Path) -> None:
     job = make_job(tmp_path, "jax", "fresh")
     keep_tuning(job)
-    assert not (tmp_path / "kept" / "xla.textproto").exists()
+    assert not (tmp_path / "shared" / "xla.textproto").exists()
 
 
 def test_pytorch_shares_the_compilers_folder(tmp_path: Path) -> None:
-    assert autotuning(make_job(tmp_path, "torch", "pinned")) == {"TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/kept/inductor"}
+    assert autotuning(make_job(tmp_path, "torch", "pinned")) == {
+        "TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/shared/inductor"
+    }
 
 
 USES_XLA = """
@@ -103,11 +105,11 @@ def test_pinned_autotuning_of_tensorflow_needs_xla_which_keras_enables_on_a_gpu(
 
 @pytest.mark.process
 @pytest.mark.parametrize("autotune", ["off", "pinned"])
-@pytest.mark.parametrize("kept", [False, True])
-def test_the_installed_xla_knows_the_flags(tmp_path: Path, autotune: str, kept: bool) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_installed_xla_knows_the_flags(tmp_path: Path, autotune: str, shared: bool) -> None:
     """XLA ends the process at a flag it does not know, on a CPU too."""
     job = make_job(tmp_path, "jax", autotune)
-    if kept:
+    if shared:
         job.tuned_path.parent.mkdir(exist_ok=True)
         job.tuned_path.write_text("")
     environment = {"PATH": os.environ["PATH"], "JAX_PLATFORMS": "cpu", **autotuning(job)}

@@ -35,10 +35,10 @@ class Gpu:
 
     def __init__(self, uses: list[GpuUse], energies_j: list[float | None]) -> None:
         self.uses, self.energies_j = iter(uses), iter(energies_j)
-        self.asked: list[Collection[int]] = []
+        self.queried: list[Collection[int]] = []
 
     def use(self, pids: Collection[int]) -> GpuUse:
-        self.asked.append(set(pids))
+        self.queried.append(set(pids))
         return next(self.uses)
 
     def energy_j(self) -> float | None:
@@ -189,7 +189,7 @@ def test_driver_is_queried_for_the_processes_of_the_tree() -> None:
     gpu = Gpu([used(1, 0.0, 1.0)], [])
     sampling = Sampling(os.getpid(), [gpu])  # type: ignore[list-item]
     sampling.sample(0.0)
-    assert os.getpid() in gpu.asked[0]
+    assert os.getpid() in gpu.queried[0]
     sampling.close()
 
 

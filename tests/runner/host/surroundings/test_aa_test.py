@@ -18,7 +18,7 @@ from tests.fakes.machine import STAT, machine, write
 
 @dataclass
 class World:
-    """A clock, what the arms did, and a made-up machine whose one CPU is busy as the clock goes."""
+    """A clock, what the arms did, and a synthetic machine whose one CPU is always busy."""
 
     root: Path
     now_s: float = 0.0

@@ -30,7 +30,7 @@ def eight(tmp_path: Path) -> Tree:
 
 
 @pytest.mark.parametrize(
-    ("asked", "allowed", "expected"),
+    ("cpus", "allowed", "expected"),
     [
         ("all", ALL, None),
         ("0-1,6-6", ALL, (0, 1, 6)),
@@ -44,13 +44,13 @@ def eight(tmp_path: Path) -> Tree:
     ],
 )
 def test_a_count_takes_one_node_and_one_cpu_of_each_core_first(
-    eight: Tree, asked: int | str, allowed: range, expected: tuple[int, ...] | None
+    eight: Tree, cpus: int | str, allowed: range, expected: tuple[int, ...] | None
 ) -> None:
-    assert pinned(asked, eight, allowed) == expected
+    assert pinned(cpus, eight, allowed) == expected
 
 
 @pytest.mark.parametrize(
-    ("asked", "allowed", "text"),
+    ("cpus", "allowed", "text"),
     [
         ("0-9", ALL, "cpus: 0-9: CPUs 8-9 are not on this machine, which has 0-7"),
         ("8-8", ALL, "cpus: 8-8: CPU 8 is not on this machine, which has 0-7"),
@@ -68,10 +68,10 @@ def test_a_count_takes_one_node_and_one_cpu_of_each_core_first(
     ],
 )
 def test_unavailable_cpus_are_refused_with_the_available_ones(
-    eight: Tree, asked: int | str, allowed: tuple[int, ...], text: str
+    eight: Tree, cpus: int | str, allowed: tuple[int, ...], text: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        pinned(asked, eight, allowed)
+        pinned(cpus, eight, allowed)
     assert str(raised.value) == text
 
 
