@@ -1,4 +1,4 @@
-"""Shared makers of values, and what makes the tests quick; nothing here starts a process."""
+"""Shared factories of values, and settings that make the tests quick; nothing here starts a process."""
 
 from __future__ import annotations
 

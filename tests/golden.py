@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Golden:
-    """The golden files beside one test module."""
+    """The golden files of one test module."""
 
     def __init__(self, folder: Path, update: bool) -> None:
         self._folder = folder

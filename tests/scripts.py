@@ -1,4 +1,4 @@
-"""Scripts of ci/ as modules, for the tests that hold a document to what its script says."""
+"""Scripts of ci/ as modules, for the tests that compare a document with its script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makers of stored sessions: results folders with many runs, without a process and without a clock."""
+"""Factories of stored sessions: results folders with many runs, without a process and without a clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents state of limits, looks and rules is in force: such a constant changes in both or in neither."""
+"""Limits, looks and rules in the documents are those of the code: such a constant changes in both or in neither."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def short(power: float) -> str:
         ),
     ],
 )
-def test_a_check_is_doubtful_and_bad_from_where_its_row_says(name: str, limit: Limit) -> None:
+def test_verdicts_of_a_check_change_at_the_documented_limits(name: str, limit: Limit) -> None:
     _, _, doubtful, bad = row((DOCS / "noise.md").read_text(encoding="utf-8"), name)
     assert (number(doubtful), number(bad)) == pytest.approx((limit.doubtful, limit.bad))
 
 
-def test_a_block_is_replaced_from_the_limits_of_its_table_on() -> None:
+def test_block_is_replaced_from_its_documented_limits_on() -> None:
     rule = (DOCS / "noise.md").read_text(encoding="utf-8").partition("## A block that was disturbed")[2]
     for name, limit in (
         ("`steal`", disturbance.STEAL_LIMIT),
@@ -109,7 +109,7 @@ def test_a_block_is_replaced_from_the_limits_of_its_table_on() -> None:
         ("loss of the worst of 20 steps (float64: of the first 3)", "losses"),
     ],
 )
-def test_twins_deviate_from_the_limits_of_their_table_on(title: str, figure: str) -> None:
+def test_parity_outputs_deviate_from_their_documented_limits_on(title: str, figure: str) -> None:
     _, float64, float32 = row((DOCS / "parity.md").read_text(encoding="utf-8"), title)
     assert (number(float64), number(float32)) == (
         deviations.LIMITS["float64"][figure],
@@ -186,5 +186,5 @@ STATED = [
 
 
 @pytest.mark.parametrize(("name", "stated"), STATED)
-def test_what_a_document_states_is_in_force(name: str, stated: str) -> None:
+def test_documented_constants_are_those_of_the_code(name: str, stated: str) -> None:
     assert stated in words(name)

@@ -1,4 +1,4 @@
-"""The rules of the house: the direction of imports, no import cycle, sizes, and no backend on the host side."""
+"""The rules of the code base: the direction of imports, no import cycle, sizes, and no backend on the host side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script of docs/nightly.md runs every step, and tells and returns the first code that is not 0.
+"""The script of docs/nightly.md runs every step, and reports and returns the first exit code that is not 0.
 
 ci/nightly runs the checks of this project that need hours, and those of a GPU where there is one.
 """
@@ -23,13 +23,13 @@ def blocks(language: str) -> list[str]:
 
 def night(folder: Path, codes: dict[str, int], script: int = 0) -> tuple[int, list[str]]:
     """Run one of the scripts with commands that note what they were asked and end with these codes."""
-    told = folder / "told"
+    log = folder / "log"
     programs = folder / "bin"
     programs.mkdir()
     for name in ("runner", "curl", "docker"):
         path = programs / name
         cases = "".join(f"  *{word}*) exit {code} ;;\n" for word, code in codes.items())
-        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{told}\ncase "$*" in\n{cases}esac\n')
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{log}\ncase "$*" in\n{cases}esac\n')
         path.chmod(0o755)
     text = blocks("sh")[script]
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "WAREHOUSE": "local", "ALERT_URL": "https://hook"}
@@ -40,31 +40,31 @@ def night(folder: Path, codes: dict[str, int], script: int = 0) -> tuple[int, li
         text=True,
         check=False,
     )
-    return done.returncode, told.read_text().splitlines()
+    return done.returncode, log.read_text().splitlines()
 
 
-def test_a_quiet_night_runs_every_step_and_alerts_nobody(tmp_path: Path) -> None:
-    code, told = night(tmp_path, {})
+def test_night_without_failures_runs_every_step_without_an_alert(tmp_path: Path) -> None:
+    code, lines = night(tmp_path, {})
     assert code == 0
-    assert [line.split()[1] for line in told] == ["--matrix", "report", "history", "gate"]
+    assert [line.split()[1] for line in lines] == ["--matrix", "report", "history", "gate"]
 
 
 @pytest.mark.parametrize(("codes", "code"), [({"gate": 4}, 4), ({"--matrix": 1, "gate": 5}, 1)])
-def test_a_night_with_something_wrong_goes_on_and_alerts_with_the_first_code(
+def test_night_with_failures_continues_and_alerts_with_the_first_exit_code(
     tmp_path: Path, codes: dict[str, int], code: int
 ) -> None:
-    ended, told = night(tmp_path, codes)
+    ended, lines = night(tmp_path, codes)
     assert ended == code
-    assert [line.split()[0] for line in told] == ["runner"] * 4 + ["curl"]
-    assert f"exit code {code}" in told[-1]
-    assert told[-1].endswith("https://hook")
+    assert [line.split()[0] for line in lines] == ["runner"] * 4 + ["curl"]
+    assert f"exit code {code}" in lines[-1]
+    assert lines[-1].endswith("https://hook")
 
 
 @pytest.mark.parametrize(
     ("codes", "code"),
     [({}, 0), ({"jax-cpu": 1}, 1), ({"uploader": 3}, 3), ({"jax-cpu": 125, "uploader": 3}, 125)],
 )
-def test_a_night_in_containers_uploads_whatever_measuring_ends_with_and_returns_the_first_code(
+def test_night_in_containers_uploads_after_any_exit_code_and_returns_the_first(
     tmp_path: Path, codes: dict[str, int], code: int
 ) -> None:
     ended, commands = night(tmp_path, codes, script=1)
@@ -75,7 +75,7 @@ def test_a_night_in_containers_uploads_whatever_measuring_ends_with_and_returns_
     ]
 
 
-def test_the_workflow_asks_for_no_more_than_it_needs() -> None:
+def test_workflow_has_only_the_permissions_it_needs() -> None:
     [workflow] = (yaml.safe_load(text) for text in blocks("yaml"))
     assert workflow["permissions"] == {"contents": "read", "id-token": "write", "issues": "write"}
     steps = [step.get("run", "") for step in workflow["jobs"]["benchmarks"]["steps"]]

@@ -47,7 +47,7 @@ def test_statistic_with_a_value_is_shown_everywhere(tmp_path: Path, capsys: pyte
         assert one.label in dashboard
 
 
-def test_findings_are_kept_and_sent_without_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_are_stored_and_uploaded_without_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = stored(tmp_path / "results", nights=1)
     [run] = results.runs()
     kept = (run.folder / findings.FILE).read_bytes()

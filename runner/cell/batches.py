@@ -1,4 +1,4 @@
-"""Samples to batches: whole ones, wrapped round, so that every step does the same work."""
+"""Turns samples into full batches, wrapping to the first samples, so that every step does the same work."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import Batch
 
 
-def seed_steps(settings: Settings) -> int:
+def steps_of_pass(settings: Settings) -> int:
     """Return the steps of one pass over the samples: ceil(samples / batch_size)."""
     return math.ceil(settings.samples / settings.batch_size)
 
 
 def make_batches(built: Any, settings: Settings, steps: int) -> list[Batch]:
-    """Return the distinct batches of an epoch: one pass over the samples, or as many as an epoch of `steps` uses.
+    """Return the distinct batches of an epoch: one pass over the samples, or fewer if an epoch of `steps` uses fewer.
 
-    Arrays keep their dtype; each batch is (x, y) with leading dimension `batch_size`. The last batch wraps round to the
+    Arrays keep their dtype; each batch is (x, y) with leading dimension `batch_size`. The last batch wraps to the
     first samples.
     """
-    count = min(seed_steps(settings), steps)
+    count = min(steps_of_pass(settings), steps)
     available = min(settings.samples, count * settings.batch_size)
     x, y = built.samples(available, settings.seed)
     return [(_take(x, rows), _take(y, rows)) for rows in _rows(count, settings.batch_size, available)]

@@ -1,4 +1,4 @@
-"""The clock of a cell: monotonic seconds. Nothing else in the cell reads the time."""
+"""The clock of a cell in monotonic seconds, which all of the cell's timings use."""
 
 from __future__ import annotations
 

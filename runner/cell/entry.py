@@ -1,8 +1,8 @@
-"""The first and last lines of a cell's process: read the job, do it, write the result or what went wrong.
+"""The entry point of a cell's process: reads the job, runs it, writes the result or the error.
 
-`python -P -m keras_matrix.runner.cell.entry JOB` is the fresh start; a fork server calls `run_job` in its child. Either
-way the process ends with `os._exit`: a backend's tear-down costs up to a second and can only spoil what is already
-written.
+`python -P -m keras_matrix.runner.cell.entry JOB` is the fresh start; a fork server calls `run_job` in its child. In
+both cases the process ends with `os._exit`: a backend's tear-down costs up to a second and could only damage what is
+already written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def import_backend() -> float:
 
 
 def run_job(path: Path, import_time_s: float | None, start: str) -> int:
-    """Do the job at `path` and return the exit code: 0 with a result, 1 with an exception in place of one."""
+    """Run the job at `path` and return the exit code: 0 with a result, 1 with an exception instead."""
     job = read_job(path)
     os.environ.update(make_home(job))
     tempfile.tempdir = None
@@ -44,7 +44,7 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
         # After the backend, as in the child of a fork server: it finds none of the user's modules by mistake.
         sys.path[:] = search_path(job.import_roots, sys.path)
         _work(job, import_time_s, start)
-    except Exception as error:  # noqa: BLE001 - the process boundary: whatever a workload raises becomes evidence
+    except Exception as error:  # noqa: BLE001 - the process boundary: any error of a workload becomes evidence
         traceback.print_exc()
         _report(job, error)
         return 1
@@ -79,7 +79,7 @@ def leave(code: int) -> None:
 
 def _report(job: Job, error: Exception) -> None:
     if job.goes_on and job.result_path.exists():
-        return  # what it measured was complete before it went on, and stays
+        return  # the figures were complete before it continued, and remain
     kind = type(error)
     result = CellResult(
         schema_version=SCHEMA_VERSION,
@@ -105,7 +105,7 @@ def main() -> None:
         code = stop.code if isinstance(stop.code, int) else 1
     except CodecError as error:
         print(f"job: {error}: it is from another version of the runner; build the image again", file=sys.stderr)
-    except BaseException:  # noqa: BLE001 - nothing is told any more once the process has left
+    except BaseException:  # noqa: BLE001 - nothing can be reported once the process has ended
         traceback.print_exc()
     finally:
         leave(code)

@@ -1,7 +1,7 @@
-"""One cell of the FC modes, inside its process: its workers assembled, their layout proved, their steps timed.
+"""One cell of the FC modes, inside its process: assembles its workers, proves their layout, times their steps.
 
-Promise: as in `runner.cell.measure`, what is timed begins and ends with every worker's device idle. Where workers are
-processes this one only tells them what to do, and never uses the backend itself.
+As in `runner.cell.measure`, timing begins and ends with every worker's device idle. If workers are processes, this one
+only sends them commands, and never uses the backend itself.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.checks.tf32 import may_use_tf32
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns
-from keras_matrix.runner.cell.job import Job, keep_tuning, publish_figures
+from keras_matrix.runner.cell.job import Job, keep_tuning
 from keras_matrix.runner.cell.loop import EpochLog, finite, timed
 from keras_matrix.runner.cell.measure import (
     DeviceMismatch,
     check_initialised,
+    finished,
     found_versions,
     prove,
     resolved_of,
@@ -57,12 +58,12 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     build_time_s = monotonic() - begun_s
     try:
         device = _proved(adapter, worker_group, settings)
-        kept = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
-        times, learning, steps = _trained(job, worker_group, kept)
+        measured = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
+        times, learning, steps = _trained(job, worker_group, measured)
         parallel = spec.parallel_of(task, worker_group.places(), worker_group.traffic(), worker_group.peaks_bytes())
-        # Before collectives are watched: that may build another program, whose costs are not the cell's.
+        # Before collectives are timed: that may build another program, whose costs are not the cell's.
         device_peaks = worker_group.device_peaks_bytes() or None
-        held = _held(adapter, kept, device_peaks, parallel.places)
+        used = _memory(adapter, measured, device_peaks, parallel.places)
         events = adapter.compile_events()
         communication = _communication(worker_group, times, steps)
         parallel = replace(parallel, communication=communication, peak_worker_device_memory_bytes=device_peaks)
@@ -71,21 +72,20 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             _resolved(settings, adapter, (start, steps), parallel.places),
             compile_cache_hits=events.cache_hits,
             cuda_cache=cuda_cache,
-            recompiles_timed=kept.compiling.count,
-            graph_breaks_timed=kept.compiling.graph_breaks,
+            recompiles_timed=measured.compiling.count,
+            graph_breaks_timed=measured.compiling.graph_breaks,
         )
         result = replace(
             result_of(job, device, with_start(times, import_time_s, build_time_s, events)),
             resolved=resolved,
             learning=learning,
-            memory=held,
+            memory=used,
             versions=found_versions(adapter),
             parallel=parallel,
         )
-        publish_figures(job, result)
-        if job.board:
-            _leave_for_board(job, worker_group)
-        return _with_trace(job, result, worker_group)
+        # A profile only of workers in this process; Keras has no layers of theirs to describe.
+        run = worker_group.run if _here(parallel.places) else None
+        return finished(job, result, (None, run), partial(TracedWorkers, worker_group, task))
     finally:
         worker_group.close()
 
@@ -104,15 +104,15 @@ def _reserve_devices(settings: Settings, workers: int) -> None:
 
 
 def configure_worker(settings: Settings, compile_cache_dir: str | None) -> None:
-    """Apply the settings to the backend in a worker's own process, which has not inherited what this one set."""
+    """Apply the settings to the backend in a worker's own process, which does not inherit them."""
     backends.load(settings.backend).configure(settings, compile_cache_dir)
 
 
-def _held(
-    adapter: BackendAdapter, kept: MeasuredEpochs, device_peaks: list[int] | None, places: Sequence[spec.Place]
+def _memory(
+    adapter: BackendAdapter, measured: MeasuredEpochs, device_peaks: list[int] | None, places: Sequence[spec.Place]
 ) -> Memory:
-    """Return the peaks so far: on the device that of the worker with most; of other processes' no course is known."""
-    host_peak, allocated = memory.peak_resident_bytes(), kept.allocated
+    """Return the peaks so far: on the device the largest of all workers; of other processes only the peak is known."""
+    host_peak, allocated = memory.peak_resident_bytes(), measured.allocated
     device_peak = max(device_peaks) if device_peaks else adapter.peak_device_memory_bytes()
     if _here(places):
         return Memory(host_peak, device_peak, allocated.sizes_bytes, allocated.peak_span)
@@ -124,47 +124,32 @@ def _here(places: Sequence[spec.Place]) -> bool:
     return all(place.process in (None, os.getpid()) for place in places)
 
 
-class TracedCrew:
-    """All workers of a task, for the profiler: their programs open a scope of each phase and layer, or mark it."""
+class TracedWorkers:
+    """All workers of a task, for the profiler: their programs open a scope for each phase and layer, or mark it."""
 
     def __init__(self, worker_group: WorkerGroup, task: spec.Task) -> None:
         self._task, self.traced = task, worker_group.traced
 
     def names(self) -> Names:
-        """Return the names of the layers; phases stand in scopes of their own."""
+        """Return the names of the layers; phases have their own scopes."""
         return Names([layer_name(number) for number in range(len(self._task.shapes))], phases=True)
 
 
-def _with_trace(job: Job, result: CellResult, worker_group: WorkerGroup) -> CellResult:
-    if job.trace is None:
-        return result
-    from keras_matrix.runner.cell.tracing import with_trace
-
-    return with_trace(job, job.trace, result, TracedCrew(worker_group, spec.task_of(job.settings)))
-
-
-def _leave_for_board(job: Job, worker_group: WorkerGroup) -> None:
-    """Leave a profile of the workers, where they are in this process; Keras has no layers of theirs to describe."""
-    from keras_matrix.runner.cell.tracing.tensorboard import leave
-
-    leave(job, None, worker_group.run if _here(worker_group.places()) else None)
-
-
 def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:
-    """Raise `Unsupported` for a task that cannot be, or that cannot fit; nothing has been allocated yet.
+    """Raise `Unsupported` for a task that is impossible or does not fit in memory, before anything is allocated.
 
-    `free_bytes` are of the host, which say nothing of a GPU's.
+    `free_bytes` are those of the host, not of a GPU.
     """
     task = spec.task_of(settings)
-    told = rules.settings_faults(settings)
-    if not told and settings.device == "cpu" and (fault := rules.memory_fault(task, free_bytes)):
-        told = [fault]
-    if told:
-        raise Unsupported("; ".join(told))
+    problems = rules.settings_faults(settings)
+    if not problems and settings.device == "cpu" and (fault := rules.memory_fault(task, free_bytes)):
+        problems = [fault]
+    if problems:
+        raise Unsupported("; ".join(problems))
 
 
 def namespaces_for(task: spec.Task, named: str) -> tuple[str, ...]:
-    """Return the network namespaces of a task's workers, of those that are `named`. Raises `Unsupported`."""
+    """Return the network namespaces of a task's workers, from those in `named`. Raises `Unsupported`."""
     if task.network == spec.LOCAL or task.workers == 1:
         return ()
     found = network.parse(named)
@@ -175,37 +160,39 @@ def namespaces_for(task: spec.Task, named: str) -> tuple[str, ...]:
 
 
 def _communication(worker_group: WorkerGroup, times: Times, steps: int) -> Communication | None:
-    """Return what the crew sees of its collectives, in epochs no longer than the kept ones."""
+    """Return the workers' measurements of their collectives, in epochs no longer than the measured ones."""
     step_time_s = times.step_time_s or WATCHED_EPOCH_S
     return worker_group.communication(max(1, min(steps, int(WATCHED_EPOCH_S / step_time_s))), WATCHED_EPOCHS)
 
 
 def _proved(adapter: BackendAdapter, worker_group: WorkerGroup, settings: Settings) -> DeviceProof:
-    """Return where the workers' arrays lie. Raises `DeviceMismatch` where that is not what was asked."""
+    """Return the device of the workers' arrays. Raises `DeviceMismatch` if it is not the requested one."""
     places = worker_group.places()
     if _here(places):
         return replace(prove(adapter, settings), count=len(places))
     platform = "gpu" if all(place.device.startswith("cuda") for place in places) else "cpu"
     if platform != settings.device:
-        raise DeviceMismatch(f"device: {settings.device} was asked for, but workers are on {places[0].device}")
+        raise DeviceMismatch(f"device: {settings.device} was requested, but workers are on {places[0].device}")
     return DeviceProof(platform, places[0].device, len(places))
 
 
-def _trained(job: Job, worker_group: WorkerGroup, kept: MeasuredEpochs) -> tuple[Times, Learning, int]:
-    """Take the first step, agree on the steps per epoch, run the epochs; return what was seen and the steps."""
+def _trained(job: Job, worker_group: WorkerGroup, measured: MeasuredEpochs) -> tuple[Times, Learning, int]:
+    """Take the first step, agree on the steps per epoch, run the epochs; return times, learning and steps."""
     settings, task = job.settings, spec.task_of(job.settings)
     first_step_s = timed(lambda: worker_group.run(1))
-    steps, calibration_s = agreed(job, kept.turns, lambda count: min(_epoch_s(worker_group, count) for _ in range(2)))
-    log, stretch = EpochLog(), kept.stretch(settings, steps)
+    steps, calibration_s = agreed(
+        job, measured.turns, lambda count: min(_epoch_s(worker_group, count) for _ in range(2))
+    )
+    log, stretch = EpochLog(), measured.stretch(settings, steps)
     for epoch in range(stretch.epochs):
         stretch.before(epoch)
         log.times_s.append(_epoch_s(worker_group, steps))
         log.logs.append({"loss": finite(worker_group.loss())})
-    kept.end()
+    measured.end()
     times = Timeline(first_step_s, calibration_s, steps, log).times(settings)
     assert times.steps_per_s is not None
-    whole = replace(times, samples_per_s=times.steps_per_s * task.samples_per_step)
-    return whole, Learning(loss=[entry["loss"] for entry in log.logs]), steps
+    times = replace(times, samples_per_s=times.steps_per_s * task.samples_per_step)
+    return times, Learning(loss=[entry["loss"] for entry in log.logs]), steps
 
 
 def _epoch_s(worker_group: WorkerGroup, steps: int) -> float:
@@ -219,7 +206,7 @@ def _resolved(
     trains, weights = spec.MODES[task.mode].trains, sum(rows * columns for rows, columns in task.shapes)
     return replace(
         resolved_of(settings, adapter, run),
-        # PyTorch initialises CUDA to say what the GPU has, which a process that leaves the GPU to others must not.
+        # PyTorch initialises CUDA to query the GPU, which a process that leaves the GPU to its workers must not do.
         tf32=may_use_tf32(adapter) if _here(places) else adapter.tf32(),
         jit_compile=TABLE[settings.backend].fc_in_xla,
         parameters=weights,

@@ -1,4 +1,4 @@
-"""What the host asks of a cell's process, as one JSON file in the cell's own scratch folder.
+"""The host's request to a cell's process, as one JSON file in the cell's own scratch folder.
 
 The host writes it, the cell reads it; both sides import this module, which imports no backend.
 """
@@ -20,18 +20,18 @@ from keras_matrix.records.task import Task
 from keras_matrix.records.traces.request import BEGUN, Trace, Traced
 
 RESULT_LIMIT_BYTES = 1 << 20
-# What parity twins leave beside their traces.
+# Files of parity workers, in the folder of their output.
 WEIGHTS_NAME = "weights.npz"
 ARRAYS_NAME = "arrays.npz"
 
 
 @dataclass(frozen=True, slots=True)
 class ParityWorker:
-    """What a process does in place of measuring, for parity: see `runner.cell.parity.worker`.
+    """What a process does for parity instead of measuring: see `runner.cell.parity.worker`.
 
-    `role` is weights (make them), train (compare steps) or forward (sketch the layers' outputs). `weights` is the file
-    to load, None for the process that makes it. With `nudge`, a seed, each weight moves by one unit in its last place.
-    The operations in `correct` are computed exactly where the backend does not: see `runner.cell.parity.causes`.
+    `role` is weights (create them), train (compare steps) or forward (sketch the layers' outputs). `weights` is the
+    file to load, None for the process that creates it. With `nudge`, a seed, each weight moves by one unit in its last
+    place. The operations in `correct` are computed exactly, unlike by the backend: see `runner.cell.parity.causes`.
     """
 
     role: str
@@ -44,16 +44,15 @@ class ParityWorker:
 class Job:
     """One process's work.
 
-    `steps` is the steps per epoch to use; None when the process is to find out how long a step takes, tell it, and be
-    told. `folder` is scratch: home, temporary files, the two pipes and the result. `import_roots` are searched for
-    a user's own modules, and `host_roots` are their names in messages where a container has them elsewhere.
-    `compile_cache_dir` is None for a cold start. `fault` is planted in the workload where the program tests itself
-    (`models.injected_faults`). `autotune_dir` is where the repeats of a cell keep what was tuned, None where each
-    tunes for itself. `cuda_cache_dir` is where the GPU cells of a run keep the kernels that the driver compiled,
-    None on another device. `task` is the external command to run in place of a workload, and `outputs_dir` where
-    what it leaves is kept. With `board` the process leaves, after everything measured, what TensorBoard is to show
-    of it, and `trace` is what to trace then. `steps_held` is for how many steps it holds batches where its epochs
-    use fewer, never more than one pass over the samples.
+    `steps` is the steps per epoch; None if the process measures the time of a step, reports it, and receives the steps.
+    `folder` is scratch: home, temporary files, the two pipes and the result. `import_roots` are searched for a user's
+    own modules, and `host_roots` are their names in messages if a container has them elsewhere. `compile_cache_dir` is
+    None for a cold start. `fault` is injected into the workload when the program tests itself
+    (`models.injected_faults`). `autotune_dir` has the autotuning results of a cell's repeats, None if they do not share
+    them. `cuda_cache_dir` is the driver's cache of kernels for a run's GPU cells, None on another device. `task` is the
+    external command to run instead of a workload, and `outputs_dir` the folder for its output files. With `board` the
+    process writes, after everything measured, files for TensorBoard, and `trace` is what to trace then. `steps_held` is
+    the steps for which it prepares batches if its epochs use fewer, never more than one pass over the samples.
     """
 
     nonce: str
@@ -79,27 +78,27 @@ class Job:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the process does more once its figures are complete: leave a profile, or trace."""
+        """Whether the process continues once its figures are complete, to write a profile or a trace."""
         return self.board or self.trace is not None
 
     @property
     def path(self) -> Path:
-        """Where the job itself lies."""
+        """The file of the job itself."""
         return Path(self.folder) / "job.json"
 
     @property
     def resting_path(self) -> Path:
-        """The pipe on which the process says that it rests."""
+        """The pipe on which the process reports that it rests."""
         return Path(self.folder) / "resting"
 
     @property
     def orders_path(self) -> Path:
-        """The pipe on which the process is told to go on."""
+        """The pipe on which the process receives that it may continue."""
         return Path(self.folder) / "orders"
 
     @property
     def log_path(self) -> Path:
-        """Where a task's output goes."""
+        """The file of a task's output."""
         return Path(self.folder) / "log"
 
     @property
@@ -109,54 +108,54 @@ class Job:
 
     @property
     def reported_path(self) -> Path:
-        """Where what came over that pipe is kept until it is read."""
+        """The file that stores what came over that pipe."""
         return Path(self.folder) / "reported.jsonl"
 
     @property
     def tuning_path(self) -> Path:
-        """Where XLA writes what it tunes, text by its ending."""
+        """The file of XLA's autotuning results; its suffix selects text."""
         return Path(self.folder) / "xla.textproto"
 
     @property
     def tuned_path(self) -> Path:
-        """Where the first repeat that has done its work leaves what XLA tuned."""
+        """The file to which the first finished repeat writes XLA's autotuning results."""
         return Path(self.autotune_dir or self.folder) / "xla.textproto"
 
     @property
     def trace_path(self) -> Path:
-        """Where a parity twin's trace is expected; its arrays lie beside it."""
+        """The file of a parity worker's output; its arrays are in the same folder."""
         return Path(self.folder) / "trace.json"
 
     @property
     def traced_path(self) -> Path:
-        """Where the process leaves its trace: a folder."""
+        """The folder of the process's trace."""
         return Path(self.folder) / "traced"
 
     @property
     def model_path(self) -> Path:
-        """Where the process leaves the description of its model."""
+        """The file of the model's description."""
         return Path(self.folder) / "model.json"
 
     @property
     def profile_dir(self) -> Path:
-        """Where the process leaves what its backend's profiler wrote."""
+        """The folder of the backend's profile."""
         return Path(self.folder) / "profile"
 
     @property
     def undone_path(self) -> Path:
-        """Where the process says what of these it could not leave, a line each."""
+        """The file in which the process lists which of these it could not write, one per line."""
         return Path(self.folder) / "undone.txt"
 
     @property
     def result_path(self) -> Path:
-        """Where the result is expected."""
+        """The file of the result."""
         return Path(self.folder) / "result.json"
 
 
 def write_job(job: Job, seen_as: Job | None = None) -> None:
-    """Write the job where its process will look, with the pipes on which it takes turns.
+    """Write the job's file for its process, and create the pipes for interleaving.
 
-    `seen_as` is the job with the paths under which its process finds everything, where these are other ones.
+    `seen_as` is the job with the process's own paths, if these differ.
     """
     job.path.write_text(canonical(seen_as or job), encoding="utf-8")
     for pipe in (job.resting_path, job.orders_path):
@@ -164,15 +163,15 @@ def write_job(job: Job, seen_as: Job | None = None) -> None:
 
 
 def read_job(path: Path) -> Job:
-    """Read a job. Raises `CodecError` when it is not one."""
+    """Read a job. Raises `CodecError` for invalid content."""
     return decode(Job, loads(path.read_bytes()), "job")
 
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """A process's word that it rests: the CPU time it has used, and the seconds of a step where it was asked for them.
+    """A process's message that it rests: the CPU time it has used, and the seconds of a step if they were requested.
 
-    It counts only with the nonce of its job.
+    It is valid only with the nonce of its job.
     """
 
     nonce: str
@@ -181,31 +180,31 @@ class Resting:
 
 
 def write_result(job: Job, result: CellResult) -> None:
-    """Write the result whole or not at all."""
+    """Write the result atomically."""
     files.replace(job.result_path, dumps(result))
 
 
 def publish_figures(job: Job, result: CellResult) -> None:
-    """Write a result that is complete before the process goes on: its figures stay whatever becomes of the rest."""
+    """Write the complete result before the process continues, so that its figures are safe from later failures."""
     if job.goes_on:
         begun = Traced(job.trace.all_steps, problem=BEGUN) if job.trace else None
         write_result(job, replace(result, trace=begun))
 
 
 def in_a_line(error: Exception) -> str:
-    """Return what a job's result tells of an error: its kind, and the first line of what it says."""
-    said = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {said}"
+    """Return an error as one line: its type, and the first line of its message."""
+    message = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {message}"
 
 
 def keep_tuning(job: Job) -> None:
-    """Leave what XLA tuned in this process for the repeats to come, whole, if none did before."""
+    """Store XLA's autotuning results of this process for later repeats, unless an earlier one did."""
     if job.autotune_dir is not None and job.tuning_path.exists() and not job.tuned_path.exists():
         files.replace(job.tuned_path, job.tuning_path.read_text(encoding="utf-8"))
 
 
 def make_home(job: Job) -> dict[str, str]:
-    """Make the cell's own home and temporary folder; return the variables that point there."""
+    """Create the cell's own home and temporary folder; return the variables that point to them."""
     home, temporary = Path(job.folder) / "home", Path(job.folder) / "tmp"
     for folder in (home, temporary):
         with contextlib.suppress(FileExistsError):

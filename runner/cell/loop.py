@@ -1,8 +1,8 @@
 """The timed loops: epochs of `fit`, epochs of predict calls.
 
-Promise: what is timed starts and ends with the device idle. No hook runs between two batches: in Keras 3 such a hook
-synchronises every step on JAX and PyTorch. An epoch's window holds its steps and the resetting and reading of metrics,
-as `fit` does them; it holds no validation and no building.
+Timing starts and ends with the device idle. No hook runs between two batches: in Keras 3 such a hook synchronises every
+step on JAX and PyTorch. An epoch's time includes its steps and the resetting and reading of metrics, as `fit` does
+them, without validation and building.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from keras_matrix.runner.cell.clock import Clock, monotonic
 from keras_matrix.runner.cell.work.counter import Counting, rows_of
 
 BeforeEpoch = Callable[[int], None]
-"""Called with an epoch's number before its clock starts, the device idle: there a process waits for its turn."""
+"""Called with an epoch's number before its clock starts, the device idle, to wait for the process's turn."""
 
 
 def at_once(epoch: int) -> None:
-    """Wait for nothing."""
+    """Return at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Epochs run one after another: how many, of how many steps (or predict calls), and what precedes each.
+    """Consecutive epochs: their number, their steps (or predict calls), and the function called before each.
 
-    The single calls of the first `discard` epochs are not kept.
+    The times of single calls are not recorded in the first `discard` epochs.
     """
 
     steps: int
@@ -41,7 +41,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class EpochLog:
-    """What the epochs of one call showed; times in seconds, values None where not finite."""
+    """The times in seconds and logs of one call's epochs; values that are not finite are None."""
 
     times_s: list[float] = field(default_factory=list)
     logs: list[dict[str, float | None]] = field(default_factory=list)
@@ -79,27 +79,22 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
 def fit_epochs(
     model: Any, source: Any, adapter: BackendAdapter, stretch: Stretch, counting: Counting | None = None
 ) -> EpochLog:
-    """Train the epochs of a stretch from an endless source and return what each took.
+    """Train the epochs of a stretch from an endless source and return their times and logs.
 
     `counting` reads its counters before and after each epoch, the device idle and the clock stopped.
     """
     epoch_clock = EpochClock(adapter, stretch.before, counting=counting)
     model.fit(
-        source,
-        steps_per_epoch=stretch.steps,
-        epochs=stretch.epochs,
-        verbose=0,
-        shuffle=False,
-        callbacks=[epoch_clock],
+        source, steps_per_epoch=stretch.steps, epochs=stretch.epochs, verbose=0, shuffle=False, callbacks=[epoch_clock]
     )
     return epoch_clock.log
 
 
 @dataclass(slots=True)
 class CallLog:
-    """What predict calls took: seconds of each epoch, and of each call of the kept epochs.
+    """The seconds of each epoch of predict calls, and of each call of the measured epochs.
 
-    `rows` holds, for each epoch, the sum over its calls of the leading dimension of what came back.
+    `rows` has, for each epoch, the sum over its calls of the leading dimension of the outputs.
     """
 
     epoch_times_s: list[float] = field(default_factory=list)
@@ -108,7 +103,7 @@ class CallLog:
 
 
 def predict_epochs(model: Any, batches: Sequence[Batch], stretch: Stretch) -> CallLog:
-    """Call `predict_on_batch` once a step; a call ends with its result on the host, as its user gets it."""
+    """Call `predict_on_batch` once per step; a call ends with its result on the host, as for its user."""
     log = CallLog()
     position = 0
     for epoch in range(stretch.epochs):
@@ -131,7 +126,7 @@ def predict_epochs(model: Any, batches: Sequence[Batch], stretch: Stretch) -> Ca
 def step_time_by_doubling(epoch_s: Callable[[int], float], *, enough_s: float) -> float:
     """Return the seconds of one step, from epochs of growing length until one lasts `enough_s`.
 
-    `epoch_s(steps)` runs two epochs and returns the shorter: what disturbs a short epoch only ever makes it longer.
+    `epoch_s(steps)` runs two epochs and returns the shorter: a disturbance only makes a short epoch longer.
     """
     steps = 1
     taken_s = epoch_s(steps)

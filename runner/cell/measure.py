@@ -1,4 +1,4 @@
-"""One cell, inside its process: configure, prove the device, build, train or predict, and say what was seen."""
+"""One cell, inside its process: configure, prove the device, build, train or predict, and return the result."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import importlib.metadata
 import os
 import platform
 import random
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, DeviceProof,
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter, Batch, CompileEvents
-from keras_matrix.runner.cell.batches import make_batches, seed_steps
+from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns, leave_copies
@@ -33,9 +35,13 @@ from keras_matrix.runner.cell.phases import Predicting, Training
 from keras_matrix.runner.cell.work.counter import own_methods, platforms_of
 from keras_matrix.runner.cell.work.done import work_done
 
-# What an assertion of JAX without a message means (`jax._src.xla_bridge.backends`).
+if TYPE_CHECKING:
+    from keras_matrix.runner.cell.tracing import Subject
+
+Parts = tuple[Callable[[], str] | None, Callable[[int], None] | None]
+# The meaning of an assertion of JAX without a message (`jax._src.xla_bridge.backends`).
 NO_PLATFORM = "no platform named in JAX_PLATFORMS is available"
-# What backends and CUDA say where there is no device of the kind, or its driver cannot be used.
+# Messages of backends and CUDA if there is no device of the kind, or its driver cannot be used.
 NO_DEVICE_TEXTS = (
     "Unable to initialize backend",
     NO_PLATFORM,
@@ -52,13 +58,13 @@ NO_DEVICE_TEXTS = (
 
 
 class DeviceMismatch(Exception):
-    """The device that was asked for is not where tensors are placed."""
+    """Tensors are not placed on the requested device."""
 
 
 def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     """Do the job and return its result.
 
-    Raises whatever the workload raises, `Unsupported`, or `DeviceMismatch` before anything is timed.
+    Raises any error of the workload, `Unsupported`, or `DeviceMismatch` before anything is timed.
     """
     settings = job.settings
     cuda_cache = inherited_environment.cuda_cache_state(os.environ)
@@ -79,39 +85,38 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     adapter.check(job.settings)
     first = make_batches(built, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
-    kept = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
-    work = (Predicting if settings.phase == "predict" else Training)(built, adapter, job, kept)
+    measured = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
+    work = (Predicting if settings.phase == "predict" else Training)(built, adapter, job, measured)
     times, learning, steps = work.run(first)
     events = adapter.compile_events()
     times = with_start(times, import_time_s, build_time_s, events)
     keep_tuning(job)
-    allocated = kept.allocated
-    held = Memory(memory.peak_resident_bytes(), allocated.peak_bytes, allocated.sizes_bytes, allocated.peak_span)
+    allocated = measured.allocated
+    used = Memory(memory.peak_resident_bytes(), allocated.peak_bytes, allocated.sizes_bytes, allocated.peak_span)
     resolved = replace(
         _resolved(job, built, adapter, (start, steps)),
         compile_cache_hits=events.cache_hits,
         cuda_cache=cuda_cache,
         graph_breaks=events.graph_breaks,
-        recompiles_timed=kept.compiling.count,
+        recompiles_timed=measured.compiling.count,
         available_samples=built.available_samples,
         own_compile_options=options.own,
-        graph_breaks_timed=kept.compiling.graph_breaks,
+        graph_breaks_timed=measured.compiling.graph_breaks,
     )
     result = replace(
         result_of(job, device, times),
         resolved=replace(resolved, **work_done(job, built, first[0])),
         learning=learning,
-        memory=held,
+        memory=used,
         versions=found_versions(adapter),
         work=counted(work, adapter, own, first[0]),
     )
-    publish_figures(job, result)
-    leave_for_board(job, work)
-    return with_trace_of(job, result, work)
+    parts = work.model.to_json, lambda calls: work.again(Stretch(calls * work.steps_a_call, 1))
+    return finished(job, result, parts, partial(_traced_workload, work, job.settings))
 
 
 def counted(work: Training | Predicting, adapter: BackendAdapter, own: list[str], batch: Batch) -> WorkDone:
-    """Return what the process did, with the weights as they are now and the platforms that the model is on."""
+    """Return the work that the process did, with the current weights and the model's platforms."""
     work.finish()
     return work.ledger.work_done(work.model, own, platforms_of(adapter, work.model, adapter.resident(batch)[0]))
 
@@ -125,26 +130,31 @@ def check_trains(model: Any, phase: str, own: list[str]) -> None:
         )
 
 
-def leave_for_board(job: Job, work: Training | Predicting) -> None:
-    """Leave what TensorBoard is to show, where that was asked for."""
+def finished(job: Job, result: CellResult, parts: Parts, subject: Callable[[], Subject]) -> CellResult:
+    """Publish the figures, then write the files for TensorBoard and trace, if requested; return the result.
+
+    `parts` describe the model and run a number of steps, for `runner.cell.tracing.tensorboard`.
+    """
+    publish_figures(job, result)
     if job.board:
-        from keras_matrix.runner.cell.tracing.tensorboard import leave
+        from keras_matrix.runner.cell.tracing.tensorboard import write
 
-        leave(job, work.model.to_json, lambda calls: work.again(Stretch(calls * work.steps_a_call, 1)))
-
-
-def with_trace_of(job: Job, result: CellResult, work: Training | Predicting) -> CellResult:
-    """Return the result, with a trace where that was asked for."""
+        write(job, *parts)
     if job.trace is None:
         return result
     from keras_matrix.runner.cell.tracing import with_trace
+
+    return with_trace(job, job.trace, result, subject())
+
+
+def _traced_workload(work: Training | Predicting, settings: Settings) -> Subject:
     from keras_matrix.runner.cell.tracing.workload import TracedWorkload
 
-    return with_trace(job, job.trace, result, TracedWorkload(work, job.settings))
+    return TracedWorkload(work, settings)
 
 
 def configure_keras(settings: Settings) -> None:
-    """Set what Keras itself decides: layout and precision."""
+    """Set Keras's own options: layout and precision."""
     import keras
 
     keras.config.set_image_data_format("channels_last")
@@ -153,10 +163,10 @@ def configure_keras(settings: Settings) -> None:
 
 
 def seed_all(adapter: BackendAdapter, seed: int) -> None:
-    """Seed everything a workload draws from.
+    """Seed every generator that a workload may use.
 
-    `keras.utils.set_random_seed` also imports TensorFlow wherever it is installed, which costs a JAX or PyTorch cell
-    1.8 s. Keras draws its own seeds from Python's generator, so that seeding the generators is enough.
+    `keras.utils.set_random_seed` also imports TensorFlow if it is installed, which costs a JAX or PyTorch cell 1.8 s.
+    Keras draws its own seeds from Python's generator, so that seeding the generators is enough.
     """
     random.seed(seed)
     np.random.seed(seed)
@@ -164,7 +174,7 @@ def seed_all(adapter: BackendAdapter, seed: int) -> None:
 
 
 def prove(adapter: BackendAdapter, settings: Settings) -> DeviceProof:
-    """Return where tensors lie. Raises `DeviceMismatch` where that is not what was asked."""
+    """Return the device of tensors. Raises `DeviceMismatch` if it is not the requested one."""
     try:
         proof = adapter.proof()
     except (RuntimeError, AssertionError) as error:
@@ -172,17 +182,17 @@ def prove(adapter: BackendAdapter, settings: Settings) -> DeviceProof:
         raise
     if proof.platform != settings.device:
         raise DeviceMismatch(
-            f"device: {settings.device} was asked for, but {settings.backend} places tensors on {proof.name}; is there "
-            f"such a device, and is the build of {settings.backend} for it installed?"
+            f"device: {settings.device} was requested, but {settings.backend} places tensors on {proof.name}; check "
+            f"that there is such a device, and that the build of {settings.backend} for it is installed"
         )
     return proof
 
 
 def check_initialised(error: Exception, settings: Settings) -> None:
-    """Raise `DeviceMismatch` for an error by which a backend says that it cannot use any device of the kind.
+    """Raise `DeviceMismatch` for a backend's error that it cannot use any device of the kind.
 
-    TensorFlow and PyTorch fall back to the CPU; JAX does so without a GPU, but raises where its driver does not work,
-    and fails an assertion where `JAX_PLATFORMS` names only devices that are missing (`jax._src.xla_bridge`).
+    TensorFlow and PyTorch fall back to the CPU; JAX does so without a GPU, but raises if its driver does not work,
+    and fails an assertion if `JAX_PLATFORMS` names only missing devices (`jax._src.xla_bridge`).
     """
     text = str(error) or NO_PLATFORM
     is_missing = any(one in text for one in NO_DEVICE_TEXTS)
@@ -194,7 +204,7 @@ def check_initialised(error: Exception, settings: Settings) -> None:
 
 
 def build(job: Job) -> Built:
-    """Return the job's workload, built, with its settings of compilation."""
+    """Return the job's workload, built, with its compilation settings."""
     built = planted(load_workload(job), job)
     applied(built, job.settings)
     return built
@@ -208,7 +218,7 @@ def load_workload(job: Job) -> Built:
 
 
 def planted(built: Built, job: Job) -> Built:
-    """Return the workload with the job's fault injected, where it has one."""
+    """Return the workload with the job's injected fault, if any."""
     if job.fault is None:
         return built
     return plant(built, job.fault, Circumstances(job.settings, job.repeat, monotonic))
@@ -232,27 +242,19 @@ def _resolved(job: Job, built: Built, adapter: BackendAdapter, run: tuple[str, i
 
 
 def _with_tf32(resolved: Resolved, settings: Settings, adapter: BackendAdapter, jit: bool) -> Resolved:
-    """Return the record's part with what probes on a GPU say of TF32; unchanged where none of them gave an answer."""
+    """Return the record's part with the results of the TF32 probes on a GPU; unchanged if no probe had a result."""
     if settings.device != "gpu":
         return resolved
-    found = tf32_of(adapter, jit)
-    if all(value is None for value in found.values()):
-        return resolved
-    return replace(
-        resolved,
-        tf32=found["tf32"],
-        tf32_matmul=found["tf32_matmul"],
-        tf32_convolution=found["tf32_convolution"],
-        tf32_rnn=found["tf32_rnn"],
-    )
+    found: dict[str, Any] = tf32_of(adapter, jit)
+    return resolved if all(value is None for value in found.values()) else replace(resolved, **found)
 
 
 def resolved_of(settings: Settings, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
-    """Return what backend and machine tell of any cell; `run` is how its process started, and its steps per epoch."""
+    """Return the fields from backend and machine for any cell; `run` is its start method and its steps per epoch."""
     start, steps = run
     return Resolved(
         steps_per_epoch=steps,
-        seed_steps_per_epoch=seed_steps(settings),
+        seed_steps_per_epoch=steps_of_pass(settings),
         start=start,
         precision=settings.precision,
         tf32=adapter.tf32(),
@@ -264,7 +266,7 @@ def resolved_of(settings: Settings, adapter: BackendAdapter, run: tuple[str, int
 
 
 def with_start(times: Times, import_time_s: float, build_time_s: float, events: CompileEvents) -> Times:
-    """Return the times with what came before the first step, and what compiling took."""
+    """Return the times with those before the first step, and those of compilation."""
     return replace(
         times,
         import_time_s=import_time_s,

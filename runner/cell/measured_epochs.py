@@ -1,6 +1,6 @@
-"""What surrounds a cell's kept epochs: whose turn it is, what the backend compiles and holds meanwhile.
+"""The context of a cell's measured epochs: its turns, and the backend's compilations and memory meanwhile.
 
-Promise: nothing is read or counted between two steps.
+Nothing is read or counted between two steps.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MEASURED_EPOCHS, PROCESS = "measured_epochs", "process"
 
 
 class Compiling:
-    """How many programs the backend traced or compiled during the kept epochs, and in how many places it cut them.
+    """The number of programs that the backend traced or compiled during the measured epochs, and of graph breaks.
 
-    Read before these epochs and after; between them nothing else runs: the process rests.
+    Read before and after these epochs; between them the process rests.
     """
 
     def __init__(self, adapter: BackendAdapter) -> None:
@@ -29,26 +29,26 @@ class Compiling:
         self.graph_breaks: int | None = None
 
     def begin(self) -> None:
-        """The kept epochs begin."""
+        """Read before the measured epochs."""
         self._before = self._adapter.compilations(), self._adapter.graph_breaks()
 
     def end(self) -> None:
-        """The kept epochs are over."""
+        """Read after the measured epochs."""
         self.count = _more(self._before[0], self._adapter.compilations())
         self.graph_breaks = _more(self._before[1], self._adapter.graph_breaks())
 
 
 def _more(before: int | None, after: int | None) -> int | None:
-    """Return by how much a count grew; a count that began meanwhile grew from 0."""
+    """Return a count's growth; a count that began meanwhile grew from 0."""
     return None if after is None else after - (before or 0)
 
 
 @dataclass(slots=True)
 class Allocated:
-    """What the framework's allocator has in use on the device, read where the device is idle between two epochs.
+    """The memory that the framework's allocator has in use on the device, read while it is idle between two epochs.
 
-    `peak_bytes` is its peak at the end of the measured epochs, `peak_span` what that covers: these epochs where the
-    backend can begin its peak anew before them, else the process up to their end. On a CPU all are empty.
+    `peak_bytes` is its peak at the end of the measured epochs, `peak_span` what that covers: these epochs if the
+    backend can reset its peak before them, else the process up to their end. On a CPU all are empty.
     """
 
     adapter: BackendAdapter
@@ -57,31 +57,31 @@ class Allocated:
     peak_span: str | None = None
 
     def begin(self) -> None:
-        """The measured epochs begin."""
+        """Reset the peak before the measured epochs."""
         if (is_reset := self.adapter.reset_peak_device_memory()) is not None:
             self.peak_span = MEASURED_EPOCHS if is_reset else PROCESS
 
     def end(self) -> None:
-        """The measured epochs are over."""
+        """Read after the measured epochs."""
         self.note()
         self.peak_bytes = self.adapter.peak_device_memory_bytes()
 
     def note(self) -> None:
-        """Read it once more; on a CPU there is nothing to read."""
-        if (held := self.adapter.device_memory_bytes()) is not None:
-            self.sizes_bytes.append(held)
+        """Read it once more, except on a CPU."""
+        if (size_bytes := self.adapter.device_memory_bytes()) is not None:
+            self.sizes_bytes.append(size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEpochs:
-    """What surrounds the kept epochs: whose turn it is, what is compiled meanwhile, what the device holds."""
+    """The context of the measured epochs: the process's turns, the compilations, the device's memory."""
 
     turns: Turns
     compiling: Compiling
     allocated: Allocated
 
     def stretch(self, settings: Settings, steps: int) -> Stretch:
-        """Return the epochs of a cell: the discarded ones at once, each kept one in its turn."""
+        """Return the epochs of a cell: the discarded ones at once, each measured one in its turn."""
 
         def before(epoch: int) -> None:
             if epoch == settings.discard:
@@ -95,7 +95,7 @@ class MeasuredEpochs:
         return Stretch(steps, settings.epochs, settings.discard, before)
 
     def end(self) -> None:
-        """Note that they are over, and rest."""
+        """Read after the last measured epoch, and rest."""
         self.compiling.end()
         self.allocated.end()
         self.turns.rest()

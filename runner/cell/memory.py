@@ -1,7 +1,7 @@
-"""The cell's own peak of resident host memory, reported as a fresh interpreter would have it.
+"""The cell's own peak of resident host memory, as a fresh interpreter would report it.
 
-A forked child maps its server's heap but not yet the pages of shared libraries it has not touched; a fresh process
-would have read them in. What the server had mapped of files and the child has not is added.
+A forked child maps its server's heap but not the pages of shared libraries it has not touched, which a fresh process
+would have read. The file-backed pages that the server had mapped and the child has not are added.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ def mapped_file_bytes() -> int:
 
 
 def set_server_file_bytes(count: int) -> None:
-    """Tell a forked child what its server had mapped."""
+    """Store in a forked child what its server had mapped."""
     global _server_file_bytes  # noqa: PLW0603 - set once, by the fork, before anything else runs
     _server_file_bytes = count
 
 
 def peak_resident_bytes() -> int | None:
-    """Return the peak of this process, None where the kernel does not say."""
+    """Return the peak of this process; None if the kernel does not report it."""
     peak = _status("VmHWM")
     return None if peak is None else peak + max(0, _server_file_bytes - mapped_file_bytes())
 

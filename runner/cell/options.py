@@ -1,7 +1,7 @@
-"""Which options a cell's model runs with: the matrix's where it sets them, else those a user's workload compiled with.
+"""The options of a cell's model: the matrix's if it sets them, else those that a user's workload compiled with.
 
-Promise: what ran is what is recorded. A workload of this project leaves the options alone; a user's may call `compile`
-with `run_eagerly`, `steps_per_execution` or `jit_compile`, and brings as many samples as it likes.
+The options that ran are those recorded. This project's workloads do not set them; a user's may call `compile` with
+`run_eagerly`, `steps_per_execution` or `jit_compile`, and may have any number of samples.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Any
 
 from keras_matrix.models.workload import Built
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.batches import seed_steps
+from keras_matrix.runner.cell.batches import steps_of_pass
 from keras_matrix.runner.cell.job import Job
 
 MADE_BY_KERAS = ("train_function", "test_function", "predict_function")
-"""Attributes in which a model keeps the functions that Keras makes of its steps at the first call."""
+"""Attributes in which a model stores the functions that Keras makes of its steps at the first call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The settings as they became, and the options of `compile` that the workload set and that were left alone."""
+    """The resulting settings, and the options of `compile` that the workload set and that were not changed."""
 
     settings: Settings
     own: list[str]
 
 
 def applied(built: Built, settings: Settings) -> Options:
-    """Set on the model what the settings decide; return what the settings became. Raises ValueError.
+    """Apply the settings to the model; return the resulting settings. Raises ValueError.
 
-    Functions that the model already has, since its build trained it or put them there, are made anew by Keras: they
-    would run with the options they were made with.
+    Functions that the model already has, since its build trained it or set them, are recreated by Keras: they would run
+    with their original options.
     """
     model = built.model
     for name in MADE_BY_KERAS:
@@ -45,16 +45,16 @@ def applied(built: Built, settings: Settings) -> Options:
         own += ["run_eagerly=True"] if model.run_eagerly else []
     elif model.run_eagerly != settings.eager:
         model.run_eagerly = settings.eager
-        model._jit_compile = None  # Keras resolves it anew: run_eagerly had switched it off
+        model._jit_compile = None  # Keras resolves it again: run_eagerly had disabled it
     own += _compile(model, settings)
-    became = replace(settings, steps_per_execution=int(model.steps_per_execution), eager=bool(model.run_eagerly))
+    resolved = replace(settings, steps_per_execution=int(model.steps_per_execution), eager=bool(model.run_eagerly))
     if settings.leaves("samples") and built.available_samples is not None:
-        became = replace(became, samples=built.available_samples)
-    return Options(became, own)
+        resolved = replace(resolved, samples=built.available_samples)
+    return Options(resolved, own)
 
 
 def _compile(model: Any, settings: Settings) -> list[str]:
-    """Set whether the step is compiled; return that as the workload's own option where it chose for itself."""
+    """Set whether the step is compiled; return it as the workload's own option if the workload decided it."""
     if model.run_eagerly:
         model.jit_compile = False
     elif settings.jit != "auto":
@@ -67,10 +67,10 @@ def _compile(model: Any, settings: Settings) -> list[str]:
 
 
 def job_as_resolved(job: Job, settings: Settings) -> Job:
-    """Return the job with these settings, and its steps as whole calls of the backend. Raises ValueError."""
+    """Return the job with these settings, and its steps as a multiple of a call of the backend. Raises ValueError."""
     steps, chunk = job.steps, settings.steps_per_execution
     if steps is not None and job.settings.steps_per_epoch == "seed":
-        steps = seed_steps(settings)
+        steps = steps_of_pass(settings)
     if isinstance(job.settings.steps_per_epoch, int) and chunk > job.settings.steps_per_epoch:
         raise ValueError(
             f"steps_per_execution: the workload compiles with {chunk}, more than steps_per_epoch, "

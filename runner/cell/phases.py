@@ -1,6 +1,6 @@
-"""What a cell's process does with its workload: epochs of `fit`, or epochs of predict calls, and the figures of them.
+"""Runs a cell's workload: epochs of `fit`, or epochs of predict calls, and computes their figures.
 
-Promise: each call is counted (`runner.cell.work.counter`), so that the runner can tell whether the work was done.
+Each call is counted (`runner.cell.work.counter`), so that the runner can determine whether the work was done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feed, Feeder
-from keras_matrix.runner.cell.batches import make_batches, seed_steps
+from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns
 from keras_matrix.runner.cell.job import Job
@@ -36,12 +36,12 @@ HIGH_RATE = 1e6
 
 
 class WorkMismatch(Exception):
-    """The workload did so little of what was asked that there is nothing to time. The message says what."""
+    """The workload did not run the requested epochs, so that there is nothing to time. The message says which."""
 
 
 @dataclass(slots=True)
 class Timeline:
-    """What a process did, one after another; durations in seconds."""
+    """The consecutive parts of a process; durations in seconds."""
 
     first_step_s: float
     calibration_s: float | None
@@ -66,51 +66,51 @@ class Timeline:
 
 
 def unchanged(source: Any) -> Any:
-    """Return the source of batches as it is."""
+    """Return the source of batches unchanged."""
     return source
 
 
 class Training:
     """Epochs of `fit`."""
 
-    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, kept: MeasuredEpochs) -> None:
-        self._built, self._adapter, self._job, self._kept = built, adapter, job, kept
+    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, measured: MeasuredEpochs) -> None:
+        self._built, self._adapter, self._job, self._measured = built, adapter, job, measured
         self.model, self.steps_a_call = built.model, job.settings.steps_per_execution
         self.ledger = Ledger()
         self._fed: Feeder | None = None
 
     def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
-        """Take the first step, agree on the steps per epoch, train; return what was seen and the steps."""
+        """Take the first step, agree on the steps per epoch, train; return times, learning and steps."""
         settings, chunk = self._job.settings, self._job.settings.steps_per_execution
         feeder = self._feeder(first)
         first_step_s = self._fit("first_step", feeder, Stretch(chunk, 1)).times_s[0]
         steps, calibration_s = agreed(
             self._job,
-            self._kept.turns,
+            self._measured.turns,
             lambda count: min(self._fit("calibration", feeder, Stretch(count * chunk, 2)).times_s) / chunk,
         )
         self._fed = feeder = self._feeder(make_batches(self._built, settings, max(steps, self._job.steps_held)))
         self.ledger.before = Weights.of(self.model)
-        log = self._fit("epochs", feeder, self._kept.stretch(settings, steps))
-        self._kept.end()
-        seen = Timeline(first_step_s, calibration_s, steps, log)
+        log = self._fit("epochs", feeder, self._measured.stretch(settings, steps))
+        self._measured.end()
+        timeline = Timeline(first_step_s, calibration_s, steps, log)
         short_steps = short_epoch_steps(settings, steps)
         if short_steps is not None and self._job.repeat == SECOND_LENGTH_REPEAT:
             stretch = Stretch(short_steps, 1 + settings.epochs - settings.discard)
-            seen.short = self._fit("short_epochs", feeder, stretch)
-        return seen.times(settings), _learning(seen.epochs), steps
+            timeline.short = self._fit("short_epochs", feeder, stretch)
+        return timeline.times(settings), _learning(timeline.epochs), steps
 
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
-        """Train more epochs from the same batches, in the source that `change` makes of theirs; nothing is kept."""
+        """Train further epochs from the same batches, whose source `change` may wrap; nothing is recorded."""
         assert self._fed is not None
         feed = self._fed(stretch.steps * stretch.epochs)
         fit_epochs(self.model, change(feed.source), self._adapter, stretch)
 
     def finish(self) -> None:
-        """Take the weights as they are; where nothing changed, try whether a step at a high learning rate changes one.
+        """Take the final weights; if nothing changed, try whether a step at a high learning rate changes one.
 
-        In bfloat16 a step may be smaller than a weight's last place: that is no sign of work left out. The step comes
-        after all that is measured.
+        In bfloat16 a step may be smaller than a weight's last place, which does not mean that work was left out. The
+        step comes after everything measured.
         """
         self.ledger.after = Weights.of(self.model)
         if not self.ledger.nothing_changed or self._fed is None:
@@ -118,23 +118,23 @@ class Training:
         try:
             self.model.optimizer.learning_rate = HIGH_RATE
             self.again(Stretch(self.steps_a_call, 1))
-        except Exception as error:  # noqa: BLE001 - a schedule, say: then it is not known
+        except Exception as error:  # noqa: BLE001 - such as a schedule: then it is unknown
             print(f"no step at a high learning rate: {type(error).__name__}: {error}", file=sys.stderr)
             return
         self.ledger.changed_at_high_rate = Weights.of(self.model).changed_since(self.ledger.after) > 0
 
     def _fit(self, name: str, feeder: Feeder, stretch: Stretch) -> EpochLog:
-        """Train the epochs of a stretch, counted. Raises `WorkMismatch` where not all epochs were run."""
+        """Train the epochs of a stretch, counted. Raises `WorkMismatch` if not all epochs were run."""
         counting = Counting(name, self.model, stretch.steps, stretch.epochs)
         log, feed = fit_counted(counting, feeder, self._adapter, stretch)
         if len(log.times_s) != stretch.epochs:
-            raise WorkMismatch(f"fit was asked for {stretch.epochs} epochs and ended {len(log.times_s)}")
+            raise WorkMismatch(f"epochs: fit must run {stretch.epochs}, got {len(log.times_s)}")
         self.ledger.stretches.append(counting.stretch(feed))
         self.ledger.optimizer_replaced |= counting.optimizer_replaced
         return log
 
     def _feeder(self, batches: Sequence[Batch]) -> Feeder:
-        """Return what `fit` draws from: resident on the device, or fed from host memory at each step."""
+        """Return the feeder of `fit`: resident on the device, or from host memory at each step."""
         if self._job.settings.feed == "device_resident":
             return self._adapter.feeder(batches)
         return lambda needed: backends.counting(batches, self._adapter.lookahead)
@@ -143,35 +143,35 @@ class Training:
 class Predicting:
     """Epochs of calls of `predict_on_batch`."""
 
-    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, kept: MeasuredEpochs) -> None:
-        self._built, self._adapter, self._job, self._kept = built, adapter, job, kept
+    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, measured: MeasuredEpochs) -> None:
+        self._built, self._adapter, self._job, self._measured = built, adapter, job, measured
         self.model, self.steps_a_call = built.model, 1
         self.ledger = Ledger()
         self._fed: list[Batch] = []
 
     def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
-        """Make the first call, agree on the calls per epoch, predict; return what was seen and the calls."""
+        """Make the first call, agree on the calls per epoch, predict; return times, learning and calls."""
         settings = self._job.settings
         placed = self._placed(first)
         first_call_s = self._predict("first_step", placed, Stretch(1, 1, 1)).epoch_times_s[0]
         calls, calibration_s = agreed(
             self._job,
-            self._kept.turns,
+            self._measured.turns,
             lambda count: min(self._predict("calibration", placed, Stretch(count, 2)).epoch_times_s),
         )
         self._fed = placed = self._placed(make_batches(self._built, settings, max(calls, self._job.steps_held)))
-        log = self._predict("epochs", placed, self._kept.stretch(settings, calls))
-        self._kept.end()
+        log = self._predict("epochs", placed, self._measured.stretch(settings, calls))
+        self._measured.end()
         times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)
         p50, p99 = (float(np.percentile(log.call_times_s, rank)) for rank in (50, 99))
         return replace(times, call_time_p50_s=p50, call_time_p99_s=p99), Learning(), calls
 
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
-        """Predict more epochs on the same batches, as `change` makes them; nothing is kept."""
+        """Predict further epochs on the same batches, which `change` may wrap; nothing is recorded."""
         predict_epochs(self.model, change(self._fed), stretch)
 
     def finish(self) -> None:
-        """Predicting changes nothing."""
+        """Do nothing: predicting changes no weights."""
 
     def _predict(self, name: str, placed: Sequence[Batch], stretch: Stretch) -> CallLog:
         log = predict_epochs(self.model, placed, stretch)
@@ -185,14 +185,14 @@ class Predicting:
 
 
 def fit_counted(counting: Counting, feeder: Feeder, adapter: BackendAdapter, stretch: Stretch) -> tuple[EpochLog, Feed]:
-    """Train the epochs of a stretch and count what is done; return what they took, and what they were fed from."""
+    """Train the epochs of a stretch and count the work; return their log and their feed."""
     feed = feeder(stretch.steps * stretch.epochs)
     counting.begin()
     return fit_epochs(counting.model, feed.source, adapter, stretch, counting), feed
 
 
 def agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int, float | None]:
-    """Return the steps per epoch, and the seconds it took to find out; None where they were given.
+    """Return the steps per epoch, and the seconds of their calibration, None if they were given.
 
     The steps are whole calls of the backend: a multiple of `steps_per_execution`.
     """
@@ -206,12 +206,12 @@ def agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int
 
 
 def short_epoch_steps(settings: Settings, steps: int) -> int | None:
-    """Return the steps of the second epoch length, None where an epoch is too short to have one.
+    """Return the steps of the second epoch length; None if an epoch is too short to have one.
 
-    One pass over the samples where that is at most half an epoch, so that it also gives the seed's figure; else an
+    One pass over the samples if that is at most half an epoch, so that it also gives the 2017-suite total; else an
     eighth of an epoch.
     """
-    passes = seed_steps(settings)
+    passes = steps_of_pass(settings)
     chunk = settings.steps_per_execution
     if passes <= steps // 2 and passes % chunk == 0:
         return passes
@@ -221,25 +221,25 @@ def short_epoch_steps(settings: Settings, steps: int) -> int | None:
 def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: Settings, steps: int) -> Times:
     """Turn epoch times into the record's figures. Pure.
 
-    `epoch_times_s` holds every epoch of `steps` steps, discarded ones first; `short_times_s` the kept epochs of the
-    second length, possibly none.
+    `epoch_times_s` has every epoch of `steps` steps, discarded ones first; `short_times_s` the measured epochs of the
+    second length, and may be empty.
     """
-    kept = epoch_times_s[settings.discard :]
-    mean_s, median_s = statistics.fmean(kept), statistics.median(kept)
+    measured_s = epoch_times_s[settings.discard :]
+    mean_s, median_s = statistics.fmean(measured_s), statistics.median(measured_s)
     short_steps = short_epoch_steps(settings, steps) if short_times_s else None
     times = Times(
         first_epoch_time_s=epoch_times_s[0] if settings.discard else None,
         discarded_epoch_times_s=epoch_times_s[: settings.discard],
-        epoch_times_s=kept,
+        epoch_times_s=measured_s,
         epoch_time_median_s=median_s,
         epoch_time_mean_s=mean_s,
-        epoch_time_p95_s=float(np.percentile(kept, 95)),
+        epoch_time_p95_s=float(np.percentile(measured_s, 95)),
         step_time_s=mean_s / steps,
         samples_per_s=steps * settings.batch_size / mean_s,
         steps_per_s=steps / mean_s,
         short_epoch_steps=short_steps,
         short_epoch_times_s=short_times_s,
-        seed_total_time_s=_seed_total(kept, short_times_s, settings, steps),
+        seed_total_time_s=_suite_total(measured_s, short_times_s, settings, steps),
     )
     if short_steps is None:
         return times
@@ -248,12 +248,12 @@ def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: 
     return replace(times, fixed_time_per_epoch_s=short_s - short_steps * slope_s)
 
 
-def _seed_total(kept: list[float], short: list[float], settings: Settings, steps: int) -> float | None:
+def _suite_total(measured_s: list[float], short: list[float], settings: Settings, steps: int) -> float | None:
     if settings.phase != "fit":
         return None
-    passes = seed_steps(settings)
+    passes = steps_of_pass(settings)
     if passes == steps:
-        return sum(kept)
+        return sum(measured_s)
     return sum(short) if short and short_epoch_steps(settings, steps) == passes else None
 
 

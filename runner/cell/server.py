@@ -1,11 +1,11 @@
-"""A small parent for cells: forks one at a time and relays how it ended.
+"""A small parent for cells: forks one at a time and reports how it ended.
 
 With a backend's name it imports Keras and that backend first, so that a forked child starts in milliseconds; without
 one it stays light and its children become fresh interpreters. It initialises no device and runs no operation, so that
-a child finds the backend as a fresh interpreter would.
+the backend of a child is in the state of a fresh interpreter.
 
-Promise: when a cell has ended nothing that it started is left, whatever session it moved to (this process is the
-subreaper); when the runner goes away, so does everything here. Protocol, over one SEQPACKET socket, JSON:
+When a cell has ended, all processes that it started are ended, in any session (this process is the subreaper); when the
+runner ends, so do all processes here. Protocol, over one SEQPACKET socket, JSON:
 
     -> {"ready": seconds, "mapped": bytes}         or {"failed": text}
     <- {"job": path, "argv": [..] | null, "env": {..} | null, "cpus": [..] | null, "folder": path}   with one descriptor
@@ -41,10 +41,10 @@ def serve(connection: socket.socket, backend: str) -> None:
     """Serve until the runner closes the connection."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _hold_to(os.environ.get(cpu_list.VARIABLE, ""))
+    _bind_to(os.environ.get(cpu_list.VARIABLE, ""))
     try:
         import_time_s = import_backend() if backend else 0.0
-    except BaseException as error:  # noqa: BLE001 - a backend that cannot be imported is told, then cells start fresh
+    except BaseException as error:  # noqa: BLE001 - an import error is reported, then cells start fresh
         traceback.print_exc()
         _send(connection, {"failed": f"{type(error).__name__}: {error}"[:2000]})
         return
@@ -64,8 +64,8 @@ def serve(connection: socket.socket, backend: str) -> None:
         _send(connection, _await(connection, pid))
 
 
-def _hold_to(cpus: str) -> None:
-    """Keep to these CPUs from before the first import, so that no thread and no page of memory is made elsewhere."""
+def _bind_to(cpus: str) -> None:
+    """Bind to these CPUs before the first import, so that all threads and pages of memory are created there."""
     if found := cpu_list.parse(cpus):
         os.sched_setaffinity(0, found)
 
@@ -99,12 +99,12 @@ def _become_cell(order: dict[str, Any], output: int, import_time_s: float, mappe
 
 
 def _await(connection: socket.socket, pid: int) -> dict[str, Any]:
-    """Wait for the child, then end whatever it left behind. Ends everything when the runner is gone."""
+    """Wait for the child, then end the processes that it left. Ends everything when the runner has ended."""
     watch = os.pidfd_open(pid)
     waiting: list[Any] = [connection, watch]
     readable, _, _ = select.select(waiting, [], [])
     os.close(watch)
-    if connection in readable:  # nothing is sent to a busy server: this is the end of the runner
+    if connection in readable:  # a busy server receives nothing: this is the end of the runner
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         _, _, _ = os.wait4(pid, 0)
@@ -115,7 +115,7 @@ def _await(connection: socket.socket, pid: int) -> dict[str, Any]:
 
 
 def _end_orphans() -> int:
-    """Kill and reap all that came down to this subreaper; each death may bring down more. Return how many still ran."""
+    """Kill and reap this subreaper's orphans; each may leave further ones. Return how many were still running."""
     ran = 0
     while True:
         for child in _children():
@@ -146,7 +146,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _connected(where: str) -> socket.socket:
-    """Return the connection to the runner: a descriptor it gave us, or from within a container a socket's path."""
+    """Return the connection to the runner: an inherited descriptor, or in a container the path of a socket."""
     if where.isdecimal():
         return socket.socket(fileno=int(where))
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,6 +1,6 @@
-"""Executors: where a cell's process runs. The seam is `Executor`; a row of `registry` names each, with its contract.
+"""Executors: where a cell's process runs. The interface is `Executor`; `registry` lists each with its contract.
 
-To add one, read `contract`: what an executor owes the runner if its cells are on another machine.
+To add one, read `contract`: the obligations of an executor whose cells run on another machine.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from keras_matrix.runner.tasks.observation import TaskObservation
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an executor saw of one process. It judges nothing.
+    """What an executor observed of one process, without judging it.
 
-    `infrastructure` says why there was no process, or why its end was not seen; `refused` why none was started, since
-    this machine does not do what the cell asks; `missing_device` why its device cannot be used. With any of them
-    nothing else is evidence. `warnings` of what was known before the process started go into its record.
-    Times in seconds, memory in bytes. `oom_kills` counts the cell's own processes where it was in a `container`, else
-    the machine's. `watched` holds what the machine did in each kept epoch, None where nobody watched; `task` what an
-    external command showed; `usage` and `course` what the process used over time; `gpu_lost` what NVML said of a GPU
-    that it reported lost. `machine` is the machine that the process ran on, None for the runner's own.
+    `infrastructure` says why the process could not be started or its end was not observed; `refused` why it was not
+    started, since this machine cannot do what the cell requests; `missing_device` why its device cannot be used. If
+    any of them is set, the other fields are not evidence. `warnings` were known before the process started and go into
+    its record. Times in seconds, memory in bytes. `oom_kills` counts the cell's own processes if it was in a
+    `container`, else the machine's. `watched` is what the machine did in each measured epoch, None if it was not
+    watched; `task` the observation of an external command; `usage` and `usage_series` what the process used over time;
+    `gpu_lost` NVML's message about a lost GPU. `machine` ran the process, None for the runner's own machine.
     """
 
     exit_code: int | None = None
@@ -48,72 +48,72 @@ class Outcome:
     container: Container | None = None
     task: TaskObservation | None = None
     usage: Usage | None = None
-    course: UsageSeries | None = None
+    usage_series: UsageSeries | None = None
     gpu_lost: str | None = None
     machine: Machine | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingCell:
-    """A cell of the run that waits while another one works: its name, and the process above all of its own."""
+    """A cell of the run that waits while another one works: its name, and the root of its process tree."""
 
     name: str
     root: int
 
 
 class Running(Protocol):
-    """A process that was started. Each method returns when the process has come that far, or has ended.
+    """A process that was started. Each method returns when the process has reached that point, or has ended.
 
-    Between two calls the process rests: what works on a machine at one time is one cell.
+    Between two calls the process rests, so that only one cell works on a machine at a time.
     """
 
     def calibrated(self) -> float | None:
-        """Return the seconds of a step that the process found; None when it ended before, or was told its steps."""
+        """Return the process's step time in seconds; None if it ended before, or if its job fixes the steps."""
 
     def resume(self, steps: int) -> None:
-        """Tell a calibrated process its steps per epoch; it goes on at its next turn."""
+        """Set the steps per epoch of a calibrated process, which receives them at its next turn."""
 
     def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
-        """Have the process go on until it rests: the first time before its first kept epoch, then after each of them.
+        """Let the process run until it rests: first before its first measured epoch, then after each of them.
 
-        `waiting` are the run's other cells that are alive. Return False when the process has ended.
+        `waiting` are the run's other live cells. Return False when the process has ended.
         """
 
     def root(self) -> int | None:
-        """Return the process above all that this cell started, by its id on this machine; None once it has ended.
+        """Return the id on this machine of the root of the cell's process tree.
 
-        None, too, if the executor's processes are not on this machine.
+        None once it has ended, and if the executor's processes are not on this machine.
         """
 
     def resident_bytes(self) -> int:
-        """Return the memory the process and its own hold, at the most seen so far."""
+        """Return the peak memory of the process tree so far."""
 
     def finish(self) -> Outcome:
-        """Have the process do all that is left, and return what was seen once it has ended or its time was up."""
+        """Let the process run to its end or its time limit, and return what was observed."""
 
     def abandon(self) -> None:
-        """End the process; nothing is to be learnt from it any more."""
+        """End the process and discard its outcome."""
 
 
 class Executor(Protocol):
-    """Starts cells' processes and reports what it saw."""
+    """Starts cells' processes and reports what it observed."""
 
     name: str
 
     def missing(self, backend: str, device: str = "cpu") -> str | None:
-        """Return why this backend cannot run here on this device, None when it can, as far as that shows beforehand."""
+        """Return why this backend cannot run here on this device; None if nothing is known to prevent it."""
 
     def begin_block(self, settings: Sequence[Settings]) -> None:
-        """Begin a block of repeats of cells with these settings: nothing of the last block is reused.
+        """Begin a block of repeats of cells with these settings, reusing nothing of the last block.
 
-        What takes its time to start need not have started; `await_block` waits for it, before anything is measured.
+        Slow starts may continue in the background; `await_block` waits for them, before anything is measured.
         """
 
     def await_block(self) -> None:
         """Return once everything that the block needs has started."""
 
     def start(self, job: Job, timeout_s: float) -> Running:
-        """Start the job's process; `timeout_s` counts while it is waited for. `close` leaves no process behind."""
+        """Start the job's process, whose waits take at most `timeout_s` together. `close` leaves no process behind."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all processes and resources."""

@@ -1,8 +1,8 @@
-"""What an executor promises of where its cells run. Whoever writes one begins here, then reads `Executor`.
+"""The contract of an executor: where its cells run. To write one, begin here, then read `Executor`.
 
-A cell's process is given a `Job` and leaves its result in `Job.folder`. An executor may start that process anywhere, if
-it states in its row of `runner.executors.registry` what of the process is on the runner's machine. The runner reads the
-row and nothing else: it compares no executor's name.
+A cell's process receives a `Job` and leaves its result in `Job.folder`. An executor may start that process anywhere, if
+its row in `runner.executors.registry` states what of the process is on the runner's machine. The runner relies on that
+row alone and compares no executor's name.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What of a cell is on the runner's own machine, and what the executor must do if it is not.
+    """Which parts of a cell are on the runner's own machine, and what the executor must do for those that are not.
 
     `local_machine`: cells run on the CPUs and GPUs of the runner's machine. If so, the runner examines this machine for
-    them: its GPUs before the run, the CPUs that `cpus` asks for, the free memory before a second process stays alive.
+    them: its GPUs before the run, the CPUs that `cpus` requests, the free memory before a second process stays alive.
     If not, it examines nothing, and the executor refuses what its machines cannot do (`Outcome.refused`,
     `Outcome.missing_device`). Every `Outcome` of a process that ended then names the machine in `Outcome.machine`,
     which becomes the record's; without it the attempt is recorded as `infra`, since its figures belong to no machine.
 
     `local_pids`: `Running.root` is a process of this machine, which may be looked up in /proc. If not, `root` returns
     None, the executor itself samples memory, GPUs and disturbances where the process is, and reports them in the
-    `Outcome` (None for what it does not measure); `end_leftovers` and `close` end the processes wherever they are.
+    `Outcome` (None for what it does not measure); `end_leftovers` and `close` end the processes on their machine.
 
     `local_files`: the process reads and writes the files that the `Job` names, at these paths or mounted at others. If
     not, the executor copies `folder` to the process before it starts, and back before `finish` returns: the runner then

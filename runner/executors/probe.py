@@ -1,7 +1,6 @@
-"""Probes: small programs of ours that run in a child with a backend, take an order and give one answer back.
+"""Probes: small programs that run in a child process with a backend, receive an order and return one answer.
 
-A cell's executor measures; a probe asks something of the machine or of a model. The seam is `Probe`; a test puts a
-function in its place.
+An executor measures cells; a probe examines the machine or a model. The interface is `Probe`; tests replace it.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.supervise.environment import ALLOWED, cell_environment, cuda_cache_in
 from keras_matrix.runner.executors.supervise.output import printable
-from keras_matrix.runner.executors.supervise.visible_gpus import NoGpu, TooFewGpus
+from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable
 from keras_matrix.runner.host.process_tree import kill_tree
 
 TAIL_CHARACTERS = 2000
 
 
 class ProbeFailed(Exception):
-    """The child gave no answer. The message says how it ended and the last line it printed."""
+    """The child returned no answer. The message states how it ended and its last printed line."""
 
 
 class Probe(Protocol):
@@ -38,26 +37,26 @@ class Probe(Protocol):
         """Return why this backend cannot run here, None when it can."""
 
     def ask(self, module: str, order: object, settings: Settings, timeout_s: float) -> Any:
-        """Return what `module` answers under the environment of such a cell. Raises `ProbeFailed`."""
+        """Return the answer of `module` in the environment of a cell with these settings. Raises `ProbeFailed`."""
 
 
 class ProcessProbe:
-    """Asks in a fresh interpreter, with a scratch folder as its home.
+    """Runs probes in a fresh interpreter, with a scratch folder as its home.
 
     Interpreters on a GPU share the driver's cache of compiled kernels, which is removed with the probe.
     """
 
     def __init__(self, mark: str = "") -> None:
         self._mark = mark
-        self._looks = ProcessExecutor()
+        self._executor = ProcessExecutor()
         self._cuda_cache: str | None = None
 
     def missing(self, backend: str) -> str | None:
         """Return why this backend cannot run here, None when it can. Imports nothing."""
-        return self._looks.missing(backend)
+        return self._executor.missing(backend)
 
     def ask(self, module: str, order: object, settings: Settings, timeout_s: float) -> Any:
-        """Return the child's answer; nothing of it is left behind."""
+        """Return the child's answer, leaving no file or process behind."""
         with tempfile.TemporaryDirectory(prefix="runner-probe-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
             (folder / "order.json").write_text(dumps(order), encoding="utf-8")
@@ -65,7 +64,7 @@ class ProcessProbe:
             command = [sys.executable, "-P", "-m", module, name]
             try:
                 environment = _environment(settings, self._mark, name) | self._cache_of(settings)
-            except (NoGpu, TooFewGpus) as error:
+            except GpusUnavailable as error:
                 raise ProbeFailed(f"{module} on {settings.backend}: {error}") from error
             ended = _run(command, environment, log, timeout_s)
             if ended is not None:
@@ -73,7 +72,7 @@ class ProcessProbe:
             return _answer(folder / "answer.json", module)
 
     def _cache_of(self, settings: Settings) -> dict[str, str]:
-        """Return the variables of the driver's cache, whose folder is made for the first interpreter on a GPU."""
+        """Return the variables of the driver's cache, whose folder is created for the first interpreter on a GPU."""
         if settings.device != "gpu":
             return {}
         if self._cuda_cache is None:
@@ -91,7 +90,7 @@ def _environment(settings: Settings, mark: str, folder: str) -> dict[str, str]:
 
 
 def _run(command: list[str], environment: dict[str, str], log: Path, timeout_s: float) -> str | None:
-    """Run to the end; return how it ended badly, or None."""
+    """Run to the end; return how it failed, or None."""
     with log.open("wb") as output:
         child = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -117,4 +116,4 @@ def _answer(path: Path, module: str) -> Any:
         with path.open("rb") as file:
             return loads(file.read(RESULT_LIMIT_BYTES))
     except (OSError, CodecError) as error:
-        raise ProbeFailed(f"{module}: gave no answer: {error}") from error
+        raise ProbeFailed(f"{module}: no valid answer: {error}") from error

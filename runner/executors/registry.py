@@ -1,7 +1,7 @@
-"""The ways to run a cell, one row each: name for `--executor`, flags, contract, and the module that makes it.
+"""The ways to run a cell, one row each: its name for `--executor`, flags, contract and module.
 
-A new one is a module (or a package) with a function `make(entry, request) -> Executors`, and a row of `ENTRIES`.
-Importing this module imports none of them.
+A new one is a module (or a package) with `make(entry, request) -> Executors`, a function or a class, and a row of
+`ENTRIES`. Importing this module does not import them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """How it is written on the command line."""
+        """Its spelling on the command line."""
         return f"--{self.name.replace('_', '-')}"
 
 
@@ -41,8 +41,8 @@ class Option:
 class Entry:
     """One way to run a cell.
 
-    `starts` are the values of --start that it takes, its default first. In help and messages `place` says what its
-    options are for, `guide` where they are described, and `summary` what it does.
+    `starts` are its values of --start, the default first. Help and messages state what its options apply to (`place`),
+    the page that describes them (`guide`) and what it does (`summary`).
     """
 
     name: str
@@ -57,9 +57,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorRequest:
-    """What the command line asks of an executor: `options` by name, None for those not given.
+    """The command line's request to an executor: `options` by name, None for those not given.
 
-    `service` is what a test puts in place of the service that runs cells, such as a container engine.
+    `service` replaces, in tests, the service that runs cells, such as a container engine.
     """
 
     start: str
@@ -68,33 +68,33 @@ class ExecutorRequest:
 
 
 class Executors(ABC):
-    """Makes the executor of each run of a command: one for each arm that is compared."""
+    """Creates the executors of a command: one per run, and so one per arm of a comparison."""
 
     def __init__(self, entry: Entry, request: ExecutorRequest) -> None:
-        """Raises `UsageError` for an option that cannot be used."""
+        """Take the request. Raises `UsageError` for an option that cannot be used."""
         self.entry, self.request = entry, request
 
     @property
     def contract(self) -> Contract:
-        """What of its cells is on this machine."""
+        """Which parts of its cells are on this machine."""
         return self.entry.contract
 
     @property
     def started(self) -> str:
-        """How cells start, as `run.json` keeps it: no executor continues the run of another."""
+        """How cells start, as stored in `run.json`: an executor cannot continue the run of another."""
         return self.request.start if self.entry.name == DEFAULT else f"{self.entry.name} {self.request.start}"
 
     @abstractmethod
     def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
-        """Return the software that these cells will find, as names and versions; a run is continued only with it."""
+        """Return names and versions of the software that these cells use; a run is continued only with the same."""
 
     @abstractmethod
     def end_leftovers(self, results: Path) -> None:
-        """End what a killed runner left running for this results folder."""
+        """End the processes that a killed runner left for this results folder."""
 
     @abstractmethod
     def executor(self, run: Run, python: str | None) -> Executor:
-        """Return what runs the cells of a run, under another Python if one is named (only with local software)."""
+        """Return the executor of a run, under another Python if one is given (only with local software)."""
 
 
 DEFAULT = "process"
@@ -117,9 +117,7 @@ ENTRIES = {
             place="containers",
             guide="docs/containers.md",
             options=(
-                Option(
-                    "images", "NAME", "where those images are tagged; default: keras-benchmark-matrix, as built here"
-                ),
+                Option("images", "NAME", "repository of the images; default: keras-benchmark-matrix, as built here"),
                 Option("memory", "SIZE", "of one container, as in 8g; default: nearly all", is_size=True),
                 Option("shm_size", "SIZE", "of its /dev/shm; default: 1g", is_size=True),
                 Option("seccomp", "FILE", "its seccomp profile, or unconfined; default: the engine's own"),
@@ -130,9 +128,9 @@ ENTRIES = {
 
 
 def chosen(name: str, start: str | None, given: Mapping[str, Any], service: Any = None) -> Executors:
-    """Return what runs the cells of a command. `given` has the values of all executors' options.
+    """Return the executors of a command. `given` has the values of all executors' options.
 
-    Raises `UsageError` for a start or an option that this executor does not take.
+    Raises `UsageError` for a start or an option that this executor does not have.
     """
     entry = ENTRIES[name]
     if start is not None and start not in entry.starts:
@@ -140,7 +138,7 @@ def chosen(name: str, start: str | None, given: Mapping[str, Any], service: Any 
     for other in ENTRIES.values():
         for option in other.options:
             if option not in entry.options and given.get(option.name) is not None:
-                raise UsageError(f"{option.flag}: is for {other.place}: add --executor {other.name}")
+                raise UsageError(f"{option.flag}: applies only to {other.place}: add --executor {other.name}")
     own = {option.name: given.get(option.name) for option in entry.options}
     made = importlib.import_module(entry.module).make(entry, ExecutorRequest(start or entry.starts[0], own, service))
     return cast(Executors, made)

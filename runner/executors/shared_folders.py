@@ -1,4 +1,4 @@
-"""The folders of a run that several of its processes share: what compilers and the driver keep between them."""
+"""The folders that processes of a run share: caches of compilers and of the driver."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Run
 from keras_matrix.runner.matrix.reader import Cell
 
-# The folder of a run in which its GPU cells keep what the driver compiled, until the run is finished.
+# The folder of a run for the driver's cache of its GPU cells, until the run is finished.
 CUDA_CACHE = "cuda-cache"
 
 
 def compile_cache(run: Run, settings: Settings) -> str | None:
-    """Return where the cells of a backend keep what it compiled; None if each begins with an empty cache."""
+    """Return the compile cache of a backend's cells; None if each begins with an empty cache."""
     if settings.compile_cache == "cold":
         return None
     return made(run.folder / "compile-cache" / settings.backend)
 
 
 def autotuned(run: Run, cell: Cell) -> str | None:
-    """Return where the repeats of a cell keep what was tuned; None where each tunes for itself, or nothing is."""
+    """Return the folder of a cell's autotuning results; None if its repeats do not share them."""
     if cell.settings.autotune != "pinned":
         return None
     return made(run.folder / "autotune" / cell.cell_id)
 
 
 def cuda_cache(run: Run, cell: Cell) -> str | None:
-    """Return where the GPU cells of a run keep what the driver compiled; a command has its own home or the caller's.
+    """Return the driver's cache of a run's GPU cells; None for a command, which has its own home or the caller's.
 
-    Under `compile_cache: cold`, too: what a backend compiles itself is machine code that the driver does not keep.
+    It is used under `compile_cache: cold` too: machine code that a backend compiles is not in the driver's cache.
     """
     is_gpu_cell = cell.settings.device == "gpu" and cell.task is None
     return made(run.folder / CUDA_CACHE) if is_gpu_cell else None

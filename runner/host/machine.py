@@ -1,6 +1,6 @@
-"""The machine, as detected, without user names, addresses or environment variables.
+"""Detects the machine, without user names, addresses or environment variables.
 
-Two variables declare what does not show inside a container: `KERAS_BENCHMARK_HOST` the host, and
+Two variables declare what cannot be detected inside a container: `KERAS_BENCHMARK_HOST` the host, and
 `KERAS_BENCHMARK_MACHINE_TYPE` the machine type (`runner.host.machine_type`).
 """
 
@@ -14,17 +14,18 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from keras_matrix.records.host.system import container_engine, total_memory_bytes
+from keras_matrix.records.host.procfs import Unread
+from keras_matrix.records.host.system import HERE, container_engine, total_memory_bytes
 from keras_matrix.records.schema import Machine
 from keras_matrix.runner.host import machine_type
 
-# Names the machine where its own identity does not show, as in a container, whose name is new with every start.
+# Names the machine if its identity cannot be read, as in a container, which has a new name at every start.
 HOST_VARIABLE = "KERAS_BENCHMARK_HOST"
 IDENTITY_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id", "/sys/class/dmi/id/product_uuid")
 
 
 def detect() -> Machine:
-    """Return what this machine is; on a cloud its metadata server is asked. Raises `UsageError` for a variable."""
+    """Return this machine; on a cloud from its metadata server as well. Raises `UsageError` for an invalid variable."""
     gpus, driver = _gpus()
     return Machine(
         host_id=_host_id(),
@@ -44,19 +45,16 @@ def detect() -> Machine:
 def _host_id() -> str:
     if named := os.environ.get(HOST_VARIABLE):
         return hashlib.sha256(named.encode()).hexdigest()[:16]
-    parts = [platform.node()]
-    for name in IDENTITY_FILES:
-        with contextlib.suppress(OSError):
-            parts.append(Path(name).read_text(encoding="ascii", errors="replace").strip())
-            break
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    identities = [text for name in IDENTITY_FILES if isinstance(text := HERE.text(name), str)]
+    return hashlib.sha256("\n".join([platform.node(), *identities[:1]]).encode()).hexdigest()[:16]
 
 
 def _cpu_model() -> str:
-    for key in ("model name", "Hardware", "Processor"):
-        if found := _first_value("/proc/cpuinfo", key):
-            return found
-    return platform.processor() or platform.machine()
+    info = HERE.text("/proc/cpuinfo")
+    lines = [] if isinstance(info, Unread) else [line.partition(":") for line in info.splitlines()]
+    values = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+    found = (values.get(key) for key in ("model name", "Hardware", "Processor"))
+    return next(filter(None, found), platform.processor() or platform.machine())
 
 
 def _physical_cores() -> int | None:
@@ -75,7 +73,7 @@ def _os_name() -> str | None:
 
 
 def _gpus() -> tuple[list[str], str | None]:
-    """Ask the driver's own tool or, where that is missing as in some containers, its library NVML."""
+    """Return the GPUs and driver from nvidia-smi or, if it is missing as in some containers, from NVML."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         from keras_matrix.runner.host.gpus.present import PresentGpus, present_gpus
@@ -84,17 +82,8 @@ def _gpus() -> tuple[list[str], str | None]:
         return (list(found.models), found.driver) if isinstance(found, PresentGpus) else ([], None)
     query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        asked = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return [], None
-    rows = [line.rsplit(", ", 1) for line in asked.stdout.splitlines() if ", " in line]
+    rows = [line.rsplit(", ", 1) for line in done.stdout.splitlines() if ", " in line]
     return [name for name, _ in rows], rows[0][1] if rows else None
-
-
-def _first_value(path: str, key: str) -> str | None:
-    with contextlib.suppress(OSError):
-        for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == key:
-                return value.strip()
-    return None

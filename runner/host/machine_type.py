@@ -1,13 +1,12 @@
 """The machine type as a cloud names it: n1-standard-8, g5.xlarge, Standard_NC6.
 
-`KERAS_BENCHMARK_MACHINE_TYPE` is used where it is set. Otherwise the identity that the firmware reports (DMI) shows,
-without any network, whether this machine is on Google Compute Engine, Amazon EC2 or Azure; only there the cloud's
-metadata server is asked.
+`KERAS_BENCHMARK_MACHINE_TYPE` is used if it is set. Otherwise the identity that the firmware reports (DMI) shows,
+without any network, whether this machine is on Google Compute Engine, Amazon EC2 or Azure; only on these is the cloud's
+metadata server queried.
 
-Promise: a machine on none of these clouds sends nothing. Requests use no proxy and follow no redirect, all of them
-together take at most `LIMIT_S`, and at most `LIMIT_BYTES` of an answer are used. Whatever goes wrong with them, the
-type is None: not measured. Not recognised: other clouds, and EC2's oldest generations (Xen), which report other
-identities.
+A machine outside these clouds sends nothing. Requests use no proxy and follow no redirect, all of them together take at
+most `LIMIT_S`, and at most `LIMIT_BYTES` of an answer are used. If they fail, the type is None: not measured. Not
+recognised: other clouds, and EC2's oldest generations (Xen), which report other identities.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ TOKEN = re.compile(r"[!-~]{1,512}")
 
 
 class NoAnswer(Exception):
-    """The metadata server gave no answer that can be used."""
+    """The metadata server returned no usable answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the metadata server is, and how long all requests to it may take."""
+    """The address of the metadata server, and the time limit of all requests to it."""
 
     host: str = METADATA_SERVER[0]
     port: int = METADATA_SERVER[1]
@@ -50,7 +49,7 @@ class Address:
 def detect(
     environment: Mapping[str, str] | None = None, dmi: Path | None = None, address: Address | None = None
 ) -> str | None:
-    """Return the machine type; None off the clouds or without an answer. Raises `UsageError` for a bad variable."""
+    """Return the machine type; None outside the clouds or without an answer. Raises `UsageError` for a bad variable."""
     if given := (os.environ if environment is None else environment).get(VARIABLE):
         return _checked(given)
     ask_cloud = recognised(DMI if dmi is None else dmi)
@@ -77,7 +76,7 @@ Ask = Callable[[str, str, Mapping[str, str]], str]
 
 
 def recognised(dmi: Path) -> Callable[[Ask], str] | None:
-    """Return what asks the metadata server of the cloud that this machine is on; None where it is on none."""
+    """Return the function that queries this machine's cloud; None outside the known clouds."""
     for name, (value, ask_cloud) in CLOUDS.items():
         with suppress(OSError):
             if (dmi / name).read_text(encoding="ascii", errors="replace").strip() == value:
@@ -101,7 +100,7 @@ def _azure(ask: Ask) -> str:
     return ask("GET", "/metadata/instance/compute/vmSize?api-version=2021-02-01&format=text", {"Metadata": "true"})
 
 
-# By a file of the DMI folder: what it holds on a cloud, and how that cloud is asked.
+# By a file of the DMI folder: its content on a cloud, and the function that queries that cloud.
 CLOUDS: Mapping[str, tuple[str, Callable[[Ask], str]]] = {
     "product_name": ("Google Compute Engine", _google),
     "sys_vendor": ("Amazon EC2", _amazon),
@@ -133,7 +132,7 @@ class _MetadataServer:
 
 
 class _Stream(io.RawIOBase):
-    """What a socket receives until a deadline: a timeout of its own would begin anew with every byte."""
+    """Reads a socket until a deadline: the socket's own timeout would restart with every byte."""
 
     def __init__(self, connection: socket.socket, deadline_s: float) -> None:
         self._connection = connection
@@ -147,7 +146,7 @@ class _Stream(io.RawIOBase):
         return self._connection.recv_into(buffer)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return the stream as `http.client` wants it."""
+        """Return the stream as `http.client` expects it."""
         return io.BufferedReader(self)
 
 

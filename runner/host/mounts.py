@@ -1,8 +1,8 @@
 """The files that a cell needs from outside its image, and whether this container has them.
 
-A service sees the matrix files and what else its user mounts. An external command needs its folder, its program and,
-where that is an interpreter, the script; a workload of the user's own needs its module. Nothing is imported or started.
-It does not know what files a script or a module opens later: the cell fails with its own message where one is missing.
+A service has the matrix files and what its user mounts. An external command needs its folder, its program and, if that
+is an interpreter, the script; a user's workload needs its module. Nothing is imported or started. Files that a script
+or a module opens later are not checked: without them the cell fails with its own message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def import_roots(matrix_folder: Path) -> list[Path]:
 
 
 def missing(cell: Cell, roots: Sequence[Path]) -> str | None:
-    """Return which file a cell needs and does not find, and how to mount it; None where nothing is missing.
+    """Return which file of a cell is missing and how to mount it; None if nothing is missing.
 
     `roots` are the folders that a workload is imported from; the last one is the matrix file's own.
     """
@@ -45,10 +45,10 @@ def missing(cell: Cell, roots: Sequence[Path]) -> str | None:
 
 
 def mount_advice(path: Path, written: str) -> str:
-    """Return how to mount what was looked for at `path`: from the same place in the project, or of the host.
+    """Return how to mount the file expected at `path`: from the same place in the project, or on the host.
 
-    `written` is how the matrix names it; the working folder is the project's. A folder within it that is here has been
-    mounted, and shows what the project has there: nothing can be mounted into it, since it is read-only.
+    `written` is its path in the matrix; the working folder is the project's. A folder that exists within it has been
+    mounted from the project: it is read-only, so that nothing can be mounted into it.
     """
     here = path.resolve()
     if Path(written).is_absolute():
@@ -72,7 +72,7 @@ def _of_command(task: Task, matrix_folder: Path) -> str | None:
 
 
 def _of_words(words: Sequence[str], folder: Path, path: str) -> str | None:
-    """Return what is missing of a program and, where it is an interpreter, of its script."""
+    """Return why a program or, if it is an interpreter, its script is missing."""
     program = words[0]
     if PLACE.search(program):
         return None  # known only when it starts
@@ -92,7 +92,7 @@ def _no_file(word: str, folder: Path) -> str:
 
 
 def _script(words: Sequence[str]) -> str | None:
-    """Return the script that an interpreter is started with, None where it is started with none."""
+    """Return the script that an interpreter is started with, None without one."""
     rest = iter(words[1:])
     for word in rest:
         if NO_SCRIPT.fullmatch(word):
@@ -115,7 +115,7 @@ def _of_module(name: str, roots: Sequence[Path]) -> str | None:
 
 
 def _is_found(name: str, path: Sequence[str]) -> bool:
-    """Return whether a module can be found, importing none of its packages."""
+    """Return whether a module can be found, without importing its packages."""
     top, *inner = name.split(".")
     spec = PathFinder.find_spec(top, path)
     if spec is None or spec.submodule_search_locations is None:

@@ -1,4 +1,4 @@
-"""Looking at processes through /proc: what belongs to a tree, the kernel's kills, what a killed runner left."""
+"""Process trees in /proc: their processes, the kernel's OOM kills, and processes that a killed runner left."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_matrix.runner.executors.supervise.environment import MARK
+from keras_matrix.runner.host.surroundings.counters import after
 
 CHILDREN_BYTES = 1 << 16
 
@@ -38,15 +39,13 @@ def signal_tree(root: int, number: signal.Signals) -> None:
 
 def oom_kills() -> int:
     """Return how many processes the kernel has killed for memory since it started."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
+    with contextlib.suppress(OSError):
+        return after(Path("/proc/vmstat").read_bytes(), b"oom_kill ") or 0
     return 0
 
 
 def end_leftovers(mark: str) -> int:
-    """Kill every process that carries this mark, left by a runner that was itself killed; return how many."""
+    """Kill every process with this mark, left by a runner that was itself killed; return their number."""
     wanted = f"{MARK}={mark}".encode()
     ended = 0
     for folder in Path("/proc").iterdir():
@@ -60,7 +59,7 @@ def end_leftovers(mark: str) -> int:
 
 
 def _children(pid: int, task: str) -> list[int]:
-    """Return the processes that one thread started and that are still there."""
+    """Return the live processes that one thread started."""
     try:
         descriptor = os.open(f"/proc/{pid}/task/{task}/children", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

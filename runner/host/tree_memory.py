@@ -1,11 +1,11 @@
 """The host memory of a process and all below it, cheap enough to be read ten times a second.
 
-Promise: what has ended counts nothing. A process that begins is seen at the next reading: the kernel tells the number
-it gave last, and the tree is walked again only when that moved, or a second is over (LXCFS and sandboxes make that
-number up). A reading of one process took 4 us here, a walk 15 us a thread (docs/instruments.md).
+Ended processes count as 0. A new process is found at the next reading: the kernel reports the last pid that it
+assigned, and the tree is walked again only if that changed, or after a second (LXCFS and sandboxes report invented
+pids). A reading of one process took 4 us, a walk 15 us a thread (docs/instruments.md).
 
-Anonymous is what no file backs: heap, stacks, copies of private pages; page cache, mapped files and shared memory are
-not. A page that a forked child still shares with its server counts for the child, as a fresh process would have it.
+Anonymous memory is not backed by a file: heap, stacks, copies of private pages; without page cache, mapped files and
+shared memory. A page that a forked child still shares with its server counts for the child, as in a fresh process.
 Sources: proc(5) for statm and smaps_rollup; of the kernel, Documentation/admin-guide/cgroup-v2.rst (memory.stat).
 """
 
@@ -21,14 +21,14 @@ from pathlib import Path
 from keras_matrix.records.host.cgroups import Group, group
 from keras_matrix.records.host.procfs import Tree
 from keras_matrix.runner.host import process_tree
-from keras_matrix.runner.host.surroundings.counters import total
+from keras_matrix.runner.host.surroundings.counters import after, close, opened, total
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WALK_S = 1.0
 LINE_BYTES = 256
 STAT_BYTES = 1 << 14
-# What the kernel calls a group's anonymous memory, with that of the groups below it.
-ANONYMOUS = {1: b"\ntotal_rss ", 2: b"\nanon "}
+# The kernel's names for a group's anonymous memory, including that of the groups below it.
+ANONYMOUS = {1: b"total_rss ", 2: b"anon "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +40,22 @@ class HostMemory:
 
 
 class TreeMemory:
-    """Reads the memory of a tree. Holds a file open for each process: close it."""
+    """Reads the memory of a tree. It keeps a file open for each process: close it."""
 
     def __init__(self, root: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._root, self._clock = root, clock
         self._files: dict[int, int] = {}
-        self._last_number = _opened("/proc/loadavg")
-        self._seen = b""
+        self._load = opened("/proc/loadavg")
+        self._last_pid = b""
         self._walked_s = -WALK_S
 
     @property
     def pids(self) -> Collection[int]:
-        """The processes that the last reading found."""
+        """The processes of the last reading."""
         return self._files.keys()
 
     def read(self) -> HostMemory | None:
-        """Return what the tree holds now; None where none of it is there."""
+        """Return the tree's current memory; None if no process of it exists."""
         self._follow()
         anonymous = resident = 0
         for pid, descriptor in list(self._files.items()):
@@ -70,51 +70,47 @@ class TreeMemory:
         return HostMemory(anonymous * PAGE_BYTES, resident * PAGE_BYTES)
 
     def proportional_bytes(self) -> int | None:
-        """Return the tree's proportional set size; None where a process does not tell. It walks every page."""
+        """Return the tree's proportional set size; None if a process's cannot be read. It walks every page."""
         self._follow()
-        return total(map(_proportional, self._files)) or None  # 0: all of it has ended meanwhile
+        return total(map(_proportional, self._files)) or None  # 0: all processes have ended
 
     def close(self) -> None:
-        """Let go of the files."""
-        for descriptor in (self._last_number, *self._files.values()):
-            if descriptor is not None:
-                os.close(descriptor)
-        self._last_number = None
+        """Close the files."""
+        close(self._load, *self._files.values())
+        self._load = None
         self._files = {}
 
     def _follow(self) -> None:
-        """Find the processes that are new, if there may be any."""
-        told, now_s = _content(self._last_number, LINE_BYTES).rpartition(b" ")[2], self._clock()
-        if told and told == self._seen and now_s - self._walked_s < WALK_S:
+        """Find new processes, if there may be any."""
+        last_pid, now_s = _content(self._load, LINE_BYTES).rpartition(b" ")[2], self._clock()
+        if last_pid and last_pid == self._last_pid and now_s - self._walked_s < WALK_S:
             return
-        self._seen, self._walked_s = told, now_s
+        self._last_pid, self._walked_s = last_pid, now_s
         for pid in process_tree.tree(self._root):
-            if pid not in self._files and (descriptor := _opened(f"/proc/{pid}/statm")) is not None:
+            if pid not in self._files and (descriptor := opened(f"/proc/{pid}/statm")) is not None:
                 self._files[pid] = descriptor
 
 
 class GroupMemory:
-    """The anonymous memory of a control group, as its own statistics tell. Holds a file open: close it."""
+    """The anonymous memory of a control group, from its statistics. It keeps a file open: close it."""
 
     def __init__(self, version: int, folder: str) -> None:
         self._name = ANONYMOUS[version]
-        self._stat = _opened(f"{folder}/memory.stat")
+        self._stat = opened(f"{folder}/memory.stat")
 
     def anonymous_bytes(self) -> int | None:
-        """Return what the group holds now; None where it is gone or does not tell."""
-        word = (b"\n" + _content(self._stat, STAT_BYTES)).partition(self._name)[2].partition(b"\n")[0]
-        return int(word) if word.isdigit() else None
+        """Return the group's current memory; None if the group is gone or does not report it."""
+        return after(_content(self._stat, STAT_BYTES), self._name)
 
     def close(self) -> None:
-        """Let go of the file."""
-        if self._stat is not None:
-            os.close(self._stat)
-            self._stat = None
+        """Close the file."""
+        close(self._stat)
+        self._stat = None
 
 
 def group_of(pid: int) -> GroupMemory | None:
-    """Return the memory of the group that a process lies in; None where it does not show or is this process's own."""
-    if pid <= 0:  # it had ended before it was asked for
+    """Return the memory of a process's group; None if it cannot be read or is this process's own group."""
+    if pid <= 0:  # it had ended before its pid was read
         return None
     theirs, ours = group(Tree(), "memory", str(pid)), group(Tree(), "memory")
     if not isinstance(theirs, Group) or theirs == ours:
@@ -124,13 +120,6 @@ def group_of(pid: int) -> GroupMemory | None:
         found.close()
         return None
     return found
-
-
-def _opened(path: str) -> int | None:
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
 
 
 def _content(descriptor: int | None, limit_bytes: int) -> bytes:
@@ -143,13 +132,13 @@ def _content(descriptor: int | None, limit_bytes: int) -> bytes:
 
 
 def _pages(statm: int) -> tuple[int, int] | None:
-    """Return a process's resident pages, and those of them that a file backs or that are shared; None once it ended."""
+    """Return a process's resident pages, and how many of them are file-backed or shared; None once it ended."""
     words = _content(statm, LINE_BYTES).split()
     return (int(words[1]), int(words[2])) if len(words) >= 3 else None
 
 
 def _proportional(pid: int) -> int | None:
-    """Return a process's proportional set size; 0 of one that ended meanwhile."""
+    """Return a process's proportional set size; 0 for one that has ended."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
     except (FileNotFoundError, ProcessLookupError):

@@ -74,7 +74,7 @@ def _usage(job: Job, outcome: Outcome, times: Times) -> Usage | None:
     found = outcome.usage
     if found is None:
         return None
-    file = usage_series_name((job.cell_id, job.repeat, job.attempt)) if outcome.course else None
+    file = usage_series_name((job.cell_id, job.repeat, job.attempt)) if outcome.usage_series else None
     samples_per_j = None
     if found.device_energy_j and times.samples_per_s is not None:
         samples_per_j = times.samples_per_s * sum(times.epoch_times_s) / found.device_energy_j

@@ -351,12 +351,12 @@ class _Scheduler:
         if self._context.log_dir is not None and record.status is not Status.INFRA:
             from keras_matrix.runner.measure.tensorboard.writer import AttemptToWrite, written
 
-            record = written(AttemptToWrite(record, outcome.course, job), self._context.log_dir)
+            record = written(AttemptToWrite(record, outcome.usage_series, job), self._context.log_dir)
         shutil.rmtree(job.folder, ignore_errors=True)
         self._next_attempt[planned.key] += 1
         self._tried[planned.key] += 1
-        if outcome.course is not None:
-            run.store_usage_series(record, outcome.course)
+        if outcome.usage_series is not None:
+            run.store_usage_series(record, outcome.usage_series)
         run.publish(record)
         self._context.observer.ended(planned, record)
         return record

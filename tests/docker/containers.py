@@ -1,4 +1,4 @@
-"""What the tests of the docker tier share: the services that are tried, and whether their images are here."""
+"""Shared by the tests of the docker tier: the tested services, and whether their images are available."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def compose(project: Path, *arguments: str, **environment: str) -> subprocess.Co
 
 
 def composing(project: Path) -> list[str]:
-    """Return what `docker` is told before Compose's own command."""
+    """Return the arguments of `docker` before Compose's own command."""
     places = ["--file", str(ROOT / "compose.yaml"), "--project-directory", str(project)]
     return ["compose", "--project-name", project_name(project), *places]
 

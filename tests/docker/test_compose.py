@@ -1,4 +1,4 @@
-"""compose.yaml as Compose reads it: what each service is, what it may do and what it cannot lose. Needs no engine."""
+"""compose.yaml as Compose reads it: the rights and settings of each service. Needs no engine."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def services() -> dict[str, Any]:
 
 def active(*profiles: str, **environment: str) -> dict[str, Any]:
     """The services of these profiles and of none, as Compose reads them."""
-    asked = [f"--profile={profile}" for profile in profiles]
-    done = compose(ROOT, *asked, "config", "--format", "json", **environment)
+    options = [f"--profile={profile}" for profile in profiles]
+    done = compose(ROOT, *options, "config", "--format", "json", **environment)
     if done.returncode != 0 and "unknown command" in done.stderr + done.stdout:
         pytest.skip("no Compose plugin")
     assert done.returncode == 0, done.stderr
@@ -42,7 +42,7 @@ def active(*profiles: str, **environment: str) -> dict[str, Any]:
     return found
 
 
-def test_every_backend_and_device_is_a_service_with_an_image_of_its_own(services: dict[str, Any]) -> None:
+def test_every_backend_and_device_has_its_own_service_and_image(services: dict[str, Any]) -> None:
     assert set(services) == {*OFFLINE, *ONLINE, "bigquery"}
     assert {name: service["image"] for name, service in services.items()} == {
         name: f"{IMAGES}:{IMAGE_OF.get(name, name)}" for name in services
@@ -57,7 +57,7 @@ def test_a_service_that_measures_is_in_the_profile_of_its_device(device: str) ->
     assert {*active(device)} == {"dashboard", *(name for name in MEASURING if name.endswith(f"-{device}"))}
 
 
-def test_nothing_that_is_not_named_is_built_or_started_but_the_dashboard() -> None:
+def test_only_the_dashboard_is_built_and_started_by_default() -> None:
     assert {*active()} == {"dashboard"}
 
 
@@ -86,14 +86,16 @@ def reserved(service: dict[str, Any]) -> list[tuple[str, int, list[str]]]:
     return [(one["driver"], one["count"], one["capabilities"]) for one in found]
 
 
-def test_root_is_kept_for_the_tpu_alone(services: dict[str, Any]) -> None:
-    kept = {name for name, one in services.items() if "KERAS_BENCHMARK_KEEP_ROOT" in (one.get("environment") or {})}
-    assert kept == {name for name, one in services.items() if one.get("privileged")} == {"jax-tpu"}
+def test_only_the_tpu_service_runs_as_root(services: dict[str, Any]) -> None:
+    root_services = {
+        name for name, one in services.items() if "KERAS_BENCHMARK_KEEP_ROOT" in (one.get("environment") or {})
+    }
+    assert root_services == {name for name, one in services.items() if one.get("privileged")} == {"jax-tpu"}
 
 
 @pytest.mark.parametrize("gpus", ["1", "0,1", "all", "GPU-8932f937,GPU-1f"])
 @pytest.mark.parametrize("name", ["tf-gpu", "jax-gpu", "torch-gpu"])
-def test_the_caller_says_which_gpus_a_service_uses(name: str, gpus: str) -> None:
+def test_caller_selects_the_gpus_of_a_service(name: str, gpus: str) -> None:
     environment = active("gpu", GPU=gpus)[name]["environment"]
     assert (environment["CUDA_VISIBLE_DEVICES"], environment["CUDA_DEVICE_ORDER"]) == (gpus, "PCI_BUS_ID")
 
@@ -105,7 +107,7 @@ def test_the_arguments_of_a_caller_follow_the_merge_of_the_report_service(servic
 
 
 @pytest.mark.parametrize("name", sorted({*OFFLINE, *ONLINE}))
-def test_a_service_shuts_what_need_not_be_open(services: dict[str, Any], name: str) -> None:
+def test_service_drops_unneeded_rights(services: dict[str, Any], name: str) -> None:
     service = services[name]
     assert (service["read_only"], service["init"]) == (True, True)
     assert service["cap_drop"] == ["ALL"]
@@ -145,7 +147,7 @@ def test_credentials_are_mounted_read_only_if_the_caller_names_a_file(services: 
 
 
 @pytest.mark.parametrize("name", sorted(OFFLINE))
-def test_no_service_that_measures_or_reports_sees_credentials(name: str) -> None:
+def test_measuring_and_reporting_services_have_no_credentials(name: str) -> None:
     service = active("*", **UNSET | {"GOOGLE_APPLICATION_CREDENTIALS": "/home/me/key.json"})[name]
     assert set(VARIABLES) & set(service["environment"]) == set()
     assert "/home/me/key.json" not in json.dumps(service)
@@ -166,18 +168,18 @@ def test_the_emulators_address_and_the_proxy_are_passed_on(name: str) -> None:
     }
 
 
-def test_the_caller_says_what_the_dashboard_reads() -> None:
+def test_caller_selects_what_the_dashboard_reads() -> None:
     for warehouse, source in (("", "local"), ("bigquery://my-project.data", "bigquery://my-project.data")):
         assert active(WAREHOUSE=warehouse)["dashboard"]["command"][-2:] == ["--from", source]
 
 
-def test_only_this_machine_sees_the_dashboard_and_the_emulator(services: dict[str, Any]) -> None:
+def test_dashboard_and_emulator_listen_on_this_machine_alone(services: dict[str, Any]) -> None:
     opened = {name: {port["host_ip"] for port in service.get("ports", [])} for name, service in services.items()}
     closed = {*OFFLINE, "uploader"}
     assert opened == {name: set() for name in closed} | {key: {"127.0.0.1"} for key in ("dashboard", "bigquery")}
 
 
-def test_the_emulator_is_started_by_its_profile_alone_and_shuts_what_need_not_be_open(services: dict[str, Any]) -> None:
+def test_emulator_starts_by_its_profile_alone_and_drops_unneeded_rights(services: dict[str, Any]) -> None:
     assert {*active("bigquery")} == {"dashboard", "bigquery"}
     emulator = services["bigquery"]
     assert [port["target"] for port in emulator["ports"]] == [9050]

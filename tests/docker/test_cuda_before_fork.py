@@ -1,4 +1,4 @@
-"""The GPU images with a stand-in for the driver: no process that has initialised CUDA forks afterwards.
+"""The GPU images with a fake driver: no process that has initialised CUDA forks afterwards.
 
 CUDA cannot be used in the child of such a process. Only the GPU builds of the backends load the driver, so that the CPU
 images and the development environment cannot show it.
@@ -51,7 +51,7 @@ except WorkerFailed as error:
 
 
 def logged(folder: Path, service: str, *command: str) -> tuple[str, list[str]]:
-    """What a command prints in a GPU image, and what the stand-in logs."""
+    """Return the output of a command in a GPU image, and the log of the fake driver."""
     need(service)
     library = build(folder, f"{FOLDER}/log")
     for name in ("log", "nvidiactl"):
@@ -76,7 +76,7 @@ def test_no_process_of_a_cell_forks_after_it_has_initialised_cuda(tmp_path: Path
     printed, lines = logged(tmp_path, service, "sh", "-c", command)
     assert forks_after_cuda(lines) == set(), f"{lines}\n{printed}"
     if device == "gpu":
-        # The stand-in was loaded, or the test would show nothing.
+        # The fake driver was loaded; otherwise the test would be meaningless.
         assert processes_that("cuInit", lines) != set(), printed
         assert "device_mismatch" in printed
 

@@ -1,4 +1,4 @@
-"""The service `dashboard` of compose.yaml: its image is built, and it serves what is in ./results."""
+"""The service `dashboard` of compose.yaml: its image is built, and it serves the runs in ./results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def answered(host: str, port: int) -> tuple[int, str]:
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         except (OSError, HTTPException):
-            assert time.monotonic() < deadline_s, "nobody answered"
+            assert time.monotonic() < deadline_s, "no answer"
             time.sleep(0.1)
         finally:
             connection.close()

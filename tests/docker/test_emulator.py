@@ -40,15 +40,17 @@ def emulator(tmp_path: Path) -> Iterator[dict[str, str]]:
         compose(tmp_path, "--profile", "bigquery", "down", "--volumes", **ports)
 
 
-def uploader(told: dict[str, str], *arguments: str) -> str:
+def uploader(variables: dict[str, str], *arguments: str) -> str:
     """Run the uploader against the emulator; it must end well."""
     command = [sys.executable, "-m", "keras_matrix.uploader", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **told}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_the_profile_bigquery_is_an_emulator_that_takes_each_row_once(emulator: dict[str, str], tmp_path: Path) -> None:
+def test_emulator_of_the_profile_bigquery_stores_each_row_once(emulator: dict[str, str], tmp_path: Path) -> None:
     results = str(results_with(tmp_path / "measured", runs=1).root)
     for dataset, flags in (("merged", []), ("appended", ["--append-only"])):
         to = ["--to", f"bigquery://emulated-project.{dataset}"]

@@ -1,4 +1,4 @@
-"""docker/entrypoint as a shell runs it, with stand-ins for the commands that need root. Needs no engine."""
+"""docker/entrypoint as a shell runs it, with fakes of the commands that need root. Needs no engine."""
 
 from __future__ import annotations
 
@@ -55,27 +55,29 @@ def ran(entrypoint: Path, command: str, **variables: str) -> tuple[int, str, lis
     return done.returncode, done.stdout.strip(), log.read_text().splitlines() if log.exists() else []
 
 
-def test_root_is_given_up_for_the_owner_of_the_results(entrypoint: Path) -> None:
+def test_entrypoint_changes_from_root_to_the_owner_of_the_results(entrypoint: Path) -> None:
     code, output, calls = ran(entrypoint, "echo ran")
-    assert (code, output) == (0, "")  # the stand-in for setpriv starts nothing
+    assert (code, output) == (0, "")  # the fake setpriv starts nothing
     options = "--reuid=1000 --regid=1000 --clear-groups --bounding-set=-all --inh-caps=-all"
     assert calls == [f"setpriv {options} {entrypoint} sh -c echo ran"]
 
 
-def test_root_is_kept_on_request_and_the_results_go_to_their_owner_afterwards(entrypoint: Path) -> None:
+def test_root_remains_on_request_and_results_are_given_to_their_owner(entrypoint: Path) -> None:
     code, output, calls = ran(entrypoint, "echo ran; exit 3", **KEEP_ROOT)
     assert (code, output) == (3, "ran")
     assert calls == [f"chown -R --no-dereference --from=0:0 1000:1000 {entrypoint.parent / 'results'}"]
 
 
 @pytest.mark.parametrize("value", ["", "0", "yes"])
-def test_root_is_kept_for_the_value_1_alone(entrypoint: Path, value: str) -> None:
+def test_root_remains_for_the_value_1_alone(entrypoint: Path, value: str) -> None:
     _, _, calls = ran(entrypoint, "echo ran", KERAS_BENCHMARK_KEEP_ROOT=value)
     assert [call.split()[0] for call in calls] == ["setpriv"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_reaches_the_program_once_and_its_exit_code_is_kept(entrypoint: Path, number: signal.Signals) -> None:
+def test_signal_reaches_the_program_once_and_its_exit_code_is_returned(
+    entrypoint: Path, number: signal.Signals
+) -> None:
     name = number.name.removeprefix("SIG")
     wait = f"trap 'echo {name}; exit 7' {name}; echo ready; while :; do sleep 0.05; done"
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`runner --executor docker` with a real engine: whatever a cell does, its status is right and no container is left."""
+"""`runner --executor docker` with a real engine: every behaviour of a cell has its status, and no container is left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SERVICE = next((service for service in SERVICES if service == "jax-cpu"), SERVIC
 LIMIT_S = 900  # a machine that does other things measures disturbed blocks twice
 
 
-# As on a machine where none is installed: whoever imports one of them gets an `ImportError`.
+# As on a machine without a backend: importing one of them raises `ImportError`.
 WITHOUT_BACKENDS = "import sys; sys.modules.update(dict.fromkeys(('keras', 'tensorflow', 'jax', 'torch')));"
 WITHOUT_BACKENDS += " import keras_matrix.runner.__main__"
 
@@ -51,10 +51,12 @@ def matrix(folder: Path, services: list[str], *cells: str, **defaults: Any) -> N
     for service in services:
         need(service)
     usual = {"repeats": 1, "epochs": 2, "steps_per_epoch": 2, "samples": 8, "batch_size": 4} | defaults
-    told = ", ".join(f"{key}: {value}" for key, value in usual.items())
+    settings = ", ".join(f"{key}: {value}" for key, value in usual.items())
     backends = ", ".join(BACKENDS[service] for service in services)
     entries = "".join(f"  - workload: {cell}\n" for cell in cells)
-    (folder / "matrix.yaml").write_text(f"version: 1\ndefaults: {{{told}}}\nbackends: [{backends}]\ncells:\n{entries}")
+    (folder / "matrix.yaml").write_text(
+        f"version: 1\ndefaults: {{{settings}}}\nbackends: [{backends}]\ncells:\n{entries}"
+    )
 
 
 def one(folder: Path, workload: str, *arguments: str, service: str = SERVICE, **defaults: Any) -> Record:
@@ -92,7 +94,9 @@ def test_every_backend_is_measured_in_its_image_from_a_host_without_one(tmp_path
         ("linking", Status.ERROR, "bad_result: Too many levels of symbolic links"),
     ],
 )
-def test_each_way_to_end_has_its_status(tmp_path: Path, start: str, workload: str, status: Status, reason: str) -> None:
+def test_each_kind_of_end_has_its_status(
+    tmp_path: Path, start: str, workload: str, status: Status, reason: str
+) -> None:
     record = one(tmp_path, workload, "--start", start)
     assert record.status is status, record
     assert (record.reason or "").startswith(reason)
@@ -106,7 +110,7 @@ def test_a_cell_that_takes_too_much_memory_is_oom_host(tmp_path: Path, start: st
     assert record.container.memory_limit_bytes == 800 << 20
 
 
-def test_sizes_that_exceed_what_a_container_may_take_are_refused_before_they_are_taken(tmp_path: Path) -> None:
+def test_sizes_above_a_containers_limit_are_refused_before_allocation(tmp_path: Path) -> None:
     matrix(tmp_path, [SERVICE], "fc\n    weight_size: 4096", batch_size=128)
     run(tmp_path, "--memory", "1g")
     (record,) = counted_records(tmp_path)
@@ -132,13 +136,13 @@ def test_a_cell_with_the_largest_batch_is_measured_with_what_fits_the_container(
     }
 
 
-def test_a_try_holds_as_many_samples_as_the_measured_cell(tmp_path: Path) -> None:
+def test_trial_has_as_many_samples_as_the_measured_cell(tmp_path: Path) -> None:
     matrix(tmp_path, [SERVICE], f"{GROWING}\n    params: {{samples: 8}}", samples=8, steps_per_epoch="seed")
     text = (tmp_path / "matrix.yaml").read_text().replace("samples: 8, batch_size", "batch_size")
     (tmp_path / "matrix.yaml").write_text(text)
     python, *flags = command(tmp_path, "--memory", "1g")
-    asked = [python, *flags[:2], "fit-batch", GROWING, *flags[2:]]
-    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    fit_batch = [python, *flags[:2], "fit-batch", GROWING, *flags[2:]]
+    done = subprocess.run(fit_batch, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 1, done.stderr
     assert "batch 1 does not fit" in done.stdout
 
@@ -158,7 +162,7 @@ def test_a_hanging_cell_is_ended_at_its_limit(tmp_path: Path) -> None:
 def test_a_grandchild_in_its_own_session_does_not_survive(tmp_path: Path) -> None:
     record = one(tmp_path, "orphaning")
     assert record.status in MEASURED
-    assert all(b"time.sleep(600)" not in told for told in command_lines())
+    assert all(b"time.sleep(600)" not in line for line in command_lines())
 
 
 def command_lines() -> list[bytes]:
@@ -175,7 +179,7 @@ def test_a_gigabyte_of_output_is_capped(tmp_path: Path) -> None:
     assert one(tmp_path, "flooding", timeout_s=200).status in MEASURED
 
 
-def test_a_cell_may_do_nothing_that_it_need_not(tmp_path: Path) -> None:
+def test_cell_in_a_container_has_no_unneeded_rights(tmp_path: Path) -> None:
     record = one(tmp_path, "confined")
     facts, _, place = (record.reason or "").partition(": ")[2].rpartition(" (")
     assert place.startswith(f"{ROOT}/tests/workloads/misbehaving.py:")
@@ -191,11 +195,11 @@ def test_a_cell_may_do_nothing_that_it_need_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif("torch-cpu" not in SERVICES, reason="PyTorch's service is not among those tried")
-def test_too_little_shared_memory_for_torchs_workers_is_told(tmp_path: Path) -> None:
+def test_too_little_shared_memory_for_torch_workers_is_reported(tmp_path: Path) -> None:
     record = one(tmp_path, "sharing", "--shm-size", "1m", service="torch-cpu")
     assert record.status in (Status.CRASH, Status.ERROR)
-    told = f"{record.reason} {record.evidence.output_tail}"
-    assert "shared memory" in told or "/dev/shm" in told
+    output = f"{record.reason} {record.evidence.output_tail}"
+    assert "shared memory" in output or "/dev/shm" in output
     (tmp_path / "enough").mkdir()
     assert one(tmp_path / "enough", "sharing", service="torch-cpu").status in MEASURED
 
@@ -233,7 +237,7 @@ def test_host_memory_is_that_of_the_container_s_own_group_without_page_cache(tmp
     assert 1 << 30 <= peak <= 1.02 * (1 << 30)
 
 
-def test_a_missing_image_is_told_and_the_other_backends_go_on(tmp_path: Path) -> None:
+def test_missing_image_is_reported_and_other_backends_continue(tmp_path: Path) -> None:
     need(SERVICE)
     matrix(tmp_path, [SERVICE], "mnist_mlp")
     text = (tmp_path / "matrix.yaml").read_text().replace("backends: [", "backends: [torch, ")
@@ -265,7 +269,7 @@ def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
 
 
 def empty_image(name: str, architecture: str) -> bytes:
-    """An archive as `docker save` writes them: one empty layer, said to be for that processor."""
+    """An archive as `docker save` writes them: one empty layer, labelled for that processor."""
     layer = archive({})
     rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
     config = {"architecture": architecture, "os": "linux", "config": {}, "rootfs": rootfs, "history": [{}]}
@@ -284,7 +288,7 @@ def archive(files: dict[str, bytes]) -> bytes:
     return made.getvalue()
 
 
-def test_a_gpu_that_is_not_there_is_told_once(tmp_path: Path) -> None:
+def test_missing_gpu_is_reported_once(tmp_path: Path) -> None:
     need(SERVICE)
     if Path("/dev/nvidia0").exists():
         pytest.skip("there is a GPU here")
@@ -315,7 +319,7 @@ def test_a_runner_that_was_killed_leaves_containers_that_the_next_one_removes(tm
     assert "continuing" in done.stdout
     records = counted_records(tmp_path)
     assert len(records) == 3
-    assert {name: kept for name, kept in published(tmp_path).items() if name in before} == before
+    assert {name: stored for name, stored in published(tmp_path).items() if name in before} == before
 
 
 @pytest.mark.parametrize("start_", ["fresh", "warm"])
@@ -357,7 +361,7 @@ def reachable() -> Iterator[Path]:
 
 
 def as_another(folder: Path, groups: list[int]) -> subprocess.CompletedProcess[str]:
-    """Run the runner as a user who is not root, in these groups beside its own."""
+    """Run the runner as a user who is not root, in these groups in addition to its own."""
     python = reachable_python()
     if os.geteuid() != 0 or python is None:
         pytest.skip("becoming another user needs root, and a Python that the other user may run")
@@ -384,10 +388,14 @@ def reachable_python() -> str | None:
     """Return a Python such as this one that others may run; the user's own may lie in a home that is shut."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for python in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
-        asked = [python, "-c", "import yaml; from docker import APIClient; from keras_matrix.runner.cli import main"]
+        importing = [
+            python,
+            "-c",
+            "import yaml; from docker import APIClient; from keras_matrix.runner.cli import main",
+        ]
         try:
             done = subprocess.run(
-                asked,
+                importing,
                 env={"PYTHONPATH": os.pathsep.join(map(str, PACKAGES))},
                 user=OTHER,
                 group=OTHER,
@@ -402,7 +410,7 @@ def reachable_python() -> str | None:
     return None
 
 
-def test_a_user_who_is_not_root_measures_and_owns_what_was_found(reachable: Path) -> None:
+def test_user_without_root_measures_and_owns_the_results(reachable: Path) -> None:
     matrix(reachable, [SERVICE], "mnist_mlp")
     done = as_another(reachable, [Path("/var/run/docker.sock").stat().st_gid])
     assert done.returncode == 0, done.stdout + done.stderr
@@ -410,7 +418,7 @@ def test_a_user_who_is_not_root_measures_and_owns_what_was_found(reachable: Path
     assert left(reachable / "results") == []
 
 
-def test_a_user_without_a_right_to_the_socket_is_told_so(reachable: Path) -> None:
+def test_user_without_access_to_the_socket_gets_an_error(reachable: Path) -> None:
     matrix(reachable, [SERVICE], "mnist_mlp")
     done = as_another(reachable, [])
     assert done.returncode == 3

@@ -1,4 +1,4 @@
-"""The images: what each says of itself and holds, and what it must not hold."""
+"""The images: their labels and contents, and what they must not contain."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ pytestmark = [pytest.mark.docker, pytest.mark.parametrize("service", SERVICES)]
 
 
 def inspected(service: str) -> dict[str, Any]:
-    """What the engine tells of an image."""
+    """Return the engine's description of an image."""
     need(service)
     (image,) = json.loads(docker("image", "inspect", f"{IMAGES}:{service}").stdout)
     found: dict[str, Any] = image["Config"]
     return found
 
 
-def said(service: str, *command: str) -> str:
+def output_of(service: str, *command: str) -> str:
     """What a command prints in a container of an image."""
     need(service)
     program, *arguments = command
@@ -30,7 +30,7 @@ def said(service: str, *command: str) -> str:
     return done.stdout
 
 
-def test_an_image_says_what_it_is(service: str) -> None:
+def test_image_has_its_labels(service: str) -> None:
     labels = inspected(service)["Labels"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert labels["org.opencontainers.image.title"] == f"{IMAGES}:{service}"
@@ -38,23 +38,23 @@ def test_an_image_says_what_it_is(service: str) -> None:
     assert labels["org.opencontainers.image.licenses"] == project["license"]
 
 
-def test_an_image_is_no_roots_and_checks_no_health(service: str) -> None:
+def test_image_has_a_user_and_no_health_check(service: str) -> None:
     image = inspected(service)
     assert image["User"] == "10001:10001"
     assert image.get("Healthcheck") in (None, {"Test": ["NONE"]})
 
 
-def test_an_image_lists_what_it_holds(service: str) -> None:
-    bill = json.loads(said(service, "cat", inspected(service)["Labels"]["keras-benchmark.sbom"]))
+def test_image_lists_its_contents(service: str) -> None:
+    bill = json.loads(output_of(service, "cat", inspected(service)["Labels"]["keras-benchmark.sbom"]))
     names = {component["name"] for component in bill["components"]}
     assert {"keras", "keras-matrix", "libc6", "python3"} <= names
 
 
 def test_an_images_python_is_the_documented_one(service: str) -> None:
-    version = ".".join(said(service, "python3", "--version").removeprefix("Python ").split(".")[:2])
+    version = ".".join(output_of(service, "python3", "--version").removeprefix("Python ").split(".")[:2])
     assert f"Python in the images: Debian 12's {version}." in (ROOT / "docs" / "compatibility.md").read_text()
 
 
-def test_no_image_holds_a_compiler(service: str) -> None:
-    asked = "for name in cc c++ gcc g++ clang clang++ tcc; do command -v $name; done; echo asked"
-    assert said(service, "sh", "-c", asked) == "asked\n"
+def test_no_image_contains_a_compiler(service: str) -> None:
+    script = "for name in cc c++ gcc g++ clang clang++ tcc; do command -v $name; done; echo searched"
+    assert output_of(service, "sh", "-c", script) == "searched\n"

@@ -1,4 +1,4 @@
-"""The service `report` of compose.yaml: one table of the runs in ./results, whatever arguments follow."""
+"""The service `report` of compose.yaml: one table of the runs in ./results, with any further arguments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_service_merges_the_runs_of_the_results_folder(project: Path) -> Non
     assert (page.stat().st_uid, page.stat().st_gid) == (project.stat().st_uid, project.stat().st_gid)
 
 
-def test_arguments_of_the_caller_keep_the_merge(project: Path) -> None:
+def test_callers_arguments_are_added_to_the_merge(project: Path) -> None:
     done = compose(project, "run", "--rm", "-T", "report", "--json", run_name(0), run_name(2))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["merge"]

@@ -1,4 +1,4 @@
-"""The services of compose.yaml: what their arguments do, and whose their files are."""
+"""The services of compose.yaml: their arguments, and the owners of their files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(project: Path, service: str, *arguments: str, mounts: Sequence[str] = ()
 
 
 @pytest.fixture
-def kept(project: Path) -> Iterator[Path]:
+def without_rm(project: Path) -> Iterator[Path]:
     """The same folder, whose services' containers stay when they stop; removed at the test's end."""
     need(SERVICES[0])
     try:
@@ -70,7 +70,7 @@ def kept(project: Path) -> Iterator[Path]:
             docker("rm", "--force", container)
 
 
-def run_kept(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_without_rm(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a service as `docker compose run` without `--rm` does."""
     return compose(project, "run", "-T", *arguments)
 
@@ -82,7 +82,7 @@ def states(project: Path) -> list[str]:
 
 
 def misbehave(project: Path, workload: str) -> list[str]:
-    """Have the matrix hold this workload alone; return what mounts it."""
+    """Write a matrix with this workload alone; return the arguments that mount it."""
     cell = f"  - workload: tests.workloads.misbehaving:{workload}\n"
     (project / "matrix.yaml").write_text(MATRIX.partition("  - workload")[0] + cell)
     return ["--volume", f"{ROOT}/tests/workloads:/work/tests/workloads:ro"]
@@ -138,7 +138,7 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 
 def read_all(descriptor: int) -> None:
-    """Read until the other end is closed, which a terminal tells as an error."""
+    """Read until the other end is closed, which a terminal reports as an error."""
     with contextlib.suppress(OSError):
         while os.read(descriptor, 4096):
             pass
@@ -170,7 +170,7 @@ def test_a_service_measures_its_backends_cells_of_the_matrix(project: Path, serv
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_any_arguments_of_the_runner_may_follow_and_none_loses_the_backend(project: Path, service: str) -> None:
+def test_any_runner_arguments_preserve_the_services_backend(project: Path, service: str) -> None:
     planned = run(project, service, "plan", "--json")
     assert planned.returncode == 0, planned.stderr
     assert {cell["settings"]["backend"] for cell in json.loads(planned.stdout)["cells"]} == {BACKENDS[service]}
@@ -188,9 +188,7 @@ def test_the_records_are_the_owners_of_the_folder(project: Path) -> None:
 
 
 @pytest.mark.parametrize("owner", [OTHER, 0])
-def test_a_cell_of_a_service_may_do_nothing_that_it_need_not_whoever_owns_the_results(
-    project: Path, owner: int
-) -> None:
+def test_cell_of_a_service_has_no_unneeded_rights_for_any_owner(project: Path, owner: int) -> None:
     give(project, "matrix.yaml", "results", owner=owner)
     run(project, SERVICES[0], mounts=misbehave(project, "confined"))
     (record,) = counted_records(project)
@@ -207,7 +205,7 @@ def test_a_cell_of_a_service_may_do_nothing_that_it_need_not_whoever_owns_the_re
     }
 
 
-def test_a_folder_that_the_engine_makes_goes_to_who_owns_the_matrix(project: Path) -> None:
+def test_folder_created_by_the_engine_is_given_to_the_owner_of_the_matrix(project: Path) -> None:
     give(project, "matrix.yaml")
     (project / "results").rmdir()
     done = run(project, SERVICES[0], "--filter", "mnist_mlp")
@@ -229,7 +227,7 @@ def test_a_gpu_service_where_there_is_no_gpu_is_refused_and_measures_nothing(pro
     assert list((project / "results").iterdir()) == []
 
 
-def test_an_interrupt_ends_a_service_and_nothing_half_made_is_published(project: Path) -> None:
+def test_interrupt_ends_a_service_without_incomplete_results(project: Path) -> None:
     with hanging(project) as process:
         # To the group, as a terminal does: `docker` keeps it from the plugin. And not SIGINT: what starts tests in the
         # background may have it ignored, and children inherit that.
@@ -247,14 +245,14 @@ def test_a_key_at_the_terminal_interrupts_a_service(project: Path) -> None:
     assert newest_records(project) == []
 
 
-def test_a_second_service_on_the_same_results_is_told_that_one_measures_there(project: Path) -> None:
+def test_second_service_on_the_same_results_is_refused(project: Path) -> None:
     with hanging(project):
         second = run(project, SERVICES[0], mounts=misbehave(project, "hanging"))
         assert second.returncode == 3
         assert "another runner measures into this folder" in second.stderr
 
 
-def test_an_image_started_by_hand_says_that_it_may_not_write_the_folder(project: Path) -> None:
+def test_image_without_write_access_reports_the_folder(project: Path) -> None:
     service = SERVICES[0]
     need(service)
     mounts = [f"--volume={project}/matrix.yaml:/work/matrix.yaml:ro", f"--volume={project}/results:/work/results"]
@@ -265,7 +263,7 @@ def test_an_image_started_by_hand_says_that_it_may_not_write_the_folder(project:
     assert list((project / "results").iterdir()) == []
 
 
-def test_two_runs_of_a_service_are_of_one_host(project: Path) -> None:
+def test_two_runs_of_a_service_have_the_same_host(project: Path) -> None:
     hosts = set()
     for _ in range(2):
         assert run(project, SERVICES[0], "--filter", "mnist_mlp", "--new").returncode == 0
@@ -273,50 +271,50 @@ def test_two_runs_of_a_service_are_of_one_host(project: Path) -> None:
     assert len(hosts) == 1
 
 
-def test_without_rm_a_stopped_container_stays_and_the_next_run_is_as_any_other(kept: Path) -> None:
+def test_stopped_container_without_rm_does_not_affect_the_next_run(without_rm: Path) -> None:
     names, runs = set(), set()
     for number in (1, 2):
-        done = run_kept(kept, SERVICES[0], "--filter", "mnist_mlp")
+        done = run_without_rm(without_rm, SERVICES[0], "--filter", "mnist_mlp")
         assert done.returncode == 0, done.stdout + done.stderr
-        assert states(kept) == ["exited 0"] * number
-        names |= set(containers_of(kept))
-        runs |= {record.run_id for record in counted_records(kept)}
+        assert states(without_rm) == ["exited 0"] * number
+        names |= set(containers_of(without_rm))
+        runs |= {record.run_id for record in counted_records(without_rm)}
     assert (len(names), len(runs)) == (2, 2)
-    assert owners(kept / "results") == {(os.getuid(), os.getgid())}
-    down = compose(kept, "down", "--remove-orphans")
-    assert (down.returncode, containers_of(kept)) == (0, [])
-    assert len(Results(kept / "results").runs()) == 2
+    assert owners(without_rm / "results") == {(os.getuid(), os.getgid())}
+    down = compose(without_rm, "down", "--remove-orphans")
+    assert (down.returncode, containers_of(without_rm)) == (0, [])
+    assert len(Results(without_rm / "results").runs()) == 2
 
 
-def test_without_rm_the_run_of_a_container_that_was_killed_is_continued(kept: Path) -> None:
-    mounts = misbehave(kept, "waiting")
-    command = ["docker", *composing(kept), "run", "-T", *mounts, SERVICES[0]]
+def test_without_rm_the_run_of_a_container_that_was_killed_is_continued(without_rm: Path) -> None:
+    mounts = misbehave(without_rm, "waiting")
+    command = ["docker", *composing(without_rm), "run", "-T", *mounts, SERVICES[0]]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while (begun := Results(kept / "results").latest()) is None:
+        while (begun := Results(without_rm / "results").latest()) is None:
             assert process.poll() is None
             time.sleep(0.05)
     finally:
-        docker("kill", *containers_of(kept))
+        docker("kill", *containers_of(without_rm))
         process.wait(60)
-    assert states(kept) == ["exited 137"]
-    (kept / "results" / "go").touch()
-    done = run_kept(kept, *mounts, SERVICES[0])
+    assert states(without_rm) == ["exited 137"]
+    (without_rm / "results" / "go").touch()
+    done = run_without_rm(without_rm, *mounts, SERVICES[0])
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"continuing results/{begun.run_id}" in done.stdout
-    assert {record.run_id for record in counted_records(kept)} == {begun.run_id}
-    pruned = docker("container", "prune", "--force", "--filter", f"label={project_label(kept)}")
-    assert (pruned.returncode, containers_of(kept)) == (0, [])
+    assert {record.run_id for record in counted_records(without_rm)} == {begun.run_id}
+    pruned = docker("container", "prune", "--force", "--filter", f"label={project_label(without_rm)}")
+    assert (pruned.returncode, containers_of(without_rm)) == (0, [])
 
 
-def test_without_rm_a_service_at_a_terminal_leaves_a_stopped_container_too(kept: Path) -> None:
+def test_without_rm_a_service_at_a_terminal_leaves_a_stopped_container_too(without_rm: Path) -> None:
     with terminal() as (_, screen):
-        command = ["docker", *composing(kept), "run", SERVICES[0], "--filter", "mnist_mlp"]
+        command = ["docker", *composing(without_rm), "run", SERVICES[0], "--filter", "mnist_mlp"]
         assert (
             subprocess.run(command, stdin=screen, stdout=screen, stderr=screen, timeout=300, check=False).returncode
             == 0
         )
-    assert states(kept) == ["exited 0"]
+    assert states(without_rm) == ["exited 0"]
 
 
 def test_what_a_service_cannot_run_is_left_out_and_a_command_runs_from_the_mounted_matrices(project: Path) -> None:

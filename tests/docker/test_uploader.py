@@ -46,7 +46,7 @@ def uploader(
     return compose(project, "run", "--rm", "-T", *options, "uploader", *arguments, **given)
 
 
-def said(project: Path, *arguments: str, **environment: str) -> str:
+def output_of(project: Path, *arguments: str, **environment: str) -> str:
     """What the service prints; it must end well."""
     done = uploader(project, *arguments, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -67,14 +67,14 @@ def test_every_row_arrives_once_in_the_local_warehouse_and_files_are_the_owners(
         pytest.skip("giving a folder to another user needs root")
     for path in [project / "matrix.yaml", project / "results", *(project / "results").rglob("*")]:
         os.chown(path, OTHER, OTHER, follow_symlinks=False)
-    assert f"{ROWS} new rows, 0 already present" in said(project, "push")
-    assert "0 new rows" in said(project, "push")
-    assert "0 lost, 0 duplicated" in said(project, "verify")
-    assert "0 batches pending, 4 arrived, 0 rows set aside" in said(project, "status")
-    counted = said(project, "query", "--json", "SELECT COUNT(*) AS attempts FROM cells")
+    assert f"{ROWS} new rows, 0 already present" in output_of(project, "push")
+    assert "0 new rows" in output_of(project, "push")
+    assert "0 lost, 0 duplicated" in output_of(project, "verify")
+    assert "0 batches pending, 4 arrived, 0 rows set aside" in output_of(project, "status")
+    counted = output_of(project, "query", "--json", "SELECT COUNT(*) AS attempts FROM cells")
     assert json.loads(counted) == {"attempts": 3}
-    assert said(project, "schema").startswith("CREATE TABLE IF NOT EXISTS")
-    assert "the tables have the schema of this version" in said(project, "migrate")
+    assert output_of(project, "schema").startswith("CREATE TABLE IF NOT EXISTS")
+    assert "the tables have the schema of this version" in output_of(project, "migrate")
     owners = {path.lstat().st_uid for path in (project / "results").rglob("*")}
     assert owners == {OTHER}
     assert (project / "results" / "warehouse" / "manifest.json").is_file()
@@ -125,7 +125,7 @@ def test_credentials_that_the_owner_of_the_results_cannot_read_name_both_users(p
     assert "the file that GOOGLE_APPLICATION_CREDENTIALS names on the host" in message
 
 
-def test_missing_credentials_file_is_refused_and_not_made(project: Path) -> None:
+def test_missing_credentials_file_is_refused_and_not_created(project: Path) -> None:
     key = project / "missing.json"
     done = uploader(project, "push", "--to", TO, GOOGLE_APPLICATION_CREDENTIALS=str(key))
     assert done.returncode != 0
@@ -146,12 +146,12 @@ def emulated(project: Path) -> dict[str, str]:
 def test_every_row_arrives_once_in_the_emulator_service_and_the_dashboard_reads_it(
     project: Path, emulated: dict[str, str]
 ) -> None:
-    assert "dataset emulated-project.benchmarks" in said(project, "init", "--to", TO, **emulated)
-    assert f"{ROWS} new rows, 0 already present" in said(project, "push", "--to", TO, **emulated)
-    assert "0 new rows" in said(project, "push", "--to", TO, **emulated)
-    assert "0 lost, 0 duplicated" in said(project, "verify", "--to", TO, **emulated)
-    assert "0 batches pending" in said(project, "status", "--to", TO)
-    counted = said(project, "query", "--to", TO, "--json", "SELECT COUNT(*) AS attempts FROM cells", **emulated)
+    assert "dataset emulated-project.benchmarks" in output_of(project, "init", "--to", TO, **emulated)
+    assert f"{ROWS} new rows, 0 already present" in output_of(project, "push", "--to", TO, **emulated)
+    assert "0 new rows" in output_of(project, "push", "--to", TO, **emulated)
+    assert "0 lost, 0 duplicated" in output_of(project, "verify", "--to", TO, **emulated)
+    assert "0 batches pending" in output_of(project, "status", "--to", TO)
+    counted = output_of(project, "query", "--to", TO, "--json", "SELECT COUNT(*) AS attempts FROM cells", **emulated)
     assert json.loads(counted) == {"attempts": 3}
     need("dashboard")
     up = compose(project, "up", "--detach", "dashboard", DASHBOARD_PORT="0", WAREHOUSE=TO, **emulated)
@@ -165,6 +165,6 @@ def test_every_row_arrives_once_in_the_emulator_service_and_the_dashboard_reads_
 def test_append_only_dataset_of_the_emulator_service_shows_each_row_once(
     project: Path, emulated: dict[str, str]
 ) -> None:
-    said(project, "init", "--to", TO, "--append-only", **emulated)
-    said(project, "push", "--to", TO, "--append-only", **emulated)
-    assert "0 lost, 0 duplicated" in said(project, "verify", "--to", TO, "--append-only", **emulated)
+    output_of(project, "init", "--to", TO, "--append-only", **emulated)
+    output_of(project, "push", "--to", TO, "--append-only", **emulated)
+    assert "0 lost, 0 duplicated" in output_of(project, "verify", "--to", TO, "--append-only", **emulated)

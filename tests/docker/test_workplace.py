@@ -1,4 +1,4 @@
-"""The stage `dev` as `.devcontainer/` opens it: a place to work in that leaves the machine's own environment alone."""
+"""The stage `dev` as `.devcontainer/` opens it, which does not change the machine's own environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Work = Callable[[str], subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def work(tmp_path: Path) -> Iterator[Work]:
-    """Run a command of the shell in the place to work in, over a copy of the project that holds nothing yet."""
+    """Run a shell command in the dev container, with an empty copy of the project."""
     need("dev")
     place = tmp_path / ".devcontainer"
     place.mkdir()
@@ -30,7 +30,7 @@ def work(tmp_path: Path) -> Iterator[Work]:
     docker(*compose, "down", "--volumes")
 
 
-def test_a_workplace_has_an_environment_of_its_own_that_its_user_may_make(tmp_path: Path, work: Work) -> None:
+def test_dev_container_has_its_own_environment_that_its_user_may_create(tmp_path: Path, work: Work) -> None:
     (tmp_path / ".venv" / "the machine's own").touch()
     done = work("python3 -m venv --clear .venv && .venv/bin/python --version && ls -A .venv")
     assert done.returncode == 0, done.stderr
@@ -39,6 +39,6 @@ def test_a_workplace_has_an_environment_of_its_own_that_its_user_may_make(tmp_pa
     assert [path.name for path in (tmp_path / ".venv").iterdir()] == ["the machine's own"]
 
 
-def test_a_workplace_has_what_the_project_is_made_with(work: Work) -> None:
+def test_dev_container_has_the_projects_tools(work: Work) -> None:
     done = work("git --version && make --version && g++ --version")
     assert done.returncode == 0, done.stderr

@@ -122,7 +122,7 @@ class FakeEngine:
         return ended is not None and ended.oom_killed
 
     def kill(self, container_id: str) -> None:
-        """Tell a pretended container to end."""
+        """End a fake container."""
         self._answer()
         if container := self.containers.get(container_id):
             container.killed.set()

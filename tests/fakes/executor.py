@@ -34,7 +34,7 @@ LAYERS = {
 _MEMORY = MemoryUse(400 << 20, 1 << 20, 500 << 20, 10, 500 << 20)
 PRETENDED = Outcome(
     usage=Usage(1.0, 0.1, "processes", host_anonymous=_MEMORY, host_resident=_MEMORY),
-    course=UsageSeries(
+    usage_series=UsageSeries(
         times_s=[0.0, 0.1, 0.2],
         host_anonymous_bytes=[100 << 20, 500 << 20, 400 << 20],
         host_resident_bytes=[100 << 20, 500 << 20, 400 << 20],

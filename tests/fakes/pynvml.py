@@ -1,4 +1,4 @@
-"""A stand-in for the module `pynvml`: GPUs with the values that a test sets, and NVML's errors."""
+"""A fake of the module `pynvml`: GPUs with the values that a test sets, and NVML's errors."""
 
 from __future__ import annotations
 

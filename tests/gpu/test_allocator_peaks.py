@@ -1,4 +1,4 @@
-"""The allocator's peak begins anew before the measured epochs; on a CPU nothing is done."""
+"""The allocator's peak is reset before the measured epochs; on a CPU nothing is done."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ TORCH = """
 import torch
 from keras_matrix.runner.cell import backends
 torch.cuda.reset_peak_memory_stats = lambda: calls.append("reset")
-plug = backends.load("torch")
-assert (plug.reset_peak_device_memory(), calls) == (None, []), calls
+adapter = backends.load("torch")
+assert (adapter.reset_peak_device_memory(), calls) == (None, []), calls
 torch.cuda.is_initialized = lambda: True
-assert (plug.reset_peak_device_memory(), calls) == (True, ["reset"]), calls
+assert (adapter.reset_peak_device_memory(), calls) == (True, ["reset"]), calls
 """
 TENSORFLOW = """
 import tensorflow as tf
 from keras_matrix.runner.cell import backends
 tf.config.experimental.reset_memory_stats = calls.append
-plug = backends.load("tensorflow")
-assert (plug.reset_peak_device_memory(), calls) == (None, []), calls
+adapter = backends.load("tensorflow")
+assert (adapter.reset_peak_device_memory(), calls) == (None, []), calls
 tf.config.list_physical_devices = tf.config.list_logical_devices = lambda kind: [kind, kind]
-assert (plug.reset_peak_device_memory(), calls) == (True, ["GPU:0", "GPU:1"]), calls
+assert (adapter.reset_peak_device_memory(), calls) == (True, ["GPU:0", "GPU:1"]), calls
 """
 JAX = """
 import jax
 from keras_matrix.runner.cell import backends
-plug = backends.load("jax")
-assert plug.reset_peak_device_memory() is None
+adapter = backends.load("jax")
+assert adapter.reset_peak_device_memory() is None
 jax.default_backend = lambda: "gpu"
-assert plug.reset_peak_device_memory() is False
+assert adapter.reset_peak_device_memory() is False
 """
 
 

@@ -1,4 +1,4 @@
-"""`runner --matrix` with GPU cells over the fake driver library: the preflight, and what reaches record and report.
+"""`runner --matrix` with GPU cells over the fake driver library: the preflight, and the figures in record and report.
 
 The cells compute on the CPU and claim a GPU (tests/workloads/gpu_stand_in.py); everything outside them is real.
 """
@@ -154,7 +154,7 @@ def test_a_mig_device_with_functions_refused_or_missing_is_measured_with_warning
     assert "nvmlDeviceGetTotalEnergyConsumption" in report_of(results)
 
 
-def test_a_gpu_that_is_lost_in_the_middle_is_infra(tmp_path: Path, driver: FakeDriver, capsys: Any) -> None:
+def test_gpu_lost_during_a_cell_is_an_infrastructure_failure(tmp_path: Path, driver: FakeDriver, capsys: Any) -> None:
     driver.set(lost_once_file=tmp_path / "lost")
     code, record, _ = run(tmp_path, "losing", f"{{lost: {tmp_path / 'lost'}}}")
     assert (code, record.status) == (3, Status.INFRA)
@@ -218,7 +218,7 @@ def test_more_workers_than_visible_gpus_is_unsupported_without_a_process(tmp_pat
     assert (record.reason or "").startswith("too_few_gpus: workers: must be at most the number of visible GPUs (1: ")
 
 
-def test_a_busy_gpu_named_by_the_beginning_of_its_uuid_is_measured_with_a_warning(
+def test_busy_gpu_named_by_a_uuid_prefix_is_measured_with_a_warning(
     tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uuid = "GPU-5b7e0000-0000-0000-0000-000000000001"

@@ -11,7 +11,7 @@ import pytest
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.runner.host.gpus.cell import CellGpus
 from keras_matrix.runner.host.gpus.nvml import GpuLost
-from keras_matrix.runner.host.gpus.readings import GpuIdentity, GpuReading, GpuUse, ReadableGpu, open_gpu
+from keras_matrix.runner.host.gpus.readings import GpuProperties, GpuReading, GpuUse, ReadableGpu, open_gpu
 from tests.gpu.fake_nvml import GPU_IS_LOST, NO_PERMISSION, NOT_SUPPORTED, RESET_REQUIRED, FakeDriver
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("pynvml")]  # it compiles a library
@@ -65,7 +65,7 @@ def test_instantaneous_power_is_preferred_to_the_average_of_a_second(driver: Fak
     assert (other.use(()).power_w, other.power_source) == (120.0, "power_usage")
 
 
-def test_values_that_the_gpu_does_not_offer_are_not_measured(driver: FakeDriver) -> None:
+def test_values_that_the_gpu_does_not_provide_are_not_measured(driver: FakeDriver) -> None:
     for name in N_A:
         driver.refuse(name, NOT_SUPPORTED)
     found = CellGpus(("0",))
@@ -94,7 +94,7 @@ def test_memory_of_the_processes_of_a_cell_is_theirs(driver: FakeDriver) -> None
 @pytest.mark.parametrize("name", ["1", "GPU-5b7e", "GPU-5b7e0000-0000-0000-0000-000000000001"])
 def test_a_gpu_is_found_by_its_index_and_its_full_or_shortened_uuid(driver: FakeDriver, name: str) -> None:
     driver.set(gpu1={"uuid": "GPU-5b7e0000-0000-0000-0000-000000000001", "compute_capability": "8.6"})
-    assert gpu(name).identity() == GpuIdentity("GPU-5b7e0000-0000-0000-0000-000000000001", "8.6", mig=False)
+    assert gpu(name).identity() == GpuProperties("GPU-5b7e0000-0000-0000-0000-000000000001", "8.6", mig=False)
 
 
 @pytest.mark.parametrize("name", ["7", "GPU-none", "", "MIG-none"])
@@ -106,7 +106,7 @@ def test_a_gpu_that_does_not_exist_is_unread_with_the_number_of_gpus(name: str) 
 def test_a_mig_device_has_its_own_memory_and_the_card_s_power(driver: FakeDriver, name: str, uuid: str) -> None:
     driver.set(gpu0={"mig": 1, "mig_uuids": "MIG-a,MIG-b", "mig_memory_used": 3 << 30, "memory_used": 60 << 30})
     one = gpu(name)
-    assert one.identity() == GpuIdentity(uuid, "9.0", mig=True)
+    assert one.identity() == GpuProperties(uuid, "9.0", mig=True)
     assert one.use(()) == GpuUse(3 << 30, None, pytest.approx(0.9), 300.0)
 
 

@@ -84,8 +84,8 @@ def test_outcome_without_its_machine_is_not_a_measurement(
             ["--executor", "grid", "--grid", "node", "--start", "fork"],
             "--start: must be fresh with --executor grid",
         ),
-        (["--executor", "docker", "--grid", "node"], "--grid: is for a grid: add --executor grid"),
-        (["--grid", "node"], "--grid: is for a grid: add --executor grid"),
+        (["--executor", "docker", "--grid", "node"], "--grid: applies only to a grid: add --executor grid"),
+        (["--grid", "node"], "--grid: applies only to a grid: add --executor grid"),
     ],
 )
 def test_options_of_a_new_executor_are_checked(

@@ -1,4 +1,4 @@
-"""A cell's process that claims to run on a GPU, on a machine without one: for tests of what surrounds a GPU cell.
+"""A cell's process that claims to run on a GPU, on a machine without one: for tests of the context of a GPU cell.
 
 As a script it takes the place of `runner.cell.entry`: the backend computes on the CPU, and says that it is a GPU.
 As a module it has workloads: `tests.workloads.gpu_stand_in:NAME`.
@@ -15,7 +15,7 @@ ALLOCATED_BYTES, PEAK_BYTES = 200 << 20, 640 << 20
 
 
 def claiming(adapter: Any) -> Any:
-    """Return the plug of a backend on a CPU, which says that tensors are on a GPU."""
+    """Return the adapter of a backend on a CPU, which says that tensors are on a GPU."""
     from keras_matrix.records.schema import DeviceProof
 
     adapter.proof = lambda: DeviceProof("gpu", "cuda:0", 1, "NVIDIA H100 80GB HBM3")

@@ -1,6 +1,7 @@
 """One adapter per Keras backend: the few things that Keras does not do the same way on all of them.
 
-A new backend is one new file here that offers `BackendAdapter`, and its row in `records.backends`.
+A new backend is one new file here whose class `Adapter` derives from `BackendAdapter`, and its row in
+`records.backends`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CompileEvents:
-    """What the backend itself says it spent; None where it does not say."""
+    """What the backend itself reports that it spent; None for what it does not report."""
 
     trace_time_s: float | None = None
     compile_time_s: float | None = None
@@ -44,8 +45,8 @@ class Feed:
 
 
 Feeder = Callable[[int], Feed]
-"""Makes the feed of one call of `fit`, given the batches that the call needs."""
-# Keras looks at two batches of a generator beforehand, at one of a data set, and on a GPU stays one batch ahead.
+"""Makes the feed of one call of `fit` from the number of batches that the call needs."""
+# Keras reads two batches of a generator in advance, one of a data set, and on a GPU stays one batch ahead.
 LOOKAHEAD = 4
 COMPILED_NOWHERE = (
     "eager: the workload makes every function of the process run eagerly ({}), though the model is to be compiled; "
@@ -54,94 +55,101 @@ COMPILED_NOWHERE = (
 
 
 class BackendAdapter(Protocol):
-    """What a cell needs of a backend.
+    """What a cell needs of a backend, with the defaults of a backend that has nothing special.
 
     `lookahead` is how many batches more than it trains on Keras may draw from a generator; None if a thread prefetches.
     """
 
-    lookahead: int | None
+    lookahead: int | None = LOOKAHEAD
 
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         """Apply what must be set before the first operation. Raises `Unsupported`."""
 
     def check(self, settings: Settings) -> None:
-        """Raise `Unsupported` where Keras on this backend cannot do what the settings became.
+        """Raise `Unsupported` if Keras on this backend cannot apply the settings with the workload's own options.
 
-        Raises ValueError where the workload's own code made the backend do something else.
+        Raises ValueError if the workload's own code configured the backend differently.
         """
 
     def seed(self, seed: int) -> None:
         """Seed the backend's own generators."""
 
     def proof(self) -> DeviceProof:
-        """Run one operation and return where its result lies."""
+        """Run one operation and return the device of its result."""
 
     def barrier(self, model: Any) -> None:
-        """Return when the device has done everything asked of it for this model."""
+        """Return when the device has finished all work for this model."""
 
     def wait(self, outputs: Any) -> None:
         """Return when these outputs are computed."""
+        self.barrier(None)
 
     def resident(self, batch: Batch) -> Batch:
         """Return the batch with its arrays on the device."""
 
     def endless(self, batches: Sequence[Batch]) -> Any:
-        """Return what `fit` takes: these batches, placed on the device, round and round, with no copy in a step."""
+        """Return an endless source of these batches for `fit`, placed on the device, without a copy in a step."""
+        return round_and_round(batches)
 
     def feeder(self, batches: Sequence[Batch]) -> Feeder:
-        """Place these batches on the device; return what feeds `fit` with them, round and round, and counts them."""
+        """Place these batches on the device; return an endless, counted feed of them for `fit`."""
+        placed = [self.resident(batch) for batch in batches]
+        return lambda needed: counting(placed)
 
     def platforms(self, tensors: Any) -> set[str]:
         """Return the platforms (cpu, gpu, tpu, ...) that a nested structure of variables or tensors is on."""
 
     def output(self, model: Any, inputs: Any) -> Any:
-        """Return the model's output for these inputs where its device can be read, None where that shows elsewhere."""
+        """Return the model's output for these inputs if its device can be read; None if weights show it as well."""
 
     def compile_events(self) -> CompileEvents:
-        """Return what was traced and compiled since `configure`."""
+        """Return what was traced and compiled since `configure`: nothing if the backend does not report it."""
+        return CompileEvents()
 
     def compilations(self) -> int | None:
-        """Return how many programs were traced or compiled since `configure`, None where nobody compiles or tells.
+        """Return how many programs were traced or compiled since `configure`; None if not compiled or not reported.
 
-        It costs a look at a number: the counting is done where something is compiled, not at each step.
+        It reads a number: the counting is done when something is compiled, not at each step.
         """
 
     def graph_breaks(self) -> int | None:
-        """Return in how many places programs were cut in two since `configure`, None where none are compiled so."""
+        """Return the number of graph breaks since `configure`; None if what cannot be traced is an error instead."""
+        return None
 
     def peak_device_memory_bytes(self) -> int | None:
         """Return the allocator's peak on the device, None on a CPU."""
 
     def reset_peak_device_memory(self) -> bool | None:
-        """Begin the allocator's peak anew; False where the backend cannot. On a CPU it does nothing: None."""
+        """Reset the allocator's peak; False if the backend cannot. On a CPU it does nothing: None."""
 
     def device_memory_bytes(self) -> int | None:
-        """Return what the allocator holds on the device now, None on a CPU."""
+        """Return the memory that the allocator has in use on the device now, None on a CPU."""
 
     def tf32(self) -> bool | None:
         """Return whether the backend's settings let float32 matrix products use TF32, None on a CPU."""
 
     def compute_capability(self) -> tuple[int, int] | None:
-        """Return the compute capability of the first GPU, None on another device or where it is not reported."""
+        """Return the compute capability of the first GPU, None on another device or if it is not reported."""
 
     def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
-        """Return the function's result for these arrays, compiled by XLA where the backend compiles a step with it."""
+        """Return the function's result for these arrays, compiled by XLA if the backend compiles steps with it."""
 
     def intra_op_threads(self) -> int | None:
-        """Return the threads that one operation may use, where the backend says."""
+        """Return the threads that one operation may use; None if the backend does not report them."""
+        return None
 
     def versions(self) -> dict[str, str]:
         """Return the backend's packages and versions."""
 
 
 def round_and_round(batches: Sequence[Batch]) -> Iterator[Batch]:
-    """Yield the batches for ever. A generator, because that is what `fit` recognises."""
+    """Yield the batches endlessly. A generator, which `fit` recognises as a source."""
     while True:
         yield from batches
 
 
 def counting(batches: Sequence[Batch], lookahead: int | None = LOOKAHEAD) -> Feed:
-    """Return a feed of these batches, round and round, whose generator counts what is drawn."""
+    """Return an endless feed of these batches whose generator counts what is drawn."""
     drawn = [0]
 
     def source() -> Iterator[Batch]:
@@ -161,4 +169,4 @@ def version_pair(text: str) -> tuple[int, int] | None:
 def load(backend: str) -> BackendAdapter:
     """Import the backend and return its adapter."""
     module = importlib.import_module(f"keras_matrix.runner.cell.backends.{backend}")
-    return cast(BackendAdapter, module.BackendAdapter())
+    return cast(BackendAdapter, module.Adapter())

@@ -1,8 +1,8 @@
-"""JAX: compiles every step, dispatches asynchronously, and tells what it traced and compiled."""
+"""JAX: compiles every step, dispatches asynchronously, and reports what it traced and compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,26 +11,15 @@ import numpy as np
 
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import (
-    COMPILED_NOWHERE,
-    LOOKAHEAD,
-    Batch,
-    CompileEvents,
-    Feeder,
-    counting,
-    round_and_round,
-    version_pair,
-)
+from keras_matrix.runner.cell.backends import COMPILED_NOWHERE, BackendAdapter, Batch, CompileEvents, version_pair
 
 TRACE_EVENTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration")
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
 
 
-class BackendAdapter:
-    """JAX as a cell needs it."""
-
-    lookahead: int | None = LOOKAHEAD
+class Adapter(BackendAdapter):
+    """JAX's adapter. Threads of an operation are not reported: XLA's pool follows the CPUs of the process."""
 
     def __init__(self) -> None:
         self._durations: dict[str, float] = {}
@@ -56,7 +45,7 @@ class BackendAdapter:
             raise ValueError(COMPILED_NOWHERE.format("jax_disable_jit"))
 
     def seed(self, seed: int) -> None:
-        pass  # JAX holds no random state: Keras passes it keys
+        pass  # JAX has no random state: Keras passes it keys
 
     def proof(self) -> DeviceProof:
         # Placing an array is enough: an operation on it would cost a compilation.
@@ -74,13 +63,6 @@ class BackendAdapter:
         placed: Batch = jax.block_until_ready(jax.device_put(batch))
         return placed
 
-    def endless(self, batches: Sequence[Batch]) -> Iterator[Batch]:
-        return round_and_round(batches)
-
-    def feeder(self, batches: Sequence[Batch]) -> Feeder:
-        placed = [self.resident(batch) for batch in batches]
-        return lambda needed: counting(placed)
-
     def platforms(self, tensors: Any) -> set[str]:
         values = [getattr(one, "value", one) for one in tensors]
         return {_platform(device) for value in values if isinstance(value, jax.Array) for device in value.devices()}
@@ -97,9 +79,6 @@ class BackendAdapter:
 
     def compilations(self) -> int | None:
         return self._compilations
-
-    def graph_breaks(self) -> int | None:
-        return None  # what it cannot trace is an error
 
     def peak_device_memory_bytes(self) -> int | None:
         return _statistics().get("peak_bytes_in_use")
@@ -123,9 +102,6 @@ class BackendAdapter:
     def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
         return jax.jit(function)(*arrays)
 
-    def intra_op_threads(self) -> int | None:
-        return None  # XLA's pool follows the CPUs the process may use; it does not tell
-
     def versions(self) -> dict[str, str]:
         return {"jax": jax.__version__, "jaxlib": jax.lib.__version__}
 
@@ -143,5 +119,5 @@ def _platform(device: Any) -> str:
 
 
 def _statistics() -> dict[str, int]:
-    """Return what the device's allocator tells: on a CPU nothing."""
+    """Return the statistics of the device's allocator: empty on a CPU."""
     return jax.devices()[0].memory_stats() or {}

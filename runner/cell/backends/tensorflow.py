@@ -1,4 +1,4 @@
-"""TensorFlow: traces each step into a graph, and silently falls back to the CPU where a GPU is missing."""
+"""TensorFlow: traces each step into a graph, and silently falls back to the CPU if a GPU is missing."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import (
     COMPILED_NOWHERE,
     LOOKAHEAD,
+    BackendAdapter,
     Batch,
-    CompileEvents,
     Feed,
     Feeder,
     Unsupported,
 )
 from keras_matrix.runner.cell.backends.tensorflow_resident import HOST, resident_dataset
 
-# Where tf.function makes a graph. Not of the public interface: where it is missing, traces are not counted. The public
-# count of one function's traces (`experimental_get_tracing_count`) would not see that the function was made anew.
+# Where tf.function makes a graph. Not in the public interface: if it is missing, traces are not counted. The public
+# count of one function's traces (`experimental_get_tracing_count`) would miss that the function was recreated.
 TRACING = "tensorflow.python.eager.polymorphic_function.tracing_compilation"
 TRACE = "_create_concrete_function"
 # More than Keras looks ahead, so that a data set never ends within `fit`.
 SPARE_BATCHES = 2 * LOOKAHEAD
 
 
-class BackendAdapter:
-    """TensorFlow as a cell needs it."""
+class Adapter(BackendAdapter):
+    """TensorFlow's adapter. It reports neither tracing nor XLA's compilation to Python."""
 
     lookahead: int | None = None  # its thread prefetches
 
@@ -69,9 +69,6 @@ class BackendAdapter:
     def barrier(self, model: Any) -> None:
         tf.test.experimental.sync_devices()
 
-    def wait(self, outputs: Any) -> None:
-        tf.test.experimental.sync_devices()
-
     def resident(self, batch: Batch) -> Batch:
         return tuple(tf.nest.map_structure(tf.convert_to_tensor, part) for part in batch)
 
@@ -85,7 +82,7 @@ class BackendAdapter:
         endless, place = self._placed(batches)
 
         def feed(needed: int) -> Feed:
-            # A counter in the data set would cost 80 us a batch. What is left of a finite one says the same for free.
+            # A counter in the data set would cost 80 us a batch. The rest of a finite one gives the number for free.
             length = needed + SPARE_BATCHES
             dataset = place(endless.take(length))
             begun = _iterators_of(dataset)
@@ -94,7 +91,7 @@ class BackendAdapter:
         return feed
 
     def _placed(self, batches: Sequence[Batch]) -> tuple[Any, Callable[[Any], Any]]:
-        """Return an endless data set of the batches, and what to make of it so that they come from the device."""
+        """Return an endless data set of the batches, and a function that makes it yield them from the device."""
         device = accelerator()
         if device is None:
             return _repeated([self.resident(batch) for batch in batches]), lambda dataset: dataset
@@ -109,14 +106,8 @@ class BackendAdapter:
     def output(self, model: Any, inputs: Any) -> Any:
         return model(inputs, training=False)
 
-    def compile_events(self) -> CompileEvents:
-        return CompileEvents()  # TensorFlow reports neither tracing nor XLA's compilation to Python
-
     def compilations(self) -> int | None:
         return self._traces
-
-    def graph_breaks(self) -> int | None:
-        return None  # what it cannot trace is an error
 
     def peak_device_memory_bytes(self) -> int | None:
         return _allocated_bytes("peak")
@@ -169,7 +160,7 @@ class BackendAdapter:
 def _uses_xla(settings: Settings) -> bool:
     """Return whether XLA compiles the step, as far as the settings say.
 
-    With `jit_compile="auto"` Keras does so wherever there is another device than a CPU, unless a layer does not support
+    With `jit_compile="auto"` Keras does so on every device but a CPU, unless a layer does not support
     it (`keras.Model._resolve_auto_jit_compile` of Keras 3.15.1).
     """
     if settings.eager:
@@ -180,21 +171,21 @@ def _uses_xla(settings: Settings) -> bool:
 
 
 def _repeated(batches: Sequence[Batch]) -> Any:
-    """Return a data set of these tensors, round and round."""
+    """Return an endless data set of these tensors."""
     dataset = _chain([tf.data.Dataset.from_tensors(batch) for batch in batches]).repeat()
-    # There is nothing to tune in handing out tensors; letting go of a tuned iterator takes up to 2.5 s at times.
+    # Handing out tensors leaves nothing to tune; releasing a tuned iterator can take up to 2.5 s.
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
 
 
 def accelerator() -> str | None:
-    """Return the device with its own memory that batches are placed on; None where the CPU computes."""
+    """Return the device with its own memory that batches are placed on; None if the CPU computes."""
     return "/device:GPU:0" if tf.config.list_physical_devices("GPU") else None
 
 
 def _iterators_of(dataset: Any) -> list[Any]:
-    """Return a list to which each iterator of this data set will be added as it is made."""
+    """Return a list to which each iterator of this data set is added when it is created."""
     made: list[Any] = []
 
     class Watched(type(dataset)):  # type: ignore[misc]
@@ -210,7 +201,7 @@ def _iterators_of(dataset: Any) -> list[Any]:
 def _taken(iterators: Sequence[Any], length: int) -> int | None:
     """Return how many elements were taken from iterators over `length` ones, by taking what is left.
 
-    None for no iterator: a workload's own fit may draw through a data set that it derives, whose iterator is not ours.
+    None without an iterator: a workload's own fit may draw through a data set that it derives, with its own iterator.
     """
     if not iterators:
         return None
@@ -226,7 +217,7 @@ def _chain(datasets: list[Any]) -> Any:
 
 
 def _allocated_bytes(which: str) -> int | None:
-    """Return what TensorFlow's allocator tells of the first GPU: `peak` or `current`; None without one."""
+    """Return the `peak` or `current` memory of TensorFlow's allocator on the first GPU; None without one."""
     if not tf.config.list_physical_devices("GPU"):
         return None
     return int(tf.config.experimental.get_memory_info("GPU:0")[which])

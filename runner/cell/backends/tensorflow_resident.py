@@ -23,15 +23,15 @@ from tensorflow.python.framework.composite_tensor import CompositeTensor
 from keras_matrix.runner.cell.backends import Batch
 
 HOST = "/device:CPU:0"
-# By their ids: the iterators whose batches a loop of Keras passes on, for as long as it is traced.
+# By id: the iterators whose batches a loop of Keras passes on, while it is traced.
 _traced: WeakValueDictionary[int, ResidentIterator] = WeakValueDictionary()
 
 
 def resident_dataset(batches: Sequence[Batch], device: str) -> Callable[[Any], Any]:
     """Store the batches on `device`; return a function from a data set of these batches to the one for `fit`.
 
-    The data set that is passed decides how many batches there are: its iterator yields the resident batches, round and
-    round, as often as it has elements. A data set that a workload derives from it (`map`, `take`) is not resident.
+    The data set that is passed decides the number of batches: its iterator cycles through the resident batches, one for
+    each of its elements. A data set that a workload derives from it (`map`, `take`) is not resident.
     """
     arrays = [_stored(parts, device) for parts in zip(*map(_flat, batches), strict=True)]
     structure, count = _spec_of(batches[0]), len(batches)
@@ -103,7 +103,7 @@ class ResidentIterator(tf.data.Iterator):  # type: ignore[misc]
 
 
 class ResidentOptional(CompositeTensor):  # type: ignore[misc]
-    """A batch of which a loop carries the row number only; it always has a value.
+    """A batch for which a loop carries only the row number; it always has a value.
 
     The number is an int32, which control flow keeps in host memory. An `Optional` would carry it to the device, and the
     bounds of the row would have to come back from there. The arrays are captured by the function that needs them.
@@ -127,7 +127,7 @@ class ResidentOptional(CompositeTensor):  # type: ignore[misc]
 
 
 class ResidentOptionalSpec(tf.TypeSpec):  # type: ignore[misc]
-    """The type of the batches of one iterator; TensorFlow makes copies of it from what it serializes to."""
+    """The type of the batches of one iterator; TensorFlow copies it from its serialized form."""
 
     def __init__(self, source_id: int) -> None:
         self._source_id = source_id

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,11 @@ import torch
 
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import (
-    LOOKAHEAD,
-    Batch,
-    CompileEvents,
-    Feeder,
-    Unsupported,
-    counting,
-    round_and_round,
-)
+from keras_matrix.runner.cell.backends import BackendAdapter, Batch, CompileEvents, Unsupported
 
 
-class BackendAdapter:
-    """PyTorch as a cell needs it."""
-
-    lookahead: int | None = LOOKAHEAD
+class Adapter(BackendAdapter):
+    """PyTorch's adapter."""
 
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         self.check(settings)
@@ -67,20 +57,10 @@ class BackendAdapter:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
 
-    def wait(self, outputs: Any) -> None:
-        self.barrier(None)
-
     def resident(self, batch: Batch) -> Batch:
         import keras
 
         return tuple(keras.tree.map_structure(keras.ops.convert_to_tensor, part) for part in batch)
-
-    def endless(self, batches: Sequence[Batch]) -> Iterator[Batch]:
-        return round_and_round(batches)
-
-    def feeder(self, batches: Sequence[Batch]) -> Feeder:
-        placed = [self.resident(batch) for batch in batches]
-        return lambda needed: counting(placed)
 
     def platforms(self, tensors: Any) -> set[str]:
         values = [getattr(one, "value", one) for one in tensors]
@@ -99,7 +79,7 @@ class BackendAdapter:
         return CompileEvents(compile_time_s=sum(seconds), graph_breaks=self.graph_breaks())
 
     def compilations(self) -> int | None:
-        # Frames, since one that breaks compiles to several graphs. Eager PyTorch has compiled none, ever.
+        # Frames, since one that breaks compiles to several graphs. Eager PyTorch compiles none.
         return int(_counters()["frames"]["total"]) or None
 
     def graph_breaks(self) -> int | None:
@@ -140,7 +120,7 @@ def _platform(device_type: str) -> str:
 
 
 def _counters() -> Any:
-    """Return what torch.compile counts, without importing it where nothing was compiled."""
+    """Return torch.compile's counters, without importing it if nothing was compiled."""
     module = sys.modules.get("torch._dynamo.utils")
     return module.counters if module else {"frames": {"total": 0}, "graph_break": {}}
 
@@ -154,10 +134,10 @@ def _turn_tf32_off() -> None:
 
 
 def _missing_for_compile(device: str) -> str | None:
-    """Return what torch.compile needs and does not find, with what to do.
+    """Return what torch.compile needs and cannot find, and what to do.
 
     On a CPU it writes C++. On a GPU Triton builds its launcher in C against Python's headers (Triton,
-    `runtime/build.py`), which Debian has in a package apart.
+    `runtime/build.py`), which Debian has in a separate package.
     """
     if device != "gpu":
         if any(map(shutil.which, (os.environ.get("CXX", ""), "c++", "g++", "clang++"))):

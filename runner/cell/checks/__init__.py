@@ -1,1 +1,1 @@
-"""What checks of a device run inside a backend's process."""
+"""Checks of a device that run inside a backend's process."""

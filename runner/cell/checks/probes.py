@@ -1,28 +1,26 @@
-"""What a first hour asks of a backend on its device: `python -P -m keras_matrix.runner.cell.checks.probes FOLDER`.
+"""The first hour's probe of a backend on its device: `python -P -m keras_matrix.runner.cell.checks.probes FOLDER`.
 
-Numbers that show whether measuring can be trusted there, without a clock of ours within a cell.
+Its numbers show whether measurements can be trusted there, without a clock inside a cell.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_matrix.records import files
-from keras_matrix.records.codec import decode, dumps, loads
 from keras_matrix.records.instruments.first_hour import ProbeAnswer, ProbeOrder
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.runner.cell.checks.answering import answer_order
 from keras_matrix.runner.cell.clock import monotonic
 
 
 def answer(order: ProbeOrder) -> ProbeAnswer:
-    """Ask the backend of this process."""
+    """Probe the backend of this process."""
     adapter = backends.load(order.settings.backend)
     adapter.configure(order.settings, None)
     called_s, waited_s, read_s = _synchronisation(adapter, order.rows, order.products)
@@ -37,16 +35,16 @@ def answer(order: ProbeOrder) -> ProbeAnswer:
 
 
 def _synchronisation(adapter: BackendAdapter, rows: int, products: int) -> tuple[float, float, float]:
-    """Return when a chain of products had been asked for, when the barrier returned, and what reading then took.
+    """Return when a chain of products had been issued, when the barrier returned, and how long reading then took.
 
-    The result is a weight of a model, since that is what a barrier waits for on JAX.
+    The result is a weight of a model, since a barrier waits for weights on JAX.
     """
     model = keras.Sequential([keras.Input((rows,)), keras.layers.Dense(rows, use_bias=False)])
     model.compile(optimizer=keras.optimizers.SGD(), loss="mse")
     weight = model.layers[0].kernel
     factor = keras.ops.convert_to_tensor(np.eye(rows, dtype="float32"))
 
-    def ask() -> None:
+    def issue() -> None:
         value = weight.value
         for _ in range(products):
             value = keras.ops.matmul(value, factor)
@@ -55,11 +53,11 @@ def _synchronisation(adapter: BackendAdapter, rows: int, products: int) -> tuple
     def read() -> None:
         keras.ops.convert_to_numpy(weight.value[:1, :1])
 
-    ask()  # whatever is compiled, or chosen, once
+    issue()  # compilation and the choice of kernels happen once
     adapter.barrier(model)
     read()
     begun_s = monotonic()
-    ask()
+    issue()
     called_s = monotonic() - begun_s
     adapter.barrier(model)
     waited_s = monotonic() - begun_s
@@ -84,7 +82,7 @@ def _product_error() -> float:
 
 
 def _convolution_error() -> float:
-    """A convolution over 3 x 3 pixels, against the sum of its nine products."""
+    """Return the error of a convolution over 3 x 3 pixels, against the sum of its nine products."""
     images, kernel = _random(8, 18, 18, 64), _random(3, 3, 64, 64)
     convolved = keras.ops.conv(
         keras.ops.convert_to_tensor(images),
@@ -98,7 +96,7 @@ def _convolution_error() -> float:
 
 
 def _recurrent_error() -> float:
-    """One step of an LSTM of 256 units, against its formula."""
+    """Return the error of one step of an LSTM of 256 units, against its formula."""
     units, x = 256, _random(64, 1, 256)
     layer = keras.layers.LSTM(units)
     layer.build(x.shape)
@@ -114,12 +112,6 @@ def _sigmoid(values: Any) -> Any:
     return 1 / (1 + np.exp(-values))
 
 
-def main(folder: Path) -> None:
-    """Do the order that lies in `folder`."""
-    os.chdir(folder)
-    order = decode(ProbeOrder, loads((folder / "order.json").read_bytes()), "order")
-    files.replace(folder / "answer.json", dumps(answer(order)))
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    os.chdir(sys.argv[1])
+    answer_order(ProbeOrder, answer)

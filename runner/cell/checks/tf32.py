@@ -1,14 +1,14 @@
-"""Finds by computing which float32 operations of a backend use TF32 on this GPU.
+"""Determines by computing which float32 operations of a backend use TF32 on this GPU.
 
 TF32 keeps 10 of the 23 bits of float32's mantissa; GPUs of compute capability 8.0 and newer have it (NVIDIA, "CUDA C++
 Programming Guide", compute capabilities; NVIDIA A100 architecture whitepaper, "TF32"). Each probe computes the same
 operation on 1 and on 1 + 2**-12, which TF32 rounds or cuts to 1: with TF32 the two results are equal, in float32 they
-differ by about 2**-12. Settings alone do not say what happens: `NVIDIA_TF32_OVERRIDE` overrules them, PyTorch has one
-for products and others for cuDNN, and TensorFlow and JAX allow TF32 also where the GPU has none.
+differ by about 2**-12. Settings alone are not sufficient: `NVIDIA_TF32_OVERRIDE` overrides them, PyTorch has one for
+products and others for cuDNN, and TensorFlow and JAX allow TF32 even if the GPU does not have it.
 
-Promise: runs after everything timed, on a GPU only, and never fails a cell: a probe that raises is None. A library that
-may use TF32 chooses a kernel by shape, so that a probe shows what it chooses for its own shapes, which are multiples of
-what tensor cores take.
+The probes run after everything timed, on a GPU only, and never fail a cell: a probe that raises is None. A library that
+may use TF32 chooses a kernel by shape, so that a probe shows the choice for its own shapes, which are multiples of
+those of tensor cores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIRST_WITH_TF32 = (8, 0)
 FINE = 1 + 2.0**-12
 # In float32 the results differ by 2**-12, times the slope of an LSTM's functions (1.2); with TF32 they are equal.
 LEAST_DIFFERENCE = 2.0**-14
-# Names of Keras's layers, some of which older versions lack.
+# Names of Keras's layers, some of which are missing in older versions.
 _CONVOLUTIONS = (
     *(f"Conv{n}D{kind}" for n in (1, 2, 3) for kind in ("", "Transpose")),
     *(f"{kind}Conv{n}D" for n in (1, 2) for kind in ("Depthwise", "Separable")),
@@ -35,9 +35,9 @@ _PRODUCTS = ("Dense", "EinsumDense", "Dot", "Attention", "MultiHeadAttention", "
 
 
 def uses_tf32(of_one: Any, of_fine: Any) -> bool | None:
-    """Return whether an operation dropped what TF32 drops, from its results for operands of 1 and of `FINE`.
+    """Return whether an operation dropped the bits that TF32 drops, from its results for operands of 1 and of `FINE`.
 
-    None where the results say nothing: not finite, or zero.
+    None if the results are not conclusive: not finite, or zero.
     """
     one, fine = (np.asarray(values, dtype=np.float64) for values in (of_one, of_fine))
     if not (np.isfinite(one).all() and np.isfinite(fine).all() and one.all()):
@@ -69,7 +69,7 @@ def operations_of(model: Any) -> list[str]:
     import keras
 
     found = set()
-    # Not of Keras's public interface: where it is missing, the operations are not known.
+    # Not in Keras's public interface: if it is missing, the operations are unknown.
     layers: Callable[..., Any] = getattr(model, "_flatten_layers", lambda include_self: [])
     for layer in layers(include_self=False):
         if not type(layer).__module__.startswith("keras."):
@@ -92,8 +92,8 @@ def _classes(names: tuple[str, ...]) -> tuple[type, ...]:
 def _answer(probe: Callable[[BackendAdapter, bool], bool | None], adapter: BackendAdapter, jit: bool) -> bool | None:
     try:
         return probe(adapter, jit)
-    except Exception as error:  # noqa: BLE001 - whatever a backend raises: this fact alone is missing
-        print(f"whether TF32 is used is not known: {type(error).__name__}: {error}", file=sys.stderr)
+    except Exception as error:  # noqa: BLE001 - any error of a backend: this fact alone is missing
+        print(f"use of TF32 is unknown: {type(error).__name__}: {error}", file=sys.stderr)
         return None
 
 
@@ -121,7 +121,7 @@ def _rnn(adapter: BackendAdapter, jit: bool) -> bool | None:
     units = 64
     layer = keras.layers.LSTM(units, recurrent_initializer="zeros", unit_forget_bias=False, dtype="float32")
     layer.build((units, 1, units))
-    # Sums of `units` products, from 0.25 to 0.5: where the gates' functions are steep.
+    # Sums of `units` products, from 0.25 to 0.5, in which range the gates' functions are steep.
     layer.cell.kernel.assign(_weights((units, 4 * units)) * (0.5 / units))
     return _compared(layer, (units, 1, units), adapter, jit and layer.supports_jit)
 
@@ -144,7 +144,7 @@ def _compared(
 
 
 def _weights(shape: tuple[int, ...]) -> Any:
-    """Return weights that TF32 holds exactly: 1 and 0.5. Not all equal, which a compiler could turn into a sum."""
+    """Return weights that TF32 represents exactly: 1 and 0.5. Equal ones a compiler could turn into a sum."""
     return _float32(np.where(np.arange(math.prod(shape)) % 3, 1.0, 0.5).reshape(shape))
 
 

@@ -1,19 +1,17 @@
 """What timing and counting cost: our epochs against those of a bare `fit`, alternating inside one process.
 
-`python -P -m keras_matrix.runner.cell.checks.timing_cost SETTINGS TARGET SECONDS` prints one JSON line. It runs on one
-CPU with one thread: with two threads on two CPUs a pair of epochs scatters by 8 to 10 % whatever is measured, on one by
-3 %. Both sides have the same batches, steps and barriers; the bare side is what anybody would write in a callback, on
-an endless source that counts nothing.
+`python -P -m keras_matrix.runner.cell.checks.timing_cost FOLDER` is a probe. It runs on one CPU with one thread: with
+two threads on two CPUs a pair of epochs always scatters by 8 to 10 %, on one by 3 %. Both sides have the
+same batches, steps and barriers; the bare side is a plain callback, on an endless source that counts nothing.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
-import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -23,7 +21,8 @@ from keras_matrix.models.workload import Request
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter
-from keras_matrix.runner.cell.batches import make_batches, seed_steps
+from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
+from keras_matrix.runner.cell.checks.answering import answer_order
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.loop import Stretch, fit_epochs, step_time_by_doubling
 from keras_matrix.runner.cell.phases import fit_counted
@@ -34,8 +33,17 @@ EPOCHS = 4
 LEAST_PAIRS = 20
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A backend's settings, the half-width of the interval at which to stop, and the time limit."""
+
+    settings: Settings
+    target: float
+    limit_s: float
+
+
 class Bare(keras.callbacks.Callback):  # type: ignore[misc]
-    """Two barriers and two looks at the clock."""
+    """Two barriers and two readings of the clock."""
 
     def __init__(self, adapter: BackendAdapter) -> None:
         super().__init__()
@@ -54,13 +62,13 @@ class Bare(keras.callbacks.Callback):  # type: ignore[misc]
 def log_ratios(settings: Settings, target: float, limit_s: float) -> list[float]:
     """Return the log ratio of ours to bare of each pair, until the half-width of their mean is `target` or time is up.
 
-    Who goes first changes from pair to pair. The first epoch of every call is not counted.
+    The order alternates from pair to pair. The first epoch of every call is not counted.
     """
     adapter = backends.load(settings.backend)
     adapter.configure(settings, None)
     built = load(settings.workload)(Request({}, "synthetic", None))
     model = built.model
-    resident = [adapter.resident(batch) for batch in make_batches(built, settings, seed_steps(settings))]
+    resident = [adapter.resident(batch) for batch in make_batches(built, settings, steps_of_pass(settings))]
     source, feeder = adapter.endless(resident), adapter.feeder(resident)
     step_s = step_time_by_doubling(lambda n: fit_epochs(model, source, adapter, Stretch(n, 2)).times_s[1], enough_s=0.2)
     steps = max(1, math.ceil(EPOCH_S / step_s))
@@ -76,10 +84,10 @@ def log_ratios(settings: Settings, target: float, limit_s: float) -> list[float]
         model.fit(source, steps_per_epoch=steps, epochs=EPOCHS, verbose=0, shuffle=False, callbacks=[clock])
         return statistics.fmean(clock.times_s[1:])
 
-    return _in_turn(ours, bare, target, limit_s)
+    return _alternating(ours, bare, target, limit_s)
 
 
-def _in_turn(ours: Callable[[], float], bare: Callable[[], float], target: float, limit_s: float) -> list[float]:
+def _alternating(ours: Callable[[], float], bare: Callable[[], float], target: float, limit_s: float) -> list[float]:
     ours(), bare()
     logs: list[float] = []
     begun_s = monotonic()
@@ -99,17 +107,15 @@ def half_width(logs: Sequence[float]) -> float:
     return float(stdtrit(len(logs) - 1, 0.975)) * statistics.stdev(logs) / math.sqrt(len(logs))
 
 
-def main() -> None:
-    """Measure the backend that the command line names and print what was found."""
-    settings = Settings(**json.loads(sys.argv[1]))
+def answer(order: Order) -> dict[str, Any]:
+    """Return the ratio of our timed epochs to bare ones, with its 95 % interval and the number of pairs."""
     # The last CPU: the first takes most interrupts.
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    logs = log_ratios(settings, float(sys.argv[2]), float(sys.argv[3]))
+    logs = log_ratios(order.settings, order.target, order.limit_s)
     centre, half = statistics.fmean(logs), half_width(logs)
     low, high = math.exp(centre - half), math.exp(centre + half)
-    found = {"backend": settings.backend, "ratio": math.exp(centre), "low": low, "high": high, "pairs": len(logs)}
-    print(json.dumps(found))
+    return {"backend": order.settings.backend, "ratio": math.exp(centre), "low": low, "high": high, "pairs": len(logs)}
 
 
 if __name__ == "__main__":
-    main()
+    answer_order(Order, answer)

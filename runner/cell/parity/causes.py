@@ -1,11 +1,11 @@
-"""What a parity twin does that the known causes of deviations depend on: noted, reported and, if requested, corrected.
+"""The facts of a parity worker that known causes of deviations depend on: noted, reported, corrected on request.
 
 A cause is a mechanism: an operation that one backend is known to compute inexactly
-(`records.instruments.parity.Operation`), in any workload. `watch` notes which of them run, custom layers included,
-since it replaces the backend's own function; the operations that a twin is to correct it computes exactly. What then
-still deviates has another cause.
+(`records.instruments.parity.Operation`), in any workload. `watch` notes which of them run, also in custom layers,
+since it replaces the backend's own function; operations to be corrected are computed exactly. Deviations that remain
+then have another cause.
 
-It judges nothing: that is `analysis.parity.known_deviations`, on the host.
+The host judges them in `analysis.parity.known_deviations`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def watch(backend: str, correct: Collection[Operation]) -> set[Operation]:
 
 
 def facts(optimizer: Any, ran: Collection[Operation]) -> Facts:
-    """Return what a twin that trained with this optimizer reports."""
+    """Return the facts of a worker that trained with this optimizer."""
     import keras
 
     schedule = keras.optimizers.schedules.LearningRateSchedule
@@ -57,7 +57,7 @@ def hyperparameters(optimizer: Any) -> dict[str, float]:
     """Return the finite numbers of an optimizer's configuration; switches and names are left out."""
     try:
         config = optimizer.get_config()
-    except Exception as error:  # noqa: BLE001 - whatever a user's optimizer raises: the causes that need it do not apply
+    except Exception as error:  # noqa: BLE001 - any error of a user's optimizer: the causes that need it do not apply
         print(f"hyperparameters not reported: {type(error).__name__}: {error}", file=sys.stderr)
         return {}
     numbers = {name: float(value) for name, value in config.items() if type(value) in (int, float)}
@@ -78,7 +78,7 @@ def repeated(indices: Any) -> Any:
 
 
 def _watch_gelu(note: Note, correct: bool) -> None:
-    """tf.nn.gelu rounds its constants to float32, whatever the type of its input."""
+    """Watch tf.nn.gelu, which rounds its constants to float32 for every type of input."""
     import tensorflow as tf
 
     inexact = tf.nn.gelu
@@ -96,7 +96,7 @@ def _watch_gelu(note: Note, correct: bool) -> None:
 
 
 def _keep_python_floats() -> None:
-    """Let a Python float without a type become a tensor of float64, where TensorFlow makes one of float32."""
+    """Convert a Python float without a type to a tensor of float64, unlike TensorFlow, which uses float32."""
     import tensorflow as tf
 
     cast, convert = tf.cast, tf.convert_to_tensor
@@ -111,7 +111,7 @@ def _keep_python_floats() -> None:
 
 
 def _watch_attention(note: Note, correct: bool) -> None:
-    """jax.nn.dot_product_attention takes its softmax in float32, whatever the type of its input."""
+    """Watch jax.nn.dot_product_attention, which computes its softmax in float32 for every type of input."""
     import jax
     from jax import numpy as jnp
     from keras.src.backend.jax.nn import _apply_masks

@@ -1,10 +1,11 @@
-"""A parity twin, inside its process: the workload with given weights, random layers off, trained a few steps, untimed.
+"""A parity worker, inside its process: trains the workload a few steps, untimed, with given weights.
 
-Promise: the steps are `train_on_batch`'s, compiled as the cell that is timed compiles them; gradients are those that
-reach the optimiser, and updates those that it makes. Everything here is Keras's own interface, the same on every
-backend: gradients are kept as variables of the optimiser, which Keras carries through compiled steps everywhere.
+Random layers are switched off. The steps are those of `train_on_batch`, compiled as in the timed cell; gradients are
+those that reach the optimiser, and updates those that it makes. Only Keras's own interface is used, which is the same
+on every backend: gradients are stored as variables of the optimiser, which Keras carries through compiled steps on all
+of them.
 
-It does not compare: that is `analysis.parity.deviations`, on the host.
+The host compares the outputs in `analysis.parity.deviations`.
 """
 
 from __future__ import annotations
@@ -26,55 +27,49 @@ from keras_matrix.records.codec import dumps
 from keras_matrix.records.instruments.parity import Operation, Sketch, Trace, Weight, content_hash
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
-from keras_matrix.runner.cell.batches import make_batches, seed_steps
+from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, ParityWorker
+from keras_matrix.runner.cell.loop import finite
 from keras_matrix.runner.cell.measure import build, configure_keras, found_versions, prove, seed_all
 from keras_matrix.runner.cell.parity.causes import facts, repeated, rows_of, watch
 
 Array = NDArray[Any]
 SKETCH_DIRECTIONS = 2
 
-# Keras's random layers and the attribute that holds their rate. Attention layers of the multi-head kind keep theirs, so
-# that they take the same path as in the timed cell; the Dropout inside them is switched off like any other.
+# Keras's random layers and the attribute of their rate. Attention layers of the multi-head kind keep their rate, so
+# that they take the same path as in the timed cell; the Dropout inside them is disabled like any other.
 RATES = {
-    "Dropout": ("rate",),
-    "SpatialDropout1D": ("rate",),
-    "SpatialDropout2D": ("rate",),
-    "SpatialDropout3D": ("rate",),
-    "AlphaDropout": ("rate",),
-    "GaussianDropout": ("rate",),
+    **dict.fromkeys(("Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"), ("rate",)),
+    **dict.fromkeys(("AlphaDropout", "GaussianDropout"), ("rate",)),
     "GaussianNoise": ("stddev",),
-    "Attention": ("dropout",),
-    "AdditiveAttention": ("dropout",),
-    "SimpleRNNCell": ("dropout", "recurrent_dropout"),
-    "LSTMCell": ("dropout", "recurrent_dropout"),
-    "GRUCell": ("dropout", "recurrent_dropout"),
+    **dict.fromkeys(("Attention", "AdditiveAttention"), ("dropout",)),
+    **dict.fromkeys(("SimpleRNNCell", "LSTMCell", "GRUCell"), ("dropout", "recurrent_dropout")),
 }
-# These hold a generator for the cell inside them, or for the Dropout inside them, and draw nothing themselves.
+# These have a generator for the cell or the Dropout inside them, and draw nothing themselves.
 HOLDERS = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "MultiHeadAttention", "GroupedQueryAttention")
 
 
-def run_parity_worker(job: Job, twin: ParityWorker) -> None:
-    """Do the twin's part and write its trace. Raises what the workload raises, or `Unsupported`."""
+def run_parity_worker(job: Job, worker: ParityWorker) -> None:
+    """Do the worker's part and write its output. Raises what the workload raises, or `Unsupported`."""
     adapter = backends.load(job.settings.backend)
     adapter.configure(job.settings, None)
     configure_keras(job.settings)
     if job.settings.precision == "float64":
-        # A timed cell is Keras as it is; here float64 is the lens that tells faults from rounding.
+        # A timed cell runs Keras unchanged; here float64 distinguishes errors from rounding.
         keep_float64()
     seed_all(adapter, job.settings.seed)
     prove(adapter, job.settings)
-    ran = watch(job.settings.backend, twin.correct)
+    ran = watch(job.settings.backend, worker.correct)
     built = build(job)
     off, drawn = switch_off(built.model), built.model.get_weights()
-    if twin.weights is None:
+    if worker.weights is None:
         trace = _make_weights(job, built.model)
     else:
-        sha256 = load_weights(built.model, Path(twin.weights))
-        if twin.nudge is not None:
-            nudge(built.model, twin.nudge)
-        if twin.role == "train":
-            trace = _train(job, built, adapter, sha256, Recorder(built.model, ran, twin.correct))
+        sha256 = load_weights(built.model, Path(worker.weights))
+        if worker.nudge is not None:
+            nudge(built.model, worker.nudge)
+        if worker.role == "train":
+            trace = _train(job, built, adapter, sha256, Recorder(built.model, ran, worker.correct))
             trace = replace(trace, facts=facts(built.model.optimizer, ran))
         else:
             trace = _forward(job, built, adapter, sha256)
@@ -84,10 +79,10 @@ def run_parity_worker(job: Job, twin: ParityWorker) -> None:
 
 
 def switch_off(model: Any) -> list[str]:
-    """Set the rate of every random layer to 0 and return their names.
+    """Set the rate of every random layer to 0 and return the names of these layers.
 
-    Raises `Unsupported` for a layer that draws random numbers and has no rate known here: backends draw differently,
-    so that nothing behind it could be compared.
+    Raises `Unsupported` for a layer that draws random numbers and has no known rate: backends draw differently, so that
+    the layers after it could not be compared.
     """
     off = []
     for layer in model._flatten_layers():
@@ -112,13 +107,13 @@ def load_weights(model: Any, path: Path) -> str:
     if shapes != wanted:
         unlike = [(i, pair) for i, pair in enumerate(zip(shapes, wanted, strict=False)) if pair[0] != pair[1]]
         where = f"; the first that differs is number {unlike[0][0]}: {unlike[0][1]}" if unlike else ""
-        raise ValueError(f"parity: the model has {len(wanted)} weights, {len(shapes)} were made for it{where}")
+        raise ValueError(f"parity: the model has {len(wanted)} weights, the file {len(shapes)}{where}")
     model.set_weights(arrays)
     return content_hash(_bytes(arrays))
 
 
 def nudge(model: Any, seed: int) -> None:
-    """Move each weight by one unit in its last place, up or down by `seed`; what is zero stays."""
+    """Move each weight by one unit in its last place, up or down by `seed`; zeros stay."""
     rng = np.random.default_rng(seed)
     model.set_weights([_nudged(array, rng) for array in model.get_weights()])
 
@@ -132,7 +127,7 @@ def _nudged(array: Array, rng: np.random.Generator) -> Array:
 
 
 class Recorder:
-    """Keeps the gradients that reach a model's optimiser, in variables of that optimiser.
+    """Records the gradients that reach a model's optimiser, in variables of that optimiser.
 
     It adds to `ran` that rows of a gradient repeat within a batch. With that operation in `correct`, such a gradient
     reaches the optimiser dense.
@@ -142,21 +137,21 @@ class Recorder:
         optimizer = model.optimizer
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
-        self._kept = [
-            optimizer.add_variable(variable.shape, dtype=variable.dtype, name=f"twin_gradient_{i}")
+        self._recorded = [
+            optimizer.add_variable(variable.shape, dtype=variable.dtype, name=f"parity_gradient_{i}")
             for i, variable in enumerate(model.trainable_variables)
         ]
-        self._repeated = optimizer.add_variable((), dtype="int32", name="twin_repeated_rows")
+        self._repeated = optimizer.add_variable((), dtype="int32", name="parity_repeated_rows")
         self._ran = set() if ran is None else ran
         self._dense = Operation.REPEATED_ROWS in correct
         self._apply = optimizer.apply
         optimizer.apply = self._recording
 
     def _recording(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-        for kept, gradient in zip(self._kept, grads, strict=True):
+        for recorded, gradient in zip(self._recorded, grads, strict=True):
             if gradient is not None:
                 # Reshaping makes TensorFlow's sparse gradient of an embedding dense.
-                kept.assign(keras.ops.reshape(gradient, kept.shape))
+                recorded.assign(keras.ops.reshape(gradient, recorded.shape))
             if (indices := rows_of(gradient)) is not None:
                 self._repeated.assign_add(repeated(indices))
         if self._dense:
@@ -165,10 +160,10 @@ class Recorder:
 
     def gradients(self) -> list[Array]:
         """Return the gradients of the last step, in the order of the model's trainable variables."""
-        return [np.array(keras.ops.convert_to_numpy(kept)) for kept in self._kept]
+        return [np.array(keras.ops.convert_to_numpy(recorded)) for recorded in self._recorded]
 
     def note_repeated_rows(self) -> None:
-        """Add to what ran, after training, that rows of some gradient repeated."""
+        """Note after training whether rows of a gradient repeated."""
         if int(keras.ops.convert_to_numpy(self._repeated)):
             self._ran.add(Operation.REPEATED_ROWS)
 
@@ -180,13 +175,13 @@ def _make_weights(job: Job, model: Any) -> Trace:
 
 
 def _train(job: Job, built: Built, adapter: BackendAdapter, sha256: str, recorder: Recorder) -> Trace:
-    """Train the job's steps; keep the gradients of step 1, what step 2 changed, and every loss."""
+    """Train the job's steps; record the gradients of step 1, the updates of step 2, and every loss."""
     model = built.model
     losses: list[float | None] = []
     arrays: dict[str, Any] = {}
     states: list[list[Array]] = []
-    for step, batch in enumerate(make_batches(built, job.settings, seed_steps(job.settings))):
-        losses.append(_finite(model.train_on_batch(*batch, return_dict=True).get("loss")))
+    for step, batch in enumerate(make_batches(built, job.settings, steps_of_pass(job.settings))):
+        losses.append(finite(model.train_on_batch(*batch, return_dict=True).get("loss", math.nan)))
         if step == 0:
             trainable = {
                 id(variable): gradient
@@ -204,7 +199,7 @@ def _train(job: Job, built: Built, adapter: BackendAdapter, sha256: str, recorde
 
 
 def _forward(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> Trace:
-    """Call the model once on the first batch, uncompiled, and sketch what each layer gave."""
+    """Call the model once on the first batch, uncompiled, and sketch the output of each layer."""
     inputs = make_batches(built, job.settings, 1)[0][0]
     sketches: list[Sketch] = []
     call = keras.layers.Layer.__call__
@@ -228,7 +223,7 @@ def _sketches(layer: Any, outputs: Any) -> Iterator[Sketch]:
         values = _concrete(output)
         if values is None:
             continue
-        # Projections see what a norm does not: a transposed or shuffled output.
+        # Projections show what a norm does not: a transposed or shuffled output.
         directions = np.random.default_rng(values.size).standard_normal((SKETCH_DIRECTIONS, values.size))
         suffix = f"[{number}]" if number else ""
         projections = [float(value) for value in directions @ values]
@@ -238,10 +233,10 @@ def _sketches(layer: Any, outputs: Any) -> Iterator[Sketch]:
 
 
 def _concrete(output: Any) -> Array | None:
-    """Return an output as a flat float64 array; None for what is none, as inside a loop that a backend compiles."""
+    """Return an output as a flat float64 array; None if it has no value, as inside a loop that a backend compiles."""
     try:
         return np.asarray(keras.ops.convert_to_numpy(output), np.float64).ravel()
-    except Exception:  # noqa: BLE001 - each backend has its own error for a value that is not there yet
+    except Exception:  # noqa: BLE001 - each backend has its own error for a value that does not exist yet
         return None
 
 
@@ -249,7 +244,7 @@ def _weights(model: Any, values: list[Array] | None) -> list[Weight]:
     trainable = {id(variable) for variable in model.trainable_variables}
     norms: list[float | None] = [None] * len(model.weights)
     if values is not None:
-        norms = [_finite(np.linalg.norm(value.astype(np.float64))) for value in values]
+        norms = [finite(np.linalg.norm(value.astype(np.float64))) for value in values]
     return [
         Weight(weight.path, [int(size) for size in weight.shape], id(weight) in trainable, norm)
         for weight, norm in zip(model.weights, norms, strict=True)
@@ -265,7 +260,3 @@ def _bytes(arrays: Sequence[Array]) -> Iterator[bytes]:
     for array in arrays:
         yield f"{array.dtype.str}{array.shape}".encode()
         yield np.ascontiguousarray(array).tobytes()
-
-
-def _finite(value: Any) -> float | None:
-    return None if value is None or not math.isfinite(float(value)) else float(value)

@@ -1,14 +1,15 @@
-"""A machine's peaks, timed inside a process of their own: one small file per backend, and one for the host's memory.
+"""A machine's peaks, timed in a separate process: one small file per backend, and one for the host's memory.
 
-A new backend is one new file here that offers `Bench`, beside its plug in `runner.cell.backends`.
+A new backend is one new file here with a class `Bench`, in addition to its adapter in `runner.cell.backends`.
 """
 
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, cast
 
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import BackendAdapter
@@ -20,7 +21,7 @@ SCALAR = 3.0  # STREAM's
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operation: `start` may return before the device has done it, `finish` returns when all started ones are."""
+    """One operation: `start` may return before it is done, `finish` returns when all started calls are done."""
 
     start: Callable[[], object]
     finish: Callable[[], object] = lambda: None
@@ -30,23 +31,34 @@ class Refused(Exception):
     """This cannot be timed here. The message is the reason."""
 
 
-class Bench(Protocol):
+class Bench(ABC):
     """What can be timed. `gemm`, `copy` and `triad` prepare their arrays and return a call."""
 
-    def memory(self) -> DeviceMemory:
-        """Return what the backend reports of an accelerator's memory."""
+    def __init__(self, settings: Settings, adapter: BackendAdapter) -> None:
+        self._settings, self._adapter = settings, adapter
 
+    def memory(self) -> DeviceMemory:
+        """Return what the backend reports of an accelerator's memory: nothing on a CPU."""
+        return DeviceMemory()
+
+    @abstractmethod
     def gemm(self, size: int, precision: str) -> Call:
         """Return C = A B of square matrices with `size` rows. Raises `Refused`."""
 
+    @abstractmethod
     def copy(self, elements: int) -> Call:
         """Return STREAM's copy, c = a, over float64 arrays. Raises `Refused`."""
 
+    @abstractmethod
     def triad(self, elements: int) -> Call:
         """Return STREAM's triad, a = b + s c, over float64 arrays. Raises `Refused`."""
 
+    def until_done(self, operation: Callable[..., object], *inputs: Any, **options: Any) -> Call:
+        """Return the call of an operation that may return before its result is computed."""
+        return Call(lambda: operation(*inputs, **options), lambda: self._adapter.wait(None))
+
 
 def load(settings: Settings, adapter: BackendAdapter) -> Bench:
-    """Import what times this backend and return it."""
+    """Import and return the bench of this backend."""
     module = importlib.import_module(f"keras_matrix.runner.cell.peaks.{settings.backend}")
     return cast(Bench, module.Bench(settings, adapter))

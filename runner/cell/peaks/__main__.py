@@ -5,21 +5,19 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import random
-import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
-from keras_matrix.records import files
-from keras_matrix.records.codec import decode, dumps, loads
 from keras_matrix.records.instruments.peaks import PeakAnswer, PeakOrder
+from keras_matrix.runner.cell.checks.answering import answer_order
 from keras_matrix.runner.cell.peaks import HOST, Bench, Refused
 from keras_matrix.runner.cell.peaks.timing import array_plan, cache_bytes, gemms, stream
 
 
 def answer(order: PeakOrder) -> PeakAnswer:
-    """Time what was ordered, in random order. What cannot be timed is refused with its reason."""
+    """Time the ordered operations, in random order. What cannot be timed is refused with its reason."""
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
     bench, found = _bench(order)
@@ -29,15 +27,15 @@ def answer(order: PeakOrder) -> PeakAnswer:
         order = replace(order, array_bytes=plan.array_bytes)
         found.notes.update({kernel: plan.note for kernel in order.kernels if plan.note})
     tasks: list[tuple[str, Callable[[], None]]] = []
-    tasks += [(name, _gemm_task(bench, order, name, found)) for name in order.precisions]
-    tasks += [(name, _stream_task(bench, order, name, found)) for name in order.kernels]
+    tasks += [(name, partial(_gemm, bench, order, name, found)) for name in order.precisions]
+    tasks += [(name, partial(_stream, bench, order, name, found)) for name in order.kernels]
     random.Random(order.seed).shuffle(tasks)
     for name, task in tasks:
         try:
             task()
         except Refused as refused:
             found.refused[name] = str(refused)
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises: this figure alone is missing
+        except Exception as error:  # noqa: BLE001 - any error of a backend: this figure alone is missing
             traceback.print_exc()
             found.refused[name] = f"{type(error).__name__}: {error}"[:300]
     return found
@@ -57,24 +55,18 @@ def _bench(order: PeakOrder) -> tuple[Bench | None, PeakAnswer]:
     proof = adapter.proof()
     found = replace(empty, versions={**empty.versions, **adapter.versions()}, device=proof)
     if proof.platform != settings.device:
-        found.refused["device"] = f"{settings.device} was asked for, but tensors are placed on {proof.name}"
+        found.refused["device"] = f"{settings.device} was requested, but tensors are placed on {proof.name}"
         return None, found
     return peaks.load(settings, adapter), found
 
 
-def _gemm_task(bench: Bench, order: PeakOrder, precision: str, found: PeakAnswer) -> Callable[[], None]:
-    return lambda: found.gemms.extend(gemms(bench, order, precision))
+def _gemm(bench: Bench, order: PeakOrder, precision: str, found: PeakAnswer) -> None:
+    found.gemms.extend(gemms(bench, order, precision))
 
 
-def _stream_task(bench: Bench, order: PeakOrder, kernel: str, found: PeakAnswer) -> Callable[[], None]:
-    return lambda: found.streams.append(stream(bench, order, kernel))
-
-
-def main(folder: Path) -> None:
-    """Do the order that lies in `folder`."""
-    order = decode(PeakOrder, loads((folder / "order.json").read_bytes()), "order")
-    files.replace(folder / "answer.json", dumps(answer(order)))
+def _stream(bench: Bench, order: PeakOrder, kernel: str, found: PeakAnswer) -> None:
+    found.streams.append(stream(bench, order, kernel))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    answer_order(PeakOrder, answer)

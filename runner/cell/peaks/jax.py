@@ -1,4 +1,4 @@
-"""JAX: every call is compiled by XLA; arrays that are written are given away, so that their memory is used again."""
+"""JAX: every call is compiled by XLA; arrays that are written are donated, so that their memory is reused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell import peaks
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.peaks import SCALAR, Call
 from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
@@ -17,7 +18,7 @@ from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 PRODUCTS = {"float32": "highest", "tf32": "tensorfloat32"}
 
 
-class Bench:
+class Bench(peaks.Bench):
     """Timed with JAX."""
 
     def __init__(self, settings: Settings, adapter: BackendAdapter) -> None:
@@ -27,7 +28,7 @@ class Bench:
         used = jax.devices()[0].memory_stats()
         if not used or "bytes_limit" not in used:
             return DeviceMemory()  # on a CPU
-        # Of the share of the device that JAX may take; a third of that is less than a third of what is free.
+        # Of the share of the device that JAX may take; a third of that is less than a third of the free memory.
         return DeviceMemory(used["bytes_limit"] - used["bytes_in_use"])
 
     def gemm(self, size: int, precision: str) -> Call:
@@ -44,7 +45,7 @@ class Bench:
 
         def finish() -> None:
             jax.block_until_ready(pending)
-            pending.clear()  # before the next call, which then gets this memory again
+            pending.clear()  # before the next call, which then reuses this memory
 
         return Call(start, finish)
 
@@ -56,10 +57,10 @@ class Bench:
 
 
 def _written(kernel: Any, elements: int) -> Call:
-    """Return a call that computes into the array it computed last time."""
+    """Return a call that writes into the array of the previous call."""
     b, c = (jnp.full((elements,), value, dtype="float64") for value in (2.0, 1.0))
     arrays = [jnp.zeros_like(b)]
-    # The array given away is no input of the kernel: unused inputs must be kept for its memory to be taken over.
+    # The donated array is not an input of the kernel: unused inputs must be kept for its memory to be reused.
     compiled = jax.jit(kernel, donate_argnums=0, keep_unused=True).lower(arrays[0], b, c).compile()
 
     def start() -> None:

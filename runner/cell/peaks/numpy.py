@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
+from keras_matrix.runner.cell import peaks
 from keras_matrix.runner.cell.peaks import SCALAR, Call, Refused
-from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 
 # Three blocks of 128 KiB stay within a second-level cache of 512 KiB, which today's cores have.
 BLOCK = 16_384
@@ -22,15 +22,12 @@ BLOCK = 16_384
 Floats = npt.NDArray[np.float64]
 
 
-class Bench:
+class Bench(peaks.Bench):
     """Timed with NumPy, on every CPU the process may use."""
 
     def __init__(self) -> None:
         self._threads = len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(self._threads)
-
-    def memory(self) -> DeviceMemory:
-        return DeviceMemory()
 
     def gemm(self, size: int, precision: str) -> Call:
         raise Refused("matrix products are timed with the backends")
@@ -43,7 +40,7 @@ class Bench:
 
     def _over_parts(self, kernel: Callable[[Floats, Floats, Floats], None], elements: int) -> Call:
         share = -(-elements // self._threads)
-        # Each thread makes its own part: on a machine with several memories a page lies where it was first written.
+        # Each thread allocates its own part: on NUMA machines a page is on the node that first writes it.
         parts = list(self._pool.map(_arrays, [min(share, elements - k * share) for k in range(self._threads)]))
 
         def call() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 LEAST_STRETCH_S = 0.010
-# A stretch is made this much longer than its estimate asks for, as the estimate holds a synchronisation for each call.
+# A stretch is this much longer than estimated, since the estimate includes a synchronisation for each call.
 MARGIN = 1.2
 MOST_CALLS_PER_STRETCH = 10_000
 LEAST_ARRAY_BYTES = 1 << 30
@@ -27,7 +27,7 @@ FLOAT64_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """An accelerator's free memory and its L2 cache, in bytes; None where it is not known."""
+    """An accelerator's free memory and its L2 cache, in bytes; None if unknown."""
 
     free_bytes: int | None = None
     l2_bytes: int | None = None
@@ -35,7 +35,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class ArrayPlan:
-    """The size of each of STREAM's three arrays, and why it is smaller than the rule asks, or None."""
+    """The size of each of STREAM's three arrays, and why it is smaller than the rule requires, or None."""
 
     array_bytes: int
     note: str | None = None
@@ -51,19 +51,19 @@ def plan_arrays(memory: DeviceMemory) -> ArrayPlan:
         return ArrayPlan(_whole_elements(wanted))
     return ArrayPlan(
         allowed,
-        f"arrays of {allowed >> 20} MiB in place of {wanted >> 20} MiB, as {memory.free_bytes >> 20} MiB of the "
+        f"arrays of {allowed >> 20} MiB instead of {wanted >> 20} MiB, since {memory.free_bytes >> 20} MiB of the "
         "device's memory were free: caches may raise the figure; end other processes on the device and measure again",
     )
 
 
 def calls_per_stretch(time_stretch: Callable[[int], float]) -> int:
-    """Return how many calls last `LEAST_STRETCH_S`; `time_stretch` makes so many calls and returns their seconds."""
+    """Return how many calls last `LEAST_STRETCH_S`; `time_stretch` times a number of calls."""
     calls = 1
     while calls < MOST_CALLS_PER_STRETCH:
         spent_s = time_stretch(calls)
         if spent_s >= LEAST_STRETCH_S:
             return calls
-        # At most tenfold: the first calls may be short for the clock, or long for what they load.
+        # At most tenfold: the first calls may be too short for the clock, or long because they load code.
         wanted = math.ceil(calls * LEAST_STRETCH_S / spent_s * MARGIN) if spent_s > 0 else 10 * calls
         calls = min(max(wanted, calls + 1), 10 * calls, MOST_CALLS_PER_STRETCH)
     return calls

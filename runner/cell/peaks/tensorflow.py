@@ -1,7 +1,7 @@
 """TensorFlow: eager matrix products; memory traffic on an accelerator only.
 
 TensorFlow has no operation that writes into a given array, and on a CPU a fresh result is pages that the kernel must
-clear first: that would time the kernel. The memory is the machine's, and the others time it.
+clear first: that would time the kernel. The memory is the machine's, which the other backends time.
 """
 
 from __future__ import annotations
@@ -10,37 +10,26 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.runner.cell import peaks
 from keras_matrix.runner.cell.peaks import SCALAR, Call
-from keras_matrix.runner.cell.peaks.stretches import DeviceMemory
 
 
-class Bench:
-    """Timed with TensorFlow."""
-
-    def __init__(self, settings: Settings, adapter: BackendAdapter) -> None:
-        self._wait = adapter.wait
-
-    def memory(self) -> DeviceMemory:
-        return DeviceMemory()  # TensorFlow reports what it uses, not what is free
+class Bench(peaks.Bench):
+    """Timed with TensorFlow, which reports the memory it uses, not what is free."""
 
     def gemm(self, size: int, precision: str) -> Call:
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
         dtype = tf.as_dtype("float32" if precision == "tf32" else precision)
         left, right = (tf.cast(tf.random.normal((size, size)), dtype) for _ in range(2))
-        return self._until_done(tf.matmul, left, right)
+        return self.until_done(tf.matmul, left, right)
 
     def copy(self, elements: int) -> Call:
         (b,) = self._arrays(elements, 1)
-        return self._until_done(tf.function(lambda b: -b, jit_compile=True), b)  # a bare copy would copy nothing
+        return self.until_done(tf.function(lambda b: -b, jit_compile=True), b)  # a bare copy would copy nothing
 
     def triad(self, elements: int) -> Call:
         b, c = self._arrays(elements, 2)
-        return self._until_done(tf.function(lambda b, c: b + SCALAR * c, jit_compile=True), b, c)
+        return self.until_done(tf.function(lambda b, c: b + SCALAR * c, jit_compile=True), b, c)
 
     def _arrays(self, elements: int, count: int) -> list[Any]:
         return [tf.ones((elements,), dtype=tf.float64) for _ in range(count)]
-
-    def _until_done(self, operation: Any, *inputs: Any) -> Call:
-        return Call(lambda: operation(*inputs), lambda: self._wait(None))

@@ -1,7 +1,7 @@
-"""From calls to rates: how large, how often, and what counts.
+"""From calls to rates: sizes, repetitions and the rates that count.
 
-STREAM's rules are kept: float64 arrays, each at least four times the last-level caches, best of many calls; bytes are
-counted as the program sees them, 16 an element for copy and 24 for triad, whatever the cache fetches besides.
+STREAM's rules apply: float64 arrays, each at least four times the last-level caches, best of many calls; bytes are
+counted from the program's view, 16 an element for copy and 24 for triad, without further transfers of the cache.
 Source: J. D. McCalpin, "Memory bandwidth and machine balance in current high performance computers", IEEE TCCA
 Newsletter, December 1995, and www.cs.virginia.edu/stream/ref.html.
 
@@ -20,13 +20,12 @@ from keras_matrix.runner.cell.clock import Clock, monotonic
 from keras_matrix.runner.cell.peaks import Bench, Call
 from keras_matrix.runner.cell.peaks.stretches import ArrayPlan, DeviceMemory, calls_per_stretch, plan_arrays
 
-# Small enough that on a shared machine some call runs undisturbed: 3 ms at 100 GFLOP/s, a scheduler's slice.
-FIRST_SIZE = 512
-LAST_SIZE = 16_384
-# A product that takes this long is large enough: what a call costs besides no longer shows.
+# The first is so small that on a shared machine some call runs undisturbed: 3 ms at 100 GFLOP/s, a scheduler's slice.
+SIZES = (512, 1024, 2048, 4096, 8192, 16_384)
+# A product that takes this long is large enough: the overhead of a call is negligible.
 ENOUGH_S = 0.03
 MOST_CALLS = 100
-PATIENCE = 10  # windows after which even the least number of calls is given up
+PATIENCE = 10  # windows after which even the least number of calls is abandoned
 FLOAT64_BYTES = 8
 CACHES_PER_ARRAY = 4
 LEAST_ARRAY_BYTES = 64 << 20
@@ -36,12 +35,9 @@ BYTES_PER_ELEMENT = {"copy": 16, "triad": 24}
 
 
 def gemms(bench: Bench, order: PeakOrder, precision: str, clock: Clock = monotonic) -> Iterator[Gemm]:
-    """Yield the product's rates at each size. Raises `Refused`, or whatever the backend raises."""
-    sizes = order.sizes or [
-        FIRST_SIZE << power for power in range(LAST_SIZE.bit_length()) if FIRST_SIZE << power <= LAST_SIZE
-    ]
+    """Yield the product's rates at each size. Raises `Refused`, or any error of the backend."""
     settings = order.settings
-    for size in sizes:
+    for size in order.sizes or SIZES:
         flops = 2 * size**3
         timed = rates(bench.gemm(size, precision), flops, order, clock)
         threads = len(os.sched_getaffinity(0))
@@ -51,7 +47,7 @@ def gemms(bench: Bench, order: PeakOrder, precision: str, clock: Clock = monoton
 
 
 def stream(bench: Bench, order: PeakOrder, kernel: str, clock: Clock = monotonic) -> Stream:
-    """Return the rates of a kernel. Raises `Refused`, or whatever the backend raises."""
+    """Return the rates of a kernel. Raises `Refused`, or any error of the backend."""
     array_bytes = order.array_bytes or default_array_bytes()
     elements = array_bytes // FLOAT64_BYTES
     call = {"copy": bench.copy, "triad": bench.triad}[kernel](elements)
@@ -75,7 +71,7 @@ def rates(call: Call, amount: int, order: PeakOrder, clock: Clock = monotonic) -
     calls = 1 if order.settings.device == "cpu" else calls_per_stretch(time_stretch)
     found: list[float] = []
     begun_s = clock()
-    while _goes_on(len(found), clock() - begun_s, order):
+    while _continues(len(found), clock() - begun_s, order):
         found.append(calls * amount / time_stretch(calls))
     return Timed(found, 1)
 
@@ -89,7 +85,7 @@ def array_plan(bench: Bench, order: PeakOrder) -> ArrayPlan | None:
     return plan_arrays(DeviceMemory(min(known, default=None), memory.l2_bytes))
 
 
-def _goes_on(calls: int, spent_s: float, order: PeakOrder) -> bool:
+def _continues(calls: int, spent_s: float, order: PeakOrder) -> bool:
     if calls == 0:
         return True
     if calls >= MOST_CALLS or spent_s >= PATIENCE * order.window_s:
@@ -98,7 +94,7 @@ def _goes_on(calls: int, spent_s: float, order: PeakOrder) -> bool:
 
 
 def default_array_bytes() -> int:
-    """Return the size STREAM asks for, within what the memory allows."""
+    """Return the size that STREAM requires, within the limits of the memory."""
     wanted = max(LEAST_ARRAY_BYTES, CACHES_PER_ARRAY * (cache_bytes() or 0))
     free = free_memory_bytes()
     allowed = MOST_ARRAY_BYTES if free is None else int(free * MEMORY_SHARE)
@@ -106,7 +102,7 @@ def default_array_bytes() -> int:
 
 
 def cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
-    """Return the last-level caches of all CPUs together, None where the kernel does not tell."""
+    """Return the total size of all CPUs' last-level caches; None if the kernel does not report it."""
     found: dict[int, dict[str, int]] = {}
     for index in root.glob("cpu[0-9]*/cache/index[0-9]*"):
         try:

@@ -1,8 +1,8 @@
-"""What a cell leaves for TensorBoard once everything was measured: its model's description, and a profile of few steps.
+"""A cell's files for TensorBoard, written after all measurements: the model's description, a profile of few steps.
 
-The runner writes the rest from the record. Promise: whatever goes wrong here, a profiler that is missing or ends the
-process, a disk that is full, is told in one line and costs nothing else: figures are published before
-(`publish_figures`), and of what failed no part stays. Nothing here is imported where it was not asked for.
+The runner writes the rest from the record. Any failure, such as a profiler that is missing or ends the process, or a
+full disk, is reported in one line and has no other effect: figures are published before (`publish_figures`), and
+incomplete files are removed. This module is imported only if it is needed.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from keras_matrix.runner.cell.job import Job, in_a_line
 
 PROFILED_STEPS = 5
 WORDS_CHARACTERS = 160
-ENDED = "the process ended while it left this"
+ENDED = "the process ended while it wrote this"
 
 
-def leave(job: Job, describe: Callable[[], str] | None, run: Callable[[int], None] | None) -> None:
-    """Leave the description that `describe` returns, and a profile of `run`, which takes a number of steps.
+def write(job: Job, describe: Callable[[], str] | None, run: Callable[[int], None] | None) -> None:
+    """Write the description that `describe` returns, and a profile of `run`, which takes a number of steps.
 
-    None for what this cell has not.
+    A function is None if this cell does not have that part.
     """
-    told: list[str] = []
+    problems: list[str] = []
     if describe is not None:
-        told += _left(job, told, "graph", lambda: files.replace(job.model_path, describe()))
+        problems += _written(job, problems, "graph", lambda: files.replace(job.model_path, describe()))
     if run is not None:
-        told += _left(job, told, "profile", lambda: _profiled(job, run))
+        problems += _written(job, problems, "profile", lambda: _profiled(job, run))
 
 
-def _left(job: Job, told: Sequence[str], what: str, leave_it: Callable[[], None]) -> list[str]:
-    """Leave one part; return why it could not be. What could not is noted at each moment, in case it is the last."""
-    _note(job, [*told, f"{what}: {ENDED}"])
-    found = _tried(what, leave_it)
-    _note(job, [*told, *found])
+def _written(job: Job, problems: Sequence[str], part: str, write_it: Callable[[], None]) -> list[str]:
+    """Write one part; return its problem. Problems are stored before and after, in case the process ends."""
+    _store(job, [*problems, f"{part}: {ENDED}"])
+    found = _tried(part, write_it)
+    _store(job, [*problems, *found])
     return found
 
 
-def _note(job: Job, told: Sequence[str]) -> None:
-    _tried("undone", lambda: files.replace(job.undone_path, "\n".join(told)))
+def _store(job: Job, problems: Sequence[str]) -> None:
+    _tried("undone", lambda: files.replace(job.undone_path, "\n".join(problems)))
 
 
 def _profiled(job: Job, run: Callable[[int], None]) -> None:
@@ -55,11 +55,11 @@ def _profiled(job: Job, run: Callable[[int], None]) -> None:
         raise
 
 
-def _tried(what: str, leave_it: Callable[[], None]) -> list[str]:
-    """Do it; return in one line why it could not be done."""
+def _tried(part: str, write_it: Callable[[], None]) -> list[str]:
+    """Write a part; return in one line why it could not be written."""
     try:
-        leave_it()
-    except Exception as error:  # noqa: BLE001 - whatever a backend raises: the measurement stands without this
+        write_it()
+    except Exception as error:  # noqa: BLE001 - any error of a backend: the measurement is valid without this
         traceback.print_exc()
-        return [f"{what}: {in_a_line(error)}"[:WORDS_CHARACTERS]]
+        return [f"{part}: {in_a_line(error)}"[:WORDS_CHARACTERS]]
     return []

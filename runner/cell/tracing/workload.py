@@ -1,7 +1,7 @@
-"""A workload that Keras runs, traced: its steps and input are marked, and its layers named where they need it.
+"""Traces a workload that Keras runs: marks its steps and input, and names its layers if necessary.
 
-What marks and names is wrapped round what Keras calls for as long as the traced epochs last. On PyTorch these are marks
-of the profiler; on TensorFlow scopes, with which the step is traced anew; JAX has them in the compiled program already.
+Functions that Keras calls are wrapped during the traced epochs. On PyTorch the wrappers set marks of the profiler, on
+TensorFlow scopes, with which the step is traced again; JAX already has them in the compiled program.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Call = Callable[..., Any]
 
 
 class Repeated(Protocol):
-    """Work that was measured and can be done again."""
+    """Measured work that can be repeated."""
 
     model: Any
     steps_a_call: int  # of the backend
 
     def again(self, stretch: Stretch, change: Call) -> None:
-        """Run more epochs, from the source that `change` makes of its own; nothing of them is kept."""
+        """Run further epochs from its source, which `change` may wrap; nothing is recorded."""
 
 
 class TracedWorkload:
@@ -43,7 +43,7 @@ class TracedWorkload:
         return load(self._settings.backend)
 
     def names(self) -> Names:
-        """Return the names of the model's layers, those within layers too, and of its optimiser."""
+        """Return the names of the model's layers, including nested ones, and of its optimiser."""
         model = self._work.model
         if self._profiler.marks_name_layers:
             return Names()
@@ -52,7 +52,7 @@ class TracedWorkload:
         return Names(layers, model.name, optimizer.name if optimizer else None)
 
     def traced(self, order: TraceOrder) -> None:
-        """Run the epochs up to the last that is asked for, and record those that are."""
+        """Run the epochs up to the last requested one, and record the requested ones."""
         profiler = self._profiler
         recording = Recording(profiler, order)
         with ExitStack() as marks:
@@ -60,14 +60,14 @@ class TracedWorkload:
             if self._named(profiler):
                 self._name(marks, profiler)
             if profiler.marks_name_layers:
-                self._trace_anew(profiler)
+                self._trace_again(profiler)
             step = "predict_on_batch" if self._settings.phase == "predict" else "train_function"
             marks.enter_context(_wrapped(self._work.model, step, recording.numbered))
             stretch = Stretch(order.steps * self._work.steps_a_call, max(order.epochs), before=recording.before)
             self._work.again(stretch, partial(_marked_input, profiler))
 
     def _named(self, profiler: Profiler) -> bool:
-        """Return whether layers are to be named as they are called."""
+        """Return whether layers are named as they are called: not within compiled steps of an eager backend."""
         return profiler.scope(PHASE) is not None and not (profiler.steps_are_python and self._work.model.jit_compile)
 
     def _name(self, marks: ExitStack, profiler: Profiler) -> None:
@@ -77,8 +77,8 @@ class TracedWorkload:
         if model.optimizer is not None:
             marks.enter_context(_wrapped(model.optimizer, "apply", partial(_scoped, profiler, Phase.UPDATE)))
 
-    def _trace_anew(self, profiler: Profiler) -> None:
-        """Have Keras trace the step again, with the scopes that it is now given; two steps do."""
+    def _trace_again(self, profiler: Profiler) -> None:
+        """Let Keras trace the step again, with its scopes; two steps are enough."""
         model = self._work.model
         if self._settings.phase == "predict":
             model.make_predict_function(force=True)
@@ -88,7 +88,7 @@ class TracedWorkload:
 
 
 class Recording:
-    """The profiler, on for the epochs that are asked for; their steps are numbered through."""
+    """Runs the profiler for the requested epochs, whose steps are numbered consecutively."""
 
     def __init__(self, profiler: Profiler, order: TraceOrder) -> None:
         self._profiler, self._order = profiler, order
@@ -97,19 +97,19 @@ class Recording:
         self._taken = 0
 
     def before(self, epoch: int) -> None:
-        """An epoch, of those from 0, is about to begin, the device idle."""
+        """Start recording before an epoch, counted from 0, if it is requested, the device idle."""
         self.end()
         if epoch + 1 in self._order.epochs:
             self._on.enter_context(recorded(self._profiler, path_of(self._profiler, self._order, epoch + 1)))
             self._records = True
 
     def end(self) -> None:
-        """The epoch is over, the device idle."""
+        """Stop recording after the epoch, the device idle."""
         self._records = False
         self._on.close()
 
     def numbered(self, call: Call) -> Call:
-        """Mark each call that is recorded as the next step."""
+        """Mark each recorded call as the next step."""
 
         def marked(*args: Any, **kwargs: Any) -> Any:
             if not self._records:
@@ -145,7 +145,7 @@ def _scoped(profiler: Profiler, phase: Phase, call: Call) -> Call:
 
 
 def _layers(profiler: Profiler, model: Any, call: Call) -> Call:
-    """Name what the call of each layer computes after it, and what that of the whole model does the forward pass."""
+    """Name the operations of a layer's call after the layer, and those of the model's call the forward pass."""
 
     def scoped(layer: Any, *args: Any, **kwargs: Any) -> Any:
         name = f"{PHASE}{Phase.FORWARD}" if layer is model else f"{LAYER}{layer.name}"
@@ -156,7 +156,7 @@ def _layers(profiler: Profiler, model: Any, call: Call) -> Call:
 
 
 def _marked_input(profiler: Profiler, source: Any) -> Any:
-    """Return a source whose batches are marked as they are fetched; a data set of TensorFlow's as it is."""
+    """Return a source whose batches are marked as they are fetched; a TensorFlow data set unchanged."""
     if not isinstance(source, Iterator):
         return source
 

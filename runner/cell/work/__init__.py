@@ -1,1 +1,1 @@
-"""Counts the work that a cell's process really did."""
+"""Counts the work that a cell's process did."""

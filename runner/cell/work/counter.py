@@ -1,12 +1,11 @@
-"""Counts what a cell's process really does, so that work that was not done cannot become speed.
+"""Counts the work that a cell's process does, so that omitted work cannot appear as speed.
 
-Of each call of `fit` or epoch of predict calls: the updates that the optimizer counts, the samples that Keras's loss
-metric was taken over, and the batches drawn from the feed. Of the measured epochs as a whole: which weights changed,
-and on which platform weights and output are.
+For each call of `fit` or epoch of predict calls: the updates that the optimizer counts, the samples in Keras's loss
+metric, and the batches drawn from the feed. For the measured epochs together: which weights changed, and on which
+platform weights and output are.
 
-Promise: nothing is read between two steps; counters are read at the end of an epoch, after its clock has stopped. All
-that reads them was imported before the workload's own code is loaded. It judges nothing: that is
-`runner.measure.work_judge`.
+Nothing is read between two steps; counters are read at the end of an epoch, after its clock has stopped. The functions
+that read them are imported before the workload's own code is loaded. `runner.measure.work_judge` judges them.
 
 Source of the count of samples: Keras weights each update of `Model._loss_tracker` with the batch's leading dimension.
 """
@@ -29,7 +28,7 @@ from keras_matrix.runner.cell.backends import BackendAdapter, Feed
 from keras_matrix.runner.cell.options import MADE_BY_KERAS
 
 _to_numpy = keras.ops.convert_to_numpy
-# The methods of a model that decide what is trained or predicted, as Keras has them.
+# Keras's methods of a model that decide what is trained or predicted.
 _PHASE_METHODS = {
     "fit": ("fit", "train_step", "make_train_function", "_train_step", "train_function"),
     "predict": ("predict_on_batch", "predict_step", "make_predict_function", "predict_function"),
@@ -38,7 +37,7 @@ _KERAS_METHODS = {name: getattr(keras.Model, name, None) for names in _PHASE_MET
 
 
 def own_methods(model: Any, phase: str) -> list[str]:
-    """Return the methods that decide what this phase does and that the workload replaces, on class or object."""
+    """Return the methods deciding what this phase does that the workload replaces, on class or object."""
     found = []
     for name in _PHASE_METHODS[phase]:
         replaced = name in vars(model) and name not in MADE_BY_KERAS
@@ -49,7 +48,7 @@ def own_methods(model: Any, phase: str) -> list[str]:
 
 @dataclass(slots=True)
 class Counting:
-    """What one call of `fit` is seen to do, read at the end of each epoch. Begin it right before the call."""
+    """The counted work of one call of `fit`, read at the end of each epoch. Begin it right before the call."""
 
     name: str
     model: Any
@@ -66,7 +65,7 @@ class Counting:
     _scale_before: float | None = None
 
     def begin(self) -> None:
-        """Take references to what counts, and read it."""
+        """Store references to the counters, and read them."""
         self._optimizer = self.model.optimizer
         self._tracker = getattr(self.model, "_loss_tracker", None)
         self._counter = _update_counter(self._optimizer)
@@ -74,9 +73,9 @@ class Counting:
         self._at_first = self._before
 
     def epoch_begun(self) -> None:
-        """Read the counters right before the clock of an epoch starts: an update before that is not of the epoch.
+        """Read the counters right before the clock of an epoch starts: earlier updates do not belong to the epoch.
 
-        The loss metric starts at 0, as Keras has it, unless the model leaves it out of its own `metrics`.
+        Keras starts the loss metric at 0, unless the model leaves it out of its own `metrics`.
         """
         self._read()
         if _integer(getattr(self._tracker, "count", None)):
@@ -102,7 +101,7 @@ class Counting:
         return self.model.optimizer is not self._optimizer
 
     def stretch(self, feed: Feed | None = None) -> WorkStretch:
-        """Return what was counted, the call being over; `feed` is what it drew its batches from."""
+        """Return the counts after the call; `feed` is the source of its batches."""
         now = _integer(self._counter)
         return WorkStretch(
             name=self.name,
@@ -118,21 +117,21 @@ class Counting:
 
 
 def predicted(name: str, steps: int, rows: Sequence[int]) -> WorkStretch:
-    """Return what epochs of predict calls did: `rows` holds the leading dimensions of an epoch's outputs, summed."""
+    """Return the work of epochs of predict calls: `rows` has each epoch's summed leading dimensions of outputs."""
     unknown: list[int | None] = [None] * len(rows)
     return WorkStretch(name, steps, len(rows), unknown, list(rows), [0] * len(rows))
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights that training may change, and the optimizer's own variables, as checksums at one moment."""
+    """Checksums, at one moment, of the weights that training may change and of the optimizer's own variables."""
 
     trainable: list[int]
     optimizer: list[int]
 
     @staticmethod
     def of(model: Any) -> Weights:
-        """Return the checksums now; one variable at a time is copied to the host."""
+        """Return the current checksums; one variable at a time is copied to the host."""
         inner = _inner(model.optimizer)
         own = [one for one in getattr(inner, "variables", ()) if one is not _update_counter(inner)]
         return Weights(_checksums(model.trainable_variables), _checksums(own))
@@ -144,7 +143,7 @@ class Weights:
 
 @dataclass(slots=True)
 class Ledger:
-    """All that one process did, a stretch after another; the one called `epochs` is what the figures are of."""
+    """All work of one process by stretch; the figures are those of the stretch `epochs`."""
 
     stretches: list[WorkStretch] = field(default_factory=list)
     optimizer_replaced: bool = False
@@ -158,7 +157,7 @@ class Ledger:
         return self.before is not None and self.before == self.after
 
     def work_done(self, model: Any, own: list[str], platforms: tuple[Iterable[str], Iterable[str]]) -> WorkDone:
-        """Return what was done; `own` are the model's own methods, `platforms` those of its weights and its output."""
+        """Return the work; `own` are the model's own methods, `platforms` those of its weights and its output."""
         measured = next((one for one in self.stretches if one.name == "epochs"), None)
         changed = state = None
         if self.before is not None and self.after is not None:
@@ -182,27 +181,27 @@ class Ledger:
 
 
 def platforms_of(adapter: BackendAdapter, model: Any, inputs: Any) -> tuple[set[str], set[str]]:
-    """Return the platforms of the model's weights, and of its output for a batch, where that can be read."""
+    """Return the platforms of the model's weights, and of its output for a batch if it can be read."""
     weights = adapter.platforms(model.variables)
     try:
         outputs = adapter.output(model, inputs)
-    except Exception as error:  # noqa: BLE001 - whatever a user's model raises: this fact alone is missing
-        print(f"the output's device is not known: {type(error).__name__}: {error}", file=sys.stderr)
+    except Exception as error:  # noqa: BLE001 - any error of a user's model: this fact alone is missing
+        print(f"the output's device is unknown: {type(error).__name__}: {error}", file=sys.stderr)
         return weights, set()
     return weights, set() if outputs is None else adapter.platforms(keras.tree.flatten(outputs))
 
 
 def rows_of(outputs: Any) -> int:
-    """Return the smallest leading dimension among the arrays of an output; 0 for an output that has none.
+    """Return the smallest leading dimension among the arrays of an output; 0 for an output without arrays.
 
-    An array of one number, such as an auxiliary loss, has no rows where another has.
+    An array of one number, such as an auxiliary loss, does not count as rows if another array has rows.
     """
     shapes = [shape for shape in (np.shape(part) for part in keras.tree.flatten(outputs)) if shape]
     return min((shape[0] for shape in shapes if shape != (1,)), default=len(shapes) and 1)
 
 
 def _update_counter(optimizer: Any) -> Any:
-    """Return the variable that counts calls of `apply`, those that accumulate gradients too; None without one."""
+    """Return the variable that counts calls of `apply`, including those that accumulate gradients; None without one."""
     return getattr(_inner(optimizer), "_iterations", None)
 
 
@@ -219,7 +218,7 @@ def _loss_scale(optimizer: Any) -> float | None:
 def _skipped(optimizer: Any, counts: tuple[int, int], scales: tuple[float | None, float | None]) -> int:
     """Return how many of the steps of an epoch loss scaling skipped, given (steps, updates) and the scale around them.
 
-    Each skipped step halves the scale, each `dynamic_growth_steps` finite ones double it. 0 where the scale does not
+    Each skipped step halves the scale, each `dynamic_growth_steps` finite ones double it. 0 if the scale does not
     explain the updates that are missing.
     """
     (steps, updates), (before, after) = counts, scales

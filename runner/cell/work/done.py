@@ -1,7 +1,7 @@
-"""What work a cell's process did, told after everything timed: weights, the optimiser's slots, FLOPs of the model.
+"""The work of a cell's process, read after everything timed: weights, the optimiser's slots, FLOPs of the model.
 
-Promise: it changes no figure, since it comes after the last clock and after memory was read; and what cannot be counted
-is None, never a reason for a cell to fail.
+It affects no figure, since it is read after the last timing and after memory; what cannot be counted is None and never
+fails a cell.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from keras_matrix.models.workload import Built
 from keras_matrix.runner.cell.backends import Batch
 from keras_matrix.runner.cell.job import Job
 
-# Every process of a cell does the same: one of them pays for the count, seconds for the largest models.
+# Every process of a cell does the same work: one of them counts it, which takes seconds for the largest models.
 COUNTING_REPEAT = 0
 
 
 def work_done(job: Job, built: Built, batch: Batch) -> dict[str, Any]:
-    """Return the fields of a record's `resolved` that tell the work, FLOPs over this batch.
+    """Return the fields of a record's `resolved` about the work, with FLOPs for this batch.
 
-    The optimiser's are there only where it trained.
+    The optimiser's fields are included only if it trained.
     """
     model = built.model
     return {
@@ -39,19 +39,19 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
 
     from keras_matrix.models.flops.counting import slots
 
-    kept = slots(optimizer)
+    found = slots(optimizer)
     return {
         "optimizer": type(optimizer).__name__,
         "learning_rate": _first_rate(optimizer),
-        "optimizer_slots": len(kept),
+        "optimizer_slots": len(found),
         "optimizer_slot_bytes": sum(
-            _elements([slot]) * np.dtype(standardize_dtype(slot.dtype)).itemsize for slot in kept
+            _elements([slot]) * np.dtype(standardize_dtype(slot.dtype)).itemsize for slot in found
         ),
     }
 
 
 def _first_rate(optimizer: Any) -> float:
-    """Return the learning rate of the first step: what a schedule says of step 0, or the rate itself."""
+    """Return the learning rate of the first step: a schedule's value for step 0, or the rate itself."""
     import keras
 
     rate = optimizer._learning_rate
@@ -64,7 +64,7 @@ def _flops(built: Built, batch: Batch) -> int | None:
 
     try:
         return counter().forward(built.model, batch[0])
-    except Exception as error:  # noqa: BLE001 - whatever a user's model raises: this count alone is missing
+    except Exception as error:  # noqa: BLE001 - any error of a user's model: this count alone is missing
         print(f"FLOPs not counted: {type(error).__name__}: {error}", file=sys.stderr)
         return None
 

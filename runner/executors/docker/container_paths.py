@@ -1,7 +1,7 @@
-"""Where a cell in a container finds what the host has elsewhere: a job, its folders, its variables. Pure.
+"""Maps a job, its folders and its variables from the host's paths to those of a container. Pure.
 
-A cell sees the folders it needs and no other, under names of their own: nothing of the host's layout gets in, and no
-folder of the image can be hidden by one.
+A cell has only the folders it needs, under fixed names: the host's layout does not reach the container, and no folder
+of the image can be hidden.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ WORK, IMPORTS = f"{ROOT}/work", f"{ROOT}/import"
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder of the host and where a container has it."""
+    """A folder of the host and its path in a container."""
 
     source: str
     target: str
     writable: bool = False
 
     def inside(self, path: str) -> str | None:
-        """Return where a path of the host's is in the container, None where this mount does not hold it."""
+        """Return the container's path of a host path; None if this mount does not contain it."""
         if path == self.source or path.startswith(f"{self.source}/"):
             return self.target + path[len(self.source) :]
         return None
 
 
 def mounts(job: Job) -> tuple[Mount, ...]:
-    """Return what this job's process is to see: its scratch folder, and what its settings ask for."""
+    """Return the mounts of this job's process: its scratch folder, and what its settings request."""
     return tuple(_mounts(job))
 
 
@@ -52,7 +52,7 @@ def _mounts(job: Job) -> Iterator[Mount]:
 
 
 def job_inside(job: Job, seen: tuple[Mount, ...]) -> Job:
-    """Return the job as its process is to read it; what is not mounted is not there for it."""
+    """Return the job with the container's paths; paths that are not mounted become None."""
     roots = {path: root for root in job.import_roots if (path := _inside(root, seen))}
     return replace(
         job,
@@ -67,7 +67,7 @@ def job_inside(job: Job, seen: tuple[Mount, ...]) -> Job:
 
 
 def variables_inside(found: Mapping[str, str], seen: tuple[Mount, ...]) -> dict[str, str]:
-    """Return variables that name the host's folders, as the container has them."""
+    """Return variables with the host's folders replaced by the container's."""
     changed = dict(found)
     for mount in seen:
         changed = {name: value.replace(mount.source, mount.target) for name, value in changed.items()}

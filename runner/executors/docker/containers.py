@@ -1,8 +1,8 @@
-"""Containers as parents of a cell's process: one of its own, or one with the fork server in it.
+"""Containers as parents of a cell's process: a container per cell, or one with the fork server.
 
-Both are what `runner.executors.supervise.watch` asks of a parent, so that a cell in a container is watched, disturbed,
-ended and told of as any other process of this machine: the kernel is one, and so the host knows all its processes by
-numbers.
+Both implement the `Parent` of `runner.executors.supervise.watch`, so that a cell in a container is sampled, judged,
+ended and reported as any other process of this machine: they share the kernel, so that the host has ids of all its
+processes.
 """
 
 from __future__ import annotations
@@ -33,54 +33,54 @@ WORDS_CHARACTERS = 400
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """What a container is kept by: its engine, what it is, and what removes it."""
+    """Manages a container: its engine, its description for the record, and the function that removes it."""
 
     engine: Engine
     container: Container
     remove: Callable[[str], None]
 
 
-class Own:
-    """A cell's own container, whose first process is the cell's.
+class CellContainer:
+    """A container of a single cell, whose first process is the cell's.
 
-    A thread of the runner's waits for its end, asleep in one read; it also passes on what the cell prints.
+    A thread of the runner waits for its end, blocked in one read; it also forwards the cell's output.
     """
 
     def __init__(self, keeper: Keeper, start: Callable[[], Started]) -> None:
-        """Take what starts the container."""
+        """Take the function that starts the container."""
         self.container: Container | None = keeper.container
         self.alone = True
         self._keeper, self._start = keeper, start
         self._started: Started | None = None
         self.root: int | None = None
-        self.connection, self._telling = os.pipe()
+        self.connection, self._writer = os.pipe()
 
     def begin(self, order: dict[str, Any], output: int) -> int:
-        """Start the container; what it is to do, its command says."""
+        """Start the container, whose command has replaced the order."""
         try:
             self._started = self._start()
         except BaseException:
             os.close(self.connection)
-            os.close(self._telling)
+            os.close(self._writer)
             raise
         follow = threading.Thread(target=self._follow, args=(self._started, os.dup(output)), daemon=True)
         follow.start()
-        self.root = self._started.pid or None  # 0: it had ended before its number was asked for
+        self.root = self._started.pid or None  # 0: it had ended before its pid was read
         return self._started.pid
 
     def receive(self) -> dict[str, Any]:
-        """Return how the container ended. Raises `ServerGone` where the engine went away before."""
-        told: dict[str, Any] = json.loads(os.read(self.connection, MESSAGE_BYTES))
-        if "gone" in told:
-            raise ServerGone(told["gone"])
-        return told
+        """Return how the container ended. Raises `ServerGone` if the engine stopped answering before."""
+        ended: dict[str, Any] = json.loads(os.read(self.connection, MESSAGE_BYTES))
+        if "gone" in ended:
+            raise ServerGone(ended["gone"])
+        return ended
 
     def kill(self, pid: int) -> None:
-        """End the container, by the kernel where the engine does not answer."""
+        """End the container; its processes are killed directly in case the engine does not answer."""
         if self._started is not None:
             with contextlib.suppress(EngineGone):
                 self._keeper.engine.kill(self._started.container_id)
-        if pid > 0:  # it had not ended before its number was asked for
+        if pid > 0:  # it had not ended before its pid was read
             process_tree.kill_tree(pid)
 
     def release(self) -> None:
@@ -94,32 +94,32 @@ class Own:
         engine = self._keeper.engine
         try:
             for printed in started.output:
-                _pass_on(printed, output)
+                _forward(printed, output)
             code = engine.wait(started.container_id)
-            told: dict[str, Any] = {
+            ended: dict[str, Any] = {
                 "exited": wait_status(code),
                 "oom_kills": int(engine.oom_killed(started.container_id)),
             }
         except EngineGone as error:
-            told = {"gone": str(error)}
-        except OSError as error:  # what the engine passes on of the cell's output broke off
-            told = {"gone": f"engine: it broke off: {error}"}
+            ended = {"gone": str(error)}
+        except OSError as error:  # the engine's stream of the cell's output was interrupted
+            ended = {"gone": f"engine: the stream of its output was interrupted: {error}"}
         os.close(output)
-        with contextlib.suppress(OSError):  # nobody reads any more
-            os.write(self._telling, json.dumps(told).encode())
-        os.close(self._telling)
+        with contextlib.suppress(OSError):  # there is no reader any more
+            os.write(self._writer, json.dumps(ended).encode())
+        os.close(self._writer)
 
 
 class ContainerServer(Server):
-    """A container with the fork server in it: warm, for the cells of one backend in one block."""
+    """A warm container with the fork server, for the cells of one backend in one block."""
 
     def __init__(self, keeper: Keeper, started: Started, home: Path, listener: socket.socket) -> None:
-        """Wait until the server has called. Raises `ServerGone` when its container ends before."""
+        """Wait until the server has connected. Raises `ServerGone` if its container ends before."""
         self._keeper, self._started, self._home = keeper, started, home
         self._printed = CappedOutput()
         threading.Thread(target=self._listen, daemon=True).start()
         try:
-            super().__init__(self._called(listener))
+            super().__init__(self._accepted(listener))
         except BaseException:
             self._drop()
             raise
@@ -127,21 +127,21 @@ class ContainerServer(Server):
         self.root = started.pid
 
     def begin(self, order: dict[str, Any], output: int) -> int:
-        """Have it start a process; return the number by which this machine knows it."""
+        """Start a process through the server; return its pid on this machine."""
         inner = super().begin(order, output)
-        found = (pid for pid in process_tree.tree(self._started.pid) if number_inside(pid) == inner)
+        found = (pid for pid in process_tree.tree(self._started.pid) if pid_inside(pid) == inner)
         return next(found, self._started.pid)
 
     def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Return its next message; with a process's end by SIGKILL, whether the kernel did it for memory."""
-        told = super().receive(timeout_s)
-        if "exited" in told:
-            killed = os.WIFSIGNALED(told["exited"]) and os.WTERMSIG(told["exited"]) == signal.SIGKILL
-            told["oom_kills"] = self._oom_kills() if killed else 0
-        return told
+        """Return its next message; for an end by SIGKILL, with whether the kernel killed the process for memory."""
+        message = super().receive(timeout_s)
+        if "exited" in message:
+            killed = os.WIFSIGNALED(message["exited"]) and os.WTERMSIG(message["exited"]) == signal.SIGKILL
+            message["oom_kills"] = self._oom_kills() if killed else 0
+        return message
 
     def _oom_kills(self) -> int:
-        """End the container and ask: the engine says so of one that has ended, and of all that ran in it."""
+        """End the container and read its state, which the engine reports after its end, for all its processes."""
         self.gone = True
         engine, container_id = self._keeper.engine, self._started.container_id
         try:
@@ -152,7 +152,7 @@ class ContainerServer(Server):
             raise ServerGone(str(error)) from error
 
     def how_it_ended(self) -> str:
-        """Return the last that it printed."""
+        """Return the last line that it printed."""
         words = self._printed.text().strip()[-WORDS_CHARACTERS:]
         return f": {words.splitlines()[-1]}" if words else ""
 
@@ -165,14 +165,14 @@ class ContainerServer(Server):
         self._keeper.remove(self._started.container_id)
         shutil.rmtree(self._home, ignore_errors=True)
 
-    def _called(self, listener: socket.socket) -> socket.socket:
+    def _accepted(self, listener: socket.socket) -> socket.socket:
         listener.settimeout(1.0)
         for _ in range(round(ANSWER_LIMIT_S)):
             with contextlib.suppress(TimeoutError):
                 return listener.accept()[0]
             if not Path(f"/proc/{self._started.pid}").exists():
                 break
-        raise ServerGone(f"server: the container with the fork server never called{self.how_it_ended()}")
+        raise ServerGone(f"server: the container with the fork server did not connect{self.how_it_ended()}")
 
     def _listen(self) -> None:
         with contextlib.suppress(EngineGone, OSError):
@@ -181,7 +181,7 @@ class ContainerServer(Server):
 
 
 def listening(home: Path) -> socket.socket:
-    """Return a socket in this folder on which a server in a container can call."""
+    """Return a socket in this folder to which a server in a container can connect."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(home / SOCKET))
     listener.listen(1)
@@ -189,25 +189,24 @@ def listening(home: Path) -> socket.socket:
 
 
 def wait_status(exit_code: int) -> int:
-    """Return the wait status that a container's exit code stands for: 128 and a signal's number, or a plain code.
+    """Return the wait status for a container's exit code: 128 plus a signal's number, or a plain code.
 
-    A cell that ends itself with such a code cannot be told from one that the signal ended.
+    A cell that exits with such a code cannot be distinguished from one that the signal ended.
     """
     number = exit_code - 128
     return number if 0 < number <= LAST_SIGNAL else exit_code << 8
 
 
-def number_inside(pid: int) -> int | None:
-    """Return by what number a process of this machine goes in its own container; None where that is not told."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("NSpid:"):
-                return int(line.split()[-1])
+def pid_inside(pid: int) -> int | None:
+    """Return the pid that a process of this machine has in its own container; None if it cannot be read."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+        return int(status.partition("NSpid:")[2].splitlines()[0].split()[-1])
     return None
 
 
-def _pass_on(printed: bytes, output: int) -> None:
-    """Write all of it, or nothing more once nobody reads: the cell must not wait for us."""
+def _forward(printed: bytes, output: int) -> None:
+    """Write all of it, or nothing more once there is no reader: the cell must not wait for the runner."""
     with contextlib.suppress(BrokenPipeError):
         while printed:
             printed = printed[os.write(output, printed) :]

@@ -1,7 +1,7 @@
-"""The container engine as the executor needs it: the seam `Engine`, and Docker's own through its SDK.
+"""The container engine: the interface `Engine`, and Docker's engine through its SDK.
 
-Promise: nothing is ever pulled; a container gets what its `Spec` says and no more. Every failure of the engine itself
-is `EngineGone`, its refusal of one container `ContainerRefused`; both say what to do.
+No image is ever pulled; a container gets what its `Spec` states and no more. Every failure of the engine itself raises
+`EngineGone`, its refusal of one container `ContainerRefused`; both messages say what to do.
 
 Measured with engine 20.10: an exit of 137 without `OOMKilled` is a kill; `OOMKilled` stays set when only a child was
 killed; without an init process, process 1 survives the signals it sends itself.
@@ -32,16 +32,16 @@ SCRATCH = "rw,nosuid,nodev,size=256m"
 
 
 class EngineGone(ExecutorError):
-    """The engine does not answer, or stopped answering. The message says where."""
+    """The engine does not answer, or stopped answering. The message names its address."""
 
 
 class ContainerRefused(Exception):
-    """The engine would not make or start this container. The message begins with the reason's name."""
+    """The engine refused to create or start this container. The message begins with the reason's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image that is here: its digest, the processor it is for, and the user its processes are."""
+    """A local image: its digest, its processor architecture, and the user of its processes."""
 
     image_id: str
     architecture: str
@@ -50,7 +50,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Seccomp:
-    """A seccomp profile in place of the engine's own: its name, and its text or "unconfined"."""
+    """A seccomp profile that replaces the engine's own: its name, and its text or "unconfined"."""
 
     name: str
     profile: str
@@ -58,7 +58,7 @@ class Seccomp:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a container may use."""
+    """Resource limits of a container."""
 
     memory_bytes: int
     shared_memory_bytes: int = 1 << 30
@@ -68,10 +68,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A container to be made: all that decides what runs in it and what it may do.
+    """A container to create: everything that decides what runs in it and what it may do.
 
-    `image` is the image's name, for people; `cpus` a list of CPUs, None for all; `gpus` the GPUs it gets, by index or
-    UUID on the host; `folder` where its process works, None for the image's own.
+    `image` is the image's name, for messages; `cpus` a list of CPUs, None for all; `gpus` its GPUs, by index or UUID on
+    the host; `folder` its working directory, None for the image's own.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A container that was started: its id, the host's number of its first process, and what it prints as it comes."""
+    """A started container: its id, the host's pid of its first process, and its output as it arrives."""
 
     container_id: str
     pid: int
@@ -98,28 +98,28 @@ class Started:
 
 
 class Engine(Protocol):
-    """What makes containers. Each method raises `EngineGone`."""
+    """Creates containers. Each method raises `EngineGone`."""
 
     def image(self, name: str) -> Image | None:
-        """Return the image that a name stands for; None where it is not here."""
+        """Return the local image with this name; None if there is no such image."""
 
     def start(self, spec: Spec) -> Started:
-        """Make and start a container. Raises `ContainerRefused`."""
+        """Create and start a container, attached to its output. Raises `ContainerRefused`."""
 
     def wait(self, container_id: str) -> int:
-        """Return the exit code of a container, once it has ended."""
+        """Return the exit code of a container once it has ended, without a time limit."""
 
     def oom_killed(self, container_id: str) -> bool:
         """Return whether the kernel killed a process of the container for memory."""
 
     def kill(self, container_id: str) -> None:
-        """End a container; one that has ended already is well."""
+        """End a container, unless it has already ended."""
 
     def remove(self, container_id: str) -> None:
-        """End and remove a container; one that is gone already is well."""
+        """End and remove a container, unless it is already gone or being removed."""
 
     def labelled(self, label: str, value: str) -> list[str]:
-        """Return the containers that carry a label, those that have ended too."""
+        """Return the containers with a label, including those that have ended."""
 
 
 class DockerEngine:
@@ -129,7 +129,6 @@ class DockerEngine:
         self._client, self._address = client, address
 
     def image(self, name: str) -> Image | None:
-        """Return the image that a name stands for; None where it is not here."""
         from docker.errors import ImageNotFound
 
         try:
@@ -140,13 +139,12 @@ class DockerEngine:
         return Image(found["Id"], found["Architecture"], (found.get("Config") or {}).get("User") or "")
 
     def start(self, spec: Spec) -> Started:
-        """Make a container, listen to it, start it."""
         from docker.errors import APIError
 
         with self._answered():
             try:
-                asked = configuration(self._client, spec)
-                made = self._client.create_container_from_config(asked, spec.name)["Id"]  # type: ignore[no-untyped-call]
+                config = configuration(self._client, spec)
+                made = self._client.create_container_from_config(config, spec.name)["Id"]  # type: ignore[no-untyped-call]
             except APIError as error:
                 raise ContainerRefused(refusal(error, spec)) from error
             try:
@@ -162,40 +160,37 @@ class DockerEngine:
         return Started(made, pid, output)
 
     def wait(self, container_id: str) -> int:
-        """Return the exit code of a container, once it has ended, however long that takes."""
         with self._answered():
             return int(self._client.wait(container_id, timeout=None)["StatusCode"])
 
     def oom_killed(self, container_id: str) -> bool:
-        """Return whether the kernel killed a process of the container for memory."""
         with self._answered():
             return bool(self._client.inspect_container(container_id)["State"]["OOMKilled"])
 
     def kill(self, container_id: str) -> None:
-        """End a container; one that has ended already is well."""
-        with self._answered(), _well_if(404, 409):
+        with self._answered(404, 409):
             self._client.kill(container_id)
 
     def remove(self, container_id: str) -> None:
-        """End and remove a container; one that is gone already, or that someone is removing, is well."""
-        with self._answered(), _well_if(404, 409):
+        with self._answered(404, 409):
             self._client.remove_container(container_id, force=True, v=True)
 
     def labelled(self, label: str, value: str) -> list[str]:
-        """Return the containers that carry a label, those that have ended too."""
         with self._answered():
             found = self._client.containers(all=True, quiet=True, filters={"label": f"{label}={value}"})
         return [one["Id"] for one in found]
 
     @contextlib.contextmanager
-    def _answered(self) -> Iterator[None]:
-        """Turn an engine that does not answer into `EngineGone`; what it answers, refusals too, passes."""
+    def _answered(self, *ignored: int) -> Iterator[None]:
+        """Raise `EngineGone` if the engine does not answer; ignore these status codes, and raise its other refusals."""
         from docker.errors import APIError, DockerException
         from requests.exceptions import RequestException
 
         try:
             yield
         except APIError as error:
+            if error.status_code in ignored:
+                return
             if error.status_code is not None and error.status_code < 500:
                 raise
             raise EngineGone(f"engine: {error.explanation or error}") from error
@@ -204,14 +199,14 @@ class DockerEngine:
 
 
 def connect() -> DockerEngine:
-    """Return Docker's engine, once it has answered. Raises `ExecutorError`."""
+    """Return Docker's engine after a first answer. Raises `ExecutorError`."""
     import docker
     from docker.context import ContextAPI
     from docker.errors import DockerException
     from docker.utils import kwargs_from_env
 
     place = kwargs_from_env()
-    if "base_url" not in place:  # where the command `docker` finds it: `docker context use`
+    if "base_url" not in place:  # as the command `docker` finds it: `docker context use`
         place = ContextAPI.kwargs_from_context() | place
     address = place.get("base_url") or USUAL_ADDRESS
     try:
@@ -226,31 +221,31 @@ def connect() -> DockerEngine:
 
 
 def foreign_users(about: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with an engine whose containers' users are not this machine's; None of any other."""
+    """Return why an engine cannot be used whose containers' users are not this machine's; None for any other."""
     marks = {str(option).partition(",")[0] for option in about.get("SecurityOptions") or ()}
     for mark, name in (("name=rootless", "rootless"), ("name=userns", "with userns-remap")):
         if mark in marks:
             return (
-                f"--executor docker: the engine runs {name}: users in its containers are others here, who may not "
+                f"--executor docker: the engine runs {name}: users in its containers are other users here, who may not "
                 "write a cell's results; use one without (docker context use, DOCKER_HOST), or docker compose run"
             )
     return None
 
 
 def _knock(address: str) -> None:
-    """Raise `OSError` where nobody listens at a socket's path: the system says why, the SDK's error hides it."""
+    """Raise `OSError` if nothing listens at a socket's path: the SDK's error would hide the system's reason."""
     if address.startswith("unix://"):
-        with socket.socket(socket.AF_UNIX) as knocking:
-            knocking.settimeout(ANSWER_LIMIT_S)
-            knocking.connect(address.removeprefix("unix://"))
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(ANSWER_LIMIT_S)
+            probe.connect(address.removeprefix("unix://"))
 
 
 def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
-    """Return what the engine is asked for: everything that need not be open is shut."""
+    """Return the container's configuration, which permits only what a cell needs."""
     from docker.types import DeviceRequest, LogConfig, Ulimit
     from docker.types import Mount as Bind
 
-    shut = ["no-new-privileges", *([f"seccomp={spec.limits.seccomp.profile}"] if spec.limits.seccomp else [])]
+    restrictions = ["no-new-privileges", *([f"seccomp={spec.limits.seccomp.profile}"] if spec.limits.seccomp else [])]
     gpus = [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu"]])] if spec.gpus else None
     host = client.create_host_config(
         mounts=[Bind(one.target, one.source, type="bind", read_only=not one.writable) for one in spec.mounts],
@@ -260,7 +255,7 @@ def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
         read_only=True,
         tmpfs={"/tmp": SCRATCH},
         cap_drop=["ALL"],
-        security_opt=shut,
+        security_opt=restrictions,
         pids_limit=spec.limits.processes,
         mem_limit=spec.limits.memory_bytes,
         memswap_limit=spec.limits.memory_bytes,  # of memory and swap together: no swap
@@ -283,31 +278,19 @@ def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
     return made
 
 
-@contextlib.contextmanager
-def _well_if(*status_codes: int) -> Iterator[None]:
-    """Pass over these answers of the engine."""
-    from docker.errors import APIError
-
-    try:
-        yield
-    except APIError as error:
-        if error.status_code not in status_codes:
-            raise
-
-
 def refusal(error: APIError, spec: Spec) -> str:
-    """Return why the engine would not make or start a container, by the reason's name, and what to do."""
-    said = str(error.explanation or error)
-    if spec.gpus and any(word in said.lower() for word in ("device driver", "nvidia", "gpu vendor")):
+    """Return why the engine refused to create or start a container, the reason's name first, and what to do."""
+    text = str(error.explanation or error)
+    if spec.gpus and any(word in text.lower() for word in ("device driver", "nvidia", "gpu vendor")):
         return (
-            f"{NO_GPU}: the engine cannot give a container a GPU ({said}); install the driver and the NVIDIA Container "
+            f"{NO_GPU}: the engine cannot give a container a GPU ({text}); install the driver and the NVIDIA Container "
             "Toolkit, or measure on device: cpu"
         )
-    if "No such image" in said:
-        return "image_missing: it was removed while the run went on"
-    if "no space left" in said:
-        return f"no_space: the engine has no room for a container ({said}); free some, for example: docker system prune"
-    return f"refused: the engine would not start the container: {said}"
+    if "No such image" in text:
+        return "image_missing: it was removed during the run"
+    if "no space left" in text:
+        return f"no_space: the engine has no room for a container ({text}); free some, for example: docker system prune"
+    return f"refused: the engine would not start the container: {text}"
 
 
 def _unreachable(place: str, error: BaseException) -> str:
@@ -318,16 +301,16 @@ def _unreachable(place: str, error: BaseException) -> str:
     }
     cause = _cause(error)
     number = cause.errno if isinstance(cause, OSError) else None
-    told = advice.get(number or 0, "DOCKER_HOST names the engine's address")
-    return f"--executor docker: no engine answers at {place}: {getattr(cause, 'strerror', None) or cause}; {told}"
+    hint = advice.get(number or 0, "DOCKER_HOST names the engine's address")
+    return f"--executor docker: no engine answers at {place}: {getattr(cause, 'strerror', None) or cause}; {hint}"
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the system's own error at the bottom of what the libraries made of it."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.errno is not None:
-            return seen
-        inner = next((one for one in seen.args if isinstance(one, BaseException)), None)
-        seen = inner or seen.__cause__ or seen.__context__
+    """Return the operating system's error that the libraries' exceptions wrap."""
+    current: BaseException | None = error
+    while current is not None:
+        if isinstance(current, OSError) and current.errno is not None:
+            return current
+        inner = next((one for one in current.args if isinstance(one, BaseException)), None)
+        current = inner or current.__cause__ or current.__context__
     return error

@@ -1,12 +1,12 @@
 """Cells in containers of their own, from the image of their backend and device: `runner --executor docker`.
 
-By default each repeat is one container and one fresh interpreter. `warm` keeps one container a backend and block, with
-the fork server in it, as `runner.executors.process.executor` keeps servers. Either way a cell has no network, a root it
-cannot write, no capability, and of the host what `inside.mounts` names: its scratch folder first, warm those of all the
-run's cells; it takes turns over the same two pipes, which lie there.
+By default each repeat is one container and one fresh interpreter. `warm` uses one container per backend and block, with
+the fork server, as `runner.executors.process.executor` uses servers. In both cases a cell has no network, a read-only
+root, no capability, and of the host only what `container_paths.mounts` lists: first its scratch folder, or with `warm`
+those of all the run's cells. It is interleaved over the same two pipes in that folder.
 
-Promise: no container of a run outlives the runner's hold on it by more than the next start on the same results folder.
-Not known here: an engine on another machine, whose processes this one does not see; it is refused.
+A container that a killed runner left behind is removed by the next start on the same results folder. An engine on
+another machine, whose processes are not visible here, is refused.
 """
 
 from __future__ import annotations
@@ -30,15 +30,8 @@ from keras_matrix.records.task import Task
 from keras_matrix.runner.cell.job import Job, make_home, write_job
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors import Outcome, Running
-from keras_matrix.runner.executors.docker.container_paths import (
-    ROOT,
-    WORK,
-    Mount,
-    job_inside,
-    mounts,
-    variables_inside,
-)
-from keras_matrix.runner.executors.docker.containers import SOCKET, ContainerServer, Keeper, Own, listening
+from keras_matrix.runner.executors.docker.container_paths import ROOT, WORK, Mount, job_inside, mounts, variables_inside
+from keras_matrix.runner.executors.docker.containers import SOCKET, CellContainer, ContainerServer, Keeper, listening
 from keras_matrix.runner.executors.docker.engine import (
     CELL_LABEL,
     NO_GPU,
@@ -57,17 +50,11 @@ from keras_matrix.runner.executors.process.fork_servers import Server, Servers
 from keras_matrix.runner.executors.supervise.autotune import autotuning
 from keras_matrix.runner.executors.supervise.environment import allowed_cpus, cell_environment, cuda_cache
 from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
-from keras_matrix.runner.executors.supervise.visible_gpus import (
-    NoGpu,
-    TooFewGpus,
-    gpus_of,
-    order_warnings,
-    without_gpus,
-)
+from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, order_warnings, without_gpus
 from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Watch
 from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.matrix.service_selection import service_name
-from keras_matrix.runner.tasks.start import Command, NotStarted, contained
+from keras_matrix.runner.tasks.start import NotStarted, contained
 from keras_matrix.runner.tasks.watch import TaskWatch, never
 
 IMAGES = "keras-benchmark-matrix"
@@ -82,9 +69,9 @@ WAITS_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a run's containers are made from and marked with: its images, its results folder, its name.
+    """The images of a run's containers, and the results folder and run that they are labelled with.
 
-    `found` holds what names of images stood for when the run began, as `looked_up` told it.
+    `found` has the images by name at the beginning of the run, as `looked_up` returned them.
     """
 
     results: str
@@ -99,7 +86,7 @@ def image_name(images: str, backend: str, device: str) -> str:
 
 
 def end_leftovers(engine: Engine, results: str, but: Iterable[str] = ()) -> int:
-    """Remove every container of this results folder but those named: a killed runner left them. Return how many."""
+    """Remove the containers that a killed runner left for this results folder, except `but`; return their number."""
     left = [one for one in engine.labelled(RESULTS_LABEL, results) if one not in set(but)]
     for one in left:
         engine.remove(one)
@@ -127,32 +114,32 @@ class DockerExecutor:
         self._clocks = CellClocks()
 
     def missing(self, backend: str, device: str = "cpu") -> str | None:
-        """Return why this backend cannot run here on this device: no image, or one for another processor."""
+        """Return why this backend cannot run here on this device: no image, or another architecture's."""
         found = self._image(image_name(self._place.images, backend, device))
         return found if isinstance(found, str) else None
 
     def begin_block(self, settings: Sequence[Settings]) -> None:
-        """End the warm containers of the last block; a new one starts with its first cell, whose folders it needs."""
+        """End the warm containers of the last block; a new one starts with its first cell, whose folders it mounts."""
         self._servers.close()
 
     def await_block(self) -> None:
-        """Nothing was launched ahead."""
+        """Return at once: nothing is launched in advance."""
 
     def start(self, job: Job, timeout_s: float) -> Running:
-        """Start the job in a container. Raises `ExecutorError` when the engine is gone for good."""
+        """Start the job in a container. Raises `ExecutorError` if the engine does not come back."""
         begun_s = time.perf_counter()
         if job.task is not None:
             return self._start_task(job, job.task, timeout_s)
         try:
             gpus = gpus_of(job.settings)
-        except (NoGpu, TooFewGpus) as error:
+        except GpusUnavailable as error:
             return Never(without_gpus(error))
         if refused := self._clocks.suit(job.settings, gpus) or _refused(job.settings):
             return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
         try:
             return self._watched(job, timeout_s)
         except (ContainerRefused, ServerGone, EngineGone) as error:
-            if str(error).startswith(NO_GPU):  # nor will it for any other cell of this image
+            if str(error).startswith(NO_GPU):  # this applies to every other cell of this image
                 self._images[image_name(self._place.images, job.settings.backend, "gpu")] = str(error)
             return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
 
@@ -170,7 +157,19 @@ class DockerExecutor:
         inside = job_inside(job, seen)
         write_job(job, inside)
         homes = variables_inside(make_home(job) | autotuning(job) | cuda_cache(job), seen)
-        spec = self._spec(job, seen, homes)
+        name = image_name(self._place.images, job.settings.backend, job.settings.device)
+        image = self._image(name)
+        if isinstance(image, str):
+            raise ContainerRefused(image)
+        # No variable of the caller: the image has its own paths and language, and a container numbers its own GPUs.
+        environment = cell_environment(job.settings, self._place.results, caller={}) | homes
+        spec = replace(
+            self._spec(job, name, image),
+            command=(PYTHON, "-P", "-m", "keras_matrix.runner.cell.entry", str(inside.path)),
+            environment=tuple(sorted(environment.items())),
+            mounts=seen,
+            gpus=gpus_of(job.settings),
+        )
         for mount in seen:
             if mount.writable:
                 give(Path(mount.source), spec.user)
@@ -178,37 +177,23 @@ class DockerExecutor:
             server = self._servers.of(_for_block(spec, job))
             if server is not None:
                 return Watch(server, job, {"job": str(inside.path), "argv": None, "env": None, "cpus": None}, timeout_s)
-        named = replace(
-            spec,
-            name=f"{PREFIX}-{job.cell_id}-{job.repeat}-{job.attempt}-{job.nonce[:8]}",
-            command=(PYTHON, "-P", "-m", "keras_matrix.runner.cell.entry", str(inside.path)),
-            labels=self._labels(f"{job.cell_id}.{job.repeat}.{job.attempt}"),
-        )
-        own = Own(self._keeper(named), lambda: self._begin(named))
-        return Watch(own, job, {}, timeout_s, order_warnings(spec.gpus))
+        container = CellContainer(self._keeper(spec), lambda: self._begin(spec))
+        return Watch(container, job, {}, timeout_s, order_warnings(spec.gpus))
 
-    def _spec(self, job: Job, seen: tuple[Mount, ...], homes: dict[str, str]) -> Spec:
-        """Return the cell's container but for its name and what runs in it. Raises `ContainerRefused`."""
-        settings = job.settings
-        name = image_name(self._place.images, settings.backend, settings.device)
-        image = self._image(name)
-        if isinstance(image, str):
-            raise ContainerRefused(image)
-        # Nothing of the caller's: the image has its own paths and language, and a container numbers its own GPUs.
-        environment = cell_environment(settings, self._place.results, caller={}) | homes
-        cpus = allowed_cpus(settings)
+    def _spec(self, job: Job, name: str, image: Image) -> Spec:
+        """Return a job's container of this image, without its command, environment and mounts."""
+        cpus = allowed_cpus(job.settings)
         return Spec(
-            name="",
+            name=f"{PREFIX}-{job.cell_id}-{job.repeat}-{job.attempt}-{job.nonce[:8]}",
             image=name,
             image_id=image.image_id,
             command=(),
-            environment=tuple(sorted(environment.items())),
-            mounts=seen,
+            environment=(),
+            mounts=(),
             user=user_of(image),
             limits=self._limits,
-            labels=(),
+            labels=self._labels(f"{job.cell_id}.{job.repeat}.{job.attempt}"),
             cpus=cpu_list.text(cpus) if cpus else None,
-            gpus=gpus_of(settings),
         )
 
     def _launch(self, block: Spec) -> Server:
@@ -235,41 +220,31 @@ class DockerExecutor:
     def _start_task(self, job: Job, task: Task, timeout_s: float) -> Running:
         """Start an external command in a container of its own image."""
         if task.image is None:
-            return Never(
-                Outcome(refused="image: a command without one runs on this machine: leave out --executor docker")
-            )
+            advice = "a command without an image runs on this machine; omit --executor docker"
+            return Never(Outcome(refused=f"image: missing: {advice}"))
         image = self._image(task.image)
         if isinstance(image, str):
-            there = image.partition("; ")[0]
-            return Never(Outcome(infrastructure=f"{there}; have the engine pull or build it before"))
+            reason = image.partition("; ")[0]
+            return Never(Outcome(infrastructure=f"{reason}; pull or build it before"))
         try:
             command, seen = contained(job, self._place.results, os.environ)
-            spec = self._task_spec(job, task.image, image, command, seen)
-            return TaskWatch(Own(self._keeper(spec), lambda: self._begin_task(job, spec)), job, command, timeout_s)
+            spec = replace(
+                self._spec(job, task.image, image),
+                command=tuple(command.argv),
+                environment=tuple(sorted(command.environment.items())),
+                mounts=seen,
+                gpus=command.gpus,
+                folder=command.folder,
+            )
+            container = CellContainer(self._keeper(spec), lambda: self._begin_task(spec))
+            return TaskWatch(container, job, command, timeout_s)
         except NotStarted as error:
             return Never(Outcome(task=never(job, error)))
         except (ContainerRefused, ServerGone, EngineGone) as error:
             return Never(Outcome(infrastructure=str(error)))
 
-    def _task_spec(self, job: Job, name: str, image: Image, command: Command, seen: tuple[Mount, ...]) -> Spec:
-        cpus = allowed_cpus(job.settings)
-        return Spec(
-            name=f"{PREFIX}-{job.cell_id}-{job.repeat}-{job.attempt}-{job.nonce[:8]}",
-            image=name,
-            image_id=image.image_id,
-            command=tuple(command.argv),
-            environment=tuple(sorted(command.environment.items())),
-            mounts=seen,
-            user=user_of(image),
-            limits=self._limits,
-            labels=self._labels(f"{job.cell_id}.{job.repeat}.{job.attempt}"),
-            cpus=cpu_list.text(cpus) if cpus else None,
-            gpus=command.gpus,
-            folder=command.folder,
-        )
-
-    def _begin_task(self, job: Job, spec: Spec) -> Started:
-        """Start a command's container, the folders it writes to being its own by now."""
+    def _begin_task(self, spec: Spec) -> Started:
+        """Start a command's container after making its user the owner of the folders it writes to."""
         for mount in spec.mounts:
             if mount.writable:
                 give(Path(mount.source), spec.user)
@@ -278,7 +253,7 @@ class DockerExecutor:
     # Containers and images.
 
     def _begin(self, spec: Spec) -> Started:
-        """Start a container, waiting for an engine that is away."""
+        """Start a container, waiting for an engine that does not answer."""
         try:
             started = self._start_held(spec)
         except EngineGone as error:
@@ -287,31 +262,31 @@ class DockerExecutor:
         if not is_here(started):
             self._remove(started.container_id)
             raise ExecutorError(
-                "--executor docker: the engine runs its containers on another machine, or in a virtual one; cells are "
-                "watched from here: use an engine of this machine (DOCKER_HOST)"
+                "--executor docker: the engine runs containers on another machine, or in a virtual one, where cells "
+                "cannot be sampled; use an engine of this machine (DOCKER_HOST)"
             )
         return started
 
     def _start_held(self, spec: Spec) -> Started:
-        """Start a container and note its name, whatever signal comes meanwhile: nothing else would end it."""
+        """Start a container and store its id, with signals deferred: otherwise it might never be removed."""
         with deferring_interrupts():
             started = self._engine.start(spec)
             self._live.add(started.container_id)
         return started
 
     def _await_engine(self, gone: EngineGone) -> None:
-        """Wait until the engine answers, and remove what it has of this results folder and nobody watches any more."""
+        """Wait until the engine answers, and remove this results folder's containers that are not in use."""
         for wait_s in WAITS_S:
             self._sleep(wait_s)
             with contextlib.suppress(EngineGone):
                 end_leftovers(self._engine, self._place.results, but=self._live)
                 return
         raise ExecutorError(
-            f"{gone}; it did not come back within {sum(WAITS_S):.0f} s: start it, and the same command continues"
+            f"{gone}; it did not come back within {sum(WAITS_S):.0f} s; start it, and repeat the command to continue"
         ) from gone
 
     def _remove(self, container: str) -> None:
-        """Remove a container; where the engine is gone, the next to find it there does."""
+        """Remove a container; if the engine does not answer, the next start on this results folder removes it."""
         self._live.discard(container)
         with contextlib.suppress(EngineGone):
             self._engine.remove(container)
@@ -319,28 +294,28 @@ class DockerExecutor:
     def _keeper(self, spec: Spec) -> Keeper:
         limits = spec.limits
         seccomp = limits.seccomp.name if limits.seccomp else None
-        told = Container(spec.image, spec.image_id, limits.memory_bytes, limits.shared_memory_bytes, seccomp)
-        return Keeper(self._engine, told, self._remove)
+        container = Container(spec.image, spec.image_id, limits.memory_bytes, limits.shared_memory_bytes, seccomp)
+        return Keeper(self._engine, container, self._remove)
 
     def _labels(self, cell: str) -> tuple[tuple[str, str], ...]:
         return (RESULTS_LABEL, self._place.results), (RUN_LABEL, self._place.run_id), (CELL_LABEL, cell)
 
     def _image(self, name: str) -> Image | str:
-        """Return the image of a name, the same one throughout a run, or why there is none."""
+        """Return the image with a name, the same one throughout a run, or why it cannot be used."""
         if name not in self._images:
             self._images[name] = looked_up(self._engine, name)
         return self._images[name]
 
 
 def user_of(image: Image) -> str:
-    """Return whom a container's processes are, as `user:group`: the caller, or for root the image's own user."""
+    """Return the user of a container's processes as `user:group`: the caller, or for root the image's own user."""
     if os.getuid() != 0:
         return f"{os.getuid()}:{os.getgid()}"
     return image.user if USER.fullmatch(image.user) else NOBODY
 
 
 def give(folder: Path, user: str) -> None:
-    """Give a folder and all in it to whoever a container's processes are, where they are not the caller."""
+    """Make `user` the owner of a folder and its contents, if the caller is root."""
     if os.getuid() == 0:
         owner, group = map(int, user.split(":"))
         for path in (folder, *folder.rglob("*")):
@@ -348,7 +323,7 @@ def give(folder: Path, user: str) -> None:
 
 
 def is_here(started: Started) -> bool:
-    """Return whether a container's processes are this machine's; one that has ended already is taken to be."""
+    """Return whether a container's processes are on this machine; assumed for one that has already ended."""
     if started.pid == 0:
         return True
     with contextlib.suppress(OSError):
@@ -358,21 +333,21 @@ def is_here(started: Started) -> bool:
 
 def _refused(settings: Settings) -> str | None:
     if settings.params.get("network", fc.LOCAL) != fc.LOCAL:
-        return "network: a container made for a cell has none; measure on networks of ci/netns with --executor process"
+        return "network: a cell's container has no network; measure on networks of ci/netns with --executor process"
     if settings.device == "tpu":
-        return "device: tpu: a container made for a cell cannot have one; run the service jax-tpu of compose.yaml"
+        return "device: tpu: not available in a cell's container; run the service jax-tpu of compose.yaml"
     return None
 
 
 def looked_up(engine: Engine, name: str) -> Image | str:
-    """Return the image that a name stands for now, or why it cannot be used and what to do."""
+    """Return the image that currently has this name, or why it cannot be used and what to do."""
     found = engine.image(name)
     if found is None:
         repository, _, service = name.rpartition(":")
-        having = f"build it with: docker compose build {service}"
+        advice = f"build it with: docker compose build {service}"
         if repository != IMAGES:
-            having = f"get it with: docker pull {name}"
-        return f"image_missing: {name} is not here, and none is pulled; {having}"
+            advice = f"get it with: docker pull {name}"
+        return f"image_missing: {name} is missing and is never pulled; {advice}"
     here = ARCHITECTURES.get(platform.machine(), platform.machine())
     if found.architecture != here:
         return f"image_architecture: {name} is for {found.architecture}, this machine is {here}; build it here"
@@ -380,10 +355,13 @@ def looked_up(engine: Engine, name: str) -> Image | str:
 
 
 def _for_block(spec: Spec, job: Job) -> Spec:
-    """Return the container that all cells like this one may share in a block: it sees every cell's scratch folder."""
+    """Return the container that all cells like this one share in a block, with the scratch folders of all cells."""
     homes = dict.fromkeys(("HOME", "KERAS_HOME", "TMPDIR"), HOME)
     return replace(
         spec,
+        name="",
+        command=(),
+        labels=(),
         environment=tuple(sorted((dict(spec.environment) | homes).items())),
         mounts=(Mount(str(Path(job.folder).parent), WORK, writable=True), *spec.mounts[1:]),
     )

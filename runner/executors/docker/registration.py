@@ -17,14 +17,14 @@ from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Execu
 from keras_matrix.runner.host import process_tree
 from keras_matrix.runner.matrix.reader import Cell
 
-# What the machine itself is left, so that a cell that needs too much is ended before the machine is short of memory.
+# Left to the machine itself, so that a cell that needs too much is ended before the machine runs out of memory.
 MACHINES_SHARE = 1 / 16
 
 
 class InContainers(Executors):
-    """Each cell runs in a container of its image, made for it (`fresh`) or forked from a container's server (`warm`).
+    """Each cell runs in its own container (`fresh`), or is forked from the server in a container (`warm`).
 
-    The engine and each image are looked up once, when they are first needed: all runs of a command use the same.
+    The engine and each image are looked up once, when first needed, so that all runs of a command use the same.
     """
 
     def __init__(self, entry: Entry, request: ExecutorRequest) -> None:
@@ -36,7 +36,7 @@ class InContainers(Executors):
         self._found: dict[str, Image | str] = {}
 
     def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
-        """Return the digests of the images that these cells need and that are here."""
+        """Return the digests of the local images that these cells need."""
         own = [cell.task.image for cell in cells if cell.task and cell.task.image]
         measured = [cell.settings for cell in cells if cell.task is None]
         names = dict.fromkeys([image_name(self._images, one.backend, one.device) for one in measured] + own)
@@ -52,7 +52,7 @@ class InContainers(Executors):
         docker.end_leftovers(self._engine(), str(results.resolve()))
 
     def executor(self, run: Run, python: str | None) -> Executor:
-        """Return what starts containers, of the images that were found; these bring their own Python."""
+        """Return the executor for the images that were found, which have their own Python."""
         place = Place(str(run.folder.parent.resolve()), run.run_id, self._images, self._found)
         return DockerExecutor(self._engine(), place, self._limits(), warm=self.request.start == "warm")
 
@@ -61,10 +61,10 @@ class InContainers(Executors):
         here = usable_memory_bytes()
         memory = self.request.options["memory"] or (round(here * (1 - MACHINES_SHARE)) if here else None)
         if memory is None:
-            raise UsageError("--memory: must be given, since this machine does not tell how much it has")
-        usual = Limits(memory)
-        shared_memory = self.request.options["shm_size"] or usual.shared_memory_bytes
-        return Limits(memory, shared_memory, usual.processes, self._seccomp)
+            raise UsageError("--memory: required, since this machine does not report its memory; set a size such as 8g")
+        defaults = Limits(memory)
+        shared_memory = self.request.options["shm_size"] or defaults.shared_memory_bytes
+        return Limits(memory, shared_memory, defaults.processes, self._seccomp)
 
     def _engine(self) -> Engine:
         """Return the engine. Raises `ExecutorError` if none answers."""
@@ -73,13 +73,11 @@ class InContainers(Executors):
         return self._connected
 
 
-def make(entry: Entry, request: ExecutorRequest) -> Executors:
-    """Return what makes the executors of a command. Raises `UsageError`."""
-    return InContainers(entry, request)
+make = InContainers
 
 
 def _seccomp(text: str | None) -> Seccomp | None:
-    """Return a seccomp profile, read here because an unreadable one would make the engine refuse each container."""
+    """Return a seccomp profile, read here since the engine would refuse every container with an unreadable one."""
     if text is None or text == "unconfined":
         return Seccomp(text, text) if text else None
     path = Path(text)
@@ -88,4 +86,4 @@ def _seccomp(text: str | None) -> Seccomp | None:
         json.loads(profile)
         return Seccomp(path.name, profile)
     except (OSError, ValueError) as error:
-        raise UsageError(f"--seccomp: must be a profile's file or unconfined, got {text!r}: {error}") from error
+        raise UsageError(f"--seccomp: must be the file of a profile, or unconfined, got {text!r}: {error}") from error

@@ -1,7 +1,7 @@
 """Cells as processes of this machine: forked from a server that has imported the backend, or fresh interpreters.
 
-A server is keyed by the environment its backend was imported under (`runner.executors.process.fork_servers`). On an
-accelerator, and where a server cannot start, cells are fresh interpreters.
+A server is keyed by the environment of its backend's import (`runner.executors.process.fork_servers`). On an
+accelerator, and if a server cannot start, cells are fresh interpreters.
 """
 
 from __future__ import annotations
@@ -31,13 +31,7 @@ from keras_matrix.runner.executors.supervise.environment import (
     cuda_cache,
 )
 from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
-from keras_matrix.runner.executors.supervise.visible_gpus import (
-    NoGpu,
-    TooFewGpus,
-    gpus_of,
-    order_warnings,
-    without_gpus,
-)
+from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, order_warnings, without_gpus
 from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Watch
 from keras_matrix.runner.matrix.service_selection import service_name
 from keras_matrix.runner.tasks.start import NotStarted, command_of
@@ -49,12 +43,12 @@ Key = tuple[tuple[str, str], ...]
 
 
 class ProcessExecutor:
-    """Runs each cell in a process of its own."""
+    """Runs each cell in its own process."""
 
     name = "process"
 
     def __init__(self, *, start: str = "fork", mark: str = "", interpreter: Interpreter | None = None) -> None:
-        """Take cells of `interpreter`, by default this one's."""
+        """Take the interpreter of the cells, by default this one."""
         self._start = start
         self._mark = mark
         self._interpreter = interpreter or Interpreter(sys.executable)
@@ -66,7 +60,7 @@ class ProcessExecutor:
     def missing(self, backend: str, device: str = "cpu") -> str | None:
         """Return why this backend cannot run here, None when it can. Looks for the package, imports nothing.
 
-        Whether the device is there only the cell itself can prove.
+        Only the cell itself can prove that the device is available.
         """
         if (backend, device) not in self._missing:
             absent = self._interpreter.absent(("keras", backend))
@@ -79,9 +73,9 @@ class ProcessExecutor:
         return self._missing[backend, device]
 
     def begin_block(self, settings: Sequence[Settings]) -> None:
-        """End every server, since the next block's children must not share one with this block's; launch the new ones.
+        """End every server, since the next block must not share one with this block; launch the new ones.
 
-        They start side by side, those of other arms too.
+        They start concurrently, including those of other arms.
         """
         self.close()
         forked = [s for s in settings if self._forks(s) and not self.missing(s.backend)]
@@ -92,7 +86,7 @@ class ProcessExecutor:
         self._servers.await_launched()
 
     def close(self) -> None:
-        """End every server, and give the GPU's clocks back."""
+        """End every server and release the GPU's clocks."""
         self._clocks.release()
         self._servers.close()
         if self._home is not None:
@@ -107,17 +101,13 @@ class ProcessExecutor:
         try:
             gpus = gpus_of(job.settings)
             environment = self._environment(job.settings)
-        except (NoGpu, TooFewGpus) as error:
+        except GpusUnavailable as error:
             return Never(without_gpus(error))
         if refused := self._clocks.suit(job.settings, gpus):
             return Never(Outcome(refused=refused, wall_time_s=time.perf_counter() - begun_s))
         write_job(job)
-        order: dict[str, Any] = {
-            "job": str(job.path),
-            "argv": None,
-            "env": environment,
-            "cpus": allowed_cpus(job.settings),
-        }
+        cpus = allowed_cpus(job.settings)
+        order: dict[str, Any] = {"job": str(job.path), "argv": None, "env": environment, "cpus": cpus}
         try:
             server = self._servers.of(_key(environment)) if self._forks(job.settings) else None
             if server is None:
@@ -131,11 +121,10 @@ class ProcessExecutor:
             return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
 
     def _start_task(self, job: Job, timeout_s: float) -> Running:
-        """Start an external command; a light server is its parent, so that nothing of it is left behind."""
+        """Start an external command as a child of a light server, which ends all of its processes."""
         if job.task is not None and job.task.image is not None:
-            return Never(
-                Outcome(refused=f"image: {job.task.image}: it is to run in a container; add --executor docker")
-            )
+            advice = "a command with an image needs a container; add --executor docker"
+            return Never(Outcome(refused=f"image: {job.task.image}: {advice}"))
         try:
             command = command_of(job, self._interpreter.python, self._mark, os.environ)
             return TaskWatch(self._light_server(), job, command, timeout_s)
@@ -145,7 +134,7 @@ class ProcessExecutor:
             return Never(Outcome(infrastructure=f"server: {error}"))
 
     def _environment(self, settings: Settings) -> dict[str, str]:
-        # A server reads Keras's own configuration when it imports it: from an empty home, never from the user's.
+        # A server reads Keras's configuration when it imports Keras: from an empty home, never from the user's.
         if self._home is None:
             self._home = tempfile.mkdtemp(prefix="runner-server-")
         home = {"HOME": self._home, "KERAS_HOME": self._home, "TMPDIR": self._home}
@@ -158,9 +147,10 @@ class ProcessExecutor:
         return self._start == "fork" and settings.device == "cpu"
 
     def _light_server(self) -> Server:
-        """Return a free light server: each runs one process at a time, and several may wait calibrated."""
+        """Return a free light server: each runs one process at a time, and several processes may be waiting."""
+        allowed = {name: os.environ[name] for name in ALLOWED if name in os.environ} | self._interpreter.variables()
         for number in itertools.count():
-            server = self._servers.of(_key(_light_environment(self._mark, number) | self._interpreter.variables()))
+            server = self._servers.of(_key(allowed | {MARK: self._mark, LIGHT_SERVER: str(number)}))
             if server is None:
                 raise ServerGone("server: the light server for fresh interpreters did not start")
             if not server.busy:
@@ -168,18 +158,12 @@ class ProcessExecutor:
         raise AssertionError("a count has no end")
 
 
-def _light_environment(mark: str, number: int) -> dict[str, str]:
-    """Return the environment of a light server, whose children get their own."""
-    allowed = {name: os.environ[name] for name in ALLOWED if name in os.environ}
-    return allowed | {MARK: mark, LIGHT_SERVER: str(number)}
-
-
 def _key(environment: dict[str, str]) -> Key:
     return tuple(sorted(environment.items()))
 
 
 def _launch_server(python: str, environment: dict[str, str]) -> Server:
-    """Start a server's process; with no backend in its environment it is a light one."""
+    """Start a server's process; without a backend in its environment it is a light one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     backend = environment.get("KERAS_BACKEND", "")
     with theirs:

@@ -1,6 +1,6 @@
-"""The fork servers of a block: launched side by side, waited for later, replaced where one is gone.
+"""The fork servers of a block: launched concurrently, awaited later, replaced if one has ended.
 
-A server is keyed by all that decides what its children find, since what is read at import does nothing after a fork. It
+A server is keyed by everything that affects its import, since settings read at import have no effect after a fork. It
 is replaced at every block of repeats: children of one server share its address layout and hash seed.
 """
 
@@ -26,8 +26,8 @@ class Server:
     """A running `runner.cell.server` and the runner's end of its socket; it runs one process at a time."""
 
     container: Container | None = None
-    alone = False  # its processes share what it is in, a container too
-    root: int | None = None  # the server's own process; it runs one cell at a time, so all below it is that cell's
+    alone = False  # its processes share its control group, also in a container
+    root: int | None = None  # the server's own process; it runs one cell at a time, so all its children are that cell's
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -35,7 +35,7 @@ class Server:
         self.gone = False
 
     def begin(self, order: dict[str, Any], output: int) -> int:
-        """Have it start a process. Raises `ServerGone`."""
+        """Start a process through the server. Raises `ServerGone`."""
         with contextlib.suppress(OSError):
             socket.send_fds(self.connection, [json.dumps(order).encode()], [output])
         pid = int(self.receive(ANSWER_LIMIT_S)["started"])
@@ -65,11 +65,11 @@ class Server:
         self.busy = False
 
     def how_it_ended(self) -> str:
-        """Return what is known of its own end."""
+        """Return how the server itself ended, for messages: empty if unknown."""
         return ""
 
     def close(self) -> None:
-        """Let go: it ends itself, and all that it started."""
+        """Close the connection, on which the server ends itself and all its processes."""
         self.connection.close()
 
 
@@ -82,11 +82,11 @@ class ProcessServer(Server):
         self.root = process.pid
 
     def how_it_ended(self) -> str:
-        """Return its exit status, if it has one yet."""
+        """Return its exit status, if it already has one."""
         return f" (exit status {self.process.poll()})"
 
     def close(self) -> None:
-        """End it and all that it started: it does so itself when the runner lets go, unless it is still importing."""
+        """End it and its processes: it ends itself when the connection closes, unless it is still importing."""
         super().close()
         try:
             self.process.wait(CLOSE_LIMIT_S)
@@ -96,16 +96,16 @@ class ProcessServer(Server):
 
 
 class Servers(Generic[K]):
-    """The servers there are, by key."""
+    """The running servers by key."""
 
     def __init__(self, launch: Callable[[K], Server]) -> None:
-        """Take what launches the server of a key, without waiting for it."""
+        """Take the function that launches the server of a key without waiting for it."""
         self._launch = launch
         self._servers: dict[K, Server | None] = {}
         self._launched: dict[K, Server] = {}
 
     def launch(self, keys: Iterable[K]) -> None:
-        """Launch a server for each of these: importing keeps one core busy, so side by side."""
+        """Launch a server for each of these keys, concurrently: an import keeps only one core busy."""
         for key in dict.fromkeys(keys):
             self._servers[key] = self._launched[key] = self._launch(key)
 
@@ -116,7 +116,7 @@ class Servers(Generic[K]):
             self._servers[key] = _when_ready(server)
 
     def of(self, key: K) -> Server | None:
-        """Return the server of a key, a new one where there is none or it is gone; None where it cannot start."""
+        """Return the server of a key, a new one if it is missing or has ended; None if it cannot start."""
         server = self._servers.get(key)
         if server is not None and server.gone:
             server.close()
@@ -135,7 +135,7 @@ class Servers(Generic[K]):
 
 
 def _when_ready(server: Server) -> Server | None:
-    """Wait for a server; None when its backend cannot be imported, so that its cells start fresh and say why."""
+    """Wait for a server; None if its backend cannot be imported, so that its cells start fresh and report why."""
     try:
         ready = "ready" in server.receive(ANSWER_LIMIT_S)
     except ServerGone:

@@ -1,8 +1,8 @@
-"""The Python that cells run under: the runner's own, or that of another environment which is compared with it.
+"""The Python of the cells: the runner's own, or that of another environment that is compared with it.
 
-Another environment has its own Keras, backends and NumPy; this project need not be installed in it. Its cells find the
-few packages of ours that they need in a folder of links, before anything of theirs, so that both sides of a comparison
-are measured by the same code.
+Another environment has its own Keras, backends and NumPy; this project need not be installed in it. Its cells import
+this project from a folder of links that precedes their own packages, so that both sides of a comparison are measured by
+the same code.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ print(json.dumps({"python": list(sys.version_info[:3]), "absent": absent, "versi
 
 
 def installed_versions(distributions: Iterable[str] = DISTRIBUTIONS) -> dict[str, str]:
-    """Return the versions that are installed for the runner's own Python; looks them up and imports nothing."""
+    """Return the installed versions for the runner's own Python, without importing anything."""
     found = {}
     for name in distributions:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -54,7 +54,7 @@ def installed_versions(distributions: Iterable[str] = DISTRIBUTIONS) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python by its path; `foreign` where it is not the runner's own."""
+    """A Python by its path; `foreign` if it is not the runner's own."""
 
     python: str
     foreign: bool = field(default=False)
@@ -67,13 +67,13 @@ class Interpreter:
         return [str(name) for name in facts["absent"]]
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of what a measurement is made of, as installed there."""
+        """Return the versions of Python, Keras, NumPy and the backends as installed there."""
         found = _facts(self.python, ())
         python = ".".join(str(number) for number in found["python"])
         return {"python": python, **found["versions"]}
 
     def variables(self) -> dict[str, str]:
-        """Return the variables by which its processes find our packages."""
+        """Return the variables by which its processes find this project."""
         return {"PYTHONPATH": _links()} if self.foreign else {}
 
 
@@ -81,13 +81,12 @@ def of_environment(folder: Path, flag: str) -> Interpreter:
     """Return the Python of a virtual environment's folder, or at a path itself. Raises `UsageError`, naming `flag`."""
     python = folder if folder.is_file() else folder / "bin" / "python"
     if not python.is_file():
-        raise UsageError(f"{flag}: must be a virtual environment or a Python, got {folder}: there is no {python}")
+        raise UsageError(f"{flag}: must be a virtual environment or a Python, got {folder}: {python} does not exist")
     # Not resolved: a virtual environment's Python is a link, and what it links to has none of its packages.
     path = str(python.absolute())
     version = _facts(path, ())["python"]
     if tuple(version) < (3, 11):
-        told = ".".join(str(number) for number in version)
-        raise UsageError(f"{flag}: must have Python 3.11 or newer, got {told} at {path}")
+        raise UsageError(f"{flag}: must have Python 3.11 or newer, got {'.'.join(map(str, version))} at {path}")
     return Interpreter(path, foreign=Path(path) != Path(sys.executable))
 
 
@@ -98,13 +97,13 @@ def _facts(python: str, packages: tuple[str, ...]) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=True)
         facts: dict[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise UsageError(f"{python}: cannot be asked what is installed there: {error}") from error
+        raise UsageError(f"{python}: cannot list what is installed there: {error}") from error
     return facts
 
 
 @cache
 def _links() -> str:
-    """Make, once, a folder that holds our packages and nothing else; it goes with the runner."""
+    """Create, once, a folder with links to this project alone; it is removed when the runner ends."""
     folder = Path(tempfile.mkdtemp(prefix="runner-packages-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name in NEEDED:

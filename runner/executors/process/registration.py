@@ -10,7 +10,7 @@ from keras_matrix.records.store import Run
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_versions
-from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Executors
+from keras_matrix.runner.executors.registry import Executors
 from keras_matrix.runner.host.process_tree import end_leftovers
 from keras_matrix.runner.matrix.reader import Cell
 
@@ -23,15 +23,13 @@ class InProcesses(Executors):
         return installed_versions()
 
     def end_leftovers(self, results: Path) -> None:
-        """End the processes of a killed runner."""
+        """End the processes that a killed runner left."""
         end_leftovers(str(results.resolve()))
 
     def executor(self, run: Run, python: str | None) -> Executor:
-        """Return what starts processes."""
+        """Return the executor that starts processes, under `python` if it is given."""
         interpreter = Interpreter(python, foreign=python != sys.executable) if python else None
         return ProcessExecutor(start=self.request.start, mark=str(run.folder.parent.resolve()), interpreter=interpreter)
 
 
-def make(entry: Entry, request: ExecutorRequest) -> Executors:
-    """Return what makes the executors of a command."""
-    return InProcesses(entry, request)
+make = InProcesses

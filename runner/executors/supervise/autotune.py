@@ -1,10 +1,10 @@
-"""What makes a backend's autotuners choose afresh, once for all repeats, or not at all: variables of a GPU cell.
+"""Variables of a GPU cell that make a backend's autotuners choose per process, once for all repeats, or not at all.
 
-Kernels are tuned by timing them, so that processes may choose differently: that scatter between processes is what a
-user sees (`fresh`), what the first process chose for all of them (`pinned`), or each library's own guess (`off`).
+Kernels are tuned by timing them, so that processes may choose differently: a user has this scatter between processes
+(`fresh`), the choice of the first process for all of them (`pinned`), or each library's own guess (`off`).
 
 Sources: XLA's own descriptions of the flags (xla/debug_options_flags.cc); TensorFlow's use_cudnn.cc; of PyTorch
-torch/_inductor/config.py. Reasoned from these: no GPU was at hand.
+torch/_inductor/config.py. Derived from these sources, not tested on a GPU.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ INDUCTOR_CACHE = "inductor"
 
 
 def autotuning(job: Job) -> dict[str, str]:
-    """Return the variables that the cell's `autotune` takes."""
+    """Return the variables for the cell's setting `autotune`."""
     backend = TABLE[job.settings.backend]
     if job.settings.autotune == "off":
         return dict(backend.autotune_off)
     return _pinned(backend, job, Path(job.autotune_dir)) if job.autotune_dir is not None else {}
 
 
-def _pinned(backend: Backend, job: Job, kept: Path) -> dict[str, str]:
+def _pinned(backend: Backend, job: Job, folder: Path) -> dict[str, str]:
     if not backend.autotune_in_xla:
-        return {"TORCHINDUCTOR_CACHE_DIR": str(kept / INDUCTOR_CACHE)}
+        return {"TORCHINDUCTOR_CACHE_DIR": str(folder / INDUCTOR_CACHE)}
     if job.tuned_path.exists():
         return {"XLA_FLAGS": f"--xla_gpu_load_autotune_results_from={job.tuned_path}"}
-    # Written at every compilation: into the cell's own folder, and to its place when the cell has done its work.
+    # Written at every compilation: into the cell's own folder, and moved to its final path after the cell's work.
     return {"XLA_FLAGS": f"--xla_gpu_dump_autotune_results_to={job.tuning_path}"}

@@ -1,4 +1,4 @@
-"""The environment of a cell: an allowlist and what the cell's settings ask for; nothing else of the caller's."""
+"""The environment of a cell: an allowlist of the caller's variables, and those for the cell's settings."""
 
 from __future__ import annotations
 
@@ -13,27 +13,18 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_of
 from keras_matrix.runner.host.surroundings.pinning import pinned
 
-# What a process needs to find its libraries and speak its language. No name here carries a secret; those that may
-# change a figure are recorded (`records.host.inherited_environment`). What sets how a backend allocates GPU memory is
-# left out (XLA_PYTHON_CLIENT_PREALLOCATE, XLA_PYTHON_CLIENT_MEM_FRACTION, TF_FORCE_GPU_ALLOW_GROWTH): cells have its
-# default.
-ALLOWED = (
-    "PATH",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-    "LD_LIBRARY_PATH",
-    "CUDA_HOME",
-    "VIRTUAL_ENV",
-)
+# What a process needs for its libraries and locale. These variables contain no secrets; those that may change a figure
+# are recorded (`records.host.inherited_environment`). Variables for a backend's allocation of GPU memory are left out
+# (XLA_PYTHON_CLIENT_PREALLOCATE, XLA_PYTHON_CLIENT_MEM_FRACTION, TF_FORCE_GPU_ALLOW_GROWTH): cells use the defaults.
+ALLOWED = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME", "VIRTUAL_ENV")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
-# On a GPU TensorFlow says at levels below 2 why it does not use it, such as "Cannot dlopen some GPU libraries".
+# At levels below 2 TensorFlow logs why it does not use a GPU, such as "Cannot dlopen some GPU libraries".
 LOG_LEVELS = {"cpu": "2", "gpu": "0", "tpu": "2"}
-# The driver's cache of kernels that it compiled from PTX, at most: as large as the driver allows.
+# The maximum size of the driver's cache of kernels compiled from PTX: the largest that the driver allows.
 CUDA_CACHE_BYTES = 4 << 30
-# Read by glibc; elsewhere they do nothing. PyTorch's optimisers allocate and free as much as the model has weights at
-# every step: given back, the kernel's page faults took a fifth of the time of mnist_mlp, and neighbouring epochs of two
-# processes scattered by 14 % instead of 3 to 5 %.
+# Read by glibc, no effect elsewhere. At every step PyTorch's optimisers allocate and free as much memory as the
+# weights: if it is returned to the kernel, page faults take a fifth of the time of mnist_mlp, and adjacent epochs of
+# two processes scatter by 14 % instead of 3 to 5 %.
 KEEP_FREED = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
@@ -45,13 +36,13 @@ MARK = "KERAS_BENCHMARK_RESULTS"
 
 
 def cell_environment(settings: Settings, mark: str, caller: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of a cell's process, all of them. Raises `NoGpu` and `TooFewGpus`."""
+    """Return all variables of a cell's process. Raises `GpusUnavailable`."""
     gpus = gpus_of(settings, caller)
     caller = os.environ if caller is None else caller
     found = {name: caller[name] for name in ALLOWED if name in caller}
     found |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": LOG_LEVELS[settings.device], MARK: mark}
     found |= device_environment(settings.device, gpus)
-    # Only where the cell asks for it by its settings: which network its workers have is part of what it is.
+    # Only if the cell's settings request it: the network of its workers is part of the cell's identity.
     if settings.params.get("network", spec.LOCAL) != spec.LOCAL and network.VARIABLE in caller:
         found[network.VARIABLE] = caller[network.VARIABLE]
     if settings.freed_memory == "kept":
@@ -67,34 +58,34 @@ def cell_environment(settings: Settings, mark: str, caller: Mapping[str, str] | 
 
 
 def device_environment(device: str, gpus: Sequence[str] = ()) -> dict[str, str]:
-    """Return what shows the cell its devices, these GPUs if it is one of GPUs, and hides every other."""
+    """Return the variables that make only the cell's devices visible, for a GPU cell these GPUs."""
     if device == "cpu":
         return {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "KERAS_TORCH_DEVICE": "cpu"}
     if device == "gpu":
         # In the order of the bus, as the driver's own tools count them; by default CUDA begins with the fastest.
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
-    return {"JAX_PLATFORMS": "tpu", "PJRT_DEVICE": "TPU"}  # unverified: no such device was at hand
+    return {"JAX_PLATFORMS": "tpu", "PJRT_DEVICE": "TPU"}  # not tested on such a device
 
 
 def cuda_cache(job: Job) -> dict[str, str]:
     """Return the variables that make all GPU cells of a run share the driver's cache of compiled kernels.
 
-    Its usual place is in the home folder, and a cell has a new one: in each process the driver would compile again what
-    a backend has as PTX alone, such as all of TensorFlow's kernels on Hopper. CUDA C++ Programming Guide, "CUDA
+    By default it is in the home folder, and a cell has a new one: the driver of each process would again compile what a
+    backend ships only as PTX, such as all of TensorFlow's kernels on Hopper. CUDA C++ Programming Guide, "CUDA
     Environment Variables"; tensorflow/tensorflow#62320.
     """
     return {} if job.cuda_cache_dir is None else cuda_cache_in(job.cuda_cache_dir)
 
 
 def cuda_cache_in(folder: str) -> dict[str, str]:
-    """Return the variables that have the driver keep compiled kernels in this folder."""
+    """Return the variables that set the folder of the driver's cache."""
     return {inherited_environment.CUDA_CACHE: folder, "CUDA_CACHE_MAXSIZE": str(CUDA_CACHE_BYTES)}
 
 
 def allowed_cpus(settings: Settings) -> list[int] | None:
-    """Return the CPUs a cell is held to, None for all: those it names, else no more than its threads need.
+    """Return the CPUs a cell is bound to, None for all: those it names, else as many as its threads need.
 
-    The last ones: the first take most interrupts.
+    The last ones, since the first handle most interrupts.
     """
     available = sorted(os.sched_getaffinity(0))
     cpus = pinned(settings.cpus, Tree(), available)

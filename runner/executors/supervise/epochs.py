@@ -1,9 +1,9 @@
-"""What the machine did during the kept epochs of one process, and what the run itself used of it meanwhile.
+"""The machine's activity during the measured epochs of one process, and the run's own share of it.
 
-The run is everything below the runner: the cell that works, those that wait, the servers, and the containers of either.
+The run is everything below the runner: the working cell, the waiting cells, the servers, and their containers.
 
-Blind to what the epochs took: it is told when one begins and when it has ended, reads counters, and knows no times of
-the cell's. What disturbed a block from outside follows from it (`analysis.surroundings.disturbance`).
+Independent of the epochs' durations: counters are read when an epoch begins and ends, without the cell's own times.
+`analysis.surroundings.disturbance` derives from them what disturbed a block from outside.
 """
 
 from __future__ import annotations
@@ -35,18 +35,17 @@ from keras_matrix.runner.executors.supervise.environment import allowed_cpus
 from keras_matrix.runner.executors.supervise.visible_gpus import gpus_if_visible
 from keras_matrix.runner.host import process_tree
 from keras_matrix.runner.host.gpus.cell import CellGpus
-from keras_matrix.runner.host.gpus.readings import ReadableGpu, Unreadable
 from keras_matrix.runner.host.surroundings.counters import Counters, Sampler, moved, since
 from keras_matrix.runner.host.surroundings.processes import Line, others, processes, read_line
 from keras_matrix.runner.host.surroundings.self_usage import cpu_now, own_now, own_since
 
-# Looking at every process of the machine takes milliseconds: while all cells rest, and not after each short epoch.
+# Reading every process of the machine takes milliseconds: done while all cells rest, and not after each short epoch.
 SCAN_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The run's processes while a cell works: the cell's own, what is above all that it starts, the cells that wait."""
+    """The run's processes while a cell works: the cell's process, the root of its process tree, the waiting cells."""
 
     pid: int
     root: int
@@ -54,13 +53,13 @@ class Alive:
 
     @property
     def roots(self) -> set[int]:
-        """The processes above all of the run's own. Containers are not below the runner."""
+        """The roots of the run's process trees. Containers are not below the runner."""
         return {os.getpid(), self.root, *(cell.root for cell in self.waiting)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """What was read before an epoch."""
+    """The readings before an epoch."""
 
     alive: Alive
     counters: Counters
@@ -69,75 +68,65 @@ class _Begun:
 
 
 class Epochs:
-    """The stretches of a process's kept epochs. `begin` and `end` alternate; `close` closes the counters."""
+    """The readings of a process's measured epochs. `begin` and `end` alternate; `close` closes the counters."""
 
     def __init__(self, job: Job) -> None:
         self._left = job.settings.epochs - job.settings.discard
         self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
         self._tree = Tree()
         self._usable_bytes = usable_memory_bytes(self._tree)
-        self._gpus = CellGpus(gpus_if_visible(job.settings))
+        self.gpus = CellGpus(gpus_if_visible(job.settings))
         self._begun: _Begun | None = None
         self._scans = _Scans(self._tree)
         self.watched: list[Watched] = []
 
     def begin(self, alive: Alive) -> bool:
-        """The process goes on; return whether that is with a kept epoch, since one was left."""
+        """Note that the process continues; return whether with a measured epoch, since one was left."""
         if self._left <= 0:
             return False
         self._left -= 1
         alive = replace(alive, waiting=[cell for cell in alive.waiting if read_line(self._tree, cell.root)])
         self._scans.begin()
-        self._gpus.begin()
+        self.gpus.begin()
         self._begun = _Begun(alive, self._sampler.read(), self._own(alive), self._waiting_s(alive))
-        self._gpus.go()
+        self.gpus.go()
         return True
 
     def end(self) -> None:
-        """The process rests again, or has ended."""
+        """Note that the process rests again, or has ended."""
         if self._begun is None:
             return
         begun, self._begun = self._begun, None
-        self._gpus.end()
+        self.gpus.end()
         stretch, own = since(begun.counters, self._sampler.read()), own_since(begun.own, self._own(begun.alive))
         ends_s = zip(begun.alive.waiting, begun.waiting_s, self._waiting_s(begun.alive), strict=True)
         waiting = [WaitingUse(cell.name, moved(*ends)) for cell, *ends in ends_s]
         self.watched.append(Watched(stretch, own, tuple(waiting)))
         self._scans.end(begun.alive.roots, last=self._left <= 0)
 
-    @property
-    def gpus(self) -> tuple[ReadableGpu | Unreadable, ...]:
-        """The GPUs of the process to sample: nothing if none can be read."""
-        return self._gpus.sampled
-
-    @property
-    def gpu_lost(self) -> str | None:
-        """What NVML said of a GPU of the process that it reports lost."""
-        return self._gpus.lost
-
     def gpu_figures(self) -> dict[str, Any]:
-        """Return what a record's surroundings say of the GPUs."""
-        first, *further = self._gpus.epochs() or [None]
+        """Return the fields of a record's surroundings about the GPUs."""
+        first, *further = self.gpus.epochs() or [None]
         return {
             "gpu": first,
             "further_gpus": [one for one in further if one is not None],
-            "gpu_unread": self._gpus.unread,
+            "gpu_unread": self.gpus.unread,
         }
 
     def close(self) -> None:
-        """Let go of the counters."""
+        """Close the counters."""
         self._sampler.close()
 
     @property
     def others(self) -> tuple[Process, ...]:
-        """The processes outside the run that used most CPU since the first kept epoch began."""
+        """The processes outside the run that used most CPU since the first measured epoch began."""
         return self._scans.others
 
     def _own(self, alive: Alive) -> OwnUse:
         found = own_now(self._tree, below(alive.roots), self._usable_bytes)
-        if found.cpu_s is None:  # one ended between the listing and the reading: what it used is its parent's now
+        if found.cpu_s is None:  # one ended between the listing and the reading: its usage has moved to its parent
             found = own_now(self._tree, below(alive.roots), self._usable_bytes)
-        # Of a process that has ended, CPU time and storage are its parent's; what memory it held, nobody says.
+        # The CPU time and storage of an ended process moved to its parent; the memory it had is not reported.
         return found if read_line(self._tree, alive.pid) else replace(found, memory_share=None)
 
     def _waiting_s(self, alive: Alive) -> list[float | None]:
@@ -145,7 +134,7 @@ class Epochs:
 
 
 class _Scans:
-    """Looks at all processes of the machine, to name those outside the run that used its CPUs."""
+    """Reads all processes of the machine, to name those outside the run that used its CPUs."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -154,13 +143,13 @@ class _Scans:
         self.others: tuple[Process, ...] = ()
 
     def begin(self) -> None:
-        """An epoch begins: look, before the first one."""
+        """Scan before the first epoch."""
         if self._first is None:
             self._first = time.perf_counter(), processes(self._tree)
             self._scanned_s = self._first[0]
 
     def end(self, own: Collection[int], *, last: bool) -> None:
-        """An epoch has ended: look, after the last one, and where the latest look is long ago."""
+        """Scan after the last epoch, and if `SCAN_INTERVAL_S` has passed since the last scan."""
         now_s = time.perf_counter()
         if self._first is None or not (last or now_s - self._scanned_s >= SCAN_INTERVAL_S):
             return
@@ -176,11 +165,11 @@ def below(roots: Collection[int]) -> set[int]:
 
 
 def surroundings(epochs: Epochs, load: tuple[float, float]) -> Surroundings:
-    """Return what a record says of these epochs; `load` is the load average before and after."""
-    whole = together(epochs.watched)
-    if whole is None:
+    """Return the record's surroundings of these epochs; `load` is the load average before and after."""
+    combined = together(epochs.watched)
+    if combined is None:
         return Surroundings(*load, gpu_unread=epochs.gpu_figures()["gpu_unread"])
-    stretch, others_share = whole.stretch, other_cpu_share(whole)
+    stretch, others_share = combined.stretch, other_cpu_share(combined)
     is_busy = others_share is not None and others_share > OTHER_CPU_LIMIT
     return Surroundings(
         load_before=load[0],

@@ -1,34 +1,38 @@
-"""The clocks of all GPUs of a cell, locked for cells that ask for it and given back before any other cell runs."""
+"""The clocks of all GPUs of a cell, locked for cells that request it and released before any other cell runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
+from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.host.gpus.readings import HeldClocks, open_gpu
+from keras_matrix.runner.host.gpus.readings import ReadableGpu, open_gpu
 
 
 class CellClocks:
-    """One `HeldClocks` for each GPU that a cell had so far; `held_clocks` makes it from the GPU's index or UUID."""
+    """The GPUs whose clocks are locked; `open_gpu` opens one by its index or UUID."""
 
-    def __init__(
-        self, held_clocks: Callable[[str], HeldClocks] = lambda gpu: HeldClocks(partial(open_gpu, gpu))
-    ) -> None:
-        self._held_clocks = held_clocks
-        self._of_gpu: dict[str, HeldClocks] = {}
+    def __init__(self, open_gpu: Callable[[str], ReadableGpu | Unread] = open_gpu) -> None:
+        self._open = open_gpu
+        self._locked: dict[str, ReadableGpu] = {}
 
     def suit(self, settings: Settings, gpus: Sequence[str]) -> str | None:
-        """Lock or release the clocks of these GPUs as the cell asks, and release all others; return a refusal."""
-        for gpu in self._of_gpu.keys() - set(gpus):
-            self._of_gpu[gpu].release()
-        for gpu in gpus:
-            held = self._of_gpu.setdefault(gpu, self._held_clocks(gpu))
-            if refused := held.suit(settings):
-                return refused
+        """Lock the clocks of these GPUs if the cell requests it, and release all others; return a refusal."""
+        wanted = gpus if settings.clocks == "locked" else ()
+        for gpu in self._locked.keys() - set(wanted):
+            self._locked.pop(gpu).unlock()
+        for gpu in [one for one in wanted if one not in self._locked]:
+            found = self._open(gpu)
+            refused = found.why if isinstance(found, Unread) else found.lock()
+            if isinstance(found, Unread) or refused is not None:
+                return (
+                    f"clocks: locked: the GPU's clocks cannot be locked here: {refused}; it takes root (or the "
+                    "capability SYS_ADMIN) and a GPU from Volta on; lock them with nvidia-smi -lgc and set clocks: free"
+                )
+            self._locked[gpu] = found
         return None
 
     def release(self) -> None:
-        """Give all clocks back."""
-        for held in self._of_gpu.values():
-            held.release()
+        """Release all clocks."""
+        while self._locked:
+            self._locked.popitem()[1].unlock()

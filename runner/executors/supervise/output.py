@@ -1,4 +1,4 @@
-"""What a cell prints: read as it comes, kept as a head and a tail, shown without control characters."""
+"""A cell's output: read as it arrives, stored as a head and a tail, shown without control characters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ESCAPES = re.compile(
 
 
 class CappedOutput:
-    """Keeps the first and the last bytes of a stream of any length."""
+    """Stores the first and the last bytes of a stream of any length."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -24,7 +24,7 @@ class CappedOutput:
         self._dropped = 0
 
     def add(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         room = HEAD_BYTES - len(self._head)
         self._head += data[:room]
         rest = self._tail + data[room:] if room > 0 else self._tail + data
@@ -32,11 +32,11 @@ class CappedOutput:
         self._tail = rest[-TAIL_BYTES:]
 
     def skip(self, count: int) -> None:
-        """Count bytes of the stream that are left out before the next."""
+        """Count bytes of the stream that were left out here."""
         self._dropped += count
 
     def drain(self, descriptor: int) -> bool:
-        """Read what a non-blocking descriptor has now; False once it is at its end."""
+        """Read what is available from a non-blocking descriptor; False at its end."""
         while True:
             try:
                 data = os.read(descriptor, READ_BYTES)
@@ -49,11 +49,11 @@ class CappedOutput:
                 return True
 
     def text(self) -> str:
-        """Return what was kept, readable: invalid bytes replaced, escapes and control characters removed."""
+        """Return the stored output as text: invalid bytes replaced, escapes and control characters removed."""
         gap = f"\n[... {self._dropped} bytes left out ...]\n".encode() if self._dropped else b""
         return printable((self._head + gap + self._tail).decode("utf-8", errors="replace"))
 
 
 def printable(text: str) -> str:
-    """Return the text without escape sequences and control characters, tabs and newlines kept."""
+    """Return the text without escape sequences and control characters except tabs and newlines."""
     return _ESCAPES.sub("", text.replace("\r\n", "\n"))

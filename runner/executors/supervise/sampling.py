@@ -1,16 +1,16 @@
 """What one process and its device use while it works, sampled by its parent, ten times a second.
 
-    use = Sampling(pid, gpus)                  # gpus: those of the cell; none on a CPU
+    use = Sampling(pid, gpus)              # gpus: those of the cell; empty on a CPU
     while it works: use.sample(at_s)
-    use.begin(at_s) ... use.end(at_s)      round each stretch that counts
-    use.over()                             what comes now (counting FLOPs, a profile) is shown and counts for nothing
-    use.usage(), use.course()
+    use.begin(at_s) ... use.end(at_s)      around each stretch that counts
+    use.over()                             later samples (counting FLOPs, a profile) are in the series alone
+    use.usage(), use.series()
 
-Promise: nothing is done inside the process, and nothing costly while it works: the proportional set size, which walks
-every page under the process's lock, is read while it rests, and only as long as that took no more than `PSS_SHARE` of
-its time. What the driver or the kernel does not report is None. Utilisation is the driver's average over its last
-period, up to one second (nvmlUtilization_t in nvml.h): a sample counts for a stretch only a second after it began.
-Memory held is bounded whatever the time it takes.
+Nothing is done inside the process, and nothing expensive while it works: the proportional set size, which walks every
+page under the process's lock, is read while it rests, and only as long as that took no more than `PSS_SHARE` of its
+time. What the driver or the kernel does not report is None. Utilisation is the driver's average over its last period,
+up to one second (nvmlUtilization_t in nvml.h): a sample counts for a stretch only a second after it began. The memory
+of the samples is bounded, however long the process runs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
+from typing import TypeVar
 
 from keras_matrix.records.instruments.usage import MOST_POINTS, MemoryUse, PowerUse, ShareUse, Usage, UsageSeries
 from keras_matrix.runner.host.gpus.readings import GpuUse, ReadableGpu, Unreadable
@@ -29,22 +30,23 @@ SAMPLE_S = 0.1
 PSS_SHARE = 0.005
 UTILISATION_PERIOD_S = 1.0
 Number = int | float
+U = TypeVar("U", ShareUse, PowerUse)
 
 
 class Pace:
     """When the next sample is due."""
 
     def __init__(self, interval_s: float = SAMPLE_S, first_s: float = 0.0) -> None:
-        """Take the time between two samples, and when on the clock the first is due: by default at once."""
+        """Take the interval between samples, and the clock's time of the first: by default at once."""
         self.interval_s = interval_s
         self._next_s = first_s
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long there is nothing to sample."""
+        """Return the time until the next sample."""
         return min(self.interval_s, max(0.0, self._next_s - now_s))
 
     def due(self, now_s: float) -> bool:
-        """Return whether it is time; if so the next one is an interval later."""
+        """Return whether a sample is due; if so the next one is an interval later."""
         if now_s < self._next_s:
             return False
         self._next_s = now_s + self.interval_s
@@ -61,11 +63,11 @@ class Spread:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the values; there must be one."""
+        """The standard deviation of the values, of which there must be at least one."""
         return math.sqrt(self._squares / self.count)
 
     def add(self, value: Number) -> None:
-        """Take one value."""
+        """Add one value."""
         self.count += 1
         step = value - self.mean
         self.mean += step / self.count
@@ -77,51 +79,38 @@ class Quantity:
     """One quantity over a process's life, and over the stretches that count."""
 
     def __init__(self) -> None:
-        self._whole, self._kept = Spread(), Spread()
+        self._life, self._counted = Spread(), Spread()
 
     @property
     def peak(self) -> Number | None:
-        """The largest value of the whole life; None without one."""
-        return self._whole.most if self._whole.count else None
+        """The largest value of the entire life; None without one."""
+        return self._life.most if self._life.count else None
 
-    def add(self, value: Number | None, *, kept: bool) -> None:
-        """Take one value; None is none."""
+    def add(self, value: Number | None, *, counts: bool) -> None:
+        """Add a value unless it is None; `counts` states whether it is within a stretch that counts."""
         if value is not None:
-            self._whole.add(value)
-            if kept:
-                self._kept.add(value)
+            self._life.add(value)
+            if counts:
+                self._counted.add(value)
 
     def memory(self) -> MemoryUse | None:
         """Return it as memory."""
         one = self._shown()
-        if one is None:
-            return None
-        return MemoryUse(one.mean, one.deviation, int(one.most), one.count, int(self._whole.most))
+        return MemoryUse(one.mean, one.deviation, int(one.most), one.count, int(self._life.most)) if one.count else None
 
-    def share(self) -> ShareUse | None:
-        """Return it as a share."""
-        one = self._shown()
-        return None if one is None else ShareUse(one.mean, one.deviation, one.most, one.count)
+    def use(self, kind: type[U], *, counted_only: bool = False) -> U | None:
+        """Return it as a share or a power; with `counted_only` None for a process without a stretch that counts."""
+        one = self._counted if counted_only else self._shown()
+        return kind(one.mean, one.deviation, one.most, one.count) if one.count else None
 
-    def power(self) -> PowerUse | None:
-        """Return it as power."""
-        one = self._shown()
-        return None if one is None else PowerUse(one.mean, one.deviation, one.most, one.count)
-
-    def share_of_stretches(self) -> ShareUse | None:
-        """Return it as a share over the stretches that count alone."""
-        one = self._kept
-        return ShareUse(one.mean, one.deviation, one.most, one.count) if one.count else None
-
-    def _shown(self) -> Spread | None:
-        """Return what counts: of a process that came to no such stretch its whole life."""
-        found = self._kept if self._kept.count else self._whole
-        return found if found.count else None
+    def _shown(self) -> Spread:
+        """Return the values of the stretches that count; of the entire life of a process without such a stretch."""
+        return self._counted if self._counted.count else self._life
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look; its fields are those of a `Course`. Of several GPUs it has the largest value."""
+    """One sample, with the fields of a `UsageSeries`. Of several GPUs it has the largest value."""
 
     host_anonymous_bytes: int | None = None
     host_resident_bytes: int | None = None
@@ -136,7 +125,7 @@ UTILISATION = "device_utilisation_share"
 
 
 class Thinned:
-    """At most `MOST_POINTS` points of any number: neighbours become one, with the largest value of each quantity."""
+    """At most `MOST_POINTS` points: neighbours are merged, with the largest value of each quantity."""
 
     def __init__(self) -> None:
         self._points: list[tuple[float, tuple[Number | None, ...]]] = []
@@ -144,7 +133,7 @@ class Thinned:
         self._in_last = 0
 
     def add(self, at_s: float, values: tuple[Number | None, ...]) -> None:
-        """Take one sample."""
+        """Add one sample."""
         if self._points and self._in_last < self._samples_a_point:
             begun_s, known = self._points[-1]
             self._points[-1] = begun_s, _largest(known, values)
@@ -157,18 +146,18 @@ class Thinned:
         self._points.append((at_s, values))
         self._in_last = 1
 
-    def course(self, epochs_s: Sequence[tuple[float, float]]) -> UsageSeries | None:
+    def series(self, epochs_s: Sequence[tuple[float, float]]) -> UsageSeries | None:
         """Return the points; None without one."""
         if not self._points:
             return None
         columns = zip(*(values for _, values in self._points), strict=True)
-        told = {name: list(c) for name, c in zip(COLUMNS, columns, strict=True) if any(v is not None for v in c)}
+        known = {name: list(c) for name, c in zip(COLUMNS, columns, strict=True) if any(v is not None for v in c)}
         times_s = [round(at_s, 3) for at_s, _ in self._points]
-        return UsageSeries(times_s, epochs_s=[[round(x, 3) for x in ends] for ends in epochs_s], **told)
+        return UsageSeries(times_s, epochs_s=[[round(x, 3) for x in ends] for ends in epochs_s], **known)
 
 
 class Sampling:
-    """What one process tree and its GPUs use."""
+    """Samples what one process tree and its GPUs use."""
 
     def __init__(
         self,
@@ -182,7 +171,7 @@ class Sampling:
         self._device_total = Quantity()
         self._quantities = {name: Quantity() for name in COLUMNS}
         self._thinned = Thinned()
-        self._kept, self._counts = False, True
+        self._in_stretch, self._records = False, True
         self._epochs_s: list[tuple[float, float]] = []
         self._begun_s = self._last_s = self._pss_cost_s = 0.0
         self._sampled_since = False
@@ -193,55 +182,55 @@ class Sampling:
 
     @property
     def peak_resident_bytes(self) -> int | None:
-        """The largest resident size seen."""
+        """The largest resident size of all samples."""
         peak = self._quantities["host_resident_bytes"].peak
         return None if peak is None else int(peak)
 
     def sample(self, at_s: float) -> None:
-        """Look once; `at_s` is how long the process has worked so far."""
+        """Take one sample; `at_s` is how long the process has worked so far."""
         host = self._tree.read()
         anonymous, resident = (host.anonymous_bytes, host.resident_bytes) if host else (None, None)
         if self._group:
             anonymous = self._group.anonymous_bytes()
         gpus = [gpu.use(self._tree.pids) for gpu in self._gpus]
-        looks = [_sample(anonymous, resident, gpu) for gpu in gpus or [GpuUse()]]
-        self._add("host_anonymous_bytes", looks[:1])
-        self._add("host_resident_bytes", looks[:1])
+        samples = [_sample(anonymous, resident, gpu) for gpu in gpus or [GpuUse()]]
+        self._add("host_anonymous_bytes", samples[:1])
+        self._add("host_resident_bytes", samples[:1])
         for name in COLUMNS[2:]:
-            if name != UTILISATION or not self._kept or at_s - self._begun_s >= UTILISATION_PERIOD_S:
-                self._add(name, looks)
+            if name != UTILISATION or not self._in_stretch or at_s - self._begun_s >= UTILISATION_PERIOD_S:
+                self._add(name, samples)
         self._add_device_total(gpus)
-        values = astuple(looks[0])
-        for look in looks[1:]:
-            values = _largest(values, astuple(look))
+        values = astuple(samples[0])
+        for sample in samples[1:]:
+            values = _largest(values, astuple(sample))
         if any(value is not None for value in values):
             self._thinned.add(at_s, values)
         self._last_s, self._sampled_since = at_s, True
 
     def begin(self, at_s: float) -> None:
-        """A stretch that counts begins."""
-        self._kept, self._begun_s, self._sampled_since = True, at_s, False
+        """Begin a stretch that counts."""
+        self._in_stretch, self._begun_s, self._sampled_since = True, at_s, False
         self._energies_before, self._energy_begun_s = self._energies_j()
 
     def end(self, at_s: float, *, resting: bool = False) -> None:
-        """It is over. With `resting` the process is there and idle, so that what is dear may be read."""
-        if not self._kept:
+        """End the stretch. With `resting` the process exists and is idle, so that expensive values may be read."""
+        if not self._in_stretch:
             return
         self._count_energy()
         if not self._sampled_since:  # a stretch shorter than the time between two samples
             self.sample(at_s)
-        self._kept = False
+        self._in_stretch = False
         self._last_s = at_s
         self._epochs_s.append((self._begun_s, at_s))
         if resting:
             self._proportional.append(self._proportional_bytes(at_s))
 
     def over(self) -> None:
-        """The last stretch that counts is over: no later value moves a figure, the peaks included."""
-        self._counts = False
+        """Note that the last stretch that counts has ended: later values change no figure, including the peaks."""
+        self._records = False
 
     def usage(self) -> Usage | None:
-        """Return what was seen; None where nothing was."""
+        """Return the usage; None if nothing was measured."""
         one = self._quantities
         if all(quantity.peak is None for quantity in one.values()):
             return None
@@ -257,8 +246,8 @@ class Sampling:
             host_proportional_bytes=self._proportional,
             device_memory=one["device_memory_bytes"].memory(),
             device_process_memory=one["device_process_memory_bytes"].memory(),
-            device_utilisation=one[UTILISATION].share_of_stretches() if self._epochs_s else one[UTILISATION].share(),
-            device_power=one["device_power_w"].power(),
+            device_utilisation=one[UTILISATION].use(ShareUse, counted_only=bool(self._epochs_s)),
+            device_power=one["device_power_w"].use(PowerUse),
             device_energy_j=energy_j,
             device_average_power_w=average_w,
             device_power_source=", ".join(sorted(sources)) or None,
@@ -266,25 +255,25 @@ class Sampling:
             devices_memory=self._device_total.memory() if len(self._gpus) > 1 else None,
         )
 
-    def course(self) -> UsageSeries | None:
-        """Return the course."""
-        return self._thinned.course(self._epochs_s)
+    def series(self) -> UsageSeries | None:
+        """Return the usage over time; None without a sample."""
+        return self._thinned.series(self._epochs_s)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._tree.close()
         if self._group:
             self._group.close()
 
-    def _add(self, name: str, looks: Sequence[Sample]) -> None:
-        if self._counts:
-            for look in looks:
-                self._quantities[name].add(getattr(look, name), kept=self._kept)
+    def _add(self, name: str, samples: Sequence[Sample]) -> None:
+        if self._records:
+            for sample in samples:
+                self._quantities[name].add(getattr(sample, name), counts=self._in_stretch)
 
     def _add_device_total(self, gpus: Sequence[GpuUse]) -> None:
-        """Add the memory of all GPUs together, if each is known."""
-        if self._counts:
-            self._device_total.add(total(gpu.memory_used_bytes for gpu in gpus), kept=self._kept)
+        """Add the total memory of all GPUs, if each is known."""
+        if self._records:
+            self._device_total.add(total(gpu.memory_used_bytes for gpu in gpus), counts=self._in_stretch)
 
     def _energies_j(self) -> tuple[list[float | None], float]:
         """Return the energy counters, and when they were read."""

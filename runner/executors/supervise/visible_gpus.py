@@ -1,10 +1,10 @@
-"""Which GPUs a cell gets: as many as it has workers, the first of those that the caller may use.
+"""The GPUs of a cell: one per worker, the first of those that the caller may use.
 
 `CUDA_VISIBLE_DEVICES` is read as CUDA reads it (CUDA C++ Programming Guide, "CUDA Environment Variables"): indices and
 UUIDs, separated by commas; a UUID may be shortened to a prefix that only one GPU has; the list ends at the first entry
 that is negative or empty. Of several MIG slices CUDA uses the first alone (NVIDIA MIG User Guide, "CUDA Device
 Enumeration"). Where CUDA would silently show fewer GPUs, or none, an error says why: an index out of range, an unknown
-UUID, a GPU that is listed twice. Besides, `all` means every GPU, as in `NVIDIA_VISIBLE_DEVICES`.
+UUID, a GPU that is listed twice. In addition, `all` means every GPU, as in `NVIDIA_VISIBLE_DEVICES`.
 
 An index counts in the order of the bus, as in `nvidia-smi` and NVML. CUDA itself counts so only with
 `CUDA_DEVICE_ORDER=PCI_BUS_ID`, which every cell gets; without it CUDA begins with the fastest GPU.
@@ -29,25 +29,29 @@ ALL = "all"
 INDEX = re.compile(r"[0-9]+", re.ASCII)
 UUID = re.compile(r"GPU-[0-9a-f-]+", re.ASCII | re.IGNORECASE)
 MIG = re.compile(r"MIG-[0-9a-z/-]+", re.ASCII | re.IGNORECASE)
-# What ends the list of visible GPUs; schedulers write NoDevFiles where a job has no GPU.
+# Entries that end the list of visible GPUs; schedulers write NoDevFiles for a job without a GPU.
 END = re.compile(r"|-[0-9]+|NoDevFiles", re.ASCII | re.IGNORECASE)
 
 Present = PresentGpus | Unread | None
 
 
-class NoGpu(Exception):
-    """The caller may use no GPU, or names one that is not there; the message says what to do."""
+class GpusUnavailable(Exception):
+    """The GPUs of a cell cannot be made visible to it."""
 
 
-class TooFewGpus(Exception):
+class NoGpu(GpusUnavailable):
+    """The caller may use no GPU, or names a missing one; the message says what to do."""
+
+
+class TooFewGpus(GpusUnavailable):
     """The caller may use fewer GPUs than a cell has workers; the message says how many, and what to do."""
 
 
 def visible_gpus(caller: Mapping[str, str] | None = None, present: Present = None) -> tuple[str, ...]:
     """Return the GPUs that the caller may use, each by its index or full UUID. Raises `NoGpu`.
 
-    Without `caller` these are this process's environment and the GPUs that the driver lists. Where the variable is not
-    set these are all GPUs, or the first one if it is not known how many there are.
+    Without `caller`, this process's environment and the GPUs that the driver lists are used. If the variable is not
+    set, the result is all GPUs, or the first one if their number is unknown.
     """
     if caller is None:
         caller, present = os.environ, present_gpus()
@@ -61,9 +65,9 @@ def visible_gpus(caller: Mapping[str, str] | None = None, present: Present = Non
 
 
 def gpus_of(settings: Settings, caller: Mapping[str, str] | None = None, present: Present = None) -> tuple[str, ...]:
-    """Return the GPUs of a cell, one for each worker; none for a cell of another device.
+    """Return the GPUs of a cell, one for each worker; empty for a cell of another device.
 
-    Raises `NoGpu`, or `TooFewGpus` where it is known that there are fewer than workers.
+    Raises `NoGpu`, or `TooFewGpus` if there are known to be fewer than workers.
     """
     if settings.device != "gpu":
         return ()
@@ -72,24 +76,24 @@ def gpus_of(settings: Settings, caller: Mapping[str, str] | None = None, present
     return first_of(gpus_needed(settings), "workers", caller, present)
 
 
-def without_gpus(error: NoGpu | TooFewGpus) -> Outcome:
-    """Return what is seen of a cell whose GPUs cannot be shown to it."""
+def without_gpus(error: GpusUnavailable) -> Outcome:
+    """Return the outcome of a cell whose GPUs cannot be made visible to it."""
     return Outcome(missing_device=str(error)) if isinstance(error, NoGpu) else Outcome(refused=str(error))
 
 
 def gpus_if_visible(settings: Settings) -> tuple[str, ...]:
-    """Return the GPUs of a cell, or none where they cannot be shown to it: its executor then says why."""
+    """Return the GPUs of a cell; empty if they cannot be made visible to it, which its executor then reports."""
     try:
         return gpus_of(settings)
-    except (NoGpu, TooFewGpus):
+    except GpusUnavailable:
         return ()
 
 
 def first_of(count: int, key: str, caller: Mapping[str, str], present: Present) -> tuple[str, ...]:
-    """Return the first `count` GPUs that the caller may use; `key` is the setting that asks for so many."""
+    """Return the first `count` GPUs that the caller may use; `key` is the setting that needs them."""
     value = caller.get(VARIABLE, ALL).strip()
     if value == ALL and not isinstance(present, PresentGpus):
-        return tuple(map(str, range(count)))  # how many there are only the cell can find out
+        return tuple(map(str, range(count)))  # only the cell can find out how many there are
     visible = visible_gpus(caller, present)
     if len(visible) >= count:
         return visible[:count]
@@ -141,7 +145,7 @@ def _parsed(value: str, uuids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _completed(name: str, value: str, uuids: Sequence[str]) -> str:
-    """Return an entry as NVML and CUDA both understand it: an index, or a full UUID where UUIDs are known."""
+    """Return an entry as NVML and CUDA both accept it: an index, or a full UUID if UUIDs are known."""
     if INDEX.fullmatch(name):
         if uuids and int(name) >= len(uuids):
             raise NoGpu(
@@ -160,7 +164,7 @@ def _completed(name: str, value: str, uuids: Sequence[str]) -> str:
 
 
 def completed_uuid(name: str, uuids: Sequence[str]) -> str:
-    """Return the full UUID that a shortened one stands for; as it is where no UUIDs are known. Raises `NoGpu`."""
+    """Return the full UUID of a shortened one; unchanged if no UUIDs are known. Raises `NoGpu`."""
     found = [uuid for uuid in uuids if uuid.lower().startswith(name.lower())]
     if uuids and len(found) != 1:
         fits = f"fits {len(found)} GPUs" if found else "is the UUID of no GPU here"

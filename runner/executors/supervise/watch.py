@@ -1,9 +1,9 @@
-"""Watching one process of a cell: its output, its memory, its time, its end; and what else the machine did.
+"""Watches one process of a cell: its output, memory, time and end, and the machine's other activity.
 
-Who started it is its `Parent`: a server of this machine, or a container's.
+It was started by its `Parent`: a server on this machine or in a container.
 
-A process rests at its calibration and around each kept epoch until it is told to go on (`runner.cell.interleaving`);
-while it rests nothing of it is counted.
+A process rests at its calibration and around each measured epoch until it may continue (`runner.cell.interleaving`);
+while it rests nothing is counted.
 """
 
 from __future__ import annotations
@@ -32,33 +32,27 @@ MESSAGE_BYTES = 1 << 16
 
 
 class ServerGone(Exception):
-    """What was to tell of a cell's end ended itself or refused; the message says how."""
+    """The parent, which reports a cell's end, ended itself or refused; the message says how."""
 
 
 class Parent(Protocol):
-    """What starts a cell's process and tells how it ended."""
+    """Starts a cell's process and reports how it ended.
 
-    @property
-    def connection(self) -> Any:
-        """What becomes readable when there is something to `receive`."""
+    `connection` is a file object or descriptor that is readable when there is something to `receive`; `container` the
+    container of the process, if any; `alone` whether the process is the only one in its container, and so in its
+    control group; `root` the pid on this machine of the root of the process tree, None for the process itself.
+    """
 
-    @property
-    def container(self) -> Container | None:
-        """Return the container its processes are in, where they are in one."""
-
-    @property
-    def alone(self) -> bool:
-        """Return whether its process has its container, and so its control group, to itself."""
-
-    @property
-    def root(self) -> int | None:
-        """Return the process above all that its process starts, by its id on this machine; None: the process itself."""
+    connection: Any
+    container: Container | None
+    alone: bool
+    root: int | None
 
     def begin(self, order: dict[str, Any], output: int) -> int:
-        """Start a process that prints to this descriptor; return its id on this machine. Raises `ServerGone`."""
+        """Start a process that prints to this descriptor; return its pid on this machine. Raises `ServerGone`."""
 
     def receive(self) -> dict[str, Any]:
-        """Return how the process ended: `exited`, its wait status, and its own `oom_kills` where these are known apart.
+        """Return how the process ended: `exited`, its wait status, and its own `oom_kills` if they are known.
 
         Raises `ServerGone`.
         """
@@ -67,11 +61,11 @@ class Parent(Protocol):
         """End the process and all below it."""
 
     def release(self) -> None:
-        """Its process has ended and was heard of: it may start another, or go."""
+        """Note that its process has ended and was reported: it may start another one, or end."""
 
 
 class Meter:
-    """Adds up, over the stretches between `on` and `off`, wall time, the runner's CPU time and the kernel's kills."""
+    """Sums wall time, the runner's CPU time and the kernel's OOM kills over the stretches between `on` and `off`."""
 
     def __init__(self) -> None:
         self.wall_s = 0.0
@@ -84,7 +78,7 @@ class Meter:
         self._begun = (time.perf_counter(), time.process_time(), process_tree.oom_kills())
 
     def worked_s(self) -> float:
-        """Return the wall time so far, of a stretch that is not over too."""
+        """Return the wall time so far, including a stretch that has not ended."""
         return self.wall_s + (time.perf_counter() - self._begun[0] if self._begun else 0.0)
 
     def off(self) -> None:
@@ -99,7 +93,7 @@ class Meter:
 
 
 class ControlPipe:
-    """The host's ends of a job's two pipes. Held open both ways, so that neither side waits for the other to open."""
+    """The host's ends of a job's two pipes, open in both directions, so that no open blocks."""
 
     def __init__(self, job: Job) -> None:
         self._nonce = job.nonce
@@ -107,8 +101,8 @@ class ControlPipe:
         self._orders = os.open(job.orders_path, os.O_RDWR | os.O_NONBLOCK)
         self.descriptor = os.open(job.resting_path, os.O_RDWR | os.O_NONBLOCK)
 
-    def heard(self) -> Resting | None:
-        """Return the latest whole word of the process that it rests; anything else it wrote is passed over."""
+    def received(self) -> Resting | None:
+        """Return the process's latest complete message that it rests; anything else that it wrote is ignored."""
         with contextlib.suppress(BlockingIOError):
             self._pending += os.read(self.descriptor, MESSAGE_BYTES)
         *lines, rest = self._pending.split(b"\n")
@@ -121,23 +115,23 @@ class ControlPipe:
         return found
 
     def go(self, steps: int | None = None) -> None:
-        """Tell the process to go on."""
+        """Let the process continue, with this number of steps if given."""
         with contextlib.suppress(OSError):
             os.write(self._orders, json.dumps({"steps": steps}).encode() + b"\n")
 
     def close(self) -> None:
-        """Let go: a process that still waits sees the end of the pipe."""
+        """Close both: a process that still waits reads the end of the pipe."""
         os.close(self._orders)
         os.close(self.descriptor)
 
 
 def sampling_of(parent: Parent, pid: int, gpus: Sequence[ReadableGpu | Unreadable]) -> Sampling:
-    """Return what samples a process that was started: in a container of its own, its control group."""
+    """Return the sampling of a started process: in a container of its own, with its control group."""
     return Sampling(pid, gpus, group_of(pid) if parent.alone else None)
 
 
 class ProcessWatch:
-    """What is seen of any one process from its start to its end. `pace` says when it is sampled."""
+    """Observes any process from its start to its end. `pace` determines when it is sampled."""
 
     _pid: int
     _use: Sampling
@@ -153,18 +147,18 @@ class ProcessWatch:
 
     @property
     def _over(self) -> bool:
-        """Whether the process ended, or what started it."""
+        """Whether the process or its parent ended."""
         return self._ended is not None or self._gone is not None
 
     def _receive(self) -> None:
-        """Notice the process's end."""
+        """Receive the process's end."""
         try:
             self._ended = self._parent.receive()
         except ServerGone as error:
             self._gone = str(error)
 
     def _outcome(self, ended: dict[str, Any]) -> Outcome:
-        """Return what was seen of a process that ended so."""
+        """Return the outcome of a process that ended like this."""
         code = os.waitstatus_to_exitcode(ended["exited"])
         return Outcome(
             exit_code=code if code >= 0 else None,
@@ -178,8 +172,8 @@ class ProcessWatch:
             watched=tuple(self._epochs.watched),
             container=self._parent.container,
             usage=self._use.usage(),
-            course=self._use.course(),
-            gpu_lost=self._epochs.gpu_lost,
+            usage_series=self._use.series(),
+            gpu_lost=self._epochs.gpus.lost,
         )
 
 
@@ -189,7 +183,7 @@ class Watch(ProcessWatch):
     def __init__(
         self, parent: Parent, job: Job, order: dict[str, Any], timeout_s: float, warnings: tuple[str, ...] = ()
     ) -> None:
-        """Have its parent start the process; `warnings` are known before it starts. Raises `ServerGone`."""
+        """Start the process through its parent; `warnings` are known before the start. Raises `ServerGone`."""
         super().__init__(parent, job, timeout_s)
         self._warnings = warnings
         self._output = CappedOutput()
@@ -209,13 +203,13 @@ class Watch(ProcessWatch):
         finally:
             os.close(writer)
         self._root = parent.root or self._pid
-        self._use = sampling_of(parent, self._pid, self._epochs.gpus)
+        self._use = sampling_of(parent, self._pid, self._epochs.gpus.sampled)
         self._meter.off()
         self._start_time_s = self._meter.wall_s
         self._waiting: list[Any] = [parent.connection, self._reader, self._control_pipe.descriptor]
 
     def calibrated(self) -> float | None:
-        """Wait until the process has told its step time; None when it ended before or told none that counts."""
+        """Wait for the process's step time; None if it ended before or reported no valid one."""
         if self._job.steps is not None or not self._wait():
             return None
         found = self._resting.step_time_s if self._resting else None
@@ -227,15 +221,15 @@ class Watch(ProcessWatch):
         return found
 
     def resume(self, steps: int) -> None:
-        """Keep the steps to tell the process at its next turn."""
+        """Store the steps, which the process receives at its next turn."""
         self._steps = steps
 
     def root(self) -> int | None:
-        """Return the process above all that the cell started; None once it has ended."""
+        """Return the root of the cell's process tree; None once it has ended."""
         return None if self._over else self._root
 
     def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
-        """Let the process go on until it rests again; False when it has ended."""
+        """Let the process run until it rests again; False when it has ended."""
         if self._resting is not None:
             if self._steps is None:
                 if self._epochs.begin(Alive(self._pid, self._root, waiting)):
@@ -250,12 +244,12 @@ class Watch(ProcessWatch):
         return rests
 
     def resident_bytes(self) -> int:
-        """Return the most memory seen, looking once more."""
+        """Return the peak memory, after one more sample."""
         self._use.sample(self._meter.wall_s)
         return self._use.peak_resident_bytes or 0
 
     def finish(self) -> Outcome:
-        """Let the process go on to its end and return what was seen."""
+        """Let the process run to its end and return the outcome."""
         while self.turn():
             pass
         self._output.drain(self._reader)
@@ -280,7 +274,7 @@ class Watch(ProcessWatch):
         self.finish()
 
     def _wait(self) -> bool:
-        """Watch until the process rests; False when it ended before. Kills the tree when its time is up."""
+        """Watch until the process rests; False if it ended before. Kills the tree at the time limit."""
         self._meter.on()
         deadline_s = time.perf_counter() + self._left_s
         try:
@@ -298,48 +292,48 @@ class Watch(ProcessWatch):
             self._meter.off()
 
     def _look(self) -> None:
-        """Take what the process prints, hear whether it rests, sample its memory, and notice its end."""
+        """Read the process's output and messages, sample its memory, and receive its end."""
         readable, _, _ = select.select(self._waiting, [], [], self.pace.wait_s(time.perf_counter()))
         if self._reader in readable and not self._output.drain(self._reader):
             self._waiting.remove(self._reader)
         if self._control_pipe.descriptor in readable:
-            self._resting = self._control_pipe.heard()
+            self._resting = self._control_pipe.received()
         if self._parent.connection in readable:
             self._receive()
             return
-        # What prints without end is looked at often; to read the tree's memory each time would cost percents of a core.
+        # Endless output wakes this up often; reading the tree's memory each time would cost percents of a core.
         if self.pace.due(time.perf_counter()):
             self._use.sample(self._meter.worked_s())
 
 
 class Never:
-    """A process that there never was."""
+    """A process that was not started."""
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
 
     def calibrated(self) -> float | None:
-        """There is nothing to learn."""
+        """Return None: there is no process to calibrate."""
         return None
 
     def resume(self, steps: int) -> None:
-        """There is nobody to tell."""
+        """Do nothing: there is no process."""
 
     def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
-        """It has ended."""
+        """Return False: there is no process."""
         return False
 
     def root(self) -> int | None:
-        """It has no process."""
+        """Return None: there is no process."""
         return None
 
     def resident_bytes(self) -> int:
-        """It holds nothing."""
+        """Return 0: there is no process."""
         return 0
 
     def finish(self) -> Outcome:
-        """Return why there was no process."""
+        """Return why the process was not started."""
         return self._outcome
 
     def abandon(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is no process."""

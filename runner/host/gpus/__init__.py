@@ -1,1 +1,1 @@
-"""The GPUs through NVML, the driver's own library: which there are, their state, and readings while cells run."""
+"""The GPUs through NVML, the driver's own library: their list, their state, and readings while cells run."""

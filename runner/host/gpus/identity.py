@@ -1,7 +1,7 @@
-"""Which GPU the peaks are measured on, through NVML: its UUID, its product name, its free memory.
+"""The GPU that the peaks are measured on, through NVML: its UUID, its product name, its free memory.
 
-Promise: what NVML does not report is None; nothing of this is an error. A GPU in MIG mode is its first MIG device,
-which CUDA uses; it never has the card's UUID, memory or plain name, so that its peaks are not taken for the card's.
+What NVML does not report is None and never an error. A GPU in MIG mode is represented by its first MIG device, which
+CUDA uses; it never has the card's UUID, memory or plain name, so that its peaks are not attributed to the card.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class GpuIdentity:
 
 
 def gpu_identity(visible: str, library: Any = None) -> GpuIdentity:
-    """Return what NVML reports of the GPU that `CUDA_VISIBLE_DEVICES` names so. `library` is `pynvml`."""
+    """Return NVML's identity of the GPU with this name in `CUDA_VISIBLE_DEVICES`. `library` is `pynvml`."""
     nvml = open_nvml(library)
     handle = nvml if isinstance(nvml, Unread) else nvml.gpu(visible)
     if isinstance(nvml, Unread) or isinstance(handle, Unread):
@@ -49,5 +49,5 @@ def _product(nvml: Nvml, handle: Any) -> str | None:
 
 
 def _of_mig_device(product: str | None) -> str | None:
-    """Return a product name that no data sheet has, also where the driver names the card alone."""
+    """Return a product name that no data sheet has, even if the driver reports the card's name."""
     return product if product is None or MIG in product else product + MIG

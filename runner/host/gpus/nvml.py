@@ -1,10 +1,10 @@
-"""NVML, the driver's library: loading it, opening it, finding a GPU by its name, and asking with errors as values.
+"""NVML, the driver's library: loading and opening it, finding a GPU by name, and calls with errors as values.
 
-Every module that reads GPUs does it through this one. Promise: `pynvml` is imported only when NVML is opened, and an
-error of NVML is never raised: it is returned as `Unread`, with NVML's own words.
+Every module that reads GPUs uses this one. `pynvml` is imported only when NVML is opened, and an error of NVML is never
+raised: it is returned as `Unread`, with NVML's message.
 
-NVML is opened at each use and never shut down. It counts how often it was opened, a handle is valid only while it is
-open, and the driver closes it when the process ends (nvml.h: nvmlInit_v2, nvmlShutdown).
+NVML is opened at each use and never shut down. It counts its openings, a handle is valid only while it is open, and the
+driver closes it when the process ends (nvml.h: nvmlInit_v2, nvmlShutdown).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_MIG_DEVICES = 7
 
 @dataclass(frozen=True, slots=True)
 class GpuLost(Unread):
-    """NVML says that the GPU is lost or needs a reset."""
+    """NVML reports that the GPU is lost or needs a reset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,19 @@ class NotPermitted(Unread):
 
 @dataclass(frozen=True, slots=True)
 class Nvml:
-    """NVML, opened. `library` is `pynvml`, or a test's stand-in for it."""
+    """NVML, opened. `library` is `pynvml`, or a fake of it in tests."""
 
     library: Any
 
     def ask(self, name: str, *arguments: Any, absent: Collection[int] = (NOT_SUPPORTED,)) -> Any | Unread:
-        """Return what a function says, or why not; these codes mean that there is nothing to be read."""
+        """Return a function's result or error; with the codes `absent` there is nothing to read."""
         try:
             return getattr(self.library, name)(*arguments)
         except self.library.NVMLError as error:
             return _unread(error, absent)
 
     def value(self, name: str, *arguments: Any) -> Any:
-        """Return what a function says, None for an error."""
+        """Return a function's result, None for an error."""
         found = self.ask(name, *arguments)
         return None if isinstance(found, Unread) else found
 
@@ -59,9 +59,9 @@ class Nvml:
         return [self.ask("nvmlDeviceGetHandleByIndex", index) for index in numbers]
 
     def gpu(self, name: str) -> Any | Unread:
-        """Return the handle of a GPU as `CUDA_VISIBLE_DEVICES` names it; `absent` if it does not exist.
+        """Return the handle of a GPU by its name in `CUDA_VISIBLE_DEVICES`; `absent` if it does not exist.
 
-        That is its index in bus order, its UUID or a beginning that only one GPU has, or the UUID of a MIG device.
+        The name is its index in bus order, its UUID or a unique prefix of it, or the UUID of a MIG device.
         """
         by_index = name.isascii() and name.isdigit()
         function = "nvmlDeviceGetHandleByIndex" if by_index else "nvmlDeviceGetHandleByUUID"
@@ -75,14 +75,14 @@ class Nvml:
         return Unread(f"the driver reports {len(known)} GPU{'' if len(known) == 1 else 's'}", absent=True)
 
     def used_part(self, handle: Any) -> Any | None:
-        """Return what CUDA uses of a GPU: its first MIG device in MIG mode, None if it has none; else the handle."""
+        """Return the part that CUDA uses: in MIG mode the first MIG device, or None without one; else the handle."""
         if self.card(handle) is not handle or not (self.value("nvmlDeviceGetMigMode", handle) or (0, 0))[0]:
             return handle
         parts = (self.value("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(MOST_MIG_DEVICES))
         return next((one for one in parts if one is not None), None)
 
     def card(self, handle: Any) -> Any:
-        """Return the handle of the GPU that a MIG device is a part of; any other handle as it is."""
+        """Return the handle of a MIG device's GPU; any other handle unchanged."""
         is_part = self.value("nvmlDeviceIsMigDeviceHandle", handle)
         if not getattr(is_part, "value", is_part):  # pynvml returns a c_uint
             return handle
@@ -95,13 +95,13 @@ class Nvml:
             return found
         return printable(found.decode("utf-8", errors="replace") if isinstance(found, bytes) else str(found))
 
-    def _has_uuid(self, handle: Any | Unread, beginning: str) -> bool:
+    def _has_uuid(self, handle: Any | Unread, prefix: str) -> bool:
         uuid = handle if isinstance(handle, Unread) else self.text("nvmlDeviceGetUUID", handle)
-        return isinstance(uuid, str) and uuid.lower().startswith(beginning.lower())
+        return isinstance(uuid, str) and uuid.lower().startswith(prefix.lower())
 
 
 def loaded() -> Any | Unread:
-    """Return the module `pynvml`, imported only now."""
+    """Import and return the module `pynvml`."""
     try:
         return importlib.import_module("pynvml")
     except ImportError:
@@ -109,7 +109,7 @@ def loaded() -> Any | Unread:
 
 
 def open_nvml(library: Any = None) -> Nvml | Unread:
-    """Return NVML, opened, or why it cannot be: `absent` if no driver works. `library` is `pynvml` by default."""
+    """Return NVML, opened, or why it cannot be opened: `absent` without a working driver."""
     library = loaded() if library is None else library
     if isinstance(library, Unread):
         return library

@@ -1,7 +1,7 @@
-"""The GPUs that the driver lists here, on a machine or in a container: UUIDs and models, in the order of the bus.
+"""The GPUs that the driver lists on this machine or in this container: UUIDs and models, in the order of the bus.
 
-Promise: asks NVML, which neither uses a GPU nor initialises CUDA. NVML does not read `CUDA_VISIBLE_DEVICES`, so the
-list is the same whatever the caller may use. Of a GPU that is divided by MIG the whole GPU is listed, not its slices.
+NVML neither uses a GPU nor initialises CUDA. It does not read `CUDA_VISIBLE_DEVICES`, so that the list does not depend
+on what the caller may use. A GPU that is divided by MIG is listed as one GPU, without its slices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from keras_matrix.runner.host.gpus.nvml import open_nvml
 
 @dataclass(frozen=True, slots=True)
 class PresentGpus:
-    """The GPUs by their NVML index, which `nvidia-smi` shows too, and the version of the driver."""
+    """The GPUs by their NVML index, which `nvidia-smi` also shows, and the version of the driver."""
 
     uuids: tuple[str, ...]
     models: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ class PresentGpus:
 
 
 def present_gpus(library: Any = None) -> PresentGpus | Unread:
-    """Return the GPUs that the driver lists; `library` is `pynvml`, or what stands for it in a test."""
+    """Return the GPUs that the driver lists; `library` is `pynvml`, or a fake of it in tests."""
     nvml = open_nvml(library)
     if isinstance(nvml, Unread):
         return nvml

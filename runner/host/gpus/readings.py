@@ -1,12 +1,12 @@
 """GPUs through NVML, the driver's own library: read at the boundaries of epochs, and locked to one clock.
 
-Promise: a reading uses no part of the GPU, is taken while the cell rests, and is None where the driver has no value.
-Counters of the driver (energy, time the clock was held back by heat or power) are read at both ends of an epoch, since
-what holds the clock back ends with the work: the reasons that are active at a boundary say less.
+A reading uses no part of the GPU, is taken while the cell rests, and is None if the driver has no value. Counters of
+the driver (energy, time throttled by heat or power) are read at both ends of an epoch, since throttling ends with the
+work: the reasons that are active at a boundary say less.
 
-Power is energy over time wherever the driver counts energy. `nvmlDeviceGetPowerUsage` is an average over one second on
-Ampere and later (but GA100), so that samples are `NVML_FI_DEV_POWER_INSTANT` where the driver offers it. A MIG device
-has its own memory and processes; power, energy, clocks, temperature and utilisation are those of the whole card.
+Power is energy over time if the driver counts energy. `nvmlDeviceGetPowerUsage` is an average over one second on
+Ampere and later (except GA100), so that samples are `NVML_FI_DEV_POWER_INSTANT` if the driver provides it. A MIG device
+has its own memory and processes; power, energy, clocks, temperature and utilisation are those of the entire card.
 
 Written from NVML's documentation (nvml.h; docs.nvidia.com/deploy/nvml-api) and tested with a fake library
 (tests/gpu/fake_nvml.c), not on a GPU.
@@ -22,7 +22,6 @@ from typing import Any
 from keras_matrix.analysis.surroundings.gpu import MHZ, reasons_in_words
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.schema import GpuEpochs
-from keras_matrix.records.settings import Settings
 from keras_matrix.runner.host.gpus.nvml import GpuLost, NotPermitted, Nvml, open_nvml
 from keras_matrix.runner.host.surroundings.counters import moved, total
 
@@ -35,7 +34,7 @@ INSTANT, POWER_USAGE = "instant", "power_usage"
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """What the driver says at one moment; energy and throttled times count from when it was loaded.
+    """The driver's values at one moment; energy and throttled times count from when it was loaded.
 
     `at_s` is when the energy was read, by the reader's monotonic clock.
     """
@@ -53,7 +52,7 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What is in use of a GPU at one moment; the share of time with work is that of the driver's last period."""
+    """The usage of a GPU at one moment; its utilisation is that of the driver's last period."""
 
     memory_used_bytes: int | None = None
     process_memory_bytes: int | None = None
@@ -62,8 +61,8 @@ class GpuUse:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuIdentity:
-    """Which GPU it is; `mig` says whether it is one MIG device of a card."""
+class GpuProperties:
+    """The identity of a GPU; `mig` is whether it is one MIG device of a card."""
 
     uuid: str | None = None
     compute_capability: str | None = None
@@ -71,7 +70,7 @@ class GpuIdentity:
 
 
 class Unreadable:
-    """Takes the place of a GPU that cannot be read, so that no sum over several GPUs leaves one out."""
+    """Replaces a GPU that cannot be read, so that sums over several GPUs do not silently leave one out."""
 
     power_source: str | None = None
 
@@ -85,10 +84,10 @@ class Unreadable:
 
 
 class ReadableGpu:
-    """One GPU. `card` is the whole GPU: another handle than `handle` if that is a MIG device.
+    """One GPU. `card` is the entire GPU: another handle than `handle` if that is a MIG device.
 
-    `lost` is what NVML said when the GPU was lost, `not_permitted` the functions that this user may not call,
-    `power_source` where samples of power come from, once one was taken.
+    `lost` is NVML's message when the GPU was lost, `not_permitted` the functions that this user may not call,
+    `power_source` the source of power samples, once one was taken.
     """
 
     def __init__(self, nvml: Nvml, handle: Any, card: Any, *, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -98,7 +97,7 @@ class ReadableGpu:
         self.power_source: str | None = None
 
     def read(self) -> GpuReading:
-        """Return what the driver says now."""
+        """Return the driver's current values."""
         lib = self._nvml.library
         return GpuReading(
             at_s=self._clock(),
@@ -113,11 +112,11 @@ class ReadableGpu:
         )
 
     def with_energy_now(self, reading: GpuReading) -> GpuReading:
-        """Return a reading with the energy and time of this moment, so that they enclose the epoch alone."""
+        """Return a reading with the current energy and time, so that they enclose the epoch alone."""
         return replace(reading, at_s=self._clock(), energy_j=self.energy_j())
 
     def use(self, pids: Collection[int]) -> GpuUse:
-        """Return what is in use now, by whomever and by these processes."""
+        """Return the current usage, in total and by these processes."""
         memory, rates = self._ask_own("nvmlDeviceGetMemoryInfo"), self._ask("nvmlDeviceGetUtilizationRates")
         return GpuUse(
             memory_used_bytes=None if memory is None else int(memory.used),
@@ -126,11 +125,11 @@ class ReadableGpu:
             power_w=self.power_w(),
         )
 
-    def identity(self) -> GpuIdentity:
-        """Return which GPU it is."""
+    def identity(self) -> GpuProperties:
+        """Return the identity of the GPU."""
         capability = self._ask("nvmlDeviceGetCudaComputeCapability")
         mode = self._ask("nvmlDeviceGetMigMode")
-        return GpuIdentity(
+        return GpuProperties(
             uuid=self._ask_own("nvmlDeviceGetUUID"),
             compute_capability=None if capability is None else ".".join(map(str, capability)),
             mig=self._handle is not self._card or (None if mode is None else bool(mode[0])),
@@ -142,11 +141,11 @@ class ReadableGpu:
         return found
 
     def power_w(self) -> float | None:
-        """Return the power drawn: at this moment where the driver offers that, else as `nvmlDeviceGetPowerUsage`."""
+        """Return the power drawn: the instantaneous value if the driver provides it, else `nvmlDeviceGetPowerUsage`."""
         if self.power_source != POWER_USAGE and (found := self._instant_power_w()) is not None:
             self.power_source = INSTANT
             return found
-        if self.power_source == INSTANT:  # never a mixture of both
+        if self.power_source == INSTANT:  # both sources are never mixed
             return None
         usage: float | None = self._ask("nvmlDeviceGetPowerUsage", scale=MILLI)
         if usage is not None:
@@ -154,21 +153,21 @@ class ReadableGpu:
         return usage
 
     def lock(self) -> str | None:
-        """Hold the clock to the one the GPU is rated for, which it keeps under any load; return why it cannot be."""
+        """Lock the clock at the rated one, which the GPU sustains under any load; return why this is refused."""
         rated = self._nvml.library.NVML_CLOCK_LIMIT_ID_TDP
         refused = self._nvml.ask("nvmlDeviceSetGpuLockedClocks", self._card, rated, rated)
         return refused.why.removeprefix("NVML: ") if isinstance(refused, Unread) else None
 
     def unlock(self) -> None:
-        """Give the clock back to the driver; if it refuses there is nothing to do."""
+        """Unlock the clock; a refusal is ignored."""
         self._nvml.ask("nvmlDeviceResetGpuLockedClocks", self._card)
 
     def _ask(self, name: str, *arguments: Any, scale: float | None = None) -> Any:
-        """Return what a function says of the whole card, None for an error."""
+        """Return a function's result for the entire card, None for an error."""
         return self._call(name, self._card, *arguments, scale=scale)
 
     def _ask_own(self, name: str) -> Any:
-        """Return what a function says of the GPU, of a MIG device what is its own, None for an error."""
+        """Return a function's result for the GPU or the MIG device itself, None for an error."""
         return self._call(name, self._handle)
 
     def _call(self, name: str, *arguments: Any, scale: float | None = None) -> Any:
@@ -188,7 +187,7 @@ class ReadableGpu:
     def _used_by(self, pids: Collection[int]) -> int | None:
         """Return the memory of these processes; None if the driver lists none of them.
 
-        It knows processes by the machine's numbers, which differ in a container.
+        The driver lists the machine's pids, which differ in a container.
         """
         listed = self._ask_own("nvmlDeviceGetComputeRunningProcesses") or []
         used: int | None = total(one.usedGpuMemory for one in listed if one.pid in pids)
@@ -200,7 +199,7 @@ class ReadableGpu:
 
 
 def open_gpu(visible: str, library: Any = None) -> ReadableGpu | Unread:
-    """Return the GPU that `CUDA_VISIBLE_DEVICES` names so; of one in MIG mode its first MIG device, as CUDA does."""
+    """Return the GPU with this name in `CUDA_VISIBLE_DEVICES`; for one in MIG mode its first MIG device, as in CUDA."""
     nvml = open_nvml(library)
     if isinstance(nvml, Unread):
         return nvml
@@ -211,48 +210,16 @@ def open_gpu(visible: str, library: Any = None) -> ReadableGpu | Unread:
 
 
 def readable(found: Sequence[ReadableGpu | Unread]) -> tuple[ReadableGpu | Unreadable, ...]:
-    """Return what to sample of these GPUs: nothing if none can be read, else one for each."""
+    """Return what to sample for these GPUs: one entry for each, or nothing if no GPU can be read."""
     if not any(isinstance(one, ReadableGpu) for one in found):
         return ()
     return tuple(one if isinstance(one, ReadableGpu) else Unreadable() for one in found)
 
 
-class HeldClocks:
-    """The clocks of the GPU that cells run on, held for those that ask for it and given back before any other runs."""
-
-    def __init__(self, open_gpu: Callable[[], ReadableGpu | Unread]) -> None:
-        self._open = open_gpu
-        self._held: ReadableGpu | None = None
-
-    def suit(self, settings: Settings) -> str | None:
-        """Lock or release as this cell asks; return why that is refused."""
-        if settings.clocks != "locked":
-            self.release()
-            return None
-        if self._held is not None:
-            return None
-        gpu = self._open()
-        refused = gpu.why if isinstance(gpu, Unread) else gpu.lock()
-        if refused is None and isinstance(gpu, ReadableGpu):
-            self._held = gpu
-            return None
-        return (
-            f"clocks: locked: the GPU's clocks cannot be held here: {refused}; it takes root (or the capability "
-            "SYS_ADMIN) and a GPU from Volta on; lock them yourself with nvidia-smi -lgc and set clocks to free"
-        )
-
-    def release(self) -> None:
-        """Give the clocks back."""
-        held, self._held = self._held, None
-        if held is not None:
-            held.unlock()
-
-
 def over_epochs(
-    ends: Sequence[tuple[GpuReading, GpuReading]],
-    identity: GpuIdentity = GpuIdentity(),
+    ends: Sequence[tuple[GpuReading, GpuReading]], identity: GpuProperties = GpuProperties()
 ) -> GpuEpochs | None:
-    """Return what a record says of readings at the begin and the end of each measured epoch; None without one. Pure."""
+    """Return a record's figures for the readings at both ends of each measured epoch; None without one. Pure."""
     if not ends:
         return None
     boundaries = [ends[0][0], *(after for _, after in ends)]

@@ -1,15 +1,15 @@
 """The state of the GPUs and their driver, as NVML reports it.
 
-Promise: what NVML does not report is `Unread` with NVML's own words. On a machine without a driver nothing is imported.
-Not known here: processes of other containers, which the driver hides; GPUs of other makers.
+What NVML does not report is `Unread` with NVML's message. On a machine without a driver nothing is imported. Not
+covered: processes of other containers, which the driver hides; GPUs of other vendors.
 
 Written from NVML's documentation (nvml.h; docs.nvidia.com/deploy/nvml-api) and not run on a GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from keras_matrix.analysis.surroundings.readings import Driver, Gpu, GpuProcess
 from keras_matrix.records.host.procfs import Tree, Unread
@@ -17,6 +17,7 @@ from keras_matrix.records.host.system import container_engine
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.host.gpus.nvml import Nvml, open_nvml
 
+T = TypeVar("T")
 MHZ = 1_000_000
 # The module's own file, the device that every CUDA program opens, and the device of Windows' driver in WSL.
 DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
@@ -30,7 +31,7 @@ def has_driver(tree: Tree) -> bool:
 def gpus_and_driver(tree: Tree, library: Any = None) -> tuple[tuple[Gpu, ...] | Unread | None, Driver | None]:
     """Return every GPU, None without a driver, and the driver if NVML can be opened.
 
-    `library` is `pynvml`, or a test's stand-in for it.
+    `library` is `pynvml`, or a fake of it in tests.
     """
     if not has_driver(tree):
         return None, None
@@ -46,7 +47,7 @@ def driver(nvml: Nvml) -> Driver:
     cuda = nvml.ask("nvmlSystemGetCudaDriverVersion_v2")
     return Driver(
         version=nvml.text("nvmlSystemGetDriverVersion"),
-        cuda=cuda if isinstance(cuda, Unread) else (cuda // 1000, cuda % 1000 // 10),
+        cuda=_converted(cuda, lambda number: (number // 1000, number % 1000 // 10)),
     )
 
 
@@ -54,25 +55,29 @@ def read_gpu(tree: Tree, nvml: Nvml, handle: Any) -> Gpu:
     """Return one GPU, or one MIG slice by its handle."""
     card, ask, lib = nvml.card(handle), nvml.ask, nvml.library
     name, uuid = nvml.text("nvmlDeviceGetName", handle), nvml.text("nvmlDeviceGetUUID", handle)
-    memory, ecc = ask("nvmlDeviceGetMemoryInfo", handle), ask("nvmlDeviceGetEccMode", card)
     uncorrected = (lib.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, lib.NVML_VOLATILE_ECC)
     return Gpu(
         index=nvml.value("nvmlDeviceGetIndex", card) or 0,
         name="unknown" if isinstance(name, Unread) else name[:60],
-        clock_hz=_hertz(ask("nvmlDeviceGetClockInfo", card, lib.NVML_CLOCK_SM)),
-        max_clock_hz=_hertz(ask("nvmlDeviceGetMaxClockInfo", card, lib.NVML_CLOCK_SM)),
+        clock_hz=_converted(ask("nvmlDeviceGetClockInfo", card, lib.NVML_CLOCK_SM), _hertz),
+        max_clock_hz=_converted(ask("nvmlDeviceGetMaxClockInfo", card, lib.NVML_CLOCK_SM), _hertz),
         temperature_c=ask("nvmlDeviceGetTemperature", card, lib.NVML_TEMPERATURE_GPU),
         throttle_mask=_throttle_mask(nvml, card),
-        persistence=_switch(ask("nvmlDeviceGetPersistenceMode", card)),
+        persistence=_converted(ask("nvmlDeviceGetPersistenceMode", card), bool),
         users=_users(tree, nvml, handle),
         uuid="" if isinstance(uuid, Unread) else uuid,
-        capability=_capability(ask("nvmlDeviceGetCudaComputeCapability", card)),
+        capability=_converted(ask("nvmlDeviceGetCudaComputeCapability", card), lambda found: (found[0], found[1])),
         mig=_mig(nvml, handle, card),
-        ecc=ecc if isinstance(ecc, Unread) else bool(ecc[0]),
+        ecc=_converted(ask("nvmlDeviceGetEccMode", card), lambda modes: bool(modes[0])),
         ecc_errors=ask("nvmlDeviceGetTotalEccErrors", card, *uncorrected),
-        memory_bytes=memory if isinstance(memory, Unread) else int(memory.total),
+        memory_bytes=_converted(ask("nvmlDeviceGetMemoryInfo", handle), lambda memory: int(memory.total)),
         compute_mode=ask("nvmlDeviceGetComputeMode", card),
     )
+
+
+def _hertz(megahertz: int) -> int:
+    """Return NVML's clocks in hertz."""
+    return megahertz * MHZ
 
 
 def _mig(nvml: Nvml, handle: Any, card: Any) -> bool | Unread:
@@ -89,7 +94,7 @@ def _users(tree: Tree, nvml: Nvml, handle: Any) -> tuple[GpuProcess, ...] | Unre
     found = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle)
     if isinstance(found, Unread):
         return found
-    # In a container the driver's process ids are the host's: there /proc would name another process.
+    # In a container the driver reports the host's pids, for which /proc would name other processes.
     named = container_engine(tree) is None
     users = [GpuProcess(one.pid, _name(tree, one.pid) if named else None, one.usedGpuMemory) for one in found]
     return tuple(sorted(users, key=lambda one: one.pid))
@@ -101,19 +106,12 @@ def _name(tree: Tree, pid: int) -> str | None:
 
 
 def _throttle_mask(nvml: Nvml, card: Any) -> int | Unread:
-    """Return the reasons that hold the clock back; drivers before 535 have the function by its old name."""
+    """Return the reasons for throttling; drivers before 535 have the function under its old name."""
     found: int | Unread = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", card)
     older = nvml.value("nvmlDeviceGetCurrentClocksThrottleReasons", card) if isinstance(found, Unread) else None
     return found if older is None else older
 
 
-def _hertz(found: int | Unread) -> int | Unread:
-    return found if isinstance(found, Unread) else found * MHZ
-
-
-def _switch(found: int | Unread) -> bool | Unread:
-    return found if isinstance(found, Unread) else bool(found)
-
-
-def _capability(found: Sequence[int] | Unread) -> tuple[int, int] | Unread:
-    return found if isinstance(found, Unread) else (found[0], found[1])
+def _converted(found: Any | Unread, convert: Callable[[Any], T]) -> T | Unread:
+    """Return a converted value, or why it could not be read."""
+    return found if isinstance(found, Unread) else convert(found)

@@ -1,9 +1,9 @@
-"""The A/A measurement: pairs of identical processes that take turns, as the arms of a comparison do.
+"""The A/A measurement: pairs of identical processes, interleaved like the arms of a comparison.
 
-Promise: every pair is two new processes, started side by side, which then take turns with the same number of steps in
-an order drawn anew for each pair and turned round at every turn (ABBA); one pair gives one log ratio. Nothing is left
-out. Processes end with their pair, however it ends.
-Not known here: how a backend scatters; this is the machine's own scatter, with a barrier over all CPUs at each step.
+Every pair is two new processes, started concurrently and then interleaved with the same number of steps, in an order
+drawn for each pair and reversed at every turn (ABBA); one pair gives one log ratio. No pair is left out. Processes end
+with their pair in every case. The result is the machine's own scatter, with a barrier over all CPUs at each step; the
+scatter of a backend is not included.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ANSWER_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What one pair showed: the mean log ratio of adjacent turns, second arm over first, and what disturbed it."""
+    """The result of a pair: the mean log ratio of adjacent turns, second arm over first, and what disturbed it."""
 
     log_ratio: float
     turn_times_s: tuple[tuple[float, float], ...]
@@ -45,7 +45,7 @@ class Process:
     """A running arm."""
 
     def __init__(self, threads: int) -> None:
-        """Start it; it is ready only when `answer` has been heard once."""
+        """Start it; it is ready once `answer` has returned."""
         environment = os.environ | dict.fromkeys(THREAD_VARIABLES, "1")
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "keras_matrix.runner.host.surroundings.aa_worker", str(threads)],
@@ -62,12 +62,12 @@ class Process:
         words = self._process.stdout.readline().decode("ascii", errors="replace").split() if readable else []
         if not words:
             ended = self._process.poll()
-            what = f"gave no answer in {ANSWER_LIMIT_S:.0f} s" if ended is None else f"ended with status {ended}"
+            what = f"did not answer in {ANSWER_LIMIT_S:.0f} s" if ended is None else f"ended with status {ended}"
             raise InfrastructureError(f"check: a measuring process {what}; is numpy installed in {sys.prefix}?")
         return words
 
     def turn(self, steps: int) -> tuple[float, float]:
-        """Have it do its steps; return its seconds and its CPU seconds."""
+        """Run the steps; return their seconds and CPU seconds."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"%d\n" % steps)
         self._process.stdin.flush()
@@ -83,8 +83,8 @@ class Process:
         self._process.wait()
 
 
-def measure(seconds: float, cpus: Sequence[int], seed: int, told: Callable[[int], None]) -> list[Pair]:
-    """Measure pairs until the time is over, finishing the one begun; `told` hears of each. Raises `RunnerError`."""
+def measure(seconds: float, cpus: Sequence[int], seed: int, report: Callable[[int], None]) -> list[Pair]:
+    """Measure pairs for these seconds, calling `report` with their number after each. Raises `RunnerError`."""
     if seconds <= 0:
         return []
     ends_s = time.perf_counter() + seconds
@@ -93,41 +93,41 @@ def measure(seconds: float, cpus: Sequence[int], seed: int, told: Callable[[int]
     with Sampler(cpus) as sampler:
         steps = calibrate(len(cpus))
         taken_s = 0.0
-        # A pair that would end after the time is not begun.
+        # A pair that would end after the time limit is not begun.
         while not pairs or time.perf_counter() + taken_s < ends_s:
             begun_s = time.perf_counter()
             with _started(len(cpus)) as processes:
-                pairs.append(take_turns(processes, steps, drawn.random() < 0.5, sampler))
+                pairs.append(interleaved(processes, steps, drawn.random() < 0.5, sampler))
             taken_s = time.perf_counter() - begun_s
-            told(len(pairs))
+            report(len(pairs))
     return pairs
 
 
 def calibrate(threads: int) -> int:
-    """Return how many steps make a turn of `TURN_S` when nothing disturbs: the fastest of a few tries counts."""
+    """Return the steps of an undisturbed turn of `TURN_S`, from the shortest of a few runs."""
     with _started(threads) as (first, _):
         taken_s = min(first.turn(CALIBRATION_STEPS)[0] for _ in range(CALIBRATIONS))
     return max(1, math.ceil(TURN_S * CALIBRATION_STEPS / taken_s))
 
 
-def take_turns(processes: tuple[Process, Process], steps: int, second_first: bool, sampler: Sampler) -> Pair:
-    """Return what two running arms show, in the order AB BA AB ... or its mirror image."""
+def interleaved(processes: tuple[Process, Process], steps: int, second_first: bool, sampler: Sampler) -> Pair:
+    """Return the result of two running arms, in the order AB BA AB ... or its mirror image."""
     times_s: tuple[list[float], list[float]] = ([], [])
     watched: list[Watched] = []
     for process in processes:
-        process.turn(steps)  # the first is a warm-up and counts nothing
+        process.turn(steps)  # the first is a warm-up and does not count
     for turn in range(TURNS):
         for arm in (0, 1) if second_first == bool(turn % 2) else (1, 0):
-            taken_s, seen = _watched_turn(processes[arm], steps, sampler)
+            taken_s, stretch = _watched_turn(processes[arm], steps, sampler)
             times_s[arm].append(taken_s)
-            watched.append(seen)
+            watched.append(stretch)
     times = tuple(zip(*times_s, strict=True))
     ratio = statistics.fmean(math.log(second_s / first_s) for first_s, second_s in times)
     return Pair(ratio, times, disturbed(watched))
 
 
 def _watched_turn(process: Process, steps: int, sampler: Sampler) -> tuple[float, Watched]:
-    """Return a turn's seconds and what was seen meanwhile. The arms hold little memory and touch no storage."""
+    """Return a turn's seconds and the machine's activity. The arms use little memory and no storage."""
     before, own_before_s = sampler.read(), time.process_time()
     taken_s, cpu_s = process.turn(steps)
     own_s = time.process_time() - own_before_s

@@ -1,8 +1,8 @@
-"""One arm of the A/A measurement: a process that computes when told to and says how long it took. Holds no backend.
+"""One arm of the A/A measurement: a process that computes on request and reports how long it took, without a backend.
 
-A step gives every thread the same matrix products and waits for all of them, as a parallel operation of a backend does,
-so that whoever takes one CPU delays the step. The library's own threads stay off: between two turns they would spin on.
-Talks in lines: `ready` when it is; then for each number of steps it reads, the seconds they took and its CPU seconds.
+A step gives every thread the same matrix products and waits for all of them, like a parallel operation of a backend, so
+that a process on one CPU delays the step. The library's own threads are off: they would spin between two turns. It
+prints `ready`, and then for each number of steps that it reads the seconds they took and its CPU seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happened round the processes of one block, judged together. Pure."""
+"""Judges the surroundings of all processes of one block together. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from keras_matrix.runner.executors import Outcome
 
 
 def judged_together(ended: Sequence[tuple[str, Outcome]]) -> tuple[bool, list[Outcome]]:
-    """Return whether a block was disturbed from outside, and its outcomes with the reason, in the order given.
+    """Return whether a block was disturbed from outside, and its outcomes with the reason, in the same order.
 
-    Each outcome comes with its cell's name, and goes with what that cell used while the others worked.
+    Each outcome is passed with its cell's name, and is returned with what that cell used while the others worked.
     """
     watched = [stretch for _, outcome in ended for stretch in outcome.watched or ()]
     reason = disturbed(watched)

@@ -5,11 +5,11 @@
         ...
         stretch = since(before, sampler.read())
 
-Promise: files are opened once and read again by position; a reading takes well under 0.3 ms on a machine of a few CPUs
-(docs/noise.md has the measurement). What the kernel does not tell is None, and so is a counter that ran backwards.
+Files are opened once and read again by position; a reading takes well under 0.3 ms on a machine of a few CPUs
+(docs/noise.md has the measurement). A counter that the kernel does not report or that ran backwards is None.
 
-CPU times are sums over the CPUs given: what happens on CPUs the run may not use takes none of its time. Interrupts are
-kept apart from programs, since nobody can say on whose behalf they ran.
+CPU times are sums over the given CPUs: activity on CPUs that the run may not use does not delay it. Interrupts are
+separate from programs, since they cannot be attributed to a process.
 
 Sources: proc(5) for /proc/stat and /proc/vmstat; of the kernel, Documentation/accounting/psi.rst for pressure,
 drivers/thermal/intel/therm_throt.c for throttling, Documentation/admin-guide/cgroup-v2.rst for quotas.
@@ -23,21 +23,21 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from keras_matrix.analysis.surroundings.disturbance import Stretch
 from keras_matrix.records.host.cgroups import quota_folder
 from keras_matrix.records.host.procfs import Tree, Unread
+from keras_matrix.records.host.system import HERE
 
 N = TypeVar("N", int, float)
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MICRO_S, NANO_S = 1e-6, 1e-9
 CHUNK_BYTES = 1 << 16
-# At some 2 us a file this keeps the reading within its promise; more CPUs than that seldom throttle apart.
+# At some 2 us a file this keeps a reading within 0.3 ms; more CPUs than that seldom throttle separately.
 THROTTLE_FILES = 64
-# A tick is lost or found in each field of each CPU at either end; a quarter of the time is no rounding.
+# Rounding is at most a tick in each field of each CPU at either end; a quarter of the time is more than that.
 TICKS_TOLERANCE = 0.25
 TICKS_TOLERANCE_S = 0.05
 PRESSURES = ("cpu", "memory", "io")
@@ -45,45 +45,37 @@ PRESSURES = ("cpu", "memory", "io")
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """A reading: where every counter stands, its `wall_s` being a monotonic clock. Only differences mean anything."""
+    """A reading of every counter, with a monotonic clock as `wall_s`. Only differences are meaningful."""
 
     totals: Stretch
     cpus: int
     cpu_idle_s: float | None
 
 
-class Sampler:
-    """Reads `Counters`. Holds files open: close it, or use it as a context."""
+class Sampler(contextlib.AbstractContextManager["Sampler"]):
+    """Reads `Counters`. It keeps files open: close it, or use it as a context manager."""
 
     def __init__(
         self, cpus: Collection[int], root: Path = Path("/"), clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        """Open what there is. `cpus` are those the run may use."""
+        """Open the files that exist. `cpus` are those the run may use."""
         tree = Tree(root)
         self._clock = clock
         self._labels = frozenset(b"cpu%d" % cpu for cpu in cpus)
-        self._stat = None if covered_stat(tree) else _opened(tree, "/proc/stat")
-        self._vmstat = _opened(tree, "/proc/vmstat")
-        self._pressures = {name: _opened(tree, f"/proc/pressure/{name}") for name in PRESSURES}
-        self._throttles = [fd for path in _throttle_paths(tree, cpus) if (fd := _opened(tree, path)) is not None]
+        self._stat = None if covered_stat(tree) else opened("/proc/stat", tree)
+        self._vmstat = opened("/proc/vmstat", tree)
+        self._pressures = {name: opened(f"/proc/pressure/{name}", tree) for name in PRESSURES}
+        self._throttles = [fd for path in _throttle_paths(tree, cpus) if (fd := opened(path, tree)) is not None]
         folder = quota_folder(tree)
-        self._quota = None if folder is None else _opened(tree, f"{folder}/cpu.stat")
+        self._quota = None if folder is None else opened(f"{folder}/cpu.stat", tree)
 
-    def __enter__(self) -> Sampler:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close the files."""
         self.close()
 
     def close(self) -> None:
-        """Close the files; a reading afterwards knows nothing."""
-        for descriptor in (self._stat, self._vmstat, self._quota, *self._pressures.values(), *self._throttles):
-            if descriptor is not None:
-                os.close(descriptor)
+        """Close the files; later readings are empty."""
+        close(self._stat, self._vmstat, self._quota, *self._pressures.values(), *self._throttles)
         self._stat = self._vmstat = self._quota = None
         self._pressures = dict.fromkeys(PRESSURES)
         self._throttles = []
@@ -106,9 +98,9 @@ class Sampler:
             io_full_s=_pressure_s(io, b"full "),
             quota_throttled_s=_quota_throttled_s(_content(self._quota)),
             throttle_events=self._throttle_events(),
-            swapped_in_bytes=_times(_after(vmstat, b"pswpin "), PAGE_BYTES),
-            swapped_out_bytes=_times(_after(vmstat, b"pswpout "), PAGE_BYTES),
-            context_switches=_after(stat, b"ctxt "),
+            swapped_in_bytes=_times(after(vmstat, b"pswpin "), PAGE_BYTES),
+            swapped_out_bytes=_times(after(vmstat, b"pswpout "), PAGE_BYTES),
+            context_switches=after(stat, b"ctxt "),
         )
         return Counters(totals, len(self._labels), times.idle_s)
 
@@ -117,7 +109,7 @@ class Sampler:
 
 
 def since(before: Counters, after: Counters) -> Stretch:
-    """Return what the counters moved by. A counter that is missing at one end or ran backwards is None."""
+    """Return the counters' differences. A counter that is missing at one end or ran backwards is None."""
     counted: dict[str, Any] = {
         f.name: moved(getattr(before.totals, f.name), getattr(after.totals, f.name)) for f in fields(Stretch)
     }
@@ -127,21 +119,22 @@ def since(before: Counters, after: Counters) -> Stretch:
 
 
 def _timed(counted: Stretch, total_s: float, idle_s: float | None, cpus: int) -> Stretch:
-    """Take busy time as what the clock leaves beside the idle time, which the kernel measures; busy ticks it samples.
+    """Compute busy time from the clock and the idle time, which the kernel measures, whereas it samples busy ticks.
 
-    Of a program that uses half of a CPU in short pieces, sampling at 250 Hz blurs a second by 3 %. Where the ticks do
-    not add up to the clock's time, the counters are not this machine's (sandboxes show zeros) or it stood still.
+    For a program that uses half of a CPU in short pieces, sampling at 250 Hz blurs a second by 3 %. If the ticks do not
+    add up to the clock's time, the counters are not this machine's (sandboxes report zeros) or it was suspended.
     """
     ticks_s, irq_s, steal_s = counted.cpu_total_s, counted.cpu_irq_s, counted.cpu_steal_s
+    unknown = replace(counted, cpu_total_s=None, cpu_busy_s=None, cpu_irq_s=None, cpu_steal_s=None)
     if ticks_s is None or idle_s is None or irq_s is None or steal_s is None:
-        return replace(counted, cpu_total_s=None, cpu_busy_s=None, cpu_irq_s=None, cpu_steal_s=None)
+        return unknown
     if abs(ticks_s - total_s) > TICKS_TOLERANCE * total_s + TICKS_TOLERANCE_S * cpus:
-        return replace(counted, cpu_total_s=None, cpu_busy_s=None, cpu_irq_s=None, cpu_steal_s=None)
+        return unknown
     return replace(counted, cpu_total_s=total_s, cpu_busy_s=max(0.0, total_s - idle_s - irq_s - steal_s))
 
 
 def covered_stat(tree: Tree) -> bool:
-    """Say whether something is mounted over /proc/stat, as LXCFS does: it then tells of a container, not of others."""
+    """Return whether /proc/stat is a mount, as with LXCFS: it then covers a container alone, not other processes."""
     mounts = tree.text("/proc/self/mountinfo")
     if isinstance(mounts, Unread):
         return False
@@ -149,12 +142,12 @@ def covered_stat(tree: Tree) -> bool:
 
 
 def moved(before: N | None, after: N | None) -> N | None:
-    """Return by how much a counter moved; None where it is missing at one end or ran backwards."""
+    """Return a counter's difference; None if it is missing at one end or ran backwards."""
     return None if before is None or after is None or after < before else after - before
 
 
 def total(values: Iterable[N | None]) -> N | None:
-    """Return the sum; None where a value is missing, and where there are no values."""
+    """Return the sum; None if a value is missing, or without values."""
     found = list(values)
     known = [value for value in found if value is not None]
     return sum(known[1:], known[0]) if known and len(known) == len(found) else None
@@ -172,18 +165,26 @@ def _throttle_paths(tree: Tree, cpus: Collection[int]) -> list[str]:
     return [*packages.values(), *cores][:THROTTLE_FILES]
 
 
-def _opened(tree: Tree, path: str) -> int | None:
+def opened(path: str, tree: Tree = HERE) -> int | None:
+    """Return a descriptor of a file that is read repeatedly; None if it cannot be opened."""
     try:
         return os.open(tree.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
 
 
+def close(*descriptors: int | None) -> None:
+    """Close those that were opened."""
+    for descriptor in descriptors:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
 def _content(descriptor: int | None) -> bytes:
     if descriptor is None:
         return b""
     parts: list[bytes] = []
-    with contextlib.suppress(OSError):  # pressure that is switched off opens, and refuses to be read
+    with contextlib.suppress(OSError):  # disabled pressure files can be opened, but not read
         offset = 0
         while part := os.pread(descriptor, CHUNK_BYTES, offset):
             parts.append(part)
@@ -201,8 +202,8 @@ class _CpuTimes:
 
 
 def _cpu_times(stat: bytes, labels: frozenset[bytes]) -> _CpuTimes:
-    """Return the sums over the CPUs named, in seconds; all None unless each one tells."""
-    sums, seen = [0] * 8, 0
+    """Return the sums over the named CPUs, in seconds; all None unless each one is reported."""
+    sums, found = [0] * 8, 0
     for line in stat.splitlines():
         if not line.startswith(b"cpu"):
             break
@@ -213,8 +214,8 @@ def _cpu_times(stat: bytes, labels: frozenset[bytes]) -> _CpuTimes:
         if len(ticks) < 8:
             break
         sums = [known + (tick or 0) for known, tick in zip(sums, ticks, strict=True)]
-        seen += None not in ticks
-    if not labels or seen != len(labels):
+        found += None not in ticks
+    if not labels or found != len(labels):
         return _CpuTimes()
     user, nice, system, idle, waiting, irq, softirq, steal = (ticks / TICKS_PER_S for ticks in sums)
     return _CpuTimes(sum(sums) / TICKS_PER_S, user + nice + system, idle + waiting, irq + softirq, steal)
@@ -224,21 +225,18 @@ def _pressure_s(content: bytes, kind: bytes) -> float | None:
     """Return the total of a line such as `some avg10=0.00 avg60=0.00 avg300=0.00 total=12`."""
     for line in content.splitlines():
         if line.startswith(kind):
-            found = _number(line.rpartition(b"total=")[2])
-            return None if found is None else found * MICRO_S
+            return _times(_number(line.rpartition(b"total=")[2]), MICRO_S)
     return None
 
 
 def _quota_throttled_s(content: bytes) -> float | None:
-    """Return how long the quota stopped this process's group: version 2 tells microseconds, version 1 nanoseconds."""
-    microseconds, nanoseconds = _after(content, b"throttled_usec "), _after(content, b"throttled_time ")
-    if microseconds is not None:
-        return microseconds * MICRO_S
-    return None if nanoseconds is None else nanoseconds * NANO_S
+    """Return how long the quota stopped this process's group: microseconds in version 2, nanoseconds in version 1."""
+    microseconds = after(content, b"throttled_usec ")
+    return _times(after(content, b"throttled_time "), NANO_S) if microseconds is None else microseconds * MICRO_S
 
 
-def _after(content: bytes, name: bytes) -> int | None:
-    """Return the number behind a name that begins a line."""
+def after(content: bytes, name: bytes) -> int | None:
+    """Return the number that follows a name at the beginning of a line; None without one."""
     start = 0 if content.startswith(name) else content.find(b"\n" + name) + 1
     if start == 0 and not content.startswith(name):
         return None
@@ -250,5 +248,5 @@ def _number(word: bytes) -> int | None:
     return int(word) if word.isdigit() and len(word) <= 20 else None
 
 
-def _times(count: int | None, unit: int) -> int | None:
+def _times(count: int | None, unit: N) -> N | None:
     return None if count is None else count * unit

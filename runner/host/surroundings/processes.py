@@ -1,6 +1,6 @@
-"""Processes, and what this one may do.
+"""Processes, and the rights of this one.
 
-Promise: nothing is reported of a process but its name, cleaned of control characters, its id and its share of a CPU.
+Of a process only its name, without control characters, its id and its share of a CPU are reported.
 Source: proc(5) for /proc/PID/stat.
 """
 
@@ -17,13 +17,13 @@ from keras_matrix.runner.host.surroundings.counters import covered_stat
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SHOWN = 3
-# Less than this of one CPU is not worth a name.
+# Processes below this share of one CPU are not listed.
 SHOWN_SHARE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What matters here of a process's stat file; times in seconds."""
+    """The fields used of a process's stat file; times in seconds."""
 
     name: str
     parent: int
@@ -38,7 +38,7 @@ class Line:
 
 
 def processes(tree: Tree) -> dict[int, Line] | Unread:
-    """Return every process that shows."""
+    """Return every visible process."""
     found = {}
     for name in tree.names("/proc", "[0-9]*"):
         pid = whole_number(name)
@@ -49,7 +49,7 @@ def processes(tree: Tree) -> dict[int, Line] | Unread:
 
 
 def read_line(tree: Tree, pid: int) -> Line | None:
-    """Return a process's stat file: `PID (NAME) STATE PPID ...`, whose name may hold blanks and parentheses."""
+    """Return a process's stat file: `PID (NAME) STATE PPID ...`, whose name may contain blanks and parentheses."""
     text = tree.text(f"/proc/{pid}/stat")
     if isinstance(text, Unread):
         return None
@@ -71,8 +71,8 @@ def others(
 ) -> tuple[Process, ...] | Unread:
     """Return the processes outside the trees of `own` that used most CPU meanwhile, most first.
 
-    A process is credited with its ended children too: a compiler that lives for a tenth of a second shows in neither
-    look, and its CPU time in that of the `make` which waits for it.
+    A process's ended children count for it: a compiler that lives for a tenth of a second is in neither reading, but
+    its CPU time is in that of the `make` that waits for it.
     """
     if isinstance(before, Unread):
         return before
@@ -89,45 +89,45 @@ def others(
 
 
 def _counted_before(before: Mapping[int, Line], after: Mapping[int, Line]) -> dict[int, float]:
-    """Return, of what the processes of `after` and their ended children used, how much was used before, by process.
+    """Return, by process of `after`, how much of its CPU time and that of its ended children was used before.
 
-    What a process had used that has ended since went to the nearest of its ancestors that is still there.
+    The CPU time of a process that has ended since belongs to its nearest live ancestor.
     """
     found: dict[int, float] = {}
     for pid, line in before.items():
-        heir, seen = pid, {0}
-        while heir in before and heir not in seen and not _same(before[heir], after.get(heir)):
-            seen.add(heir)
+        heir, visited = pid, {0}
+        while heir in before and heir not in visited and not _same(before[heir], after.get(heir)):
+            visited.add(heir)
             heir = before[heir].parent
-        if heir in before and heir not in seen:
+        if heir in before and heir not in visited:
             found[heir] = found.get(heir, 0.0) + line.whole_cpu_s
     return found
 
 
 def _same(earlier: Line, later: Line | None) -> bool:
-    """Say whether this is still the same process; its number may have been given to another one."""
+    """Return whether this is still the same process; its pid may have been reused."""
     return later is not None and earlier.started_ticks == later.started_ticks
 
 
 def missing_rights(tree: Tree) -> tuple[str, ...]:
-    """Return what is needed for looking and measuring and is not allowed here; nothing is changed in asking."""
+    """Return the rights needed for reading and measuring that are missing here, without changing anything."""
     found = []
     if isinstance(tree.text("/proc/1/stat"), Unread):
-        found.append("processes of other users do not show")
+        found.append("processes of other users are not visible")
     if covered_stat(tree):
-        found.append("/proc/stat is a container's own, so the CPU use of others does not show")
+        found.append("/proc/stat is a container's own, so the CPU use of others is not visible")
     try:
         os.sched_setaffinity(0, os.sched_getaffinity(0))
     except OSError:
-        found.append("processes may not be held to CPUs")
+        found.append("processes cannot be bound to CPUs")
     return tuple(found)
 
 
 def _descends(pid: int, own: Collection[int], lines: Mapping[int, Line]) -> bool:
-    seen: set[int] = set()
-    while pid in lines and pid not in seen:
+    visited: set[int] = set()
+    while pid in lines and pid not in visited:
         if pid in own:
             return True
-        seen.add(pid)
+        visited.add(pid)
         pid = lines[pid].parent
     return pid in own

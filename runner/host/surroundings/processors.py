@@ -1,4 +1,4 @@
-"""What /proc and /sys tell of the CPUs: clocks, throttling, temperature, nodes, the hypervisor above them.
+"""The CPUs in /proc and /sys: clocks, throttling, temperature, nodes, and the hypervisor.
 
 Sources: of the kernel, Documentation/admin-guide/pm/cpufreq.rst and intel_pstate.rst, driver-api/thermal/sysfs-api.rst
 and ABI/testing/sysfs-devices-system-cpu.
@@ -15,13 +15,13 @@ from keras_matrix.records.host.procfs import Tree, Unread, whole_number
 CPU = "/sys/devices/system/cpu"
 NODES = "/sys/devices/system/node"
 THERMAL = "/sys/class/thermal"
-# A trip of these kinds slows the machine down or stops it; `active` only turns a fan.
+# Trip points of these types slow the machine down or stop it; `active` only starts a fan.
 LIMITING_TRIPS = ("passive", "hot", "critical")
 MAX_TRIPS = 16
 
 
 def clocks(tree: Tree, cpus: Collection[int]) -> Clocks:
-    """Return what sets the speed of these CPUs."""
+    """Return what determines the speed of these CPUs."""
     return Clocks(
         governors=_governors(tree, cpus),
         driver=tree.text(f"{CPU}/cpu{min(cpus)}/cpufreq/scaling_driver"),
@@ -32,7 +32,7 @@ def clocks(tree: Tree, cpus: Collection[int]) -> Clocks:
 
 
 def heat(tree: Tree, cpus: Collection[int]) -> Heat:
-    """Return throttling since the start, and the thermal zones."""
+    """Return the throttling since boot, and the thermal zones."""
     return Heat(_throttle_events(tree, cpus), _zones(tree))
 
 
@@ -48,7 +48,7 @@ def numa_nodes(tree: Tree, cpus: Collection[int]) -> tuple[int, ...] | Unread:
 
 
 def cpus_by_node(tree: Tree, cpus: Collection[int]) -> dict[int, tuple[int, ...]] | Unread:
-    """Return these CPUs by the node they belong to; a node of memory alone is left out."""
+    """Return these CPUs by their node, without nodes of memory alone."""
     found = {}
     for name in tree.names(NODES, "node[0-9]*"):
         listed = _listed(tree, f"{NODES}/{name}/cpulist")
@@ -61,9 +61,9 @@ def cpus_by_node(tree: Tree, cpus: Collection[int]) -> dict[int, tuple[int, ...]
 
 
 def core_by_core(tree: Tree, cpus: Collection[int]) -> tuple[tuple[int, ...], int]:
-    """Return these CPUs with one of each core first, and how many cores that are.
+    """Return these CPUs with one of each core first, and the number of cores.
 
-    Where the kernel does not tell which share a core, each counts as one of its own.
+    If the kernel does not report which share a core, each counts as a separate core.
     """
     first: list[int] = []
     second: list[int] = []
@@ -75,7 +75,7 @@ def core_by_core(tree: Tree, cpus: Collection[int]) -> tuple[tuple[int, ...], in
 
 
 def hypervisor(tree: Tree) -> str | Unread | None:
-    """Return what runs above this kernel; None where the CPU says that nothing does."""
+    """Return the hypervisor; None if the CPU reports that there is none."""
     info = tree.text("/proc/cpuinfo")
     if isinstance(info, Unread):
         return info
@@ -97,11 +97,13 @@ def _listed(tree: Tree, path: str) -> tuple[int, ...] | Unread:
 
 
 def _governors(tree: Tree, cpus: Collection[int]) -> tuple[str, ...] | Unread:
-    told = [tree.text(f"{CPU}/cpu{cpu}/cpufreq/scaling_governor") for cpu in sorted(cpus)]
-    unread = [text for text in told if isinstance(text, Unread)]
-    if unread:
-        return unread[0]
-    return tuple(sorted({text[:20] for text in told if not isinstance(text, Unread)}))
+    found = set()
+    for cpu in sorted(cpus):
+        text = tree.text(f"{CPU}/cpu{cpu}/cpufreq/scaling_governor")
+        if isinstance(text, Unread):
+            return text
+        found.add(text[:20])
+    return tuple(sorted(found))
 
 
 def _turbo(tree: Tree) -> bool | Unread:
@@ -116,7 +118,7 @@ def _turbo(tree: Tree) -> bool | Unread:
 
 
 def _smt(tree: Tree, cpus: Collection[int]) -> str | Unread:
-    """Return `active` only where two of these CPUs share a core; else why not."""
+    """Return `active` if two of these CPUs share a core, else why not."""
     for cpu in sorted(cpus):
         siblings = _listed(tree, f"{CPU}/cpu{cpu}/topology/thread_siblings_list")
         if isinstance(siblings, Unread):
@@ -124,8 +126,8 @@ def _smt(tree: Tree, cpus: Collection[int]) -> str | Unread:
         if len(set(siblings) & set(cpus)) > 1:
             return "active"
     control = tree.text(f"{CPU}/smt/control")
-    told = "" if isinstance(control, Unread) else f" (kernel: {control[:20]})"
-    return f"no two of the CPUs share a core{told}"
+    kernel = "" if isinstance(control, Unread) else f" (kernel: {control[:20]})"
+    return f"no two of the CPUs share a core{kernel}"
 
 
 def _throttle_events(tree: Tree, cpus: Collection[int]) -> int | Unread:
@@ -146,14 +148,14 @@ def _zones(tree: Tree) -> tuple[Zone, ...] | Unread:
         if not isinstance(temperature, Unread):
             label = name if isinstance(kind, Unread) else kind[:20]
             found.append(Zone(label, temperature / 1000, _limit_c(tree, f"{THERMAL}/{name}")))
-    return tuple(found) or Unread(f"{THERMAL} has no zone that tells its temperature", absent=True)
+    return tuple(found) or Unread(f"{THERMAL} has no zone that reports its temperature", absent=True)
 
 
 def _limit_c(tree: Tree, zone: str) -> float | None:
     limits = []
     for trip in range(MAX_TRIPS):
         kind, limit = tree.text(f"{zone}/trip_point_{trip}_type"), tree.number(f"{zone}/trip_point_{trip}_temp")
-        # A trip at or below 0 is switched off.
+        # A trip point at or below 0 is disabled.
         if kind in LIMITING_TRIPS and not isinstance(limit, Unread) and limit > 0:
             limits.append(limit / 1000)
     return min(limits, default=None)

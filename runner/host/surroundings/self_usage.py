@@ -1,13 +1,13 @@
-"""What the run's own processes have used: the part of the machine's counters that is nobody else's doing.
+"""The usage of the run's own processes: their part of the machine's counters.
 
     before = sampler.read(), own_now(tree, pids, usable)
     ...
     after = sampler.read(), own_now(tree, pids, usable)
     watched = Watched(since(before[0], after[0]), own_since(before[1], after[1]))
 
-Promise: `pids` are all of the run's processes, the waiting ones and the runner too; if one of them does not tell,
-the figure is None, since what it used would be taken for others' use.
-Not known here: memory that processes share counts in each of them, so a share of memory is rather too large.
+`pids` are all of the run's processes, including the waiting ones and the runner; if one of them cannot be read, the
+figure is None, since its usage would be attributed to others. Memory that processes share counts for each of them, so
+that a share of memory is an upper limit.
 Source: proc(5) for /proc/PID/stat, statm and io.
 """
 
@@ -28,7 +28,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 def own_now(tree: Tree, pids: Collection[int], usable_bytes: int | None) -> OwnUse:
     """Return what these processes and their ended children have used since they started, and the memory they hold.
 
-    `usable_bytes` is what they may use (`records.host.system.usable_memory_bytes`); None where that is not known.
+    `usable_bytes` is what they may use (`records.host.system.usable_memory_bytes`); None if it is unknown.
     """
     resident = total(_resident_bytes(tree, pid) for pid in pids)
     return OwnUse(
@@ -39,7 +39,7 @@ def own_now(tree: Tree, pids: Collection[int], usable_bytes: int | None) -> OwnU
 
 
 def own_since(before: OwnUse, after: OwnUse) -> OwnUse:
-    """Return what was used between two readings of the same processes; of memory the larger share held."""
+    """Return what was used between two readings of the same processes; for memory the larger share."""
     shares = [share for share in (before.memory_share, after.memory_share) if share is not None]
     return OwnUse(
         cpu_s=moved(before.cpu_s, after.cpu_s),
@@ -50,18 +50,13 @@ def own_since(before: OwnUse, after: OwnUse) -> OwnUse:
 
 def cpu_now(tree: Tree, pids: Collection[int]) -> float | None:
     """Return the CPU time of these processes and their ended children since they started."""
-    return total(_cpu_s(tree, pid) for pid in pids)
+    return total(line.whole_cpu_s if (line := read_line(tree, pid)) else None for pid in pids)
 
 
 def ended_cpu_s() -> float:
-    """Return what this process and its ended children have used: all of a run whose processes end with each reading."""
+    """Return the CPU time of this process and its ended children: all of a run without live child processes."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(found.ru_utime + found.ru_stime for found in used)
-
-
-def _cpu_s(tree: Tree, pid: int) -> float | None:
-    line = read_line(tree, pid)
-    return None if line is None else line.whole_cpu_s
 
 
 def _resident_bytes(tree: Tree, pid: int) -> int | None:
@@ -72,6 +67,6 @@ def _resident_bytes(tree: Tree, pid: int) -> int | None:
 
 def _storage_bytes(tree: Tree, pid: int) -> int | None:
     text = tree.text(f"/proc/{pid}/io")
-    told = {} if isinstance(text, Unread) else dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-    read, written = (whole_number(told.get(name, "")) for name in ("read_bytes", "write_bytes"))
+    values = {} if isinstance(text, Unread) else dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    read, written = (whole_number(values.get(name, "")) for name in ("read_bytes", "write_bytes"))
     return None if read is None or written is None else read + written

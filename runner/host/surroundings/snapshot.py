@@ -1,4 +1,4 @@
-"""Everything that is read of the machine, before and while a measurement runs."""
+"""All readings of the machine, before and during a measurement."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import os
 from collections.abc import Callable, Collection, Sequence
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse
-from keras_matrix.analysis.surroundings.readings import Limits, Meanwhile, Placement, Readings
+from keras_matrix.analysis.surroundings.readings import Limits, Meanwhile, Placement, Readings, Swap
 from keras_matrix.records.host.cgroups import memory_limit_bytes, memory_used_bytes, quota_cpus
-from keras_matrix.records.host.procfs import Tree, Unread
-from keras_matrix.records.host.system import container_engine
+from keras_matrix.records.host.procfs import Tree, Unread, stated_bytes
+from keras_matrix.records.host.system import MEMORY, container_engine
 from keras_matrix.runner.host.gpus.state import gpus_and_driver
 from keras_matrix.runner.host.surroundings.counters import Sampler, since
-from keras_matrix.runner.host.surroundings.memory import swap
 from keras_matrix.runner.host.surroundings.pinning import most_cores
 from keras_matrix.runner.host.surroundings.processes import missing_rights, others, processes
 from keras_matrix.runner.host.surroundings.processors import clocks, heat, hypervisor, numa_nodes, online
@@ -22,7 +21,7 @@ LOAD = "/proc/loadavg"
 
 
 def look(tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float]]) -> Readings:
-    """Read the machine, and watch it while `measure` runs, which returns a log ratio for each of its pairs."""
+    """Read the machine, before and while `measure` runs, which returns a log ratio for each of its pairs."""
     load, started = _load(tree), heat(tree, cpus)
     meanwhile, ratios = watch(tree, cpus, measure)
     gpus, driver = gpus_and_driver(tree)
@@ -43,23 +42,23 @@ def look(tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float
 def watch(
     tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float]]
 ) -> tuple[Meanwhile, Sequence[float]]:
-    """Return what the machine did while `measure` ran, and what that returned."""
+    """Return the machine's activity while `measure` ran, and its result."""
     with Sampler(cpus, tree.root) as sampler:
-        seen, own_s, before = processes(tree), ended_cpu_s(), sampler.read()
+        listed, own_s, before = processes(tree), ended_cpu_s(), sampler.read()
         ratios = measure()
         stretch, own = since(before, sampler.read()), OwnUse(cpu_s=ended_cpu_s() - own_s)
-    return Meanwhile(stretch, own, others(seen, processes(tree), {os.getpid()}, stretch.wall_s)), ratios
+    return Meanwhile(stretch, own, others(listed, processes(tree), {os.getpid()}, stretch.wall_s)), ratios
 
 
 def limits(tree: Tree, cpus: Collection[int]) -> Limits:
-    """Return what this process may use."""
-    there = online(tree)
-    known = there if isinstance(there, Unread) else len(there)
+    """Return the limits of this process."""
+    found = online(tree)
+    known = found if isinstance(found, Unread) else len(found)
     return Limits(len(cpus), known, quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
 
 
 def place(tree: Tree, cpus: Collection[int]) -> Placement:
-    """Return where this process runs."""
+    """Return the place of this process: hypervisor, container, nodes and rights."""
     return Placement(
         hypervisor=hypervisor(tree),
         container=container_engine(tree),
@@ -68,6 +67,14 @@ def place(tree: Tree, cpus: Collection[int]) -> Placement:
         missing_rights=missing_rights(tree),
         cores_of_a_node=most_cores(tree, cpus),
     )
+
+
+def swap(tree: Tree) -> Swap | Unread:
+    """Return the swap space of the machine (proc(5), meminfo)."""
+    total, free = stated_bytes(tree, MEMORY, "SwapTotal"), stated_bytes(tree, MEMORY, "SwapFree")
+    if isinstance(total, Unread):
+        return total
+    return free if isinstance(free, Unread) else Swap(max(0, total - free), total)
 
 
 def _load(tree: Tree) -> float | Unread:

@@ -1,48 +1,54 @@
-"""Clocks of all GPUs of a cell, locked where it asks for it."""
+"""Clocks of all GPUs of a cell, locked if it requests that."""
 
 from __future__ import annotations
 
-import pytest
-
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.host.procfs import Unread
 from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
-from keras_matrix.runner.host.gpus.readings import HeldClocks
+from keras_matrix.runner.host.gpus.readings import ReadableGpu
 from tests.conftest import make_settings
 
 LOCKED = make_settings(device="gpu", clocks="locked")
 FREE = make_settings(device="gpu")
 
 
-class FakeClocks(HeldClocks):
-    """Writes what it is asked to `calls`; GPU 9 refuses."""
+class FakeGpu(ReadableGpu):
+    """Appends what it is requested to do to `calls`; GPU 9 refuses to be locked."""
 
-    def __init__(self, gpu: str, calls: list[str]) -> None:
-        self.gpu, self.calls = gpu, calls
+    def __init__(self, name: str, calls: list[str]) -> None:
+        self.name, self.calls = name, calls
 
-    def suit(self, settings: Settings) -> str | None:
-        self.calls.append(f"{settings.clocks} {self.gpu}")
-        return "refused" if self.gpu == "9" else None
+    def lock(self) -> str | None:
+        self.calls.append(f"lock {self.name}")
+        return "Insufficient Permissions" if self.name == "9" else None
 
-    def release(self) -> None:
-        self.calls.append(f"release {self.gpu}")
-
-
-@pytest.fixture
-def calls() -> list[str]:
-    return []
+    def unlock(self) -> None:
+        self.calls.append(f"unlock {self.name}")
 
 
-def test_each_gpu_of_a_cell_is_locked_and_those_of_the_last_cell_are_released(calls: list[str]) -> None:
-    clocks = CellClocks(lambda gpu: FakeClocks(gpu, calls))
-    assert clocks.suit(LOCKED, ("0", "1")) is None
-    assert clocks.suit(FREE, ("0",)) is None
+def fake_clocks() -> tuple[CellClocks, list[str]]:
+    calls: list[str] = []
+    return CellClocks(lambda gpu: FakeGpu(gpu, calls)), calls
+
+
+def test_gpus_are_locked_once_and_unlocked_when_the_next_cell_does_not_lock_them() -> None:
+    clocks, calls = fake_clocks()
+    assert [clocks.suit(LOCKED, ("0", "1")), clocks.suit(LOCKED, ("0",)), clocks.suit(FREE, ("0",))] == [None] * 3
+    assert calls == ["lock 0", "lock 1", "unlock 1", "unlock 0"]
     assert clocks.suit(make_settings(), ()) is None
-    assert calls == ["locked 0", "locked 1", "release 1", "free 0", *calls[4:]]
-    assert sorted(calls[4:]) == ["release 0", "release 1"]
-
-
-def test_a_gpu_that_cannot_be_locked_refuses_the_cell(calls: list[str]) -> None:
-    clocks = CellClocks(lambda gpu: FakeClocks(gpu, calls))
-    assert clocks.suit(LOCKED, ("0", "9")) == "refused"
     clocks.release()
-    assert calls == ["locked 0", "locked 9", "release 0", "release 9"]
+    assert calls[4:] == []
+
+
+def test_gpu_that_cannot_be_locked_refuses_the_cell() -> None:
+    clocks, calls = fake_clocks()
+    refused = clocks.suit(LOCKED, ("0", "9"))
+    assert refused is not None
+    assert "cannot be locked here: Insufficient Permissions; it takes root" in refused
+    clocks.release()
+    assert calls == ["lock 0", "lock 9", "unlock 0"]
+
+
+def test_gpu_that_cannot_be_opened_refuses_the_cell() -> None:
+    refused = CellClocks(lambda gpu: Unread("NVML: Driver Not Loaded")).suit(LOCKED, ("0",))
+    assert refused is not None
+    assert "cannot be locked here: NVML: Driver Not Loaded; it takes root" in refused

@@ -36,13 +36,13 @@ built = types.SimpleNamespace(samples=lambda count, seed: (np.arange(count), np.
 batches = make_batches(built, replace(s, samples=10, batch_size=4), 100)
 assert [b[0].tolist() for b in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1]]
 
-asked = []
-assert abs(step_time_by_doubling(lambda n: asked.append(n) or 0.01 * n, enough_s=0.15) - 0.01) < 1e-9
-assert asked[0] == 1 and asked[-1] >= 15
+lengths = []
+assert abs(step_time_by_doubling(lambda n: lengths.append(n) or 0.01 * n, enough_s=0.15) - 0.01) < 1e-9
+assert lengths[0] == 1 and lengths[-1] >= 15
 
 events = []
-plug = types.SimpleNamespace(barrier=lambda model: events.append("barrier"))
-clock = EpochClock(plug, at_once, clock=lambda: events.append("clock") or float(len(events)))
+adapter = types.SimpleNamespace(barrier=lambda model: events.append("barrier"))
+clock = EpochClock(adapter, at_once, clock=lambda: events.append("clock") or float(len(events)))
 clock.on_epoch_begin(0); events.append("steps"); clock.on_epoch_end(0, {"loss": float("nan"), "accuracy": 0.5})
 assert events == ["barrier", "clock", "steps", "barrier", "clock"], events
 assert clock.log.logs == [{"loss": None, "accuracy": 0.5}] and clock.log.times_s == [3.0]
@@ -51,26 +51,26 @@ assert not hooks, hooks
 
 from keras_matrix.runner.cell.measured_epochs import Compiling
 counts, breaks = iter([4, 7, None, 2, None, None]), iter([1, 1, None, 5, None, None])
-plug = types.SimpleNamespace(compilations=lambda: next(counts), graph_breaks=lambda: next(breaks))
+adapter = types.SimpleNamespace(compilations=lambda: next(counts), graph_breaks=lambda: next(breaks))
 for expected in ((3, 0), (2, 5), (None, None)):
-    compiling = Compiling(plug)
+    compiling = Compiling(adapter)
     compiling.begin(); compiling.end()
     assert (compiling.count, compiling.graph_breaks) == expected
 
 from keras_matrix.runner.cell.measured_epochs import Allocated
-held = iter([10, None, 12])
-allocated = Allocated(types.SimpleNamespace(device_memory_bytes=lambda: next(held)))
+sizes = iter([10, None, 12])
+allocated = Allocated(types.SimpleNamespace(device_memory_bytes=lambda: next(sizes)))
 for _ in range(3):
     allocated.note()
 assert allocated.sizes_bytes == [10, 12]
 for is_reset, peak, span in ((True, 7, "measured_epochs"), (False, 9, "process"), (None, None, None)):
     seen = []
-    plug = types.SimpleNamespace(
+    adapter = types.SimpleNamespace(
         reset_peak_device_memory=lambda: (seen.append("reset"), is_reset)[1],
         device_memory_bytes=lambda: (seen.append("size"), peak)[1],
         peak_device_memory_bytes=lambda: (seen.append("peak"), peak)[1],
     )
-    allocated = Allocated(plug)
+    allocated = Allocated(adapter)
     allocated.begin(); allocated.note(); allocated.end()
     assert seen == ["reset", "size", "size", "peak"], seen
     assert (allocated.peak_bytes, allocated.peak_span) == (peak, span)
@@ -78,23 +78,23 @@ for is_reset, peak, span in ((True, 7, "measured_epochs"), (False, 9, "process")
 import gc, weakref
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
 seen = []
-plug = types.SimpleNamespace(
+adapter = types.SimpleNamespace(
     compilations=lambda: seen.append("count"), graph_breaks=lambda: None, device_memory_bytes=lambda: None,
     reset_peak_device_memory=lambda: None,
 )
 turns = types.SimpleNamespace(rest=lambda: seen.append("rest"))
-stretch = MeasuredEpochs(turns, Compiling(plug), Allocated(plug)).stretch(replace(s, epochs=4, discard=2), 3)
+stretch = MeasuredEpochs(turns, Compiling(adapter), Allocated(adapter)).stretch(replace(s, epochs=4, discard=2), 3)
 class Ring: pass
 gc.collect(); gc.disable()  # so that nothing but what is tested collects
 ring = Ring(); ring.itself = ring; gone = weakref.ref(ring); del ring
 stretch.before(0); stretch.before(1)
 assert (gc.get_freeze_count(), seen) == (0, []) and gone() is not None
 stretch.before(2)
-held = gc.get_freeze_count()
-assert gone() is None and held > 10_000 and len(gc.get_objects()) < held / 100, (held, len(gc.get_objects()))
+frozen = gc.get_freeze_count()
+assert gone() is None and frozen > 10_000 and len(gc.get_objects()) < frozen / 100, (frozen, len(gc.get_objects()))
 assert seen == ["count", "rest"]
 stretch.before(3)
-assert gc.get_freeze_count() <= held and seen == ["count", "rest", "rest"]
+assert gc.get_freeze_count() <= frozen and seen == ["count", "rest", "rest"]
 gc.unfreeze(); gc.enable()
 
 calls = []
@@ -107,7 +107,7 @@ QUIET_STEP = """
 import keras, numpy as np, time
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.loop import Stretch, fit_epochs
-plug = backends.load("jax")
+adapter = backends.load("jax")
 class Quiet(keras.Sequential):
     def train_step(self, state, data):
         logs, state = super().train_step(state, data)
@@ -115,12 +115,12 @@ class Quiet(keras.Sequential):
 model = Quiet([keras.Input((1024,)), *[keras.layers.Dense(1024) for _ in range(6)]])
 model.compile(optimizer="sgd", loss="mse")
 x = np.ones((256, 1024), "float32")
-source = plug.endless([plug.resident((x, x))])
-fit_epochs(model, source, plug, Stretch(2, 1))
+source = adapter.endless([adapter.resident((x, x))])
+fit_epochs(model, source, adapter, Stretch(2, 1))
 began = time.perf_counter()
-log = fit_epochs(model, source, plug, Stretch(20, 2))
-whole = time.perf_counter() - began
-assert sum(log.times_s) > 0.8 * whole, (log.times_s, whole)
+log = fit_epochs(model, source, adapter, Stretch(20, 2))
+total_s = time.perf_counter() - began
+assert sum(log.times_s) > 0.8 * total_s, (log.times_s, total_s)
 """
 
 

@@ -1,4 +1,4 @@
-"""A fresh interpreter that cannot begin its job says why."""
+"""A fresh interpreter that cannot begin its job reports why."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("job", "told"),
+    ("job", "message"),
     [
         ('{"of": "another version"}', "it is from another version of the runner; build the image again"),
         (None, "FileNotFoundError"),
     ],
 )
-def test_a_job_that_cannot_be_read_is_told(tmp_path: Path, job: str | None, told: str) -> None:
+def test_unreadable_job_is_reported(tmp_path: Path, job: str | None, message: str) -> None:
     path = tmp_path / "job.json"
     if job is not None:
         path.write_text(job)
     command = [sys.executable, "-P", "-m", "keras_matrix.runner.cell.entry", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert told in done.stderr
+    assert message in done.stderr

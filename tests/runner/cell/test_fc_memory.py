@@ -1,4 +1,4 @@
-"""The device memory of a cell of an FC mode, whose workers are devices of its process or processes of their own."""
+"""The device memory of a cell of an FC mode, whose workers are devices of its process or separate processes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def places(process: int | None) -> list[Place]:
 
 
 def test_the_peak_of_worker_processes_on_gpus_is_that_of_the_worker_with_most() -> None:
-    found = fc._held(PLUG, KEPT, [100, 300], places(process=1))
-    # What the allocator of this process holds between epochs says nothing of the workers.
+    found = fc._memory(PLUG, KEPT, [100, 300], places(process=1))
+    # The allocator's memory of this process between epochs is not that of the workers.
     assert (found.peak_device_memory_bytes, found.epoch_device_memory_bytes) == (300, [])
     assert found.peak_device_memory_span == PROCESS
 
@@ -32,7 +32,7 @@ def test_the_peak_of_worker_processes_on_gpus_is_that_of_the_worker_with_most() 
 def test_the_peak_of_workers_in_this_process_is_that_of_the_device_with_most(
     peaks: list[int] | None, peak: int
 ) -> None:
-    found = fc._held(PLUG, KEPT, peaks, places(process=os.getpid()))
+    found = fc._memory(PLUG, KEPT, peaks, places(process=os.getpid()))
     assert (found.peak_device_memory_bytes, found.epoch_device_memory_bytes) == (peak, [5, 6])
     assert found.peak_device_memory_span == MEASURED_EPOCHS
 

@@ -1,4 +1,4 @@
-"""What a cell of the FC modes cannot be here ends with its reason before anything is allocated.
+"""A cell of the FC modes that is impossible here ends with its reason before anything is allocated.
 
 `unsupported`, except where there is no device of the requested kind at all: `device_mismatch`, as of any other cell.
 """
@@ -94,23 +94,23 @@ from keras_matrix.runner.cell.measure import DeviceMismatch
 from keras_matrix.records.fc.spec import Place
 from tests.conftest import make_settings
 
-class Crew:
+class Workers:
     closed = False
     def places(self):
         return [Place(worker, f"cuda:{worker}", [], [], [], process=1) for worker in range(2)]
     def close(self):
         self.closed = True
 
-crew = Crew()
-fc.assemble = lambda *arguments, **named: crew
+workers = Workers()
+fc.assemble = lambda *arguments, **named: workers
 settings = make_settings(workload="fc", backend="torch", params={"mode": "fc_data", "workers": 2}, batch_size=128)
 try:
     fc.measure_fc(Job("nonce", "cell", 0, 0, settings, 1, ".", [], None, None), 0.0, "fresh")
 except DeviceMismatch as reason:
-    print(json.dumps([str(reason), crew.closed]))
+    print(json.dumps([str(reason), workers.closed]))
 """
 
 
 @pytest.mark.process
-def test_workers_on_another_device_than_was_asked_are_ended_and_measure_nothing() -> None:
-    assert printed(ELSEWHERE, "torch") == ["device: cpu was asked for, but workers are on cuda:0", True]
+def test_workers_on_another_device_are_ended_without_a_measurement() -> None:
+    assert printed(ELSEWHERE, "torch") == ["device: cpu was requested, but workers are on cuda:0", True]

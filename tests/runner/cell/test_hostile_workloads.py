@@ -1,4 +1,4 @@
-"""Whatever a workload does, its record says the truth: real processes, on each backend."""
+"""The record of any workload states what it did: real processes, on each backend."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def rules(record: Record) -> set[str]:
         ("half_the_steps", "the optimizer counted 2 of 4 updates in epoch 1"),
         ("no_steps", ""),
         ("no_steps_but_counted", ""),
-        ("no_callbacks", "fit was asked for 1 epochs and ended 0"),
+        ("no_callbacks", "epochs: fit must run 1, got 0"),
         ("all_in_the_first_epoch", "the optimizer counted 0 of 4 updates in epoch 2"),
         ("source_that_ends", "the optimizer counted 2 of 4 updates in epoch 3"),
         ("outside_the_clock", "the optimizer counted 0 of 1 updates in epoch 1, and 1 outside the timed epochs"),
@@ -74,7 +74,7 @@ def rules(record: Record) -> set[str]:
         ("replaced_optimizer", "the model has a different optimizer after fit than before"),
     ],
 )
-def test_work_that_was_not_done_is_a_work_mismatch(
+def test_omitted_work_is_a_work_mismatch(
     executor: ProcessExecutor, tmp_path: Path, workload: str, reason: str, backend: str
 ) -> None:
     record = measured(executor, tmp_path, workload, backend=backend)
@@ -103,7 +103,7 @@ def test_work_that_was_not_done_is_a_work_mismatch(
         ("predicts_from_memory", {"work_not_counted"}, {"phase": "predict"}),
     ],
 )
-def test_unusual_but_whole_work_is_measured_with_its_caveats(
+def test_unusual_but_complete_work_is_measured_with_its_caveats(
     executor: ProcessExecutor, tmp_path: Path, workload: str, fired: set[str], changes: dict[str, Any], backend: str
 ) -> None:
     record = measured(executor, tmp_path, workload, backend=backend, **changes)
@@ -112,7 +112,7 @@ def test_unusual_but_whole_work_is_measured_with_its_caveats(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_fewer_predictions_than_asked_are_a_work_mismatch(
+def test_fewer_predictions_than_requested_are_a_work_mismatch(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
     record = measured(executor, tmp_path, "predicts_a_quarter", backend=backend, phase="predict")
@@ -121,7 +121,7 @@ def test_fewer_predictions_than_asked_are_a_work_mismatch(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_forged_result_of_epochs_that_the_runner_did_not_see_is_refused(
+def test_forged_result_with_unobserved_epochs_is_refused(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
     record = measured(executor, tmp_path, "forged_result", backend=backend)
@@ -132,7 +132,7 @@ def test_a_forged_result_of_epochs_that_the_runner_did_not_see_is_refused(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_model_without_an_optimizer_is_an_error_that_says_what_to_do(
+def test_model_without_an_optimizer_is_an_error_with_advice(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
     record = measured(executor, tmp_path, "without_optimizer", backend=backend)
@@ -162,7 +162,7 @@ def test_the_options_that_ran_are_recorded_and_the_matrix_wins_where_it_sets_the
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_a_workload_that_makes_everything_run_eagerly_is_an_error_that_says_what_to_do(
+def test_workload_that_makes_everything_eager_is_an_error_with_advice(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
     record = measured(executor, tmp_path, "eager_everywhere", backend=backend)
@@ -193,16 +193,16 @@ def test_several_steps_per_execution_are_unsupported_on_pytorch(executor: Proces
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_samples_that_a_workload_brings_are_counted_and_make_one_pass(
+def test_samples_of_a_workload_are_counted_and_form_one_pass(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
     changes = {"samples": 1000, "batch_size": 32, "steps_per_epoch": "seed", "backend": backend}
     own = measured(executor, tmp_path, "few_samples", **changes)
     assert own.resolved is not None
     assert (own.resolved.samples, own.resolved.steps_per_epoch, own.resolved.seed_steps_per_epoch) == (300, 10, 10)
-    asked = measured(executor, tmp_path, "few_samples", set_by_matrix="samples", **changes)
-    assert asked.resolved is not None
-    assert (asked.resolved.samples, asked.resolved.seed_steps_per_epoch, rules(asked)) == (
+    overridden = measured(executor, tmp_path, "few_samples", set_by_matrix="samples", **changes)
+    assert overridden.resolved is not None
+    assert (overridden.resolved.samples, overridden.resolved.seed_steps_per_epoch, rules(overridden)) == (
         1000,
         32,
         {"samples_repeated"},

@@ -1,4 +1,4 @@
-"""Where a cell looks for a user's workload: the folder where the command runs, and that of the matrix file."""
+"""A cell finds a user's workload in the working folder and in that of the matrix file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ cells:
 """
 
 
-def test_a_workload_is_looked_for_where_the_command_runs_and_in_the_folder_of_the_matrix(
+def test_workload_is_found_in_the_working_folder_and_the_matrix_files_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("here", "matrices"):

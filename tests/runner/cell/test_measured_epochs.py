@@ -23,7 +23,7 @@ def no_collection(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kept_noting(events: list[str]) -> MeasuredEpochs:
-    """Return what surrounds the epochs of a backend that can reset its peak, which notes what is asked of it."""
+    """Return the measured epochs of a fake backend that can reset its peak and records its calls."""
 
     def note(event: str, answer: Any) -> Callable[[], Any]:
         return lambda: (events.append(event), answer)[1]
@@ -58,7 +58,7 @@ def test_the_peak_of_device_memory_is_reset_once_before_the_first_measured_epoch
     assert (found.allocated.peak_bytes, found.allocated.peak_span) == (30, MEASURED_EPOCHS)
 
 
-def test_the_peak_of_device_memory_of_a_crew_is_reset_before_its_first_measured_epoch(tmp_path: Path) -> None:
+def test_peak_of_device_memory_of_workers_is_reset_before_the_first_measured_epoch(tmp_path: Path) -> None:
     events: list[str] = []
     found = kept_noting(events)
     worker_group: Any = SimpleNamespace(run=lambda steps: events.append("epoch"), loss=lambda: 1.0)

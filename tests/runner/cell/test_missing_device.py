@@ -17,14 +17,14 @@ from tests.conftest import make_settings
 # A machine with a GPU's device file, but whose driver JAX cannot use; the message is JAX's own.
 BROKEN_DRIVER = """
 import sys
-from keras_matrix.runner.cell.backends.jax import Plug
+from keras_matrix.runner.cell.backends.jax import Adapter
 from keras_matrix.runner.cell.measure import DeviceMismatch, prove
 from tests.conftest import make_settings
 if sys.argv[1] == "device file":
     import jax._src.hardware_utils
     jax._src.hardware_utils.has_visible_nvidia_gpu = lambda: True
 try:
-    prove(Plug(), make_settings(backend="jax", device="gpu"))
+    prove(Adapter(), make_settings(backend="jax", device="gpu"))
 except DeviceMismatch as reason:
     print(reason)
 """
@@ -64,7 +64,7 @@ def test_an_error_that_names_a_missing_device_or_driver_is_a_device_mismatch(mes
         ("Unable to initialize backend 'cuda'", "cpu"),
     ],
 )
-def test_other_errors_stay_what_they_are(message: str, device: str) -> None:
+def test_other_errors_are_unchanged(message: str, device: str) -> None:
     with pytest.raises(RuntimeError, match=message[:20]):
         prove(adapter(RuntimeError(message)), make_settings(device=device))
 

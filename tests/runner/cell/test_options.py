@@ -1,4 +1,4 @@
-"""Which options a model runs with: the matrix's where it sets them, else the workload's own. Pure, on a fake model."""
+"""The options of a model: the matrix's if it sets them, else the workload's own. Pure, on a fake model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def built(fake: Any, samples: int | None = None) -> Built:
     return Built(fake, lambda count, seed: (None, None), available_samples=samples)
 
 
-def test_functions_made_before_the_options_were_set_are_made_anew() -> None:
+def test_functions_created_before_the_options_are_recreated() -> None:
     fake = model(train_function=print, test_function=print, predict_function=print)
     applied(built(fake), own())
     assert (fake.train_function, fake.test_function, fake.predict_function) == (None, None, None)
@@ -45,9 +45,7 @@ def test_functions_made_before_the_options_were_set_are_made_anew() -> None:
         ({"jit_compile": False}, ["jit_compile=False"]),
     ],
 )
-def test_options_that_the_matrix_leaves_open_stay_as_the_workload_compiled_its_model(
-    options: dict[str, Any], expected: list[str]
-) -> None:
+def test_options_not_set_by_the_matrix_are_the_workloads(options: dict[str, Any], expected: list[str]) -> None:
     fake = model(**options)
     found = applied(built(fake), own())
     assert found.own == expected
@@ -67,7 +65,7 @@ def test_options_that_the_matrix_sets_replace_those_of_the_workload() -> None:
     found = applied(built(fake), settings)
     assert (found.own, found.settings) == ([], settings)
     assert (fake.run_eagerly, fake.steps_per_execution) == (False, 2)
-    assert fake._jit_compile is None  # which Keras resolves anew
+    assert fake._jit_compile is None  # which Keras resolves again
 
 
 @pytest.mark.parametrize(
@@ -106,13 +104,13 @@ def job(settings: Settings, steps: int | None) -> Job:
 def test_the_steps_of_an_epoch_are_full_calls_of_the_backend(
     steps_per_epoch: int | str, steps: int | None, chunk: int, expected: int | None
 ) -> None:
-    asked = own(steps_per_epoch=steps_per_epoch, samples=1000, batch_size=32)
-    became = replace(asked, samples=300, steps_per_execution=chunk)
-    resolved = job_as_resolved(job(asked, steps), became)
-    assert (resolved.steps, resolved.settings) == (expected, became)
+    requested = own(steps_per_epoch=steps_per_epoch, samples=1000, batch_size=32)
+    compiled = replace(requested, samples=300, steps_per_execution=chunk)
+    resolved = job_as_resolved(job(requested, steps), compiled)
+    assert (resolved.steps, resolved.settings) == (expected, compiled)
 
 
 def test_more_steps_per_execution_than_steps_are_refused() -> None:
-    asked = own(steps_per_epoch=4)
+    requested = own(steps_per_epoch=4)
     with pytest.raises(ValueError, match="the workload compiles with 5, more than steps_per_epoch, 4; set"):
-        job_as_resolved(job(asked, 4), replace(asked, steps_per_execution=5))
+        job_as_resolved(job(requested, 4), replace(requested, steps_per_execution=5))

@@ -1,4 +1,4 @@
-"""What a record says of the environment of a cell, and of TF32 where only the backend's settings are known."""
+"""The environment of a cell in its record, and TF32 if only the backend's settings are known."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def fc_result(monkeypatch: pytest.MonkeyPatch, folder: Path, process: int | None
         traffic=lambda: traffic_per_step(task),
         peaks_bytes=lambda: [0],
         device_peaks_bytes=list,
+        run=lambda steps: None,
         close=lambda: None,
     )
     fake = adapter(compile_events=CompileEvents(), versions={}, **answers)
@@ -55,11 +56,11 @@ def fc_result(monkeypatch: pytest.MonkeyPatch, folder: Path, process: int | None
         "assemble": worker_group,
         "_proved": DeviceProof("gpu", "cuda:0", 1),
         "_trained": (Times(), Learning(), 3),
-        "_held": Memory(),
+        "_memory": Memory(),
         "_communication": None,
     }
     for name, answer in stubs.items():
-        monkeypatch.setattr(fc, name, lambda *asked, answer=answer: answer)
+        monkeypatch.setattr(fc, name, lambda *arguments, answer=answer: answer)
     return fc.measure_fc(Job("n", "c", 0, 0, SETTINGS, 3, str(folder), [], None, None), 0.0, "fresh")
 
 
@@ -67,7 +68,7 @@ def fc_result(monkeypatch: pytest.MonkeyPatch, folder: Path, process: int | None
     ("capability", "allowed", "expected"),
     [((7, 5), True, False), ((8, 0), True, True), ((9, 0), False, False), (None, True, True), (None, None, None)],
 )
-def test_fc_on_a_gpu_older_than_tf32_uses_none_whatever_the_settings_allow(
+def test_fc_on_a_gpu_older_than_tf32_does_not_use_tf32(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capability: tuple[int, int] | None,
@@ -79,7 +80,7 @@ def test_fc_on_a_gpu_older_than_tf32_uses_none_whatever_the_settings_allow(
     assert result.resolved.tf32 is expected
 
 
-def test_the_gpu_is_not_asked_from_a_process_that_leaves_it_to_its_workers(
+def test_process_that_leaves_the_gpu_to_its_workers_does_not_query_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """PyTorch initialises CUDA for an answer, which takes memory of the worker's GPU."""

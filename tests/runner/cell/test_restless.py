@@ -1,4 +1,4 @@
-"""What a plugin does besides training is counted and named: programs made anew, and a thread that burns CPU."""
+"""A plugin's other activity is counted and named: recompiled programs, and a thread that burns CPU."""
 
 from __future__ import annotations
 

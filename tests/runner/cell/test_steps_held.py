@@ -1,4 +1,4 @@
-"""How many batches a cell's process holds: those of its epochs or, in a try of a batch size, of a pass."""
+"""The batches that a cell's process prepares: those of its epochs or, in a trial of a batch size, of a pass."""
 
 from __future__ import annotations
 
@@ -44,7 +44,5 @@ def batches_held(phase: str, steps_held: int, samples: int = 64) -> int:
 
 @pytest.mark.parametrize("phase", ["fit", "predict"])
 @pytest.mark.parametrize(("steps_held", "expected"), [(0, 2), (5, 5), (10_000_000, 8)])
-def test_a_process_holds_the_batches_that_are_asked_for_up_to_one_pass(
-    phase: str, steps_held: int, expected: int
-) -> None:
+def test_process_prepares_the_requested_batches_up_to_one_pass(phase: str, steps_held: int, expected: int) -> None:
     assert expected == batches_held(phase, steps_held)

@@ -1,4 +1,4 @@
-"""What a cell leaves for TensorBoard, and what it says of what it could not; no backend, and no process."""
+"""A cell's files for TensorBoard, and its reports of failures; without a backend or a process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from keras_matrix.records.schema import CellResult
 from keras_matrix.records.traces.request import BEGUN, Trace
 from keras_matrix.runner.cell.job import Job, publish_figures
-from keras_matrix.runner.cell.tracing.tensorboard import ENDED, PROFILED_STEPS, leave
+from keras_matrix.runner.cell.tracing.tensorboard import ENDED, PROFILED_STEPS, write
 from keras_matrix.runner.measure.record_builder import read_result
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor
@@ -51,7 +51,7 @@ def left(job: Job, monkeypatch: pytest.MonkeyPatch) -> Left:
         """Leave what this profiler makes; return the files there are, and the steps that were run."""
         steps: list[int] = []
         monkeypatch.setattr("keras_matrix.runner.cell.tracing.tensorboard.load", lambda backend: profiler)
-        leave(job, describe, steps.append)
+        write(job, describe, steps.append)
         files = sorted(str(path.relative_to(job.folder)) for path in Path(job.folder).rglob("*") if path.is_file())
         return files, steps
 
@@ -62,24 +62,24 @@ def broken() -> str:
     raise NotImplementedError("no get_config\nin this class")
 
 
-def test_the_description_and_a_profile_of_few_steps_are_left(job: Job, left: Left) -> None:
+def test_description_and_a_profile_of_few_steps_are_written(job: Job, left: Left) -> None:
     assert left(Profiler()) == (["model.json", "profile/trace.xplane.pb", "undone.txt"], [PROFILED_STEPS])
     assert job.undone_path.read_text() == ""
 
 
-def test_of_a_profile_that_failed_no_part_stays_and_the_reason_does(job: Job, left: Left) -> None:
+def test_failed_profile_is_removed_and_its_reason_stored(job: Job, left: Left) -> None:
     files, _ = left(Profiler(OSError(28, "No space left on device")))
     assert files == ["model.json", "undone.txt"]
     assert job.undone_path.read_text() == "profile: OSError: [Errno 28] No space left on device"
 
 
-def test_a_model_that_cannot_be_described_costs_its_graph_alone(job: Job, left: Left) -> None:
+def test_model_without_a_description_lacks_only_its_graph(job: Job, left: Left) -> None:
     files, _ = left(Profiler(), broken)
     assert files == ["profile/trace.xplane.pb", "undone.txt"]
     assert job.undone_path.read_text() == "graph: NotImplementedError: no get_config"
 
 
-def test_where_the_process_ends_meanwhile_it_has_said_so_before(job: Job, left: Left) -> None:
+def test_end_of_the_process_is_noted_in_advance(job: Job, left: Left) -> None:
     with pytest.raises(SystemExit):
         left(Profiler(SystemExit(1)), broken)
     assert job.undone_path.read_text().splitlines() == [
@@ -88,7 +88,7 @@ def test_where_the_process_ends_meanwhile_it_has_said_so_before(job: Job, left: 
     ]
 
 
-def test_a_disk_on_which_nothing_can_be_said_ends_nothing(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_does_not_end_the_process(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -96,7 +96,7 @@ def test_a_disk_on_which_nothing_can_be_said_ends_nothing(left: Left, monkeypatc
     assert left(Profiler()) == (["profile/trace.xplane.pb"], [PROFILED_STEPS])
 
 
-def test_figures_are_published_before_a_process_goes_on_and_only_then(job: Job) -> None:
+def test_figures_are_published_early_only_if_the_process_continues(job: Job) -> None:
     result = FakeExecutor().result(job)
 
     def published(one: Job) -> CellResult | None:

@@ -1,4 +1,4 @@
-"""Where torch.compile cannot work, the cell is unsupported and says what to install."""
+"""Without the requirements of torch.compile the cell is unsupported, with advice what to install."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process  # importing PyTorch takes seconds
 
 @pytest.fixture
 def torch_backend(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """PyTorch's plug, in an environment that names no compiler."""
+    """PyTorch's adapter, in an environment that names no compiler."""
     for variable in ("CC", "CXX"):
         monkeypatch.delenv(variable, raising=False)
     return importlib.import_module("keras_matrix.runner.cell.backends.torch")
@@ -24,11 +24,11 @@ def torch_backend(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def reason(backend: Any, device: str) -> str:
     with pytest.raises(Unsupported) as caught:
-        backend.BackendAdapter().configure(make_settings(backend="torch", device=device, league="matched"), None)
+        backend.Adapter().configure(make_settings(backend="torch", device=device, league="matched"), None)
     return str(caught.value)
 
 
-def test_a_missing_compiler_is_named_with_its_package(torch_backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_reported_with_its_package(torch_backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert reason(torch_backend, "cpu") == (
         "jit: torch.compile needs a C++ compiler on a CPU: install g++ or clang, or set CXX"
@@ -58,7 +58,7 @@ def test_league_matched_turns_tf32_off_in_every_operation(torch_backend: Any, mo
     before = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
     try:
         backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = True
-        torch_backend.BackendAdapter().configure(make_settings(backend="torch", device="gpu", league="matched"), None)
+        torch_backend.Adapter().configure(make_settings(backend="torch", device="gpu", league="matched"), None)
         operations = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
         assert [one.fp32_precision for one in operations] == ["ieee"] * 3
     finally:

@@ -204,7 +204,9 @@ def test_arrays_are_limited_to_a_third_of_the_free_memory_with_a_note() -> None:
     plan = plan_arrays(DeviceMemory(4608 << 20, None))
     assert plan.array_bytes == 512 << 20
     assert plan.note is not None
-    assert plan.note.startswith("arrays of 512 MiB in place of 1024 MiB, as 4608 MiB of the device's memory were free:")
+    assert plan.note.startswith(
+        "arrays of 512 MiB instead of 1024 MiB, since 4608 MiB of the device's memory were free:"
+    )
 
 
 def test_smaller_of_two_figures_of_free_memory_counts() -> None:

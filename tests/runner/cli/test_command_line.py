@@ -64,7 +64,7 @@ def test_usage_over_time_of_every_process_is_stored_with_its_record_and_in_the_r
     run = Results(folder / "results").latest()
     assert run is not None
     records = run.load()[0]
-    assert [run.course(record) for record in records] == [PRETENDED.course] * 6
+    assert [run.course(record) for record in records] == [PRETENDED.usage_series] * 6
     assert {record.usage.course for record in records if record.usage} == {
         "courses/{}.{}.{}.json".format(*record.key) for record in records
     }

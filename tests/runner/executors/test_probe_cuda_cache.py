@@ -41,6 +41,6 @@ def test_processes_of_a_probe_on_a_gpu_share_a_cache_which_is_removed_with_the_p
 
 
 @pytest.mark.parametrize("backend", ["jax", "numpy"])
-def test_a_probe_on_a_cpu_has_none(environments: list[dict[str, str]], backend: str) -> None:
+def test_probe_on_a_cpu_has_no_cuda_cache(environments: list[dict[str, str]], backend: str) -> None:
     ProcessProbe().ask("module", [], probe_settings(backend, "cpu"), 1.0)
     assert ["CUDA_CACHE_PATH" in one for one in environments] == [False]

@@ -1,4 +1,4 @@
-"""A forked cell is a fresh one in all but the time its start takes."""
+"""A forked cell differs from a fresh one only in the time of its start."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def both(
     return forked, fresh
 
 
-def test_a_forked_cell_computes_and_reports_what_a_fresh_one_does(both: tuple[CellResult, CellResult]) -> None:
+def test_forked_cell_has_the_results_of_a_fresh_one(both: tuple[CellResult, CellResult]) -> None:
     forked, fresh = both
     assert forked.learning.loss == pytest.approx(fresh.learning.loss, rel=1e-5)
     assert forked.resolved is not None
@@ -63,16 +63,16 @@ def test_a_forked_cell_computes_and_reports_what_a_fresh_one_does(both: tuple[Ce
     assert (forked.device, forked.versions) == (fresh.device, fresh.versions)
 
 
-@pytest.mark.alone  # what malloc holds depends on how threads come to run
-def test_a_forked_cells_memory_is_told_as_if_it_were_fresh(both: tuple[CellResult, CellResult]) -> None:
+@pytest.mark.alone  # the memory of malloc depends on the scheduling of threads
+def test_memory_of_a_forked_cell_is_reported_like_that_of_a_fresh_one(both: tuple[CellResult, CellResult]) -> None:
     forked, fresh = both
     assert forked.memory.peak_host_memory_bytes == pytest.approx(fresh.memory.peak_host_memory_bytes, rel=0.15)
 
 
-@pytest.mark.alone  # held to one CPU itself, the test could not see where its cell is held
+@pytest.mark.alone  # bound to one CPU itself, the test could not check the CPUs of its cell
 @pytest.mark.parametrize("start", ["fork", "fresh"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_pinned_cell_runs_where_it_was_asked_to_with_as_many_threads(
+def test_pinned_cell_runs_on_its_cpus_with_as_many_threads(
     executors: dict[str, ProcessExecutor], tmp_path: Path, backend: str, start: str
 ) -> None:
     last = cpu_list.text([max(os.sched_getaffinity(0))])
@@ -84,7 +84,7 @@ def test_a_pinned_cell_runs_where_it_was_asked_to_with_as_many_threads(
 
 @pytest.mark.alone
 @pytest.mark.parametrize("start", ["fork", "fresh"])
-def test_every_thread_of_a_pinned_cell_is_held_there(
+def test_every_thread_of_a_pinned_cell_is_bound_to_its_cpus(
     executors: dict[str, ProcessExecutor], tmp_path: Path, start: str
 ) -> None:
     """Pools that a backend or NumPy makes while it is imported are held too: the server was pinned before."""

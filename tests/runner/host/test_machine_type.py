@@ -1,4 +1,4 @@
-"""The machine type: recognised without network, asked within a limit, and never guessed."""
+"""The machine type: recognised without network, queried within a limit, and never guessed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Reply = Callable[[BaseHTTPRequestHandler], None]
 
 
 class FakeMetadataServer:
-    """Answers on the loopback interface as `reply` does, and remembers what it was asked."""
+    """Answers on the loopback interface as `reply` does, and records its requests."""
 
     def __init__(self) -> None:
         self.reply: Reply = text("n1-standard-8")
@@ -121,7 +121,7 @@ def amazon(handler: BaseHTTPRequestHandler) -> None:
     ],
     ids=["google", "amazon", "azure"],
 )
-def test_each_cloud_is_asked_in_its_own_way(
+def test_each_cloud_has_its_own_query(
     fake: FakeMetadataServer,
     dmi: Callable[[tuple[str, str]], Path],
     cloud: tuple[str, str],
@@ -148,9 +148,7 @@ def test_a_machine_without_dmi_has_no_type(tmp_path: Path) -> None:
     assert detect({}, tmp_path / "missing") is None
 
 
-def test_the_variable_is_used_in_place_of_a_request(
-    fake: FakeMetadataServer, dmi: Callable[[tuple[str, str]], Path]
-) -> None:
+def test_variable_replaces_the_query(fake: FakeMetadataServer, dmi: Callable[[tuple[str, str]], Path]) -> None:
     assert detect({machine_type.VARIABLE: "Standard_NC6"}, dmi(GOOGLE), fake.address()) == "Standard_NC6"
     assert fake.requests == []
 
@@ -160,7 +158,7 @@ def test_an_empty_variable_counts_as_not_set(fake: FakeMetadataServer, dmi: Call
 
 
 @pytest.mark.parametrize("value", ["n1 standard", "a" * 65, "n1\n", "<b>", "größer", "a/b"])
-def test_a_variable_that_is_no_type_is_refused_with_its_value(value: str) -> None:
+def test_invalid_variable_is_refused_with_its_value(value: str) -> None:
     with pytest.raises(UsageError) as raised:
         detect({machine_type.VARIABLE: value})
     expected = "KERAS_BENCHMARK_MACHINE_TYPE: must be 1 to 64 letters, digits, dots, underscores and hyphens, got "
@@ -183,7 +181,7 @@ def test_a_variable_that_is_no_type_is_refused_with_its_value(value: str) -> Non
     ],
     ids=["404", "500", "empty", "html", "long", "letters", "two lines", "no http", "cut short", "closed"],
 )
-def test_an_answer_that_is_no_type_is_not_used(
+def test_answer_that_is_not_a_machine_type_is_not_used(
     fake: FakeMetadataServer, dmi: Callable[[tuple[str, str]], Path], reply: Reply
 ) -> None:
     def closing(handler: BaseHTTPRequestHandler) -> None:
@@ -238,14 +236,14 @@ def test_a_proxy_of_the_environment_is_not_used(
     assert detect({}, dmi(GOOGLE), fake.address()) == "n1-standard-8"
 
 
-def test_a_server_that_hangs_costs_the_limit_and_no_more(
+def test_hanging_server_takes_no_longer_than_the_limit(
     fake: FakeMetadataServer, dmi: Callable[[tuple[str, str]], Path]
 ) -> None:
     fake.reply = lambda handler: assert_stopped(fake)
     assert within_limit(fake, dmi(GOOGLE))
 
 
-def test_a_server_that_sends_a_byte_at_a_time_costs_the_limit_and_no_more(
+def test_slow_server_takes_no_longer_than_the_limit(
     fake: FakeMetadataServer, dmi: Callable[[tuple[str, str]], Path]
 ) -> None:
     def dripping(handler: BaseHTTPRequestHandler) -> None:
@@ -280,7 +278,7 @@ def test_the_limit_is_one_second_and_the_server_the_link_local_one() -> None:
     assert Address() == Address("169.254.169.254", 80, 1.0)
 
 
-def test_a_server_that_is_not_there_gives_no_type(dmi: Callable[[tuple[str, str]], Path]) -> None:
+def test_missing_server_has_no_type(dmi: Callable[[tuple[str, str]], Path]) -> None:
     assert detect({}, dmi(GOOGLE), Address("127.0.0.1", 9)) is None
 
 
@@ -330,7 +328,7 @@ def test_a_bad_variable_ends_a_run_before_anything_is_measured(
     assert list((folder / "results").glob("2*")) == []
 
 
-def test_the_type_is_part_of_no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_type_is_not_part_of_an_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(machine_type.VARIABLE, "n1-standard-8")
     there = machine.detect()
     monkeypatch.delenv(machine_type.VARIABLE)
@@ -346,7 +344,7 @@ def test_a_machine_of_an_older_record_has_no_type() -> None:
     assert decode(Machine, older).machine_type is None
 
 
-def test_an_identity_that_is_not_ascii_is_of_no_cloud(tmp_path: Path) -> None:
+def test_identity_that_is_not_ascii_matches_no_cloud(tmp_path: Path) -> None:
     (tmp_path / "product_name").write_bytes(b"Ger\xe4t\n")
     assert detect({}, tmp_path, Address("192.0.2.1", limit_s=0.1)) is None
 

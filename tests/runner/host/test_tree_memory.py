@@ -1,4 +1,4 @@
-"""The memory of real process trees against what they are known to hold."""
+"""The memory of real process trees against the memory they allocated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keras_matrix.runner.host.tree_memory import GroupMemory, TreeMemory, group_
 pytestmark = pytest.mark.process
 V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 HELD_BYTES = 400 << 20
-# Each says when it has what it is to hold, and waits for the end of its input.
+# Each reports when it has allocated its memory, and waits for the end of its input.
 HOLDING = "import sys; held = bytearray({0}); {1}; print('holds', flush=True); sys.stdin.read()"
 BELOW = "import subprocess, sys; subprocess.run([sys.executable, '-c', {0!r}], check=True)"
 READING = "content = open({0!r}, 'rb').read(); del content"
@@ -48,7 +48,7 @@ def big(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_anonymous_memory_is_within_2_percent_of_what_is_held(started: list[subprocess.Popen[str]]) -> None:
+def test_anonymous_memory_is_within_2_percent_of_the_allocated_memory(started: list[subprocess.Popen[str]]) -> None:
     memory = TreeMemory(start(started, HOLDING.format(HELD_BYTES, "pass")))
     found = memory.read()
     assert found is not None
@@ -65,7 +65,7 @@ def test_page_cache_does_not_count(started: list[subprocess.Popen[str]], big: st
     memory.close()
 
 
-def test_a_grandchild_is_seen_and_what_is_shared_is_divided(started: list[subprocess.Popen[str]]) -> None:
+def test_grandchild_is_counted_and_shared_memory_divided(started: list[subprocess.Popen[str]]) -> None:
     inner = HOLDING.format(300 << 20, "pass")
     memory = TreeMemory(start(started, BELOW.format(BELOW.format(inner))))
     found, proportional = memory.read(), memory.proportional_bytes()
@@ -77,7 +77,7 @@ def test_a_grandchild_is_seen_and_what_is_shared_is_divided(started: list[subpro
     memory.close()
 
 
-def test_a_process_that_begins_is_seen_at_once_and_one_that_ended_counts_nothing(
+def test_new_process_counts_at_once_and_an_ended_one_not(
     started: list[subprocess.Popen[str]],
 ) -> None:
     memory = TreeMemory(os.getpid(), clock=lambda: 0.0)  # it never is time to walk for safety's sake
@@ -123,9 +123,7 @@ def test_no_file_stays_open() -> None:
         (2, "anon 4096\nfile 9\nkernel 3\nanon_thp 11\ninactive_anon 12\n"),
     ],
 )
-def test_a_group_tells_its_anonymous_memory_with_that_of_the_groups_below(
-    tmp_path: Path, version: int, text: str
-) -> None:
+def test_group_memory_includes_the_groups_below(tmp_path: Path, version: int, text: str) -> None:
     (tmp_path / "memory.stat").write_text(text)
     group = GroupMemory(version, str(tmp_path))
     assert group.anonymous_bytes() == 4096
@@ -134,7 +132,7 @@ def test_a_group_tells_its_anonymous_memory_with_that_of_the_groups_below(
 
 
 @pytest.mark.parametrize("text", ["", "file 9\n", "anon many\n"])
-def test_a_group_that_does_not_tell_is_not_measured(tmp_path: Path, text: str) -> None:
+def test_group_without_statistics_is_not_measured(tmp_path: Path, text: str) -> None:
     (tmp_path / "memory.stat").write_text(text)
     group = GroupMemory(2, str(tmp_path))
     assert group.anonymous_bytes() is None
@@ -153,7 +151,7 @@ def group() -> Iterator[Path]:
     found.rmdir()
 
 
-def test_a_real_group_is_within_2_percent_of_what_is_held_whatever_was_read(
+def test_real_group_is_within_2_percent_of_the_allocated_memory_despite_page_cache(
     started: list[subprocess.Popen[str]], group: Path, big: str
 ) -> None:
     join = f"open({str(group / 'cgroup.procs')!r}, 'w').write(str(__import__('os').getpid()))"
@@ -168,6 +166,6 @@ def test_a_real_group_is_within_2_percent_of_what_is_held_whatever_was_read(
     started.pop().communicate()
 
 
-def test_a_process_of_our_own_group_has_none_to_itself() -> None:
+def test_process_in_the_runners_group_has_no_group_of_its_own() -> None:
     assert group_of(os.getpid()) is None
     assert group_of(0) is None

@@ -480,6 +480,6 @@ def test_result_that_counts_no_work_is_not_believed() -> None:
 
 
 def test_fit_that_ran_too_few_epochs_is_a_work_mismatch() -> None:
-    message = "fit was asked for 4 epochs and ended 0"
+    message = "epochs: fit must run 4, got 0"
     verdict = judge(JOB, ENDED_WELL, raised("keras_matrix.runner.cell.phases.WorkMismatch", message), None)
     assert (verdict.status, verdict.reason) == (Status.WORK_MISMATCH, message)

@@ -1,4 +1,4 @@
-"""TensorFlow with two logical CPUs: CPU:0 stands for the host, CPU:1 for a device with its own memory.
+"""TensorFlow with two logical CPUs: CPU:0 represents the host, CPU:1 a device with its own memory.
 
 `python two_devices.py STEPS_PER_EXECUTION JIT EAGER` trains a small model on CPU:1 from the feed that a GPU gets and
 prints, as JSON, where a batch is, which operations sent a tensor to the other device in a measured epoch, and more.

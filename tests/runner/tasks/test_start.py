@@ -71,7 +71,7 @@ def test_folder_is_relative_to_that_of_the_matrix_file(job: Job, tmp_path: Path)
 def test_command_with_an_image_is_unsupported_outside_a_container(job: Job) -> None:
     ended = ProcessExecutor().start(replace(job, task=replace(TASK, image="mine:1")), 1.0).finish()
     assert judge_task(ended) == StatusVerdict(
-        Status.UNSUPPORTED, "image: mine:1: it is to run in a container; add --executor docker"
+        Status.UNSUPPORTED, "image: mine:1: a command with an image needs a container; add --executor docker"
     )
 
 

@@ -83,7 +83,7 @@ def test_each_end_of_a_container_has_its_status(folder: Path, end: End, status: 
 def test_missing_image_is_infrastructure(folder: Path) -> None:
     assert runner(FakeEngine()) == 3
     assert {record.reason for record in newest_records(folder)} == {
-        "image_missing: mine:1 is not here, and none is pulled; have the engine pull or build it before"
+        "image_missing: mine:1 is missing and is never pulled; pull or build it before"
     }
 
 

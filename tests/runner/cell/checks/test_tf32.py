@@ -26,9 +26,9 @@ import json, sys
 from keras_matrix.runner.cell import backends; from keras_matrix.runner.cell.checks import tf32
 from tests.conftest import make_settings
 backend, device, league = sys.argv[1:]
-plug = backends.load(backend)
-plug.configure(make_settings(backend=backend, device=device, league=league), None)
-print(json.dumps([plug.compute_capability(), tf32.tf32_of(plug, jit=backend != "torch")]))
+adapter = backends.load(backend)
+adapter.configure(make_settings(backend=backend, device=device, league=league), None)
+print(json.dumps([adapter.compute_capability(), tf32.tf32_of(adapter, jit=backend != "torch")]))
 """
 OPERATIONS = """
 import json, keras
@@ -92,14 +92,14 @@ def test_dropped_bits_decide_whether_tf32_was_used(rounded: Any, after: Any, exp
     assert uses_tf32(*results(rounded, after)) is expected
 
 
-def test_the_error_of_a_float32_sum_is_not_taken_for_tf32() -> None:
+def test_rounding_of_a_float32_sum_is_not_mistaken_for_tf32() -> None:
     one, fine = results(np.float32)
     noise = np.random.default_rng(0).normal(0, 2e-6, fine.shape)
     assert uses_tf32(one, fine * (1 + noise)) is False
 
 
 @pytest.mark.parametrize("useless", [np.nan, np.inf, 0.0])
-def test_results_that_say_nothing_are_not_a_decision(useless: float) -> None:
+def test_inconclusive_results_are_not_a_decision(useless: float) -> None:
     assert uses_tf32(np.full(4, useless), np.full(4, useless)) is None
 
 
@@ -134,7 +134,7 @@ def test_on_a_cpu_nothing_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure._with_tf32(RESOLVED, make_settings(device="cpu"), NO_ADAPTER, jit=False) == RESOLVED
 
 
-def test_without_any_answer_the_setting_of_the_backend_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_results_the_backends_setting_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "tf32_of", lambda adapter, jit: dict.fromkeys(NOT_USED))
     assert measure._with_tf32(RESOLVED, make_settings(device="gpu"), NO_ADAPTER, jit=False) == RESOLVED
 

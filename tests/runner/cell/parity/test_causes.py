@@ -1,4 +1,4 @@
-"""What a twin reports of its optimizer, without a backend."""
+"""The facts that a parity worker reports of its optimizer, without a backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ KerasAdamW = type("AdamW", (KerasAdam,), {"__module__": "keras.src.optimizers.ad
 UserOptimizer = type("Mine", (KerasAdamW,), {"__module__": "my_workload"})
 
 
-def test_an_optimizer_is_named_by_the_keras_class_that_it_is_or_derives_from() -> None:
+def test_optimizer_is_named_by_its_keras_class_or_base_class() -> None:
     assert [keras_class(kind()) for kind in (KerasAdam, KerasAdamW, UserOptimizer)] == ["Adam", "AdamW", "AdamW"]
 
 

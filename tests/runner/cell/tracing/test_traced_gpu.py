@@ -1,4 +1,4 @@
-"""Cells that are traced on a GPU: what only a GPU can show."""
+"""Cells that are traced on a GPU: what can be tested only there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real cells, traced on each backend: what the trace keeps, what it tells, and what it may not cost."""
+"""Real cells, traced on each backend: the contents of the trace, and its effect on the figures."""
 
 from __future__ import annotations
 
@@ -65,17 +65,15 @@ def spans_of(record: Record, folder: Path) -> list[Span]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_workload_is_traced_on_every_backend_in_the_same_words(
-    executor: ProcessExecutor, tmp_path: Path, backend: str
-) -> None:
+def test_traces_of_all_backends_have_the_same_names(executor: ProcessExecutor, tmp_path: Path, backend: str) -> None:
     record, folder, _ = traced(executor, tmp_path, "nested", backend=backend)
     spans = spans_of(record, folder)
     place = folder / record.trace.folder  # type: ignore[union-attr, operator]
     assert record.status in MEASURED
     assert [span.step for span in spans if span.track.kind is Kind.STEPS] == [1, 2, 3]
     worked = [span for span in spans if span.track.kind in neutral.WORKING]
-    told = {(span.phase, span.layer) for span in worked}
-    assert {(phase, layer) for phase in (Phase.FORWARD, Phase.BACKWARD) for layer in ("wide", "inner/deep")} <= told
+    found = {(span.phase, span.layer) for span in worked}
+    assert {(phase, layer) for phase in (Phase.FORWARD, Phase.BACKWARD) for layer in ("wide", "inner/deep")} <= found
     assert Phase.UPDATE in {span.phase for span in worked}
     assert len([span for span in spans if span.track.kind is Kind.INPUT]) >= STEPS
     assert {1, 2, 3} <= {span.step for span in worked}
@@ -87,7 +85,7 @@ def test_a_workload_is_traced_on_every_backend_in_the_same_words(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_calls_of_predict_are_traced_as_steps_that_only_go_forward(
+def test_predict_calls_are_traced_as_steps_with_a_forward_pass_only(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
     several = 1 if backend == "torch" else 2  # which Keras runs one by one
@@ -158,7 +156,7 @@ def test_a_disk_that_is_full_leaves_the_figures(executor: ProcessExecutor, tmp_p
 
 
 @pytest.mark.parametrize("board", [False, True])
-def test_a_process_that_dies_after_what_it_measured_leaves_the_figures_of_a_traced_cell(
+def test_traced_cell_that_dies_after_measuring_has_its_figures(
     executor: ProcessExecutor, tmp_path: Path, board: bool
 ) -> None:
     record, _, _ = traced(executor, tmp_path, "dying", backend="torch", board=board)
@@ -168,7 +166,7 @@ def test_a_process_that_dies_after_what_it_measured_leaves_the_figures_of_a_trac
     assert record.trace.problem == f"{BEGUN}: ended by signal 11"
 
 
-def test_what_tracing_needs_of_memory_is_not_the_cells(executor: ProcessExecutor, tmp_path: Path) -> None:
+def test_memory_of_tracing_does_not_count_for_the_cell(executor: ProcessExecutor, tmp_path: Path) -> None:
     plain, _, _ = traced(executor, tmp_path / "plain", "plain", backend="torch", trace=None)
     with_trace, _, _ = traced(executor, tmp_path / "traced", "plain", backend="torch", trace=Trace([1], 200))
     peaks = [record.memory.peak_host_memory_bytes or 0 for record in (plain, with_trace)]

@@ -41,12 +41,12 @@ def traced(folder: Path, device: str, subject: OneStep) -> Traced:
     return found
 
 
-def test_gpu_cell_whose_profiler_saw_nothing_on_the_gpu_has_no_trace(tmp_path: Path) -> None:
+def test_gpu_cell_without_recorded_kernels_has_no_trace(tmp_path: Path) -> None:
     found = traced(tmp_path, "gpu", OneStep(*HOST_ONLY))
     assert found.folder is None
     assert found.problem == (
-        "TraceError: the profiler saw no kernel on the GPU; allow CUPTI to read it: run the container with --cap-add "
-        "SYS_ADMIN, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
+        "TraceError: the profiler recorded no kernel on the GPU; allow CUPTI to read it: run the container with "
+        "--cap-add SYS_ADMIN, or load the driver with NVreg_RestrictProfilingToAdminUsers=0"
     )
 
 

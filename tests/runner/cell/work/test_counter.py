@@ -1,4 +1,4 @@
-"""What counts the work of a process, on fake counters; in a process of its own, since it imports Keras."""
+"""Counting the work of a process, with fake counters; in a separate process, since it imports Keras."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ assert made.optimizer_replaced
 # The counters are read outside the time that is measured.
 events = []
 reader = SimpleNamespace(epoch_begun=lambda: events.append("begun"), epoch_ended=lambda: events.append("ended"))
-plug = SimpleNamespace(barrier=lambda model: events.append("barrier"))
-clock = EpochClock(plug, lambda epoch: events.append("before"), lambda: events.append("clock") or 0.0, reader)
+adapter = SimpleNamespace(barrier=lambda model: events.append("barrier"))
+clock = EpochClock(adapter, lambda epoch: events.append("before"), lambda: events.append("clock") or 0.0, reader)
 clock.on_epoch_begin(0); clock.on_epoch_end(0)
 assert events == ["barrier", "begun", "before", "clock", "barrier", "clock", "ended"], events
 
@@ -132,10 +132,12 @@ assert (nothing.changed_variables, nothing.optimizer_state_changed, nothing.skip
 def refuse(model, inputs):
     raise RuntimeError("as a user's model may")
 
-plug = SimpleNamespace(platforms=lambda tensors: {str(len(tensors))}, output=lambda model, inputs: [inputs, [inputs]])
-assert platforms_of(plug, model, 1.0) == ({"6"}, {"2"})
-plug.output = refuse
-assert platforms_of(plug, model, 1.0) == ({"6"}, set())
+adapter = SimpleNamespace(
+    platforms=lambda tensors: {str(len(tensors))}, output=lambda model, inputs: [inputs, [inputs]]
+)
+assert platforms_of(adapter, model, 1.0) == ({"6"}, {"2"})
+adapter.output = refuse
+assert platforms_of(adapter, model, 1.0) == ({"6"}, set())
 """
 
 

@@ -36,7 +36,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def put(readings: Readings, pairs: int = 10, disturbed: Disturbed | None = None) -> None:
         made = [Pair(0.01 * (-1) ** n, ((1.0, 1.0),), disturbed) for n in range(pairs)]
-        monkeypatch.setattr(aa_test, "measure", lambda seconds, cpus, seed, progress: made)
+        monkeypatch.setattr(aa_test, "measure", lambda seconds, cpus, seed, report: made)
 
         def seen(tree: object, cpus: object, measure: Any) -> Readings:
             return replace(readings, pair_log_ratios=tuple(measure()))

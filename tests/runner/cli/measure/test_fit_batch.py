@@ -80,7 +80,7 @@ def test_a_device_too_small_for_one_sample_exits_with_1(capsys: pytest.CaptureFi
         (("mnist_mpl",), "CELL: no cell of matrix.yaml is named 'mnist_mpl'; did you mean mnist_mlp?"),
         (("gru",), "CELL: 'gru' names 4 cells; name one by its id"),
         (("mnist_mlp", "--set", "device=cpu"), "--memory: on a CPU the search needs a limit, got none"),
-        (("mnist_mlp", "--memory", "8g"), "--memory: is for containers: add --executor docker"),
+        (("mnist_mlp", "--memory", "8g"), "--memory: applies only to containers: add --executor docker"),
     ],
 )
 def test_bad_input_is_one_error(arguments: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What Docker's engine is asked for when a container is made: everything that need not be open is shut."""
+"""The configuration sent to Docker's engine for a container permits only what a cell needs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPEC = Spec(
 
 @pytest.fixture
 def client() -> Iterator[APIClient]:
-    """The SDK's client, which calls nobody while it is told the version."""
+    """The SDK's client, which sends no request if the version is given."""
     made = APIClient(version="1.41")
     yield made
     made.close()
@@ -41,38 +41,38 @@ def host(client: APIClient, spec: Spec = SPEC) -> dict[str, Any]:
 
 
 def test_memory_and_swap_are_limited_together_and_so_are_processes_and_cpus(client: APIClient) -> None:
-    asked = host(client)
-    assert (asked["Memory"], asked["MemorySwap"]) == (3 * GIB, 3 * GIB)
-    assert (asked["PidsLimit"], asked["CpusetCpus"], asked["ShmSize"]) == (512, "2-3", 64 << 20)
-    assert asked["Ulimits"] == [{"Name": "core", "Soft": 0, "Hard": 0}]
+    config = host(client)
+    assert (config["Memory"], config["MemorySwap"]) == (3 * GIB, 3 * GIB)
+    assert (config["PidsLimit"], config["CpusetCpus"], config["ShmSize"]) == (512, "2-3", 64 << 20)
+    assert config["Ulimits"] == [{"Name": "core", "Soft": 0, "Hard": 0}]
 
 
 def test_a_container_has_no_network_no_capability_and_a_root_that_is_read_only(client: APIClient) -> None:
-    asked = host(client)
-    assert (asked["NetworkMode"], asked["IpcMode"]) == ("none", "private")
-    assert (asked["ReadonlyRootfs"], asked["Init"]) == (True, True)
-    assert asked["Tmpfs"] == {"/tmp": "rw,nosuid,nodev,size=256m"}
-    assert (asked["CapDrop"], asked.get("CapAdd")) == (["ALL"], None)
-    assert asked["SecurityOpt"] == ["no-new-privileges"]
-    assert not asked.get("Privileged")
+    config = host(client)
+    assert (config["NetworkMode"], config["IpcMode"]) == ("none", "private")
+    assert (config["ReadonlyRootfs"], config["Init"]) == (True, True)
+    assert config["Tmpfs"] == {"/tmp": "rw,nosuid,nodev,size=256m"}
+    assert (config["CapDrop"], config.get("CapAdd")) == (["ALL"], None)
+    assert config["SecurityOpt"] == ["no-new-privileges"]
+    assert not config.get("Privileged")
 
 
-def test_what_it_prints_is_kept_by_nobody_but_the_runner(client: APIClient) -> None:
+def test_engine_does_not_log_the_output_of_containers(client: APIClient) -> None:
     assert host(client)["LogConfig"] == {"Type": "none", "Config": {}}
 
 
-def test_a_folder_of_the_host_is_read_only_unless_it_is_to_be_written(client: APIClient) -> None:
+def test_mounts_are_read_only_unless_writable(client: APIClient) -> None:
     found = [(one["Source"], one["Target"], one["Type"], one["ReadOnly"]) for one in host(client)["Mounts"]]
     assert found == [("/r/work/x", "/cell/work/x", "bind", False), ("/home/user/data", "/cell/datasets", "bind", True)]
 
 
-def test_a_container_gets_the_gpus_that_are_named_and_no_other(client: APIClient) -> None:
+def test_container_has_only_the_listed_gpus(client: APIClient) -> None:
     (request,) = host(client, replace(SPEC, gpus=("5", "GPU-8932f937")))["DeviceRequests"]
     assert (request["DeviceIDs"], request["Count"], request["Capabilities"]) == (["5", "GPU-8932f937"], 0, [["gpu"]])
     assert host(client).get("DeviceRequests") is None
 
 
-def test_a_seccomp_profile_takes_the_place_of_the_engines_own(client: APIClient) -> None:
+def test_seccomp_profile_replaces_the_engines_own(client: APIClient) -> None:
     limits = replace(SPEC.limits, seccomp=Seccomp("mine.json", '{"defaultAction": "SCMP_ACT_ALLOW"}'))
     assert host(client, replace(SPEC, limits=limits))["SecurityOpt"] == [
         "no-new-privileges",
@@ -80,9 +80,9 @@ def test_a_seccomp_profile_takes_the_place_of_the_engines_own(client: APIClient)
     ]
 
 
-def test_the_command_is_the_specs_whatever_entry_point_the_image_has(client: APIClient) -> None:
-    asked = configuration(client, SPEC)
-    assert asked["Entrypoint"] == ["/opt/venv/bin/python"]
-    assert asked["Cmd"] == ["-P", "-m", "keras_matrix.runner.cell.entry", "/cell/work/x/job.json"]
-    assert (asked["Image"], asked["User"]) == ("sha256:0", "1000:1000")
-    assert (asked["Env"], asked["Labels"]) == (["KERAS_BACKEND=jax"], {"keras-benchmark.results": "/r"})
+def test_command_of_the_spec_replaces_the_images_entry_point(client: APIClient) -> None:
+    config = configuration(client, SPEC)
+    assert config["Entrypoint"] == ["/opt/venv/bin/python"]
+    assert config["Cmd"] == ["-P", "-m", "keras_matrix.runner.cell.entry", "/cell/work/x/job.json"]
+    assert (config["Image"], config["User"]) == ("sha256:0", "1000:1000")
+    assert (config["Env"], config["Labels"]) == (["KERAS_BACKEND=jax"], {"keras-benchmark.results": "/r"})

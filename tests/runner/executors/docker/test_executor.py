@@ -1,4 +1,4 @@
-"""Cells in containers, with an engine that pretends: what a container gets, and what follows from each of its ends."""
+"""Cells in containers with a fake engine: the configuration of a container, and the status for each of its ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.errors import ExecutorError, Interrupted
 from keras_matrix.runner.executors.docker.container_paths import Mount, job_inside, mounts, variables_inside
-from keras_matrix.runner.executors.docker.containers import number_inside, wait_status
+from keras_matrix.runner.executors.docker.containers import pid_inside, wait_status
 from keras_matrix.runner.executors.docker.engine import (
     CELL_LABEL,
     NO_GPU,
@@ -78,10 +78,10 @@ def specs_of(engine: FakeEngine, backend: str) -> list[Spec]:
     return [spec for spec in engine.specs if dict(spec.environment)["KERAS_BACKEND"] == backend]
 
 
-# A whole run.
+# A complete run.
 
 
-def test_each_repeat_is_a_container_of_its_own_and_none_is_left(folder: Path) -> None:
+def test_each_repeat_runs_in_its_own_container_which_is_removed(folder: Path) -> None:
     engine = FakeEngine()
     assert runner(engine) == 0
     found = newest_records(folder)
@@ -90,15 +90,15 @@ def test_each_repeat_is_a_container_of_its_own_and_none_is_left(folder: Path) ->
     assert engine.containers == {}
 
 
-def test_a_record_says_in_which_image_its_cell_ran_and_what_it_might_use(folder: Path) -> None:
+def test_record_has_the_image_and_the_limits_of_its_cell(folder: Path) -> None:
     assert runner(FakeEngine(), "--memory", "3g", "--shm-size", "64m") == 0
-    told = {r.settings.backend: r.container for r in newest_records(folder)}
-    assert told["jax"].image == "keras-benchmark-matrix:jax-cpu"
-    assert told["jax"].image_id == here()["keras-benchmark-matrix:jax-cpu"].image_id
-    assert (told["jax"].memory_limit_bytes, told["jax"].shared_memory_bytes) == (3 * GIB, 64 << 20)
+    containers = {r.settings.backend: r.container for r in newest_records(folder)}
+    assert containers["jax"].image == "keras-benchmark-matrix:jax-cpu"
+    assert containers["jax"].image_id == here()["keras-benchmark-matrix:jax-cpu"].image_id
+    assert (containers["jax"].memory_limit_bytes, containers["jax"].shared_memory_bytes) == (3 * GIB, 64 << 20)
 
 
-def test_a_warm_start_keeps_one_container_a_backend_and_block(folder: Path) -> None:
+def test_warm_start_uses_one_container_per_backend_and_block(folder: Path) -> None:
     engine = FakeEngine()
     assert runner(engine, "--start", "warm", "--set", "batch_size=8") == 0
     assert {r.status for r in newest_records(folder)} == {Status.OK}
@@ -106,7 +106,7 @@ def test_a_warm_start_keeps_one_container_a_backend_and_block(folder: Path) -> N
     assert engine.containers == {}
 
 
-def test_a_missing_image_is_told_once_at_length_and_the_other_backends_go_on(
+def test_missing_image_is_reported_in_full_once_and_other_backends_continue(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = {name: image for name, image in here().items() if "torch" not in name}
@@ -123,7 +123,7 @@ def test_a_missing_image_is_told_once_at_length_and_the_other_backends_go_on(
     assert "infra: image_missing, as before" in printed
 
 
-def test_an_image_that_was_built_since_lets_the_same_command_continue(folder: Path) -> None:
+def test_repeated_command_continues_once_the_image_is_built(folder: Path) -> None:
     images = {name: image for name, image in here().items() if "torch" not in name}
     assert runner(FakeEngine(images=images)) == 3
     engine = FakeEngine()
@@ -132,7 +132,7 @@ def test_an_image_that_was_built_since_lets_the_same_command_continue(folder: Pa
     assert {dict(spec.environment)["KERAS_BACKEND"] for spec in engine.specs} == {"torch"}
 
 
-def test_an_image_that_was_built_anew_begins_a_new_run(folder: Path) -> None:
+def test_rebuilt_image_begins_a_new_run(folder: Path) -> None:
     images = {name: image for name, image in here().items() if "torch" not in name}
     assert runner(FakeEngine(images=images)) == 3
     rebuilt = {name: replace(image, image_id="sha256:another") for name, image in here().items()}
@@ -158,18 +158,18 @@ def test_containers_of_a_killed_runner_are_removed_and_those_of_others_are_not(f
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "message"),
     [
         ("unix:///nowhere/engine.sock", "no engine answers at unix:///nowhere/engine.sock: No such file or directory"),
         ("tcp://127.0.0.1:1", "no engine answers at tcp://127.0.0.1:1: "),
     ],
 )
-def test_an_engine_that_does_not_answer_is_told_before_anything_is_made(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str, told: str
+def test_unreachable_engine_is_reported_before_a_container_is_created(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str, message: str
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", place)
     assert main(["--executor", "docker"]) == 3
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (folder / "results").exists()
 
 
@@ -184,7 +184,7 @@ def started(tmp_path: Path, engine: FakeEngine | None = None, **changes: Any) ->
     return engine.specs[0]
 
 
-def test_a_container_sees_the_cells_scratch_folder_and_no_more(tmp_path: Path) -> None:
+def test_container_has_only_the_cells_scratch_folder(tmp_path: Path) -> None:
     spec = started(tmp_path)
     assert spec.mounts == (Mount(str(tmp_path / "work" / "cell"), "/cell/work/cell", writable=True),)
     assert spec.command[1:] == ("-P", "-m", "keras_matrix.runner.cell.entry", "/cell/work/cell/job.json")
@@ -195,7 +195,7 @@ def test_a_users_workload_is_mounted_read_only(tmp_path: Path) -> None:
     assert Mount("/home/user/project", "/cell/import/0") in spec.mounts
 
 
-def test_nothing_of_the_callers_environment_gets_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_container_has_no_variable_of_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/secret")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     found = dict(started(tmp_path).environment)
@@ -212,9 +212,7 @@ def test_nothing_of_the_callers_environment_gets_in(tmp_path: Path, monkeypatch:
     }
 
 
-def test_a_gpu_cell_gets_the_hosts_gpu_that_the_caller_may_see_and_knows_it_as_its_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpu_cell_gets_the_callers_visible_gpu_as_its_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
     monkeypatch.setattr(visible_gpus, "present_gpus", lambda: None)
     engine = FakeEngine(images={"keras-benchmark-matrix:jax-gpu": here()["keras-benchmark-matrix:jax-cpu"]})
@@ -237,7 +235,7 @@ def test_an_fc_cell_gets_a_gpu_for_each_worker_and_numbers_them_from_0(
 @pytest.mark.parametrize(
     ("value", "workers", "status"), [("", 1, Status.DEVICE_MISMATCH), ("5", 2, Status.UNSUPPORTED)]
 )
-def test_a_cell_whose_gpus_cannot_be_shown_to_it_gets_no_container(
+def test_cell_without_visible_gpus_gets_no_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, workers: int, status: Status
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
@@ -269,7 +267,7 @@ def test_a_container_is_labelled_with_its_results_folder_and_its_cell(tmp_path: 
     assert (labels[RESULTS_LABEL], labels[CELL_LABEL]) == ("/results", f"{'c' * 16}.0.0")
 
 
-def test_a_pinned_cells_container_is_held_to_its_cpus(tmp_path: Path) -> None:
+def test_container_of_a_pinned_cell_is_bound_to_its_cpus(tmp_path: Path) -> None:
     last = max(os.sched_getaffinity(0))
     assert started(tmp_path, settings={"threads": 1}).cpus == f"{last}-{last}"
 
@@ -284,14 +282,14 @@ def test_a_pinned_cells_container_is_held_to_its_cpus(tmp_path: Path) -> None:
         (0, "root", "65534:65534"),
     ],
 )
-def test_no_containers_process_is_roots(
+def test_no_process_of_a_container_runs_as_root(
     monkeypatch: pytest.MonkeyPatch, uid: int, image_user: str, expected: str
 ) -> None:
     monkeypatch.setattr(os, "getuid", lambda: uid)
     assert user_of(Image("sha256:x", "amd64", image_user)) == expected
 
 
-def test_a_job_is_told_the_paths_of_its_container() -> None:
+def test_job_has_the_paths_of_its_container() -> None:
     job = Job("n", "c", 0, 0, make_settings(workload="mine:build"), 2, "/r/w/x", ["/p", "/q"], None, "/r/cache/jax")
     inside = job_inside(job, mounts(job))
     assert (inside.folder, inside.import_roots) == ("/cell/work/x", ["/cell/import/0", "/cell/import/1"])
@@ -300,7 +298,7 @@ def test_a_job_is_told_the_paths_of_its_container() -> None:
     assert job_inside(replace(job, dataset_dir="/nowhere"), mounts(job)).dataset_dir is None
 
 
-def test_variables_that_name_a_folder_name_it_as_the_container_has_it() -> None:
+def test_variables_have_the_containers_folders() -> None:
     seen = (Mount("/r/autotune/c", "/cell/autotune", writable=True),)
     flags = {"XLA_FLAGS": "--xla_gpu_load_autotune_results_from=/r/autotune/c/xla.textproto"}
     assert variables_inside(flags, seen) == {
@@ -336,7 +334,7 @@ def test_each_end_of_a_container_has_its_status(
 
 
 @pytest.mark.parametrize(("oom_killed", "status"), [(True, Status.OOM_HOST), (False, Status.CRASH)])
-def test_a_warm_cell_that_is_killed_has_its_container_ended_and_the_engine_asked(
+def test_killed_warm_cell_ends_its_container_and_reads_its_state(
     folder: Path, oom_killed: bool, status: Status
 ) -> None:
     engine = FakeEngine(pretences={"mnist_mlp": ending(KILLED, oom_killed=oom_killed)})
@@ -363,13 +361,13 @@ def test_a_container_that_hangs_is_killed_at_its_limit(folder: Path) -> None:
     assert engine.containers == {}
 
 
-def test_what_a_container_prints_is_kept(folder: Path) -> None:
+def test_output_of_a_container_is_stored(folder: Path) -> None:
     engine = FakeEngine(pretences={"mnist_mlp": ending(1, printing=b"the last words\n")})
     assert runner(engine, "--backend", "jax", "--repeats", "1") == 1
     assert "the last words" in newest_records(folder)[0].evidence.output_tail
 
 
-def test_an_engine_that_dies_under_a_cell_spoils_the_attempt_and_the_cell_is_tried_again(folder: Path) -> None:
+def test_engine_failure_during_a_cell_repeats_the_attempt(folder: Path) -> None:
     deaths = iter([True])
 
     def dies_once(job: Job, container: FakeContainer) -> End:
@@ -385,7 +383,7 @@ def test_an_engine_that_dies_under_a_cell_spoils_the_attempt_and_the_cell_is_tri
     assert engine.containers == {}
 
 
-def test_an_engine_that_comes_back_is_waited_for_and_what_nobody_watches_there_is_removed(tmp_path: Path) -> None:
+def test_returning_engine_is_awaited_and_unused_containers_are_removed(tmp_path: Path) -> None:
     engine = FakeEngine()
     made = executor(engine)
     spec = started(tmp_path / "first", engine)
@@ -398,16 +396,16 @@ def test_an_engine_that_comes_back_is_waited_for_and_what_nobody_watches_there_i
     assert len(engine.specs) == 2
 
 
-def test_an_engine_that_stays_away_ends_the_runner_with_what_to_do(tmp_path: Path) -> None:
+def test_engine_that_does_not_return_ends_the_runner_with_advice(tmp_path: Path) -> None:
     engine = FakeEngine()
     made = executor(engine)
     made.missing("jax")
     engine.silent = 1000
-    with pytest.raises(ExecutorError, match="did not come back within 60 s: start it, and the same command continues"):
+    with pytest.raises(ExecutorError, match="did not come back within 60 s; start it, and repeat the command"):
         made.start(make_job(tmp_path), 10)
 
 
-def test_a_gpu_that_the_engine_cannot_give_is_asked_for_once(tmp_path: Path) -> None:
+def test_gpu_that_the_engine_cannot_provide_is_requested_once(tmp_path: Path) -> None:
     gpu_image = {"keras-benchmark-matrix:jax-gpu": here()["keras-benchmark-matrix:jax-cpu"]}
     engine = FakeEngine(images=gpu_image, refusal=ContainerRefused(f"{NO_GPU}: the engine cannot give one"))
     made = executor(engine)
@@ -417,12 +415,12 @@ def test_a_gpu_that_the_engine_cannot_give_is_asked_for_once(tmp_path: Path) -> 
     assert made.missing("jax", "gpu") == outcome.infrastructure
 
 
-def test_a_tpu_cell_is_unsupported_in_a_container_of_its_own(tmp_path: Path) -> None:
+def test_tpu_cell_is_unsupported_in_a_container(tmp_path: Path) -> None:
     outcome = executor(FakeEngine()).start(make_job(tmp_path, settings={"device": "tpu"}), 10).finish()
     assert "run the service jax-tpu" in (outcome.refused or "")
 
 
-def test_leaving_a_block_half_done_removes_its_containers(tmp_path: Path) -> None:
+def test_incomplete_block_removes_its_containers(tmp_path: Path) -> None:
     engine = FakeEngine(pretences={"mnist_mlp": hang})
     made = executor(engine)
     made.start(make_job(tmp_path), 100)
@@ -431,7 +429,7 @@ def test_leaving_a_block_half_done_removes_its_containers(tmp_path: Path) -> Non
     assert engine.containers == {}
 
 
-def test_a_signal_while_a_container_is_being_started_leaves_none(tmp_path: Path) -> None:
+def test_signal_during_the_start_of_a_container_leaves_no_container(tmp_path: Path) -> None:
     engine = InterruptedEngine()
     warm = executor(engine, warm=True)
     with pytest.raises(Interrupted), interruptible():
@@ -442,7 +440,7 @@ def test_a_signal_while_a_container_is_being_started_leaves_none(tmp_path: Path)
 
 
 class InterruptedEngine(FakeEngine):
-    """A signal comes when a container is there and its name not yet told."""
+    """A signal arrives when a container exists and its name is not yet returned."""
 
     def start(self, spec: Spec) -> Started:
         started = super().start(spec)
@@ -465,13 +463,13 @@ def test_an_exit_code_of_a_container_is_a_wait_status(code: int, expected: int) 
     assert wait_status(code) == expected
 
 
-def test_a_process_has_the_number_its_own_namespace_gives_it() -> None:
-    assert number_inside(os.getpid()) == os.getpid()
-    assert number_inside(1 << 22) is None
+def test_pid_inside_is_that_of_the_processs_own_namespace() -> None:
+    assert pid_inside(os.getpid()) == os.getpid()
+    assert pid_inside(1 << 22) is None
 
 
 class RebuildingEngine(FakeEngine):
-    """Has another image under a name each time it is asked."""
+    """Returns another image for a name at each call."""
 
     digests = map("sha256:{:012}".format, count())
 
@@ -481,16 +479,16 @@ class RebuildingEngine(FakeEngine):
 
 
 @pytest.mark.parametrize("arguments", [[], ["--start", "warm"]])
-def test_an_image_that_is_built_while_a_run_goes_on_is_not_that_runs(folder: Path, arguments: list[str]) -> None:
+def test_image_built_during_a_run_is_not_used_by_that_run(folder: Path, arguments: list[str]) -> None:
     assert runner(RebuildingEngine(), *arguments) == 0
     newest = Results(folder / "results").latest()
     assert newest is not None
-    told = {r.container.image: r.container.image_id for r in newest_records(folder)}
+    images = {r.container.image: r.container.image_id for r in newest_records(folder)}
     assert len({r.container.image_id for r in newest_records(folder)}) == 3
-    assert newest.about()["versions"] == {f"image {name}": image_id for name, image_id in told.items()}
+    assert newest.about()["versions"] == {f"image {name}": image_id for name, image_id in images.items()}
 
 
-def test_an_engine_that_goes_away_before_anything_is_made_ends_the_runner(folder: Path) -> None:
+def test_engine_failure_before_the_first_container_ends_the_runner(folder: Path) -> None:
     assert runner(FakeEngine(silent=1)) == 3
     assert not (folder / "results").exists()
 
@@ -499,32 +497,32 @@ def test_an_engine_that_goes_away_before_anything_is_made_ends_the_runner(folder
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         'could not select device driver "" with capabilities: [[gpu]]',
         "nvidia-container-cli: initialization error: nvml error: driver not loaded",
         "failed to discover GPU vendor from CDI: no known GPU vendor found",
     ],
 )
-def test_every_engines_way_to_say_that_it_has_no_gpu_is_understood(tmp_path: Path, said: str) -> None:
+def test_every_engines_message_about_a_missing_gpu_is_recognised(tmp_path: Path, text: str) -> None:
     spec = replace(container(tmp_path), gpus=("0",))
-    assert refusal(explained(said), spec).startswith(f"{NO_GPU}: the engine cannot give a container a GPU ({said})")
+    assert refusal(explained(text), spec).startswith(f"{NO_GPU}: the engine cannot give a container a GPU ({text})")
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("text", "message"),
     [
         ("mkdir /var/lib/engine/overlay2/x: no space left on device", "no_space: the engine has no room"),
-        ("No such image: sha256:abc", "image_missing: it was removed while the run went on"),
+        ("No such image: sha256:abc", "image_missing: it was removed during the run"),
         ("invalid CPU list", "refused: the engine would not start the container: invalid CPU list"),
     ],
 )
-def test_what_an_engine_refuses_has_a_name(tmp_path: Path, said: str, told: str) -> None:
-    assert refusal(explained(said), container(tmp_path)).startswith(told)
+def test_refusals_of_an_engine_begin_with_a_reason(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(explained(text), container(tmp_path)).startswith(message)
 
 
-def explained(said: str) -> APIError:
-    return APIError("500 Server Error", explanation=said)
+def explained(text: str) -> APIError:
+    return APIError("500 Server Error", explanation=text)
 
 
 def container(tmp_path: Path) -> Spec:
@@ -535,22 +533,22 @@ def container(tmp_path: Path) -> Spec:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["name=seccomp,profile=default", "name=rootless"], "the engine runs rootless: "),
         (["name=userns"], "the engine runs with userns-remap: "),
     ],
 )
-def test_an_engine_whose_users_are_others_is_refused(options: list[str], told: str) -> None:
-    assert told in (foreign_users({"SecurityOptions": options}) or "")
+def test_engine_with_remapped_users_is_refused(options: list[str], message: str) -> None:
+    assert message in (foreign_users({"SecurityOptions": options}) or "")
 
 
-def test_an_engine_with_this_machines_users_is_taken() -> None:
+def test_engine_with_this_machines_users_is_accepted() -> None:
     assert foreign_users({"SecurityOptions": ["name=seccomp,profile=default", "name=cgroupns"]}) is None
     assert foreign_users({}) is None
 
 
-def test_the_engine_is_where_the_current_context_says(
+def test_engine_is_that_of_the_current_docker_context(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
@@ -561,9 +559,9 @@ def test_the_engine_is_where_the_current_context_says(
     assert "no engine answers at unix:///elsewhere/engine.sock: No such file" in capsys.readouterr().err
 
 
-def test_an_image_of_another_name_is_to_be_pulled(folder: Path) -> None:
+def test_missing_image_of_another_repository_advises_a_pull(folder: Path) -> None:
     assert runner(FakeEngine(images={}), "--images", "registry.example/kbm", "--backend", "jax") == 3
-    assert {(r.reason or "").partition(" is not")[0] for r in newest_records(folder)} == {
+    assert {(r.reason or "").partition(" is missing")[0] for r in newest_records(folder)} == {
         "image_missing: registry.example/kbm:jax-cpu"
     }
     assert "get it with: docker pull registry.example/kbm:jax-cpu" in newest_records(folder)[0].reason
@@ -573,35 +571,35 @@ def test_an_image_of_another_name_is_to_be_pulled(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--start", "fork"], "--start: must be fresh or warm with --executor docker, got fork"),
         (["--memory", "lots"], "runner: --memory: must be a size such as 512m or 8g, got 'lots'"),
         (["--shm-size", "8q"], "runner: --shm-size: must be a size such as 512m or 8g, got '8q'"),
-        (["--seccomp", "nowhere.json"], "--seccomp: must be a profile's file or unconfined, got 'nowhere.json'"),
+        (["--seccomp", "nowhere.json"], "--seccomp: must be the file of a profile, or unconfined, got 'nowhere.json'"),
         (
             ["--seccomp", "matrix.yaml"],
-            "--seccomp: must be a profile's file or unconfined, got 'matrix.yaml': Expecting",
+            "--seccomp: must be the file of a profile, or unconfined, got 'matrix.yaml': Expecting",
         ),
     ],
 )
 def test_flags_of_containers_that_cannot_be_used_are_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert runner(FakeEngine(), *arguments) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        (["--memory", "1g"], "--memory: is for containers: add --executor docker"),
-        (["--shm-size", "1g"], "--shm-size: is for containers: add --executor docker"),
+        (["--memory", "1g"], "--memory: applies only to containers: add --executor docker"),
+        (["--shm-size", "1g"], "--shm-size: applies only to containers: add --executor docker"),
         (["--start", "warm"], "--start: must be fork or fresh with --executor process, got warm"),
     ],
 )
 def test_flags_of_containers_need_containers(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main(arguments, Seams(engine=FakeEngine())) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Real processes: whatever a workload does, the next one runs, and nothing is left."""
+"""Real processes: after any behaviour of a workload the next one runs, and no process or file is left."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def processes_with(text: str) -> list[int]:
         ("empty", {}, Status.ERROR, "ValueError"),
     ],
 )
-def test_each_way_to_end_has_its_status_and_the_next_cell_runs(
+def test_each_kind_of_end_has_its_status_and_the_next_cell_runs(
     executor: ProcessExecutor, tmp_path: Path, workload: str, params: dict[str, Any], status: Status, reason: str | None
 ) -> None:
     record = run(executor, make_job(tmp_path, workload, params=params))
@@ -115,7 +115,7 @@ def test_each_way_to_end_has_its_status_and_the_next_cell_runs(
         assert run(executor, make_job(tmp_path, "well")).status in MEASURED
 
 
-def test_an_injected_slowdown_is_part_of_the_model_that_is_measured(forking: ProcessExecutor, tmp_path: Path) -> None:
+def test_injected_slowdown_is_part_of_the_measured_model(forking: ProcessExecutor, tmp_path: Path) -> None:
     settings = make_settings(workload="mnist_mlp", params={"image_size": 8}, samples=8, batch_size=4, steps_per_epoch=2)
     flops = []
     for fault in (None, "slower:1.0"):
@@ -126,7 +126,7 @@ def test_an_injected_slowdown_is_part_of_the_model_that_is_measured(forking: Pro
     assert 0 < flops[0] < flops[1]
 
 
-def test_a_hanging_cell_is_ended_at_its_limit_with_everything_below_it(
+def test_hanging_cell_is_killed_with_its_process_tree_at_the_time_limit(
     executor: ProcessExecutor, tmp_path: Path
 ) -> None:
     job = make_job(tmp_path, "hanging")
@@ -137,7 +137,7 @@ def test_a_hanging_cell_is_ended_at_its_limit_with_everything_below_it(
     assert run(executor, make_job(tmp_path, "well")).status in MEASURED
 
 
-def test_a_grandchild_in_its_own_session_neither_holds_the_runner_nor_survives(
+def test_grandchild_in_its_own_session_neither_blocks_the_runner_nor_survives(
     executor: ProcessExecutor, tmp_path: Path
 ) -> None:
     marker = uuid.uuid4().hex
@@ -156,7 +156,7 @@ def test_a_gigabyte_of_output_is_capped_and_does_not_grow_the_runner(forking: Pr
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
 
 
-def test_what_is_printed_is_kept_readable(forking: ProcessExecutor, tmp_path: Path) -> None:
+def test_stored_output_is_readable(forking: ProcessExecutor, tmp_path: Path) -> None:
     record = run(forking, make_job(tmp_path, "garbage"))
     assert "red done" in record.evidence.output_tail
     assert "\x1b" not in record.evidence.output_tail
@@ -164,19 +164,17 @@ def test_what_is_printed_is_kept_readable(forking: ProcessExecutor, tmp_path: Pa
 
 
 @pytest.mark.parametrize("start", ["fork", "fresh"])
-def test_a_cell_sees_the_allowlist_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
-) -> None:
+def test_cell_environment_is_the_allowlist_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "PYTHONPATH", "KERAS_HOME"):
         monkeypatch.setenv(name, "canary-value")
     with contextlib.closing(ProcessExecutor(start=start, mark=uuid.uuid4().hex)) as begun_with_them:
         record = run(begun_with_them, make_job(tmp_path, "telling"))
-    assert "the environment was told" in (record.reason or "")
+    assert "the environment was reported" in (record.reason or "")
     assert "KERAS_BACKEND" in record.evidence.output_tail
     assert "canary-value" not in record.evidence.output_tail
 
 
-def test_a_gpu_that_is_not_there_is_a_device_mismatch_on_every_backend(tmp_path: Path) -> None:
+def test_missing_gpu_is_a_device_mismatch_on_every_backend(tmp_path: Path) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has the GPU whose absence is tested")
     executor = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
@@ -189,7 +187,7 @@ def test_a_gpu_that_is_not_there_is_a_device_mismatch_on_every_backend(tmp_path:
         executor.close()
 
 
-def test_a_backend_that_is_not_installed_is_told_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_backend_is_reported_without_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 
     real = importlib.util.find_spec
@@ -200,7 +198,7 @@ def test_a_backend_that_is_not_installed_is_told_without_importing_it(monkeypatc
     assert executor.missing("jax") is None
 
 
-def test_a_server_that_dies_under_a_cell_is_infrastructure_and_the_next_cell_runs(
+def test_end_of_a_server_is_an_infrastructure_failure_and_the_next_cell_runs(
     own: ProcessExecutor, tmp_path: Path
 ) -> None:
     job = make_job(tmp_path, "well")
@@ -225,7 +223,7 @@ def test_a_new_block_has_new_servers(own: ProcessExecutor, tmp_path: Path) -> No
     assert first.process.returncode is not None
 
 
-def test_calibrated_processes_wait_idle_and_are_measured_with_the_steps_they_are_told(
+def test_calibrated_processes_wait_idle_and_run_the_steps_they_receive(
     executor: ProcessExecutor, tmp_path: Path
 ) -> None:
     jobs = [
@@ -247,7 +245,7 @@ def test_calibrated_processes_wait_idle_and_are_measured_with_the_steps_they_are
         assert (result.times.calibration_time_s or 0) > 0
 
 
-def test_processes_take_turns_and_rest_idle_in_between(forking: ProcessExecutor, tmp_path: Path) -> None:
+def test_interleaved_processes_rest_idle_between_turns(forking: ProcessExecutor, tmp_path: Path) -> None:
     jobs = [make_job(tmp_path, "well", backend=backend, epochs=4) for backend in ("jax", "torch")]
     first, second = [forking.start(job, 120) for job in jobs]
     assert first.turn()
@@ -268,7 +266,7 @@ def cpu_ticks(process: Any) -> list[str]:
     return fields[11:13]
 
 
-def test_an_abandoned_process_is_gone_and_its_server_takes_the_next(executor: ProcessExecutor, tmp_path: Path) -> None:
+def test_abandoned_process_is_ended_and_its_server_runs_the_next(executor: ProcessExecutor, tmp_path: Path) -> None:
     process = executor.start(replace(make_job(tmp_path, "well", steps_per_epoch="auto"), steps=None), 120)
     assert process.calibrated() is not None
     process.abandon()
@@ -287,7 +285,7 @@ def test_leftovers_of_a_killed_runner_are_found_by_their_mark() -> None:
     assert end_leftovers(mark) == 0
 
 
-def test_a_kill_without_an_oom_of_ours_is_no_oom() -> None:
+def test_kill_without_an_oom_of_the_cell_is_not_an_oom() -> None:
     with pytest.raises(ResultRefused):
         accept(None, Job("", "", 0, 0, make_settings(), 1, "", [], None, None))
     assert Outcome().oom_kills == 0

@@ -1,4 +1,4 @@
-"""What makes a backend's autotuners choose afresh, once, or not at all."""
+"""The variables for a backend's autotuners: per process, once for all repeats, or off."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.conftest import make_settings
 
 def make_job(tmp_path: Path, backend: str, autotune: str, **changes: Any) -> Job:
     settings = make_settings(backend=backend, autotune=autotune, device="gpu", **changes)
-    folder, kept = tmp_path / "scratch", tmp_path / "kept"
-    for place in (folder, kept):
+    folder, shared = tmp_path / "scratch", tmp_path / "shared"
+    for place in (folder, shared):
         place.mkdir(exist_ok=True)
     return Job(
         "n", cell_id(settings), 0, 0, settings, 2, str(folder), [], None, None,
-        autotune_dir=str(kept) if autotune == "pinned" else None,
+        autotune_dir=str(shared) if autotune == "pinned" else None,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_by_default_nothing_is_said(tmp_path: Path, backend: str) -> None:
+def test_default_sets_no_variables(tmp_path: Path, backend: str) -> None:
     assert autotuning(make_job(tmp_path, backend, "fresh")) == {}
 
 
@@ -46,42 +46,44 @@ def test_by_default_nothing_is_said(tmp_path: Path, backend: str) -> None:
         ("torch", {"TORCHINDUCTOR_DETERMINISTIC": "1"}),
     ],
 )
-def test_off_says_so_to_every_tuner_of_the_backend(tmp_path: Path, backend: str, expected: dict[str, str]) -> None:
+def test_off_disables_every_tuner_of_the_backend(tmp_path: Path, backend: str, expected: dict[str, str]) -> None:
     assert autotuning(make_job(tmp_path, backend, "off")) == expected
 
 
 @pytest.mark.parametrize("backend", ["jax", "tensorflow"])
-def test_the_first_repeat_leaves_what_it_tuned_and_the_others_load_it(tmp_path: Path, backend: str) -> None:
+def test_first_repeat_stores_its_tuning_results_and_later_repeats_load_them(tmp_path: Path, backend: str) -> None:
     job = make_job(tmp_path, backend, "pinned")
     assert autotuning(job) == {"XLA_FLAGS": f"--xla_gpu_dump_autotune_results_to={tmp_path}/scratch/xla.textproto"}
     job.tuning_path.write_text("first")
     keep_tuning(job)
-    assert autotuning(job) == {"XLA_FLAGS": f"--xla_gpu_load_autotune_results_from={tmp_path}/kept/xla.textproto"}
+    assert autotuning(job) == {"XLA_FLAGS": f"--xla_gpu_load_autotune_results_from={tmp_path}/shared/xla.textproto"}
     job.tuning_path.write_text("second")
     keep_tuning(job)
     assert job.tuned_path.read_text() == "first"
 
 
-def test_a_cell_that_pins_nothing_leaves_nothing(tmp_path: Path) -> None:
+def test_cell_without_pinned_autotuning_stores_nothing(tmp_path: Path) -> None:
     job = make_job(tmp_path, "jax", "fresh")
     keep_tuning(job)
-    assert not (tmp_path / "kept" / "xla.textproto").exists()
+    assert not (tmp_path / "shared" / "xla.textproto").exists()
 
 
-def test_of_pytorch_the_compilers_folder_is_shared(tmp_path: Path) -> None:
-    assert autotuning(make_job(tmp_path, "torch", "pinned")) == {"TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/kept/inductor"}
+def test_pytorch_shares_the_compilers_folder(tmp_path: Path) -> None:
+    assert autotuning(make_job(tmp_path, "torch", "pinned")) == {
+        "TORCHINDUCTOR_CACHE_DIR": f"{tmp_path}/shared/inductor"
+    }
 
 
 USES_XLA = """
 import sys
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import Unsupported
-from keras_matrix.runner.cell.backends.tensorflow import Plug
+from keras_matrix.runner.cell.backends.tensorflow import Adapter
 from tests.conftest import make_settings
 
 def refused(**changes):
     try:
-        Plug().configure(make_settings(backend="tensorflow", autotune="pinned", device="gpu", **changes), None)
+        Adapter().configure(make_settings(backend="tensorflow", autotune="pinned", device="gpu", **changes), None)
     except Unsupported:
         return True
     return False
@@ -103,11 +105,11 @@ def test_pinned_autotuning_of_tensorflow_needs_xla_which_keras_enables_on_a_gpu(
 
 @pytest.mark.process
 @pytest.mark.parametrize("autotune", ["off", "pinned"])
-@pytest.mark.parametrize("kept", [False, True])
-def test_the_installed_xla_knows_the_flags(tmp_path: Path, autotune: str, kept: bool) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_installed_xla_knows_the_flags(tmp_path: Path, autotune: str, shared: bool) -> None:
     """XLA ends the process at a flag it does not know, on a CPU too."""
     job = make_job(tmp_path, "jax", autotune)
-    if kept:
+    if shared:
         job.tuned_path.parent.mkdir(exist_ok=True)
         job.tuned_path.write_text("")
     environment = {"PATH": os.environ["PATH"], "JAX_PLATFORMS": "cpu", **autotuning(job)}
@@ -117,7 +119,7 @@ def test_the_installed_xla_knows_the_flags(tmp_path: Path, autotune: str, kept: 
 
 
 @pytest.mark.process
-def test_a_flag_that_xla_does_not_know_would_show() -> None:
+def test_unknown_xla_flag_is_detected() -> None:
     environment = {"PATH": os.environ["PATH"], "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_gpu_autotune_levels=0"}
     script = "import jax; print(jax.jit(lambda x: x + 1)(1.0))"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)

@@ -47,6 +47,6 @@ def test_gpu_cells_share_a_cache_which_is_removed_when_the_run_is_finished(
     assert not Path(folder).exists()
 
 
-def test_cpu_cells_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_cells_have_no_cuda_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert measured(tmp_path, "cpu") == {None}

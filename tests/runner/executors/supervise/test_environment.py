@@ -1,4 +1,4 @@
-"""What a cell's process is given of the caller's environment."""
+"""The variables of the caller's environment in a cell's process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_variables_that_set_how_gpu_memory_is_allocated_are_not_passed_on() -> N
     assert set(names) & set(found) == set()
 
 
-def test_on_a_gpu_tensorflow_may_say_why_it_does_not_use_it() -> None:
+def test_tensorflow_on_a_gpu_may_log_why_it_does_not_use_it() -> None:
     levels = {
         device: cell_environment(make_settings(device=device), "m", {})["TF_CPP_MIN_LOG_LEVEL"]
         for device in ("cpu", "gpu")
@@ -50,7 +50,7 @@ def test_on_a_gpu_tensorflow_may_say_why_it_does_not_use_it() -> None:
     assert levels == {"cpu": "2", "gpu": "0"}
 
 
-def test_what_is_passed_on_and_may_change_a_figure_is_recorded_without_its_value() -> None:
+def test_inherited_variables_that_may_change_a_figure_are_recorded_without_values() -> None:
     """The texts are equal where the values are, and name no folder."""
     caller = {"LD_LIBRARY_PATH": "/home/user/cudnn", "PATH": "/bin", "CUDA_HOME": "", "TOKEN": "secret"}
     passed_on = cell_environment(make_settings(device="gpu"), "m", caller)
@@ -82,7 +82,7 @@ def test_nothing_else_of_the_caller_reaches_a_cell() -> None:
     assert set(found) == {"PATH", *ours, "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "KERAS_TORCH_DEVICE"}
 
 
-def test_only_a_cell_that_asks_for_a_network_is_given_one() -> None:
+def test_only_a_cell_that_requests_a_network_has_one() -> None:
     caller = {network.VARIABLE: "200mbit kbm-net-1-0"}
     asking = make_settings(workload="fc", params={"network": "200mbit"})
     assert cell_environment(asking, "m", caller)[network.VARIABLE] == "200mbit kbm-net-1-0"
@@ -91,7 +91,7 @@ def test_only_a_cell_that_asks_for_a_network_is_given_one() -> None:
         assert network.VARIABLE not in cell_environment(make_settings(workload="fc", params=params), "m", caller)
 
 
-def test_pinned_cpus_decide_where_and_threads_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_cpus_set_the_cpus_and_threads_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     monkeypatch.setattr(environment, "Tree", lambda: Tree(Path("/nowhere")))
     by_count, listed = make_settings(cpus=2), make_settings(cpus="1-3", threads=1)
@@ -101,14 +101,14 @@ def test_pinned_cpus_decide_where_and_threads_how_many(monkeypatch: pytest.Monke
     assert [(one["OMP_NUM_THREADS"], one[cpu_list.VARIABLE]) for one in found] == [("2", "0-1"), ("1", "1-3")]
 
 
-def test_threads_hold_a_cell_to_as_many_cpus() -> None:
+def test_threads_bind_a_cell_to_as_many_cpus() -> None:
     assert allowed_cpus(make_settings()) is None
     assert allowed_cpus(make_settings(threads=1)) == [max(os.sched_getaffinity(0))], "the first takes most interrupts"
 
 
 @pytest.mark.process
 @pytest.mark.skipif(os.confstr("CS_GNU_LIBC_VERSION") is None, reason="only glibc reads how to treat freed memory")
-def test_freed_memory_that_is_kept_is_not_faulted_in_again() -> None:
+def test_retained_freed_memory_causes_no_page_faults() -> None:
     """Six blocks of eight mebibytes at a time: every page ten times over, or once."""
     program = (
         "import resource\nfor _ in range(10): [bytes([n]) * (8 << 20) for n in range(6)]\n"

@@ -1,4 +1,4 @@
-"""A cell that the kernel kills for memory is told apart from one that was merely killed."""
+"""A cell that the kernel kills for memory is distinguished from one that was killed otherwise."""
 
 from __future__ import annotations
 

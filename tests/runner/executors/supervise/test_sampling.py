@@ -1,4 +1,4 @@
-"""What sampling makes of what it sees: peaks kept, memory bounded, only kept epochs counted. No process is started."""
+"""Sampling preserves peaks, bounds memory and counts only measured epochs. No process is started."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Gpu:
 
     def __init__(self, uses: list[GpuUse], energies_j: list[float | None]) -> None:
         self.uses, self.energies_j = iter(uses), iter(energies_j)
-        self.asked: list[Collection[int]] = []
+        self.queried: list[Collection[int]] = []
 
     def use(self, pids: Collection[int]) -> GpuUse:
-        self.asked.append(set(pids))
+        self.queried.append(set(pids))
         return next(self.uses)
 
     def energy_j(self) -> float | None:
@@ -58,30 +58,30 @@ def test_a_sample_is_due_once_an_interval() -> None:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=5 * MOST_POINTS))
-def test_a_thinned_course_is_bounded_and_hides_no_peak(values: list[int]) -> None:
+def test_thinned_series_is_bounded_and_preserves_the_peak(values: list[int]) -> None:
     thinned = Thinned()
     for number, value in enumerate(values):
         thinned.add(number / 10, (value, None, None, None, None, None))
-    course = thinned.course([])
-    assert course is not None
-    assert len(course.times_s) == len(course.host_anonymous_bytes) <= MOST_POINTS
-    assert max(course.host_anonymous_bytes) == max(values)
-    assert course.times_s == sorted(set(course.times_s))
-    assert course.times_s[0] == 0.0
-    assert course.host_resident_bytes == []
+    series = thinned.series([])
+    assert series is not None
+    assert len(series.times_s) == len(series.host_anonymous_bytes) <= MOST_POINTS
+    assert max(series.host_anonymous_bytes) == max(values)
+    assert series.times_s == sorted(set(series.times_s))
+    assert series.times_s[0] == 0.0
+    assert series.host_resident_bytes == []
 
 
-def test_a_long_course_keeps_the_place_of_its_peak() -> None:
+def test_long_series_preserves_the_time_of_its_peak() -> None:
     thinned = Thinned()
     for number in range(10 * MOST_POINTS):
         thinned.add(number / 10, (7 if number == 2345 else 1, None, None, None, None, None))
-    course = thinned.course([])
-    assert course is not None
-    at_s = course.times_s[course.host_anonymous_bytes.index(7)]
+    series = thinned.series([])
+    assert series is not None
+    at_s = series.times_s[series.host_anonymous_bytes.index(7)]
     assert 0 <= 234.5 - at_s < 16 / 10
 
 
-def test_mean_and_deviation_are_of_the_kept_epochs_and_the_peak_of_all_until_their_end() -> None:
+def test_mean_and_deviation_cover_the_measured_epochs_and_the_peak_all_samples_before_their_end() -> None:
     uses = [used(100, 1.0, 50.0), used(10, 0.5, 20.0), used(30, 0.7, 40.0), used(70, 0.0, 5.0), used(900, 1.0, 90.0)]
     gpu = Gpu(uses, [100.0, 130.0])
     sampling = Sampling(GONE, [gpu])  # type: ignore[list-item]
@@ -105,13 +105,13 @@ def test_mean_and_deviation_are_of_the_kept_epochs_and_the_peak_of_all_until_the
     assert found.device_power == PowerUse(30.0, 10.0, 40.0, 2)
     assert found.device_energy_j == 30.0
     assert (found.host_anonymous, found.host_resident) == (None, None)
-    course = sampling.course()
-    assert course is not None
-    assert (course.device_power_w, course.epochs_s) == ([50.0, 20.0, 40.0, 5.0, 90.0], [[0.15, 0.35]])
+    series = sampling.series()
+    assert series is not None
+    assert (series.device_power_w, series.epochs_s) == ([50.0, 20.0, 40.0, 5.0, 90.0], [[0.15, 0.35]])
     sampling.close()
 
 
-def test_utilisation_counts_only_once_the_driver_s_period_lies_within_the_epoch() -> None:
+def test_utilisation_counts_only_if_the_drivers_period_is_within_the_epoch() -> None:
     gpu = Gpu([used(1, 0.2, 1.0), used(1, 0.8, 1.0), used(1, 1.0, 1.0)], [0.0, 1.0])
     sampling = Sampling(GONE, [gpu])  # type: ignore[list-item]
     sampling.begin(5.0)
@@ -149,7 +149,7 @@ def test_no_sum_over_several_gpus_leaves_out_one_that_cannot_be_read() -> None:
     sampling.close()
 
 
-def test_a_kept_epoch_shorter_than_the_interval_has_a_sample_all_the_same() -> None:
+def test_measured_epoch_shorter_than_the_interval_has_a_sample() -> None:
     gpu = Gpu([used(10, 1.0, 50.0)], [1.0, 2.0])
     sampling = Sampling(GONE, [gpu])  # type: ignore[list-item]
     sampling.begin(0.0)
@@ -162,7 +162,7 @@ def test_a_kept_epoch_shorter_than_the_interval_has_a_sample_all_the_same() -> N
 
 
 @pytest.mark.parametrize("energies_j", [[None, 2.0], [3.0, None], [3.0, 2.0]])
-def test_energy_that_the_counter_does_not_tell_is_not_measured(energies_j: list[float | None]) -> None:
+def test_energy_that_the_counter_does_not_report_is_not_measured(energies_j: list[float | None]) -> None:
     sampling = Sampling(GONE, [Gpu([used(1, 0.0, 1.0)], energies_j)])  # type: ignore[list-item]
     sampling.begin(0.0)
     sampling.end(0.03)
@@ -172,28 +172,28 @@ def test_energy_that_the_counter_does_not_tell_is_not_measured(energies_j: list[
     sampling.close()
 
 
-def test_of_several_gpus_each_is_a_sample_and_the_course_holds_the_largest() -> None:
+def test_each_of_several_gpus_is_a_sample_and_the_series_has_the_largest() -> None:
     several = [Gpu([used(10, 0.1, 5.0)], []), Gpu([used(30, 0.3, 3.0)], [])]
     sampling = Sampling(GONE, several)  # type: ignore[arg-type]
     sampling.sample(0.0)
-    found, course = sampling.usage(), sampling.course()
+    found, series = sampling.usage(), sampling.series()
     assert found is not None
     assert found.device_memory is not None
     assert (found.device_memory.mean_bytes, found.device_memory.samples) == (20.0, 2)
-    assert course is not None
-    assert (course.device_memory_bytes, course.device_power_w) == ([30], [5.0])
+    assert series is not None
+    assert (series.device_memory_bytes, series.device_power_w) == ([30], [5.0])
     sampling.close()
 
 
-def test_the_driver_is_asked_for_the_processes_of_the_tree() -> None:
+def test_driver_is_queried_for_the_processes_of_the_tree() -> None:
     gpu = Gpu([used(1, 0.0, 1.0)], [])
     sampling = Sampling(os.getpid(), [gpu])  # type: ignore[list-item]
     sampling.sample(0.0)
-    assert os.getpid() in gpu.asked[0]
+    assert os.getpid() in gpu.queried[0]
     sampling.close()
 
 
-def test_of_a_control_group_of_its_own_the_anonymous_memory_is_the_groups() -> None:
+def test_cell_with_its_own_control_group_has_the_groups_anonymous_memory() -> None:
     group = SimpleNamespace(anonymous_bytes=lambda: 12345, close=lambda: None)
     sampling = Sampling(os.getpid(), group=group)  # type: ignore[arg-type]
     sampling.sample(0.0)
@@ -206,14 +206,14 @@ def test_of_a_control_group_of_its_own_the_anonymous_memory_is_the_groups() -> N
     sampling.close()
 
 
-def test_what_was_never_seen_is_not_measured() -> None:
+def test_usage_without_samples_is_not_measured() -> None:
     sampling = Sampling(GONE)
     sampling.sample(0.0)
-    assert (sampling.usage(), sampling.course(), sampling.peak_resident_bytes) == (None, None, None)
+    assert (sampling.usage(), sampling.series(), sampling.peak_resident_bytes) == (None, None, None)
     sampling.close()
 
 
-def test_pages_are_walked_only_as_long_as_that_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_walked_only_within_the_cost_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.5, 1.0, 1.5])
     monkeypatch.setattr(
         "keras_matrix.runner.executors.supervise.sampling.time", SimpleNamespace(perf_counter=lambda: next(clock))
@@ -228,16 +228,18 @@ def test_pages_are_walked_only_as_long_as_that_is_cheap(monkeypatch: pytest.Monk
     sampling.close()
 
 
-def test_a_course_is_read_as_it_was_written() -> None:
-    course = UsageSeries([0.0, 0.1], [1, None], device_power_w=[2.5, None], epochs_s=[[0.0, 0.1]])
-    assert decode(UsageSeries, loads(canonical(course))) == course
+def test_usage_series_round_trips_through_json() -> None:
+    series = UsageSeries([0.0, 0.1], [1, None], device_power_w=[2.5, None], epochs_s=[[0.0, 0.1]])
+    assert decode(UsageSeries, loads(canonical(series))) == series
 
 
-def test_samples_per_joule_are_those_of_the_kept_epochs(tmp_path: Any) -> None:
+def test_samples_per_joule_cover_the_measured_epochs(tmp_path: Any) -> None:
     settings = make_settings(steps_per_epoch=4)
     job = Job("n", "0" * 16, 0, 0, settings, 4, str(tmp_path), [], None, None)
     assert PRETENDED.usage is not None
-    outcome = Outcome(exit_code=0, usage=replace(PRETENDED.usage, device_energy_j=8.0), course=PRETENDED.course)
+    outcome = Outcome(
+        exit_code=0, usage=replace(PRETENDED.usage, device_energy_j=8.0), usage_series=PRETENDED.usage_series
+    )
     result = replace(FakeExecutor().result(job), times=Times(epoch_times_s=[1.0, 1.0, 2.0], samples_per_s=100.0))
     verdict = judge(job, outcome, result, None)
     record = build_record(job, outcome, (result, None, verdict), ("20260101T000000Z-abcdef", MACHINE, utc_now()))

@@ -1,4 +1,4 @@
-"""Which GPUs a cell gets, from `CUDA_VISIBLE_DEVICES` and what the driver lists."""
+"""The GPUs of a cell, from `CUDA_VISIBLE_DEVICES` and the driver's list."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_an_index_is_warned_of_where_cuda_counts_gpus_of_several_models_otherwis
     assert order_warnings(("0",), named("0"), UNKNOWN) == ()
 
 
-def test_what_only_reads_gpus_gets_none_where_they_cannot_be_shown_to_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_if_visible_is_empty_if_a_cell_cannot_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visible, "present_gpus", lambda: FOUR)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert [gpus_if_visible(fc_cell(workers)) for workers in (1, 2)] == [("1",), ()]
@@ -184,7 +184,7 @@ def job_of(tmp_path: Path, settings: Any) -> Job:
         ("1", 2, Status.UNSUPPORTED, "workers: must be at most the number of visible GPUs (1: "),
     ],
 )
-def test_a_cell_whose_gpus_cannot_be_shown_to_it_starts_no_process(
+def test_cell_without_visible_gpus_starts_no_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str, workers: int, status: Status, reason: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)

@@ -1,4 +1,4 @@
-"""The GPUs of a cell: read at both ends of each epoch; what cannot be read is said, a lost GPU is evidence."""
+"""The GPUs of a cell: read at both ends of each epoch; unreadable values are reported, a lost GPU is evidence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.runner.host.gpus.cell import CellGpus
 from keras_matrix.runner.host.gpus.nvml import GpuLost, Nvml
-from keras_matrix.runner.host.gpus.readings import GpuIdentity, GpuReading, ReadableGpu, Unreadable
+from keras_matrix.runner.host.gpus.readings import GpuProperties, GpuReading, ReadableGpu, Unreadable
 
 
 class Gpu(ReadableGpu):
@@ -28,8 +28,8 @@ class Gpu(ReadableGpu):
         self.now_s += 1
         return GpuReading(at_s=self.now_s, energy_j=self.energy_j(), temperature_c=reading.temperature_c)
 
-    def identity(self) -> GpuIdentity:
-        return GpuIdentity(f"GPU-{self.number}", "9.0", mig=False)
+    def identity(self) -> GpuProperties:
+        return GpuProperties(f"GPU-{self.number}", "9.0", mig=False)
 
 
 def opening(**found: Any) -> Any:

@@ -1,4 +1,4 @@
-"""NVML's owner: finding a GPU by its name, and errors as values."""
+"""The NVML module: finding a GPU by its name, and errors as values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def opened(*gpus: FakeGpu) -> Nvml:
     ("name", "expected"),
     [("0", A), ("1", B), ("GPU-89aa-1", A), ("GPU-89b", B), ("GPU-89BB", B), ("MIG-c", SLICE)],
 )
-def test_a_gpu_is_found_by_index_uuid_the_beginning_of_one_or_a_mig_uuid(name: str, expected: FakeGpu) -> None:
+def test_gpu_is_found_by_index_uuid_uuid_prefix_or_mig_uuid(name: str, expected: FakeGpu) -> None:
     assert opened(A, B, SLICE).gpu(name) is expected
 
 

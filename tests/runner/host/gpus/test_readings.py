@@ -1,4 +1,4 @@
-"""A GPU through NVML, with a made-up driver."""
+"""A GPU through NVML, with a fake driver."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from keras_matrix.records.codec import decode, to_json
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.schema import GpuEpochs
 from keras_matrix.runner.host.gpus.readings import (
-    GpuIdentity,
+    GpuProperties,
     GpuReading,
     GpuUse,
-    HeldClocks,
     ReadableGpu,
     open_gpu,
     over_epochs,
@@ -139,19 +138,19 @@ def test_a_reading_is_in_the_units_of_its_names() -> None:
     assert replace(gpu(Driver()).read(), at_s=None) == READ
 
 
-def test_what_the_driver_does_not_tell_is_not_measured() -> None:
+def test_values_missing_in_the_driver_are_not_measured() -> None:
     driver = Driver("nvmlDeviceGetPowerUsage", "nvmlDeviceGetViolationStatus")
     found = replace(gpu(driver).read(), at_s=None)
     assert found == replace(READ, power_w=None, thermal_throttled_s=None, power_throttled_s=None)
 
 
-def test_use_is_that_of_the_whole_gpu_and_of_the_processes_that_are_asked_for() -> None:
+def test_use_is_that_of_the_entire_gpu_and_of_the_given_processes() -> None:
     found = gpu(Driver()).use({7, 8, 9})
     assert found == GpuUse(3 << 30, (1 << 30) + (1 << 20), pytest.approx(0.87), 312.5)
 
 
 @pytest.mark.parametrize("users", [{}, {99: 5}, {7: None}, {7: 5, 8: None}])
-def test_memory_of_processes_that_the_driver_does_not_tell_is_not_measured(users: dict[int, int | None]) -> None:
+def test_memory_of_processes_missing_in_the_driver_is_not_measured(users: dict[int, int | None]) -> None:
     driver = Driver()
     driver.users = users
     assert gpu(driver).use({7, 8}).process_memory_bytes is None
@@ -173,7 +172,7 @@ def test_the_gpu_is_the_one_that_the_cell_sees(visible: str, handle: str) -> Non
     assert driver.calls == [("reset", handle)]
 
 
-def test_a_driver_that_is_not_loaded_is_told() -> None:
+def test_driver_that_is_not_loaded_is_reported() -> None:
     assert open_gpu("0", Driver("nvmlInit")) == Unread("NVML: Insufficient Permissions")
 
 
@@ -182,34 +181,19 @@ def test_without_the_library_nothing_is_read(monkeypatch: pytest.MonkeyPatch) ->
     assert open_gpu("0") == Unread("nvidia-ml-py is not installed")
 
 
-def test_clocks_are_locked_at_the_rated_one_once_and_given_back_before_a_free_cell() -> None:
-    driver = Driver()
-    held = HeldClocks(lambda: open_gpu("0", driver))
-    assert [held.suit(one) for one in (FREE, LOCKED, LOCKED, FREE, FREE, LOCKED)] == [None] * 6
-    held.release()
-    held.release()
-    rated = Driver.NVML_CLOCK_LIMIT_ID_TDP
-    once = [("lock", "index 0", rated, rated), ("reset", "index 0")]
-    assert driver.calls == once * 2
-
-
 @pytest.mark.parametrize(
     ("driver", "why"),
-    [
-        (Driver("nvmlDeviceSetGpuLockedClocks"), "Insufficient Permissions"),
-        (Driver("nvmlInit"), "NVML: Insufficient Permissions"),
-    ],
+    [(Driver(), None), (Driver("nvmlDeviceSetGpuLockedClocks"), "Insufficient Permissions")],
 )
-def test_clocks_that_cannot_be_held_are_refused_with_the_reason_and_what_to_do(driver: Driver, why: str) -> None:
-    held = HeldClocks(lambda: open_gpu("0", driver))
-    refused = held.suit(LOCKED)
-    assert refused is not None
-    assert refused.startswith(f"clocks: locked: the GPU's clocks cannot be held here: {why}; it takes root")
-    held.release()
-    assert driver.calls == []
+def test_clock_is_locked_at_the_rated_one_or_the_reason_returned(driver: Driver, why: str | None) -> None:
+    found = open_gpu("0", driver)
+    assert isinstance(found, ReadableGpu)
+    assert found.lock() == why
+    rated = Driver.NVML_CLOCK_LIMIT_ID_TDP
+    assert driver.calls == ([] if why else [("lock", "index 0", rated, rated)])
 
 
-def test_epochs_have_a_boundary_more_than_there_are_and_what_moved_in_each() -> None:
+def test_epochs_have_one_boundary_more_and_the_difference_of_each() -> None:
     after = replace(READ, temperature_c=66.0, throttle_mask=None, energy_j=5100.25, thermal_throttled_s=0.75)
     last = replace(after, energy_j=5050.0, power_throttled_s=2.5)
     found = over_epochs([(READ, after), (after, last)])
@@ -229,7 +213,7 @@ def test_epochs_have_a_boundary_more_than_there_are_and_what_moved_in_each() -> 
 
 def test_the_power_of_an_epoch_is_its_energy_over_its_time() -> None:
     ends = [(GpuReading(energy_j=10.0, at_s=1.0), GpuReading(energy_j=160.0, at_s=1.5)), (GpuReading(), GpuReading())]
-    found = over_epochs(ends, GpuIdentity("GPU-a", "9.0", mig=False))
+    found = over_epochs(ends, GpuProperties("GPU-a", "9.0", mig=False))
     assert found is not None
     assert (found.average_powers_w, found.uuid, found.compute_capability, found.mig) == (
         [300.0, None],
@@ -242,7 +226,7 @@ def test_the_power_of_an_epoch_is_its_energy_over_its_time() -> None:
 @pytest.mark.parametrize(
     ("instant", "power_w", "source"), [((0, 480_000), 480.0, "instant"), ((3, 0), 312.5, "power_usage")]
 )
-def test_power_is_that_of_the_moment_where_the_driver_offers_it(
+def test_power_is_instantaneous_if_the_driver_provides_it(
     instant: tuple[int, int], power_w: float, source: str
 ) -> None:
     driver = Driver()
@@ -251,7 +235,7 @@ def test_power_is_that_of_the_moment_where_the_driver_offers_it(
     assert (found.use(()).power_w, found.power_source) == (power_w, source)
 
 
-def test_samples_of_power_are_never_a_mixture() -> None:
+def test_power_samples_have_one_source() -> None:
     driver = Driver()
     driver.instant = (0, 480_000)
     found = gpu(driver)
@@ -260,5 +244,5 @@ def test_samples_of_power_are_never_a_mixture() -> None:
     assert found.power_w() is None
 
 
-def test_no_epoch_is_no_reading() -> None:
+def test_without_epochs_there_is_no_reading() -> None:
     assert over_epochs([]) is None

@@ -1,4 +1,4 @@
-"""What NVML reports of GPUs, read from a stand-in for its Python module."""
+"""What NVML reports of GPUs, read from a fake of its Python module."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_processes_are_not_named_in_a_container_whose_process_ids_differ(tmp_pat
     assert found[0].users == (GpuProcess(41, None, 512 << 20),)
 
 
-def test_a_value_that_nvml_refuses_is_unread_with_its_message(tmp_path: Path) -> None:
+def test_value_refused_by_nvml_is_unread_with_its_message(tmp_path: Path) -> None:
     refused = FakeGpu(errors=dict.fromkeys(READ_FUNCTIONS, NO_PERMISSION))
     found = read_gpus(with_driver(tmp_path), FakePynvml(refused))
     unread = NotPermitted("NVML: Insufficient Permissions")

@@ -1,4 +1,4 @@
-"""Identical arms that take turns."""
+"""Identical interleaved arms."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from keras_matrix.analysis.surroundings.disturbance import Cause, Disturbed
 from keras_matrix.runner.errors import InfrastructureError
-from keras_matrix.runner.host.surroundings.aa_test import TURNS, Pair, Process, calibrate, measure, take_turns
+from keras_matrix.runner.host.surroundings.aa_test import TURNS, Pair, Process, calibrate, interleaved, measure
 from keras_matrix.runner.host.surroundings.counters import Sampler
 from tests.fakes.machine import STAT, machine, write
 
 
 @dataclass
 class World:
-    """A clock, what the arms did, and a made-up machine whose one CPU is busy as the clock goes."""
+    """A clock, what the arms did, and a synthetic machine whose one CPU is always busy."""
 
     root: Path
     now_s: float = 0.0
@@ -52,14 +52,14 @@ def pair(world: World, seconds: tuple[list[float], list[float]], own: float = 1.
     machine(world.root)
     arms = (FakeArm("A", world, seconds[0], own), FakeArm("B", world, seconds[1], own))
     with Sampler([0], world.root, world.clock) as sampler:
-        return take_turns(cast(tuple[Process, Process], arms), 3, second_first, sampler)
+        return interleaved(cast(tuple[Process, Process], arms), 3, second_first, sampler)
 
 
 @pytest.mark.parametrize(
     ("second_first", "expected"),
     [(False, "A B A B B A A B B A"), (True, "A B B A A B B A A B")],
 )
-def test_the_order_turns_round_at_every_turn(tmp_path: Path, second_first: bool, expected: str) -> None:
+def test_order_is_reversed_at_every_turn(tmp_path: Path, second_first: bool, expected: str) -> None:
     world = World(tmp_path)
     pair(world, ([1.0] * 5, [1.0] * 5), second_first=second_first)
     assert world.log == [f"{name}3" for name in expected.split()]
@@ -72,14 +72,14 @@ def test_a_pair_s_figure_is_the_mean_log_ratio_of_its_turns_without_the_warm_up(
     assert found.disturbed is None
 
 
-def test_a_pair_that_others_took_the_cpu_from_is_marked(tmp_path: Path) -> None:
+def test_pair_disturbed_by_another_process_is_marked(tmp_path: Path) -> None:
     found = pair(World(tmp_path), ([1.0] * 5, [1.0] * 5), own=0.9)
     assert isinstance(found.disturbed, Disturbed)
     assert found.disturbed.cause is Cause.OTHER_CPU
 
 
 @pytest.mark.process
-def test_an_arm_that_ends_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_arm_is_reported_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(InfrastructureError, match="a measuring process"):
         calibrate(1)

@@ -1,4 +1,4 @@
-"""The counters, and what they moved by."""
+"""The counters, and their differences."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_only_the_cpus_the_run_may_use_are_counted(tmp_path: Path) -> None:
     assert found.throttle_events == (1 + 3) + 2 * 10
 
 
-def test_the_difference_is_what_moved_since(tmp_path: Path) -> None:
+def test_difference_of_two_readings(tmp_path: Path) -> None:
     machine(tmp_path)
     with Sampler([0, 1], tmp_path, clock([5.0, 5.25])) as sampler:
         before = sampler.read()
@@ -69,7 +69,7 @@ def test_the_difference_is_what_moved_since(tmp_path: Path) -> None:
     assert (moved.throttle_events, moved.context_switches) == (2, 23)
 
 
-def test_busy_time_is_what_the_clock_leaves_beside_the_idle_time(tmp_path: Path) -> None:
+def test_busy_time_is_clock_time_minus_idle_time(tmp_path: Path) -> None:
     """The kernel samples busy ticks and measures idle ones: here it found 55 of the 75 busy ticks."""
     machine(tmp_path)
     with Sampler([0], tmp_path, clock([0.0, 1.0])) as sampler:
@@ -80,7 +80,7 @@ def test_busy_time_is_what_the_clock_leaves_beside_the_idle_time(tmp_path: Path)
     assert moved.cpu_busy_s == pytest.approx(0.75)
 
 
-def test_ticks_that_do_not_add_up_to_the_clocks_time_tell_nothing(tmp_path: Path) -> None:
+def test_ticks_that_do_not_add_up_to_the_clocks_time_are_unknown(tmp_path: Path) -> None:
     machine(tmp_path)
     with Sampler([0, 1], tmp_path, clock([0.0, 1.0])) as sampler:
         moved = since(sampler.read(), sampler.read())
@@ -99,7 +99,7 @@ def test_a_counter_that_ran_backwards_was_not_measured(tmp_path: Path) -> None:
     assert (moved.swapped_in_bytes, moved.swapped_out_bytes) == (None, 5 * PAGE_BYTES)
 
 
-def test_on_a_machine_that_tells_nothing_everything_is_none(tmp_path: Path) -> None:
+def test_machine_without_counters_has_only_none(tmp_path: Path) -> None:
     found = totals(tmp_path)
     assert [name for name in COUNTED if getattr(found, name) is not None] == []
 
@@ -133,14 +133,14 @@ def test_a_cpu_that_is_gone_leaves_the_cpu_times_unknown(tmp_path: Path) -> None
     assert totals(tmp_path, ()).cpu_total_s is None
 
 
-def test_a_container_s_own_stat_tells_nothing_of_others(tmp_path: Path) -> None:
+def test_a_containers_own_stat_is_not_used_for_other_processes(tmp_path: Path) -> None:
     machine(tmp_path, {"/proc/self/mountinfo": "9 8 0:1 /proc/stat /proc/stat rw - fuse.lxcfs lxcfs rw\n"})
     found = totals(tmp_path)
     assert (found.cpu_total_s, found.context_switches) == (None, None)
     assert found.memory_some_s == 1.5
 
 
-def test_version_1_of_control_groups_tells_throttling_in_nanoseconds(tmp_path: Path) -> None:
+def test_control_groups_version_1_report_throttling_in_nanoseconds(tmp_path: Path) -> None:
     machine(
         tmp_path,
         {
@@ -169,7 +169,7 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_closing_gives_every_file_back(tmp_path: Path) -> None:
+def test_close_closes_every_file(tmp_path: Path) -> None:
     machine(tmp_path)
     before = open_files()
     sampler = Sampler([0, 1], tmp_path)
@@ -181,7 +181,7 @@ def test_closing_gives_every_file_back(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 @pytest.mark.process
-def test_the_kernels_counters_hold_what_a_process_used() -> None:
+def test_kernel_counters_include_the_cpu_time_of_a_process() -> None:
     script = "import time\nwhile time.process_time() < 1.0: pass\nprint(flush=True)\ninput()"
     cpus = os.sched_getaffinity(0)
     with (

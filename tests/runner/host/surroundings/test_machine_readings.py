@@ -1,4 +1,4 @@
-"""What is read of made-up machines, hostile ones among them."""
+"""Readings of synthetic machines, including hostile ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keras_matrix.analysis.surroundings.readings import Process, Swap, Zone
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.host import cgroups
 from keras_matrix.records.host.procfs import Tree, Unread
-from keras_matrix.runner.host.surroundings import memory, processes, processors, self_usage
+from keras_matrix.runner.host.surroundings import processes, processors, self_usage, snapshot
 from keras_matrix.runner.host.surroundings.snapshot import look
 from tests.fakes.machine import CGROUP, CPU, FILES, machine, write
 
@@ -100,7 +100,9 @@ def test_nodes_are_those_of_the_cpus_the_run_may_use(tmp_path: Path) -> None:
         ({"/proc/cpuinfo": "Features : fp asimd\n"}, Unread("/proc/cpuinfo has no flags on this architecture")),
     ],
 )
-def test_a_hypervisor_is_told_by_the_cpu(tmp_path: Path, changes: dict[str, str], expected: str | Unread) -> None:
+def test_hypervisor_is_detected_from_the_cpu_flags(
+    tmp_path: Path, changes: dict[str, str], expected: str | Unread
+) -> None:
     assert processors.hypervisor(machine(tmp_path, changes)) == expected
 
 
@@ -126,7 +128,7 @@ def test_version_1_is_read_like_version_2(tmp_path: Path) -> None:
     assert cgroups.memory_used_bytes(tree) == 600
 
 
-def test_a_group_seen_from_inside_a_container_lies_at_the_mount(tmp_path: Path) -> None:
+def test_group_inside_a_container_is_at_the_mount(tmp_path: Path) -> None:
     for number, (root, path) in enumerate([("/docker/abc", "/docker/abc"), ("/", "/../../other"), ("/abc", "/other")]):
         inside = {
             "/proc/self/mountinfo": f"35 24 0:30 {root} {CGROUP} ro - cgroup2 cgroup rw\n",
@@ -137,7 +139,7 @@ def test_a_group_seen_from_inside_a_container_lies_at_the_mount(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["100000", "0 0", "x y", "-5 100", "1 2 3", "\0"])
-def test_a_quota_that_is_none_is_unread_and_not_taken_for_no_quota(tmp_path: Path, text: str) -> None:
+def test_invalid_quota_is_unread_and_not_unlimited(tmp_path: Path, text: str) -> None:
     tree = machine(tmp_path, {f"{CGROUP}/user/job/cpu.max": text})
     assert isinstance(cgroups.quota_cpus(tree), Unread)
 
@@ -154,14 +156,14 @@ def test_groups_that_cannot_be_found_are_unread(tmp_path: Path, path: str, text:
 
 
 def test_swap_is_read(tmp_path: Path) -> None:
-    assert memory.swap(machine(tmp_path)) == Swap(100 * 1024, 400 * 1024)
+    assert snapshot.swap(machine(tmp_path)) == Swap(100 * 1024, 400 * 1024)
 
 
 def stat(name: str, parent: int, ticks: int, started: int = 5) -> str:
     return f"9 ({name}) R {parent} 1 1 0 -1 0 0 0 0 0 {ticks} 0 7 0 20 0 1 0 {started} 0 0\n"
 
 
-def test_others_are_told_by_name_without_the_runs_own_tree(tmp_path: Path) -> None:
+def test_other_processes_are_named_without_the_runs_own_tree(tmp_path: Path) -> None:
     shown = {"/proc/20/stat": stat("run", 1, 0), "/proc/21/stat": stat("cell", 20, 0), "/proc/30/stat": stat("x", 1, 0)}
     before = processes.processes(machine(tmp_path, shown))
     for path, text in {
@@ -176,13 +178,13 @@ def test_others_are_told_by_name_without_the_runs_own_tree(tmp_path: Path) -> No
     assert found == (Process("a b) (c", 0.25, 30), Process("new", 0.16, 31), Process("idle", 0.035, 32))
 
 
-def test_a_process_id_used_anew_is_another_process(tmp_path: Path) -> None:
+def test_reused_pid_is_another_process(tmp_path: Path) -> None:
     before = processes.processes(machine(tmp_path, {"/proc/30/stat": stat("old", 1, 500)}))
     write(tmp_path, "/proc/30/stat", stat("new", 1, 100, started=9))
     assert processes.others(before, processes.processes(Tree(tmp_path)), {20}, 1.0) == (Process("new", 1.07, 30),)
 
 
-def test_process_is_credited_with_its_ended_children_once(tmp_path: Path) -> None:
+def test_ended_children_count_once_for_their_parent(tmp_path: Path) -> None:
     """The compilers that a `make` started before the first look count only with what they used after it."""
     names = {30: ("make", 1, 0), 31: ("sh", 30, 0), 32: ("cc", 31, 200)}
     before = processes.processes(machine(tmp_path, {f"/proc/{pid}/stat": stat(*of) for pid, of in names.items()}))
@@ -201,7 +203,7 @@ def test_processes_below_any_of_the_runs_own_are_not_others(tmp_path: Path) -> N
     assert processes.others({}, found, {20, 40}, 1.0) == ()
 
 
-def test_parents_in_a_circle_end_the_search(tmp_path: Path) -> None:
+def test_cycle_of_parents_ends_the_search(tmp_path: Path) -> None:
     shown = {"/proc/30/stat": stat("a", 31, 100), "/proc/31/stat": stat("b", 30, 100), "/proc/1/stat": None}
     found = processes.processes(machine(tmp_path, shown))
     assert processes.others({}, found, {20}, 1.0) == (Process("a", 1.07, 30), Process("b", 1.07, 31))
@@ -215,7 +217,7 @@ def own_process(cpu_ticks: int, pages: int, read_bytes: int) -> dict[str, str]:
     }
 
 
-def test_the_runs_own_use_is_what_its_processes_moved_and_held(tmp_path: Path) -> None:
+def test_own_use_is_the_usage_of_the_runs_processes(tmp_path: Path) -> None:
     usable = 16 * self_usage.PAGE_BYTES
     before = self_usage.own_now(machine(tmp_path, own_process(100, 2, 100)), [30], usable)
     assert before == OwnUse(cpu_s=1.07, memory_share=1 / 8, storage_bytes=111)
@@ -224,7 +226,7 @@ def test_the_runs_own_use_is_what_its_processes_moved_and_held(tmp_path: Path) -
     assert moved == OwnUse(cpu_s=pytest.approx(0.5), memory_share=1 / 8, storage_bytes=300)
 
 
-def test_a_process_that_does_not_tell_leaves_the_own_use_unknown(tmp_path: Path) -> None:
+def test_unreadable_process_makes_the_own_use_unknown(tmp_path: Path) -> None:
     tree = machine(tmp_path, own_process(100, 2, 100))
     known = self_usage.own_now(tree, [30], 4096)
     assert self_usage.own_now(tree, [30, 99], 4096) == self_usage.own_now(tree, [], 4096) == OwnUse()
@@ -233,39 +235,39 @@ def test_a_process_that_does_not_tell_leaves_the_own_use_unknown(tmp_path: Path)
 
 
 @pytest.mark.parametrize("garbage", ["", "x", "read_bytes: y\nwrite_bytes: 1\n", "\0 \0 \0"])
-def test_garbage_of_an_own_process_leaves_the_own_use_unknown(tmp_path: Path, garbage: str) -> None:
+def test_invalid_stat_of_an_own_process_makes_the_own_use_unknown(tmp_path: Path, garbage: str) -> None:
     tree = machine(tmp_path, {f"/proc/30/{name}": garbage for name in ("stat", "statm", "io")})
     assert self_usage.own_now(tree, [30], 4096) == OwnUse()
 
 
-def test_missing_rights_are_told(tmp_path: Path) -> None:
+def test_missing_rights_are_reported(tmp_path: Path) -> None:
     assert processes.missing_rights(machine(tmp_path / "all")) == ()
     covered = "9 8 0:1 / /proc/stat rw - fuse.lxcfs lxcfs rw\n"
     poor = machine(tmp_path / "poor", {"/proc/1/stat": None, "/proc/self/mountinfo": covered})
     assert processes.missing_rights(poor) == (
-        "processes of other users do not show",
-        "/proc/stat is a container's own, so the CPU use of others does not show",
+        "processes of other users are not visible",
+        "/proc/stat is a container's own, so the CPU use of others is not visible",
     )
 
 
-def test_a_made_up_machine_is_read_whole_and_judged(tmp_path: Path) -> None:
+def test_synthetic_machine_is_read_completely_and_judged(tmp_path: Path) -> None:
     found = look(machine(tmp_path), CPUS, lambda: [0.01, -0.01] * 5)
     assert found.load == 0.25
-    told = {f.check: f.verdict for f in examine(found)}
-    assert (told[Check.GOVERNOR], told[Check.RESOLUTION]) == (Rating.FINE, Rating.FINE)
-    assert told[Check.OTHER_CPU] is Rating.UNREAD  # the counters of files do not move
-    assert Rating.BAD not in told.values()
+    verdicts = {f.check: f.verdict for f in examine(found)}
+    assert (verdicts[Check.GOVERNOR], verdicts[Check.RESOLUTION]) == (Rating.FINE, Rating.FINE)
+    assert verdicts[Check.OTHER_CPU] is Rating.UNREAD  # the counters of files do not move
+    assert Rating.BAD not in verdicts.values()
 
 
-def test_a_machine_that_tells_nothing_is_unread_throughout(tmp_path: Path) -> None:
+def test_machine_without_readable_files_is_unread(tmp_path: Path) -> None:
     found = examine(look(Tree(tmp_path / "none"), CPUS, list))
-    told = {f.check for f in found if f.verdict is not Rating.UNREAD}
-    assert told == {Check.RIGHTS, Check.GPU}
+    known = {f.check for f in found if f.verdict is not Rating.UNREAD}
+    assert known == {Check.RIGHTS, Check.GPU}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(st.dictionaries(st.sampled_from(sorted(FILES)), st.binary(max_size=200), min_size=1))
-def test_no_content_of_any_file_breaks_the_looking_or_the_judging(tmp_path: Path, contents: dict[str, bytes]) -> None:
+def test_any_file_content_is_read_and_judged_without_an_exception(tmp_path: Path, contents: dict[str, bytes]) -> None:
     root = tmp_path / os.urandom(4).hex()
     machine(root)
     for path, content in contents.items():

@@ -1,4 +1,4 @@
-"""Which CPUs a setting `cpus` gives, on made-up machines."""
+"""The CPUs for a setting `cpus`, on synthetic machines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def eight(tmp_path: Path) -> Tree:
 
 
 @pytest.mark.parametrize(
-    ("asked", "allowed", "expected"),
+    ("cpus", "allowed", "expected"),
     [
         ("all", ALL, None),
         ("0-1,6-6", ALL, (0, 1, 6)),
@@ -44,38 +44,38 @@ def eight(tmp_path: Path) -> Tree:
     ],
 )
 def test_a_count_takes_one_node_and_one_cpu_of_each_core_first(
-    eight: Tree, asked: int | str, allowed: range, expected: tuple[int, ...] | None
+    eight: Tree, cpus: int | str, allowed: range, expected: tuple[int, ...] | None
 ) -> None:
-    assert pinned(asked, eight, allowed) == expected
+    assert pinned(cpus, eight, allowed) == expected
 
 
 @pytest.mark.parametrize(
-    ("asked", "allowed", "text"),
+    ("cpus", "allowed", "text"),
     [
         ("0-9", ALL, "cpus: 0-9: CPUs 8-9 are not on this machine, which has 0-7"),
         ("8-8", ALL, "cpus: 8-8: CPU 8 is not on this machine, which has 0-7"),
         (
             "0-3",
             (0, 1, 2, 7),
-            "cpus: 0-3: CPU 3 is not given to this process, whose cpuset or affinity holds 0-2,7",
+            "cpus: 0-3: CPU 3 is not available to this process, whose cpuset or affinity is 0-2,7",
         ),
         (
             5,
             (0, 1, 2, 4),
             "cpus: 5: no NUMA node has so many that this process may use: node 0 has 3 (0-2), node 1 has 1 (4); "
-            "ask for fewer, or list them",
+            "use fewer, or list them",
         ),
     ],
 )
-def test_what_is_not_to_be_had_is_refused_with_what_there_is(
-    eight: Tree, asked: int | str, allowed: tuple[int, ...], text: str
+def test_unavailable_cpus_are_refused_with_the_available_ones(
+    eight: Tree, cpus: int | str, allowed: tuple[int, ...], text: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        pinned(asked, eight, allowed)
+        pinned(cpus, eight, allowed)
     assert str(raised.value) == text
 
 
-def test_a_kernel_that_tells_nothing_has_one_node_of_single_cores(tmp_path: Path) -> None:
+def test_kernel_without_topology_has_one_node_of_single_cores(tmp_path: Path) -> None:
     assert pinned(2, Tree(tmp_path), (3, 5, 6)) == (3, 5)
     assert most_cores(Tree(tmp_path), (3, 5, 6)) == 3
 

@@ -1,4 +1,4 @@
-"""Keras's NumPy backend, which can predict and not train: the fourth backend of `tests/test_backends.py`."""
+"""Keras's NumPy backend, which can predict and not train: the fourth backend of `tests/test_fourth_backend.py`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import numpy as np
 
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import LOOKAHEAD, Batch, CompileEvents, Feeder, Unsupported
+from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Unsupported
 
 
-class BackendAdapter:
-    """NumPy computes at once, compiles nothing and knows no device but the CPU."""
-
-    lookahead: int | None = LOOKAHEAD
+class Adapter(BackendAdapter):
+    """NumPy computes at once, compiles nothing and has no device but the CPU."""
 
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         self.check(settings)
@@ -33,17 +31,8 @@ class BackendAdapter:
     def barrier(self, model: Any) -> None:
         return None
 
-    def wait(self, outputs: Any) -> None:
-        return None
-
     def resident(self, batch: Batch) -> Batch:
         return batch
-
-    def endless(self, batches: Sequence[Batch]) -> Any:
-        raise Unsupported("phase: Keras on NumPy can only predict")
-
-    def feeder(self, batches: Sequence[Batch]) -> Feeder:
-        raise Unsupported("phase: Keras on NumPy can only predict")
 
     def platforms(self, tensors: Any) -> set[str]:
         return {"cpu"}
@@ -51,35 +40,8 @@ class BackendAdapter:
     def output(self, model: Any, inputs: Any) -> Any:
         return model(inputs, training=False)
 
-    def compile_events(self) -> CompileEvents:
-        return CompileEvents()
-
-    def compilations(self) -> int | None:
-        return None
-
-    def graph_breaks(self) -> int | None:
-        return None
-
-    def peak_device_memory_bytes(self) -> int | None:
-        return None
-
-    def reset_peak_device_memory(self) -> bool | None:
-        return None
-
-    def device_memory_bytes(self) -> int | None:
-        return None
-
-    def tf32(self) -> bool | None:
-        return None
-
-    def compute_capability(self) -> tuple[int, int] | None:
-        return None
-
     def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
         return function(*arrays)
-
-    def intra_op_threads(self) -> int | None:
-        return None
 
     def versions(self) -> dict[str, str]:
         return {"numpy": np.__version__}
