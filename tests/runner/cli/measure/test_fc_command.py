@@ -276,8 +276,8 @@ def changed(**changes: Any) -> FakeExecutor:
 def test_cell_with_another_layout_than_requested_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("--mode", "fc_data", "--backend", "jax", executor=changed(parallel=None)) == 1
     (record,) = newest_records(folder)
-    assert (record.status, record.reason) == (Status.ERROR, "bad_result: it proves no layout")
-    assert "fc_data on jax: error: bad_result: it proves no layout" in capsys.readouterr().out
+    assert (record.status, record.reason) == (Status.ERROR, "bad_result: it does not prove its layout")
+    assert "fc_data on jax: error: bad_result: it does not prove its layout" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -504,8 +504,8 @@ def test_backend_without_a_proof_is_named_and_the_exit_code_is_1(
 def test_proof_without_gradients_or_with_a_wrong_layout_fails() -> None:
     proof = FakeProbe().proof(Task(mode="fc_data"))
     assert proof_problem(proof) is None
-    assert proof_problem(replace(proof, gradient_error=None)) == "it shows no gradients or no updates"
-    assert proof_problem(replace(proof, update_error=None)) == "it shows no gradients or no updates"
+    assert proof_problem(replace(proof, gradient_error=None)) == "no gradients or no updates were recorded"
+    assert proof_problem(replace(proof, update_error=None)) == "no gradients or no updates were recorded"
     assert proof_problem(replace(proof, update_error=1.0)) == (
         "updates of the weights are 1.0e+00 from plain NumPy, limit 1e-05"
     )

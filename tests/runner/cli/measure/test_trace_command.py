@@ -107,7 +107,7 @@ def test_trace_that_is_a_link_is_refused_and_removed(folder: Path) -> None:
     (job.traced_path / TRACE_NAME).unlink()
     (job.traced_path / TRACE_NAME).symlink_to(folder / "elsewhere.json.gz")
     kept = with_trace_stored(run, job, replace(record, trace=Traced(7, "traced")))
-    assert kept.trace == Traced(7, None, f"TraceError: {TRACE_NAME}: the process left no such file")
+    assert kept.trace == Traced(7, None, f"TraceError: {TRACE_NAME}: the process did not write it")
     assert [path.name for path in (run.folder / "traces").iterdir()] == [f"{record.cell_id}.0.0"]
 
 
@@ -245,7 +245,7 @@ def test_damaged_stored_trace_is_an_error_with_its_path(folder: Path, capsys: py
         (("gro",), "no cell of matrix.yaml or a stored run is named 'gro'; did you mean gru?"),
         (("mnist_mlp",), "CELL: 'mnist_mlp' names 2 cells; name one by its id:"),
         (("jax:gru", "--steps", "0"), "--steps: must be a whole number from 1 to 10000, got 0"),
-        (("jax:gru", "--epochs", "0"), "--epochs: must be a whole number from 1 to 100, got 0; epochs are counted"),
+        (("jax:gru", "--epochs", "0"), "--epochs: must be a whole number from 1 to 100, got 0; number 1 is the first epoch"),
         (("jax:gru", "--epochs", "2", "2"), "--epochs: must not repeat, got 2 2"),
         (("jax:gru", "--top", "0"), "--top: must be at least 1, got 0"),
         (("absent.json",), "CELL: there is no file absent.json"),
@@ -319,7 +319,7 @@ def test_file_that_is_not_a_trace_is_refused_with_its_path(folder: Path, capsys:
         (
             lambda job, result: replace(result, trace=Traced(5, problem=BEGUN)),
             Outcome(exit_code=1),
-            f"{BEGUN}: exit code 1; as a rule the disk was full",
+            f"{BEGUN}: exit code 1; usually because the disk was full",
         ),
         (
             lambda job, result: replace(result, trace=Traced(5, folder="traced")),
