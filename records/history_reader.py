@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.codec import CodecError, loads
+from keras_matrix.records.migration import migrated
 from keras_matrix.records.schema import SCHEMA_VERSION, Status
 from keras_matrix.records.store import RECORD_LIMIT_BYTES, RECORD_NAME, Problem, Results, Run
 from keras_matrix.records.task import Goal, Metric
@@ -237,7 +238,7 @@ def _read_object(path: str, name: str, run_id: str) -> dict[str, Any]:
         raise ValueError(f"schema version {version!r}; this runner reads up to {SCHEMA_VERSION}")
     if data["run_id"] != run_id:
         raise ValueError(f"run_id: must be {run_id}, the run of its folder, got {data['run_id']!r}")
-    found: dict[str, Any] = data
+    found: dict[str, Any] = migrated(data)
     return found
 
 

@@ -9,6 +9,7 @@ History of `SCHEMA_VERSION`:
      `tensorboard`
   3  status `work_mismatch`; `work`, what a process really did; of `resolved`, what became of settings that a user's
      workload may decide (`samples`, `eager`, `steps_per_execution`)
+  4  `times.suite_total_time_s`, until then `seed_total_time_s`; `records.migration` renames it in older records
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import TaskRun
 from keras_matrix.records.traces.request import Traced
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 class Status(StrEnum):
@@ -148,8 +149,9 @@ class Times:
     )
     short_epoch_steps: int | None = about("steps of the second epoch length", default=None)
     short_epoch_times_s: list[float] = about("kept epochs of the second length", default_factory=list)
-    seed_total_time_s: float | None = about(
-        "total of the kept epochs of ceil(samples / batch_size) steps: the figure of the first Keras benchmarks",
+    suite_total_time_s: float | None = about(
+        "2017-suite total: sum of the measured epochs of ceil(samples / batch_size) steps, the figure of the first "
+        "Keras benchmarks",
         default=None,
     )
     samples_per_s: float | None = about("samples trained or predicted per second", default=None)

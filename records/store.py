@@ -34,6 +34,7 @@ from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loa
 from keras_matrix.records.files import publish, write_synced
 from keras_matrix.records.identity import RUN_ID
 from keras_matrix.records.instruments.usage import COURSES, UsageSeries, usage_series_name
+from keras_matrix.records.migration import migrated
 from keras_matrix.records.schema import SCHEMA_VERSION, Record
 
 RECORD_NAME = re.compile(r"([0-9a-f]{16})\.([0-9]{1,4})\.([0-9]{1,4})\.json")
@@ -286,7 +287,7 @@ def _read_record(path: Path) -> Record:
             f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest this runner reads; "
             "update the runner or choose another folder with --results"
         )
-    record = decode(Record, data)
+    record = decode(Record, migrated(data))
     if record.times.step_time_s is not None and record.times.step_time_s <= 0:
         raise CodecError(f"times.step_time_s must be above 0, got {record.times.step_time_s:g}: no clock measured this")
     if path.name != "{}.{}.{}.json".format(*record.key):

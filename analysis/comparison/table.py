@@ -67,7 +67,7 @@ class CellSummary:
     first_step_time_s: float | None
     epoch_time_s: float | None
     fixed_time_per_epoch_s: float | None
-    seed_total_time_s: float | None
+    suite_total_time_s: float | None
     call_time_p50_s: float | None
     call_time_p99_s: float | None
     peak_host_memory_bytes: int | None
@@ -201,7 +201,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         first_step_time_s=_median(t.first_step_time_s for t in times),
         epoch_time_s=_median(t.epoch_time_median_s for t in times),
         fixed_time_per_epoch_s=_median(t.fixed_time_per_epoch_s for t in times),
-        seed_total_time_s=_median(t.seed_total_time_s for t in times),
+        suite_total_time_s=_median(t.suite_total_time_s for t in times),
         call_time_p50_s=_median(t.call_time_p50_s for t in times),
         call_time_p99_s=_median(t.call_time_p99_s for t in times),
         peak_host_memory_bytes=_maximum(record.memory.peak_host_memory_bytes for record in measured),

@@ -240,7 +240,7 @@ def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: 
         steps_per_s=steps / mean_s,
         short_epoch_steps=short_steps,
         short_epoch_times_s=short_times_s,
-        seed_total_time_s=_seed_total(kept, short_times_s, settings, steps),
+        suite_total_time_s=_suite_total(kept, short_times_s, settings, steps),
     )
     if short_steps is None:
         return times
@@ -249,7 +249,7 @@ def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: 
     return replace(times, fixed_time_per_epoch_s=short_s - short_steps * slope_s)
 
 
-def _seed_total(kept: list[float], short: list[float], settings: Settings, steps: int) -> float | None:
+def _suite_total(kept: list[float], short: list[float], settings: Settings, steps: int) -> float | None:
     if settings.phase != "fit":
         return None
     passes = seed_steps(settings)

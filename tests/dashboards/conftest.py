@@ -127,7 +127,7 @@ def times_of(work: Work, backend: str, noise: random.Random) -> Times:
         step_time_s=median / work.steps,
         fixed_time_per_epoch_s=None if predict else 0.004 * noise.lognormvariate(0, 0.1),
         short_epoch_steps=None if predict else 32,
-        seed_total_time_s=None if predict else process * 32 * KEPT_EPOCHS + 0.012,
+        suite_total_time_s=None if predict else process * 32 * KEPT_EPOCHS + 0.012,
         samples_per_s=work.batch_size * work.steps / median,
         steps_per_s=work.steps / median,
         call_time_p50_s=process if predict else None,

@@ -39,6 +39,17 @@ def test_steps_that_a_session_found_for_itself_are_no_fact_of_it(
     assert facts.get("steps_per_epoch") == told
 
 
+def test_records_of_version_3_have_the_same_history_as_current_ones(tmp_path: Path) -> None:
+    nights(tmp_path, [0.01])
+    expected = read([tmp_path]).runs
+    for path in (tmp_path / run_name(0)).glob("records/*.json"):
+        data = json.loads(path.read_text()) | {"schema_version": 3}
+        data["times"]["seed_total_time_s"] = data["times"].pop("suite_total_time_s")
+        path.write_text(json.dumps(data))
+    past = read([tmp_path])
+    assert (past.runs, past.problems) == (expected, ())
+
+
 def test_the_machine_type_is_a_fact_where_it_is_known(tmp_path: Path) -> None:
     nights(tmp_path, [0.01])
     nights(tmp_path, [0.01], first=1, machine=replace(MACHINE, machine_type="n1-standard-8"))

@@ -58,6 +58,26 @@ def test_a_record_of_version_1_is_read_with_the_memory_that_its_command_had(run:
     assert found.task.host_memory == MemoryUse(2.0, 0.5, 3, 4)
 
 
+def test_record_of_version_3_is_read_with_the_current_name_of_the_suite_total(run: Run, record: Record) -> None:
+    data = to_json(replace(record, schema_version=3, times=replace(record.times, suite_total_time_s=1.5)))
+    data["times"]["seed_total_time_s"] = data["times"].pop("suite_total_time_s")
+    path = run.folder / "records" / "{}.{}.{}.json".format(*record.key)
+    path.write_text(json.dumps(data))
+    (found,), problems = run.load()
+    assert problems == []
+    assert (found.schema_version, found.times.suite_total_time_s) == (3, 1.5)
+    assert found.times == replace(record.times, suite_total_time_s=1.5)
+
+
+def test_old_field_name_in_a_current_record_is_rejected(run: Run, record: Record) -> None:
+    path = run.publish(record)
+    data = json.loads(path.read_text())
+    data["times"]["seed_total_time_s"] = data["times"].pop("suite_total_time_s")
+    path.write_text(json.dumps(data))
+    records, (problem,) = run.load()
+    assert (records, problem.reason) == ([], "record.times: unknown field 'seed_total_time_s'")
+
+
 def test_a_course_lies_beside_its_record_and_one_that_a_killed_runner_left_is_replaced(
     run: Run, record: Record
 ) -> None:
