@@ -21,7 +21,7 @@ from statistics import fmean
 
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import MOST_NS, WORKING, Head, Kind, Span, Track, covered
-from keras_matrix.records.traces.table import Gap, Part, Table
+from keras_matrix.records.traces.table import Gap, Table, TimeShare
 
 MOST_PARTS = 500
 MOST_GAPS = 100
@@ -223,7 +223,7 @@ def _own(spans: Iterable[Worked]) -> Iterator[tuple[int, int]]:
         yield stack[-1][1], stack.pop()[2]
 
 
-def _parts(own: dict[Key, _Own], field_number: int) -> list[Part]:
+def _parts(own: dict[Key, _Own], field_number: int) -> list[TimeShare]:
     """Return the times by one part of the key, the largest first."""
     found: dict[str | None, _Own] = {}
     for key, one in own.items():
@@ -233,6 +233,6 @@ def _parts(own: dict[Key, _Own], field_number: int) -> list[Part]:
     total = sum(one.time_ns for one in own.values())
     named = sorted(found.items(), key=lambda item: (-item[1].time_ns, item[0] or ""))
     return [
-        Part(name, one.count, one.time_ns / 1e9, one.time_ns / total if total else 0.0)
+        TimeShare(name, one.count, one.time_ns / 1e9, one.time_ns / total if total else 0.0)
         for name, one in named[:MOST_PARTS]
     ]

@@ -114,7 +114,7 @@ def read(roots: Sequence[Path], wanted: Wanted | None = None) -> Past:
             elif (found := reader.run(run, root)) is not None:
                 runs[run.run_id] = found
     ordered = tuple(runs[name] for name in sorted(runs))
-    caveats = [*(d for root in roots for d in _latest_doubts(root)), *_clock_doubts(ordered), *reader.caveats]
+    caveats = [*(d for root in roots for d in _latest_caveats(root)), *_clock_caveats(ordered), *reader.caveats]
     return Past(ordered, reader.settings, reader.primaries, tuple(reader.problems), tuple(caveats))
 
 
@@ -264,7 +264,7 @@ def _facts(data: Mapping[str, Any]) -> Facts:
     )
 
 
-def _latest_doubts(root: Path) -> Iterable[str]:
+def _latest_caveats(root: Path) -> Iterable[str]:
     """Tell when the link to the run begun last does not name the run that sorts last."""
     names = [run.run_id for run in Results(root).runs()]
     try:
@@ -278,7 +278,7 @@ def _latest_doubts(root: Path) -> Iterable[str]:
         )
 
 
-def _clock_doubts(runs: Sequence[PastRun]) -> Iterable[str]:
+def _clock_caveats(runs: Sequence[PastRun]) -> Iterable[str]:
     """Tell runs whose processes began before the run, and runs that began before an earlier one's last process."""
     last: dict[tuple[Path, str], tuple[datetime, str]] = {}
     for run in runs:

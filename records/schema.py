@@ -305,7 +305,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class TensorBoardOutput:
     """What was written for TensorBoard."""
 
     log_dir: str = about("folder of the attempt, below the one that was asked for")
@@ -364,7 +364,7 @@ class Record:
     task: TaskRun | None = about("the external command and its metrics; null for workloads", default=None)
     trace: Traced | None = about("what became of its trace; null where none was asked for", default=None)
     usage: Usage | None = about("what the process and its device used over time", default=None)
-    tensorboard: Board | None = about(
+    tensorboard: TensorBoardOutput | None = about(
         "what was written for TensorBoard, where a log folder was asked for", default=None
     )
     work: WorkDone | None = about("what a process of a Keras workload really did; null for others", default=None)

@@ -259,7 +259,7 @@ class Run:
         """Return what was calibrated for a group of cells, or None."""
         return self.kept(f"calibration/{group}.json")
 
-    def keep_calibration(self, group: str, found: dict[str, Any]) -> None:
+    def store_calibration(self, group: str, found: dict[str, Any]) -> None:
         """Keep what was calibrated for a group of cells."""
         self.keep(f"calibration/{group}.json", found)
 

@@ -8,20 +8,20 @@ from dataclasses import asdict, replace
 from keras_matrix.analysis.comparison.table import CellSummary, summarise
 from keras_matrix.records.fc import spec
 from keras_matrix.records.fc.communication import Communication, Method
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record, Resolved
 from tests.conftest import make_record, make_settings
 
 
 def fc_records(
-    task: Task, backend: str, times_s: Sequence[float], communication: Communication | None = None
+    task: FcProblem, backend: str, times_s: Sequence[float], communication: Communication | None = None
 ) -> list[Record]:
     """Return one record a repeat, whose steps took so many seconds."""
     params = {key: value for key, value in asdict(task).items() if key not in ("batch_size", "precision")}
     settings = make_settings(
         workload="fc", backend=backend, params=params, batch_size=task.batch_size, precision=task.precision
     )
-    places = [spec.Place(k, f"made-up:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
+    places = [spec.WorkerPlacement(k, f"made-up:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
     proved = spec.parallel_of(task, places, spec.traffic_per_step(task), [400 << 20] * task.workers)
     return [
         make_record(
@@ -51,14 +51,14 @@ SIZES = tuple((weight_size, batch) for weight_size in (256, 512, 1024) for batch
 
 def made_up_run(repeats: int = 5) -> list[Record]:
     """Return two modes on one, two and four workers of each backend, and on two workers of JAX over twelve sizes."""
-    small = Task(level=4, weight_size=512, batch_size=128)
+    small = FcProblem(level=4, weight_size=512, batch_size=128)
     tasks = [(small.changed(mode=m, workers=n), b) for m in PAIR for n in (1, 2, 4) for b in RATE_FLOP_PER_S]
     over = [(small.changed(mode=m, workers=2, weight_size=s, batch_size=b), "jax") for m in PAIR for s, b in SIZES]
     everything = dict.fromkeys([*tasks, *over])
     return [record for task, backend in everything for record in _pretended(task, backend, repeats)]
 
 
-def _pretended(task: Task, backend: str, repeats: int) -> list[Record]:
+def _pretended(task: FcProblem, backend: str, repeats: int) -> list[Record]:
     """Return records of a machine on which bytes cost time and nothing overlaps; block by block 1 % slower."""
     compute_s = spec.flops_per_step(task) / RATE_FLOP_PER_S[backend] / task.workers
     sent_s = spec.traffic_per_step(task).sent_bytes(task.workers) / task.workers / LINK_BYTE_PER_S

@@ -37,7 +37,7 @@ def summary(records: Sequence[Record]) -> Summary | None:
     batch_s = [epoch_s / steps for record, steps in measured for epoch_s in record.times.epoch_times_s]
     if not batch_s:
         return None
-    mean_s, task = statistics.fmean(batch_s), spec.task_of(records[0].settings)
+    mean_s, task = statistics.fmean(batch_s), spec.problem_of(records[0].settings)
     sent = spec.traffic_per_step(task).sent_bytes(task.workers)
     return Summary(
         mean_s=mean_s,
@@ -63,4 +63,4 @@ def proof_fault(proof: Proof) -> str | None:
             return f"{what} are {error:.1e} from plain NumPy, limit {limit:.0e}"
     if None in (proof.gradient_error, proof.update_error) and spec.MODES[proof.task.mode].trains:
         return "it shows no gradients or no updates"
-    return proof.layout_fault
+    return proof.layout_problem

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from keras_matrix.analysis.fc.parallel import Figure
-from keras_matrix.records.fc.spec import LOCAL, Task, gpu_aggr
+from keras_matrix.records.fc.spec import LOCAL, FcProblem, gpu_aggr
 from keras_matrix.records.settings import BACKENDS
 
 # mode, workers, gpu_aggr
@@ -70,7 +70,7 @@ def _configuration(figure: Figure) -> tuple[str, int, int]:
 def _is_point(figure: Figure) -> bool:
     """Return whether a cell is one of the sweep's: its sizes, and all else as the sweep has it."""
     task = figure.task
-    asked = Task(task.mode, task.workers, weight_size=task.weight_size, batch_size=task.batch_size)
+    asked = FcProblem(task.mode, task.workers, weight_size=task.weight_size, batch_size=task.batch_size)
     in_columns = _configuration(figure) in COLUMNS
     in_sizes = task.weight_size in WEIGHT_SIZES and task.batch_size in BATCH_SIZES
     return in_columns and in_sizes and task == asked and task.network == LOCAL

@@ -21,7 +21,7 @@ from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word, slot_of
 from keras_matrix.dashboards.charts.format import interval, number, plural, quantity, share, unit_for
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc.communication import Method
-from keras_matrix.records.fc.spec import LOCAL, MODES, Task
+from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem
 
 MOST_PANELS = 24
 PANEL_HEIGHT = 190
@@ -157,7 +157,7 @@ def _grouped(things: Iterable[Thing], key: Callable[[Thing], str]) -> list[list[
     return list(groups.values())
 
 
-def size_of(task: Task) -> str:
+def size_of(task: FcProblem) -> str:
     """Return a task's sizes in words."""
     told = f"{task.level} layers of {task.weight_size}, batch {task.batch_size}, {task.precision}"
     return told if task.network == LOCAL else f"{told}, links of {task.network}"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_matrix.models.workload import Built, Param, Request, workload
-from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, PARTITIONS, Task
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, PARTITIONS, FcProblem
 
 
 @workload(
@@ -57,7 +57,7 @@ def fc(request: Request) -> Built:
     # Of one column, so that the mean over columns is that column.
     loss = keras.losses.MeanSquaredError(reduction="sum", name="sum_of_squares")
     model.compile(optimizer=keras.optimizers.SGD(LEARNING_RATE), loss=loss)
-    stack = Task(mode="fc_keras", level=level, weight_size=size)
+    stack = FcProblem(mode="fc_keras", level=level, weight_size=size)
     return Built(model, lambda count, seed: draw_batch(stack.changed(batch_size=count), seed))
 
 

@@ -12,25 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from keras_matrix.records.fc.spec import Kind, Task
+from keras_matrix.records.fc.spec import FcProblem, Kind
 
 Array = np.ndarray[Any, np.dtype[Any]]
 BATCH_SCALE = 0.1  # a standard deviation
 
 
-def dtype(task: Task) -> type[np.floating[Any]]:
+def dtype(task: FcProblem) -> type[np.floating[Any]]:
     """Return the type in which a task's arrays are drawn; bfloat16 is rounded from float32 when it is placed."""
     return np.float64 if task.precision == "float64" else np.float32
 
 
-def draw_weights(task: Task, seed: int) -> Iterator[Array]:
+def draw_weights(task: FcProblem, seed: int) -> Iterator[Array]:
     """Yield one whole model's weights, first layer first."""
     random = np.random.default_rng([seed, 0])
     for shape in task.shapes:
         yield random.standard_normal(shape, dtype(task)) * dtype(task)(task.weight_size**-0.5)
 
 
-def draw_batch(task: Task, seed: int) -> tuple[Array, Array]:
+def draw_batch(task: FcProblem, seed: int) -> tuple[Array, Array]:
     """Return the rows that all workers train on in every step, and their labels."""
     rows = task.samples_per_step
     batch = np.random.default_rng([seed, 1]).standard_normal((rows, task.weight_size), dtype(task))
@@ -42,7 +42,7 @@ def piece(array: Array, axis: int, pieces: int, number: int) -> Array:
     return np.split(array, pieces, axis)[number]
 
 
-def weights_of(task: Task, seed: int, rank: int) -> list[Array]:
+def weights_of(task: FcProblem, seed: int, rank: int) -> list[Array]:
     """Return a worker's weights; every block of fc_phy begins with the same."""
     pieces, held = task.weight_pieces, task.layers_of(rank)
     drawn = (weight for number, weight in enumerate(draw_weights(task, seed)) if number in held)
@@ -50,7 +50,7 @@ def weights_of(task: Task, seed: int, rank: int) -> list[Array]:
     return own * (task.phy_blocks if task.kind is Kind.PHYSICS else 1)
 
 
-def batch_of(task: Task, seed: int, rank: int) -> tuple[Array, Array]:
+def batch_of(task: FcProblem, seed: int, rank: int) -> tuple[Array, Array]:
     """Return a worker's part of the batch and its labels; in fc_pipeline the first's and the last's, no rows else."""
     batch, labels = draw_batch(task, seed)
     if task.kind is Kind.PIPELINE:
@@ -60,13 +60,13 @@ def batch_of(task: Task, seed: int, rank: int) -> tuple[Array, Array]:
     return np.ascontiguousarray(own), piece(labels, 0, task.data_size * task.model_size, rank)
 
 
-def groups(task: Task, along_model: bool) -> list[list[int]]:
+def groups(task: FcProblem, along_model: bool) -> list[list[int]]:
     """Return the workers that share rows of the batch (`along_model`), or those that share pieces of the weights."""
     rows = [[row * task.model_size + column for column in range(task.model_size)] for row in range(task.data_size)]
     return rows if along_model else [list(column) for column in zip(*rows, strict=True)]
 
 
-def whole(task: Task, pieces: Sequence[Sequence[Array]]) -> list[list[Array]]:
+def whole(task: FcProblem, pieces: Sequence[Sequence[Array]]) -> list[list[Array]]:
     """Return whole models from the workers' weights or gradients: one, or one a copy in fc_phy.
 
     Raises `ValueError` where workers that must hold the same hold something else.

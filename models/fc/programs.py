@@ -16,11 +16,11 @@ from keras import ops
 
 from keras_matrix.models.fc.interface import Axis, Loss, Stage, Tensor, Worker
 from keras_matrix.models.fc.scopes import scope
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 
 Batch = tuple[Any, Any]
 Result = tuple[Tensor, list[Tensor]]
-Program = Callable[[Any, Task, Sequence[Tensor], Batch], Result]
+Program = Callable[[Any, FcProblem, Sequence[Tensor], Batch], Result]
 # What becomes of a layer's gradient (its number comes first) as soon as it has been made.
 Each = Callable[[int, Tensor], Any]
 # Of a batch's columns and a weight's rows; the last is the axis along which it is cut.
@@ -86,7 +86,7 @@ def _by_hand(weights: Sequence[Tensor], batch: Batch, each: Each = lambda number
 # One worker.
 
 
-def fc_single_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_single_manual(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Backpropagation written out."""
     return _by_hand(weights, batch)
 
@@ -94,12 +94,12 @@ def fc_single_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batc
 # Data parallel: every worker holds all weights, and B / N rows of the batch.
 
 
-def fc_data_ff(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_data_ff(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Forward only; nothing is communicated."""
     return _of_batch(batch)(weights), []
 
 
-def fc_data(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_data(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff, each summed over the workers: as the backend does it, or after the backward pass."""
     if task.overlap == "on":
         loss, gradients = worker.summed_gradient(_of_batch(batch), weights)
@@ -109,14 +109,14 @@ def fc_data(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch)
     return loss, _reduced(task, gradients)
 
 
-def fc_data_slice(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_data_slice(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff; worker k sums the k-th S / N rows of each, then all gather the sums."""
     loss, gradients = worker.gradient(_of_batch(batch), weights)
     summed = [worker.all_gather(worker.reduce_scatter(g, 0), 0) for g in gradients]
     return loss, _reduced(task, summed)
 
 
-def fc_data_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_data_manual(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by hand; worker k sums the k-th S / N columns of each; the last layer has one column: a plain sum.
 
     Each is summed while the next is made, or all after the backward pass.
@@ -134,7 +134,7 @@ def fc_data_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch:
     return loss, _reduced(task, [summed(number, own) for number, own in enumerate(worker.after_all(gradients))])
 
 
-def _reduced(task: Task, gradients: list[Tensor]) -> list[Tensor]:
+def _reduced(task: FcProblem, gradients: list[Tensor]) -> list[Tensor]:
     """Make of sums over the rows' workers what `reduce` asks for."""
     if task.reduce == "sum" or task.data_size == 1:
         return gradients
@@ -146,13 +146,13 @@ def _reduced(task: Task, gradients: list[Tensor]) -> list[Tensor]:
 # input. The last output has one column and is cut into rows.
 
 
-def fc_model_ff(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_model_ff(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Forward only."""
     x, labels = batch
     return _loss(_forward_in_columns(weights, x, _scattered(worker))[1], labels), []
 
 
-def fc_model(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_model(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff, through the collectives; one backward pass."""
     x, labels = batch
 
@@ -162,7 +162,7 @@ def fc_model(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch
     return worker.gradient(loss, weights)
 
 
-def fc_model_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_model_manual(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by hand: the pieces of an output's gradient are gathered, then all is local."""
     x, labels = batch
     inputs, output = _forward_in_columns(weights, x, _scattered(worker))
@@ -200,7 +200,7 @@ def _forward_in_columns(weights: Sequence[Tensor], x: Tensor, product: Product) 
 # divides the model among its columns; down a column all hold the same piece of the weights.
 
 
-def fc_hybrid(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_hybrid(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """As `fc_model` along a row, with its batch; then each gradient is summed down the column."""
     loss, gradients = fc_model(worker.along(Axis.MODEL), task, weights, batch)
     column = worker.along(Axis.DATA)
@@ -220,12 +220,12 @@ class Halfway:
     ends: list[Tensor]
 
 
-def fc_pipeline(stage: Stage, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_pipeline(stage: Stage, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by hand, of one stage's layers."""
     return pipeline_back(stage, task, weights, pipeline_forward(stage, task, weights, batch))
 
 
-def pipeline_forward(stage: Stage, task: Task, weights: Sequence[Tensor], batch: Batch) -> Halfway:
+def pipeline_forward(stage: Stage, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Halfway:
     """Take each micro-batch from the stage before and hand its output to the next; the last finds its loss."""
     first, last = stage.rank == 0, stage.rank == stage.size - 1
     batches = _micro_batches(batch[0], task) if first else []
@@ -244,7 +244,7 @@ def pipeline_forward(stage: Stage, task: Task, weights: Sequence[Tensor], batch:
     return half
 
 
-def pipeline_back(stage: Stage, task: Task, weights: Sequence[Tensor], half: Halfway) -> Result:
+def pipeline_back(stage: Stage, task: FcProblem, weights: Sequence[Tensor], half: Halfway) -> Result:
     """Take each output's gradient from the stage behind and hand the input's to the one before."""
     first, last = stage.rank == 0, stage.rank == stage.size - 1
     back = stage.compiled(_backward_of_first if first else _backward_of_others)
@@ -258,11 +258,11 @@ def pipeline_back(stage: Stage, task: Task, weights: Sequence[Tensor], half: Hal
     return sum(half.losses, start=0.0), total or []
 
 
-def _micro_batches(part: Tensor, task: Task) -> list[Tensor]:
+def _micro_batches(part: Tensor, task: FcProblem) -> list[Tensor]:
     return list(ops.split(part, task.micro_batches, axis=0)) if task.micro_batches > 1 else [part]
 
 
-def _micro_shape(task: Task) -> tuple[int, int]:
+def _micro_shape(task: FcProblem) -> tuple[int, int]:
     return task.batch_size // task.micro_batches, task.weight_size
 
 
@@ -282,7 +282,7 @@ _backward_of_first, _backward_of_others = (partial(_backward, first=first) for f
 # holds B / N rows of the batch.
 
 
-def fc_zero(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_zero(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by hand; weights are gathered going forward and again going back; worker k sums its rows of each."""
     x, labels = batch
     inputs = []
@@ -304,7 +304,7 @@ def fc_zero(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch)
 # first rows of each gradient, averaged; below them each goes its own way.
 
 
-def fc_phy(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_phy(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff of each block's own loss."""
     blocks = task.phy_blocks
     depth = len(weights) // blocks
@@ -320,7 +320,7 @@ def fc_phy(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) 
     return total, gradients
 
 
-def _share(worker: Worker, task: Task, gradients: list[Tensor], same: Sequence[int]) -> None:
+def _share(worker: Worker, task: FcProblem, gradients: list[Tensor], same: Sequence[int]) -> None:
     """Average, in place of the list, the first rows of the gradients of one layer in all copies."""
     rows = task.shared_rows(int(gradients[same[0]].shape[0]))
     if rows == 0 or task.copies == 1:

@@ -18,10 +18,10 @@ import numpy as np
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.reference import Trained, train
-from keras_matrix.models.fc.worker_group import Order, WorkerGroup
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec
 from keras_matrix.records.codec import decode, dumps, loads
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder
-from keras_matrix.records.fc.spec import MODES, Parallel, Task, layout_fault, parallel_of
+from keras_matrix.records.fc.spec import MODES, FcProblem, Parallel, layout_problem, parallel_of
 
 
 def prove(order: ProofOrder) -> ProofAnswer:
@@ -31,9 +31,9 @@ def prove(order: ProofOrder) -> ProofAnswer:
     return ProofAnswer(backend, [_proof(backend, task, order) for task in order.tasks])
 
 
-def found(backend: str, task: Task, order: ProofOrder) -> tuple[Trained, Parallel]:
+def found(backend: str, task: FcProblem, order: ProofOrder) -> tuple[Trained, Parallel]:
     """Return what a backend's workers hold after the steps, as whole models, and what they proved."""
-    asked = Order(task, order.seed, order.device, keep_gradients=True)
+    asked = WorkerSpec(task, order.seed, order.device, keep_gradients=True)
     worker_group = assemble(backend, asked, apart=order.device == "cpu")
     try:
         worker_group.run(order.steps)
@@ -55,7 +55,7 @@ def error(found: Sequence[Sequence[layout.Array]], wanted: Sequence[Sequence[lay
     return max(errors, default=None)
 
 
-def update_error(task: Task, order: ProofOrder, found: Trained, wanted: Trained) -> float:
+def update_error(task: FcProblem, order: ProofOrder, found: Trained, wanted: Trained) -> float:
     """Return the worst max |difference| / max |update| of any weight, an update being what all steps together changed.
 
     That is a millionth of a weight, and each step rounds it to the weight's last digit: as much is no difference.
@@ -92,7 +92,7 @@ def _compute_in_full_float32(backend: str) -> None:
         tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
-def _proof(backend: str, task: Task, order: ProofOrder) -> Proof:
+def _proof(backend: str, task: FcProblem, order: ProofOrder) -> Proof:
     trained, parallel = found(backend, task, order)
     wanted = train(task, order.seed, order.steps)
     return Proof(
@@ -102,11 +102,11 @@ def _proof(backend: str, task: Task, order: ProofOrder) -> Proof:
         update_error=update_error(task, order, trained, wanted) if MODES[task.mode].trains else None,
         loss_error=abs(trained.loss - wanted.loss) / abs(wanted.loss),
         parallel=parallel,
-        layout_fault=layout_fault(task, parallel),
+        layout_problem=layout_problem(task, parallel),
     )
 
 
-def _whole(task: Task, worker_group: WorkerGroup) -> Trained:
+def _whole(task: FcProblem, worker_group: WorkerGroup) -> Trained:
     kept = worker_group.kept()
     weights = layout.whole(task, [one.weights for one in kept])
     gradients: list[list[layout.Array]] = [[] for _ in weights]

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from keras_matrix.models.fc.network import enter
-from keras_matrix.models.fc.worker_group import Kept, Order
+from keras_matrix.models.fc.worker_group import WorkerSpec, WorkerState
 from keras_matrix.models.process.float64 import keep_float64
 from keras_matrix.models.process.garbage_collection import settle
 from keras_matrix.records.fc.communication import Communication, Method
-from keras_matrix.records.fc.spec import Place
+from keras_matrix.records.fc.spec import WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
 from keras_matrix.records.traces.request import TraceOrder
 
@@ -57,7 +57,7 @@ class WorkerStart:
     `copied` says whether the process is a copy of the one that started it, or a new interpreter.
     """
 
-    order: Order
+    order: WorkerSpec
     rank: int
     meeting: str
     timeout_s: float
@@ -72,7 +72,9 @@ def start_method(device: str) -> StartMethod:
 class Ranks:
     """The crew of a task whose workers are processes."""
 
-    def __init__(self, order: Order, timeout_s: float = MEETING_LIMIT_S, method: StartMethod | None = None) -> None:
+    def __init__(
+        self, order: WorkerSpec, timeout_s: float = MEETING_LIMIT_S, method: StartMethod | None = None
+    ) -> None:
         """Start the workers and wait until all have met. Raises `WorkerDied` or `WorkerFailed`."""
         copied = (method or start_method(order.device)) == "fork"
         context = multiprocessing.get_context("fork") if copied else multiprocessing.get_context("spawn")
@@ -100,11 +102,11 @@ class Ranks:
         """Return the sum of the workers' losses."""
         return float(sum(self._ask("loss")))
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[WorkerState]:
         """Return what each worker holds."""
         return [kept for found in self._ask("kept") for kept in found]
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[WorkerPlacement]:
         """Return where each worker's arrays lie."""
         return [place for found in self._ask("places") for place in found]
 
@@ -247,7 +249,7 @@ def _arrive(start: WorkerStart) -> Any:
     return worker
 
 
-def _configure(order: Order) -> None:
+def _configure(order: WorkerSpec) -> None:
     """Set in a new interpreter what the process that started it has set in itself, and a copy of it has."""
     if order.configure is not None:
         order.configure()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_matrix.models.fc.layout import Array, draw_batch, draw_weights
-from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, Task
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, FcProblem, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Trained:
     weights: list[list[Array]]
 
 
-def train(task: Task, seed: int, steps: int) -> Trained:
+def train(task: FcProblem, seed: int, steps: int) -> Trained:
     """Return what `steps` steps of a task leave, computed in float64 from the weights and batch of its precision."""
     batch, labels = (part.astype(np.float64) for part in draw_batch(task, seed))
     models = [[weight.astype(np.float64) for weight in draw_weights(task, seed)] for _ in range(task.copies)]
@@ -54,7 +54,7 @@ def backward(weights: Sequence[Array], batch: Array, labels: Array) -> tuple[flo
     return float(np.sum(difference**2)), gradients[::-1]
 
 
-def _exchanged(task: Task, gradients: list[list[Array]]) -> list[list[Array]]:
+def _exchanged(task: FcProblem, gradients: list[list[Array]]) -> list[list[Array]]:
     """Apply what a mode does with the gradients of all its copies, or with those of the one model."""
     if task.kind is Kind.PHYSICS:
         return _shared(task, gradients)
@@ -63,7 +63,7 @@ def _exchanged(task: Task, gradients: list[list[Array]]) -> list[list[Array]]:
     return gradients
 
 
-def _shared(task: Task, gradients: list[list[Array]]) -> list[list[Array]]:
+def _shared(task: FcProblem, gradients: list[list[Array]]) -> list[list[Array]]:
     """The rule of fc_phy: the first int(rows x shared_ratio) rows of each gradient are averaged, the rest is local."""
     found = [[gradient.copy() for gradient in own] for own in gradients]
     for layer in range(task.level + 1):

@@ -13,7 +13,7 @@ from typing import Any
 
 from keras_matrix.models.fc.interface import Stage, Tensor
 from keras_matrix.models.fc.programs import Batch, Result, pipeline_back, pipeline_forward
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 
 Boxes = dict[tuple[int, int], deque[Tensor]]
 Place = Callable[[int], AbstractContextManager[Any]]
@@ -49,7 +49,11 @@ class LocalStage(Stage):
 
 
 def in_turn(
-    stages: Sequence[Stage], task: Task, weights: Sequence[Sequence[Tensor]], batches: Sequence[Batch], place: Place
+    stages: Sequence[Stage],
+    task: FcProblem,
+    weights: Sequence[Sequence[Tensor]],
+    batches: Sequence[Batch],
+    place: Place,
 ) -> list[Result]:
     """Return every stage's loss and gradients; `place` is entered with a rank while that stage's part is built."""
     halves = []

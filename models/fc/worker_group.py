@@ -8,7 +8,7 @@ from typing import Protocol
 
 from keras_matrix.models.fc.layout import Array
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.spec import Place, Task
+from keras_matrix.records.fc.spec import FcProblem, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder
 
@@ -37,7 +37,7 @@ def require_devices(backend: str, device: str, found: int, workers: int) -> None
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class WorkerState:
     """What one worker holds after a step: its loss, its gradients (none where none were to be kept), its weights."""
 
     loss: float
@@ -54,10 +54,10 @@ class WorkerGroup(Protocol):
     def loss(self) -> float:
         """Return the loss of the last step, summed over the workers."""
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[WorkerState]:
         """Return what each worker holds after the last step."""
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[WorkerPlacement]:
         """Return where each worker's arrays lie, asked of the arrays themselves."""
 
     def traffic(self) -> Traffic:
@@ -80,7 +80,7 @@ class WorkerGroup(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class WorkerSpec:
     """What a crew is made from; `device` is cpu or gpu, `keep_gradients` where they are to be looked at afterwards.
 
     `namespaces` are the network namespaces that the workers join, by rank; none where they speak over loopback.
@@ -88,7 +88,7 @@ class Order:
     function that can be pickled.
     """
 
-    task: Task
+    task: FcProblem
     seed: int
     device: str = "cpu"
     keep_gradients: bool = False

@@ -38,7 +38,7 @@ def normal_rate(text: str) -> str | None:
     return f"{number}{'kmg'[unit]}bit"
 
 
-def shortfall(found: Network | None, rate: str, workers: int) -> str | None:
+def network_problem(found: Network | None, rate: str, workers: int) -> str | None:
     """Return why these namespaces do not serve so many workers at this rate, None where they do."""
     advice = f"start the runner in: ci/netns {workers} --rate {rate} -- runner ..."
     if found is None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keras_matrix.records.fc.spec import Parallel, Task
+from keras_matrix.records.fc.spec import FcProblem, Parallel
 
 
 @dataclass(frozen=True, slots=True)
 class ProofOrder:
     """What one process is to prove on its backend; `device` is cpu or gpu."""
 
-    tasks: list[Task]
+    tasks: list[FcProblem]
     steps: int = 5
     seed: int = 0
     device: str = "cpu"
@@ -22,17 +22,17 @@ class Proof:
     """How far a task's result is from plain NumPy in float64: max |difference| / max |reference|, the worst array.
 
     None for the gradients and the updates of a mode that only goes forward. An update is what all steps together
-    changed; its error is what rounding a weight at each step does not explain. `layout_fault` says what of its layout
+    changed; its error is what rounding a weight at each step does not explain. `layout_problem` says what of its layout
     or of its bytes is not as it must be.
     """
 
-    task: Task
+    task: FcProblem
     gradient_error: float | None
     weight_error: float | None
     update_error: float | None
     loss_error: float
     parallel: Parallel
-    layout_fault: str | None
+    layout_problem: str | None
 
 
 @dataclass(frozen=True, slots=True)

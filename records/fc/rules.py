@@ -17,10 +17,10 @@ from keras_matrix.records.fc.spec import (
     LOCAL,
     MODES,
     OVERLAPPING,
+    FcProblem,
     Kind,
-    Task,
     least_memory_bytes,
-    task_of,
+    problem_of,
 )
 from keras_matrix.records.settings import Settings
 
@@ -44,7 +44,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "micro_batches": ("fc_pipeline",),
     "network": COMMUNICATING,
 }
-DEFAULTS: Mapping[str, Any] = asdict(Task())
+DEFAULTS: Mapping[str, Any] = asdict(FcProblem())
 
 
 def has(mode: str, parameter: str) -> bool:
@@ -55,7 +55,7 @@ def has(mode: str, parameter: str) -> bool:
 # The same work.
 
 
-def normalised(task: Task) -> Task:
+def normalised(task: FcProblem) -> FcProblem:
     """Return the task with every parameter that changes nothing at its default.
 
     On one worker nothing is communicated, one piece of the batch has nothing to be summed with, and one model shares
@@ -76,16 +76,16 @@ def normalised(task: Task) -> Task:
 
 def normalised_settings(settings: Settings) -> Settings:
     """Return the settings of a cell of the workload `fc` with its task normalised."""
-    return _with_task(settings, normalised(task_of(settings)))
+    return _with_task(settings, normalised(problem_of(settings)))
 
 
 def one_worker(settings: Settings) -> Settings:
     """Return the settings of the cell that does the same work on one worker; its own where it has one."""
-    changes = {"workers": 1, "model_workers": 0} if task_of(settings).kind is Kind.HYBRID else {"workers": 1}
-    return _with_task(settings, normalised(task_of(settings).changed(**changes)))
+    changes = {"workers": 1, "model_workers": 0} if problem_of(settings).kind is Kind.HYBRID else {"workers": 1}
+    return _with_task(settings, normalised(problem_of(settings).changed(**changes)))
 
 
-def _with_task(settings: Settings, task: Task) -> Settings:
+def _with_task(settings: Settings, task: FcProblem) -> Settings:
     """Return the settings with the parameters of a task, those that were left out as far as they differ."""
     found = asdict(task)
     changed = {name: found[name] for name in found if found[name] != settings.params.get(name, DEFAULTS[name])}
@@ -96,7 +96,7 @@ def _with_task(settings: Settings, task: Task) -> Settings:
 # What is possible.
 
 
-def faults(task: Task) -> list[str]:
+def problems_of(task: FcProblem) -> list[str]:
     """Return why a task cannot be, in words; nothing where it can."""
     found = []
     mode, n = MODES[task.mode], task.workers
@@ -112,10 +112,10 @@ def faults(task: Task) -> list[str]:
         found.append(f"shared_ratio: must be from 0 to 1, got {task.shared_ratio}")
     if task.network != LOCAL and normal_rate(task.network) is None:
         found.append(f"network: must be {LOCAL} or a rate such as 200mbit, got {task.network}")
-    return [*found, *parameter_faults(task), *_hybrid_faults(task), *_pipeline_faults(task)]
+    return [*found, *parameter_problems(task), *_hybrid_problems(task), *_pipeline_problems(task)]
 
 
-def parameter_faults(task: Task) -> list[str]:
+def parameter_problems(task: FcProblem) -> list[str]:
     """Return which parameters are not at their default although the mode, or who divides the arrays, has no such."""
     given = asdict(task)
     found = [
@@ -136,13 +136,13 @@ def _list(modes: tuple[str, ...]) -> str:
     return " and ".join(filter(None, (", ".join(modes[:-1]), modes[-1])))
 
 
-def backend_faults(task: Task, backend: str) -> list[str]:
+def backend_problems(task: FcProblem, backend: str) -> list[str]:
     """Return why a task cannot be on a backend, beside what is wrong with it anywhere."""
     divider = DIVIDERS.get(task.partition, (backend,))[0]
     return [] if divider == backend else [f"partition: must be program on {backend}, got {task.partition}"]
 
 
-def _hybrid_faults(task: Task) -> list[str]:
+def _hybrid_problems(task: FcProblem) -> list[str]:
     if task.kind is not Kind.HYBRID:
         return []
     return [
@@ -152,7 +152,7 @@ def _hybrid_faults(task: Task) -> list[str]:
     ]
 
 
-def _pipeline_faults(task: Task) -> list[str]:
+def _pipeline_problems(task: FcProblem) -> list[str]:
     found = []
     if task.kind is Kind.PIPELINE and task.workers > task.level:
         found.append(f"workers: must be at most level ({task.level}) for {task.mode}, got {task.workers}")
@@ -161,28 +161,32 @@ def _pipeline_faults(task: Task) -> list[str]:
     return found
 
 
-def settings_faults(settings: Settings) -> list[str]:
+def settings_problems(settings: Settings) -> list[str]:
     """Return why a cell of the workload `fc` cannot be, its task included; nothing where it can."""
-    task = task_of(settings)
+    task = problem_of(settings)
     if not MODES[task.mode].native:
-        return faults(task)
+        return problems_of(task)
     fixed = {"phase": "fit", "eager": False, "jit": "auto", "steps_per_execution": 1, "feed": "device_resident"}
     told = {"phase": "; fc_data_ff and fc_model_ff only go forward"}
-    return [*faults(task), *backend_faults(task, settings.backend), *_network_faults(settings, task.network)] + [
+    return [
+        *problems_of(task),
+        *backend_problems(task, settings.backend),
+        *_network_problems(settings, task.network),
+    ] + [
         f"{key}: must be {str(value).lower()} for {task.mode}, got {str(got).lower()}{told.get(key, '')}"
         for key, value in fixed.items()
         if (got := getattr(settings, key)) != value
     ]
 
 
-def _network_faults(settings: Settings, network: str) -> list[str]:
+def _network_problems(settings: Settings, network: str) -> list[str]:
     if network == LOCAL or (settings.backend, settings.device) == ("torch", "cpu"):
         return []
     where = f"{settings.backend} on {settings.device}"
     return [f"network: must be {LOCAL} for {where}, got {network}; only torch on cpu has workers that speak over one"]
 
 
-def memory_fault(task: Task, free_bytes: int | None) -> str | None:
+def memory_problem(task: FcProblem, free_bytes: int | None) -> str | None:
     """Return why a task does not fit the free memory, None where it may."""
     needed = least_memory_bytes(task)
     if free_bytes is None or needed <= free_bytes:

@@ -81,7 +81,7 @@ CENTRAL = ("fc_data", "fc_data_slice", "fc_data_ff")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPlacement:
     """Where one worker's arrays were found: their device and their shapes, as the backend tells them."""
 
     worker: int
@@ -104,7 +104,7 @@ class Parallel:
 
     mode: str
     workers: int
-    places: list[Place] = field(default_factory=list)
+    places: list[WorkerPlacement] = field(default_factory=list)
     flops_per_step: int = 0
     formula_bytes_per_step: int = 0
     counted_bytes_per_step: int = 0
@@ -116,7 +116,7 @@ class Parallel:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class FcProblem:
     """One cell's work."""
 
     mode: str = "fc_single_manual"
@@ -182,7 +182,7 @@ class Task:
         """The weights of one whole model, first layer first."""
         return [(self.weight_size, self.weight_size)] * self.level + [(self.weight_size, 1)]
 
-    def changed(self, **changes: Any) -> Task:
+    def changed(self, **changes: Any) -> FcProblem:
         """Return the task with some of it changed."""
         return replace(self, **changes)
 
@@ -196,17 +196,17 @@ def gpu_aggr(mode: str, workers: int, device: str) -> int:
     return int(mode in CENTRAL and workers > 1 and device == "gpu")
 
 
-def task_of(settings: Settings) -> Task:
+def problem_of(settings: Settings) -> FcProblem:
     """Return the task that a cell of the workload `fc` asks for; what its parameters leave out is at its default."""
-    return Task(**settings.params, batch_size=settings.batch_size, precision=settings.precision)  # type: ignore[arg-type]
+    return FcProblem(**settings.params, batch_size=settings.batch_size, precision=settings.precision)  # type: ignore[arg-type]
 
 
 def is_native(settings: Settings) -> bool:
     """Return whether a cell runs a program of `models.fc` rather than Keras's own `fit`."""
-    return settings.workload == WORKLOAD and MODES[task_of(settings).mode].native
+    return settings.workload == WORKLOAD and MODES[problem_of(settings).mode].native
 
 
-def flops_per_step(task: Task) -> int:
+def flops_per_step(task: FcProblem) -> int:
     """Return the floating-point operations of the matrix products of one step, of all workers; two a multiply-add.
 
     Nobody needs the gradient of the first layer's input. The update of the weights is not counted.
@@ -218,7 +218,7 @@ def flops_per_step(task: Task) -> int:
     return (3 * forward - 2 * task.batch_size * rows * columns) * task.copies
 
 
-def traffic_per_step(task: Task) -> Traffic:
+def traffic_per_step(task: FcProblem) -> Traffic:
     """Return what each worker has to take part in during one step; nothing where there is one. `calls` stays 0."""
     if task.workers == 1:
         return Traffic()
@@ -247,7 +247,7 @@ def traffic_per_step(task: Task) -> Traffic:
     }.get(task.mode, Traffic())
 
 
-def least_memory_bytes(task: Task) -> int:
+def least_memory_bytes(task: FcProblem) -> int:
     """Return what all workers together hold at least: weights, their gradients, each layer's input, its gradient."""
     held = 2 if MODES[task.mode].trains else 1
     weights = sum(rows * columns for rows, columns in task.shapes)
@@ -257,7 +257,7 @@ def least_memory_bytes(task: Task) -> int:
     return (held * weights + inputs) * task.copies * ITEM_BYTES.get(task.precision, 4)
 
 
-def expected_shapes(task: Task, rank: int) -> tuple[list[list[int]], list[int], list[int]]:
+def expected_shapes(task: FcProblem, rank: int) -> tuple[list[list[int]], list[int], list[int]]:
     """Return the shapes of one worker's weights, batch and labels.
 
     In fc_pipeline the first worker has the batch and the last the labels; the others have none of their rows.
@@ -272,7 +272,7 @@ def expected_shapes(task: Task, rank: int) -> tuple[list[list[int]], list[int], 
     return weights * blocks, [rows, size // task.model_size], [rows // task.model_size, 1]
 
 
-def layout_fault(task: Task, found: Parallel) -> str | None:
+def layout_problem(task: FcProblem, found: Parallel) -> str | None:
     """Return how what a cell proved differs from what its task means; None where it is as it must be."""
     shown = [place.worker for place in found.places]
     if len(shown) != task.workers:
@@ -299,7 +299,7 @@ def layout_fault(task: Task, found: Parallel) -> str | None:
     return None
 
 
-def parallel_of(task: Task, places: list[Place], traffic: Traffic, peaks_bytes: list[int]) -> Parallel:
+def parallel_of(task: FcProblem, places: list[WorkerPlacement], traffic: Traffic, peaks_bytes: list[int]) -> Parallel:
     """Return what a cell says of itself, beside what it must be by formula."""
     return Parallel(
         mode=task.mode,
@@ -319,7 +319,7 @@ def wire_bytes_of(found: Iterable[Parallel | None]) -> int | None:
     return next((one.wire_bytes_per_step for one in found if one is not None), None)
 
 
-def wire_bytes_per_step(task: Task, places: Sequence[Place], traffic: Traffic) -> int | None:
+def wire_bytes_per_step(task: FcProblem, places: Sequence[WorkerPlacement], traffic: Traffic) -> int | None:
     """Return the bytes that all workers' processes together send in a step, without the headers of TCP and IP.
 
     gloo's sum over a ring and its gathering send what the formula says, and so does the exchange that a worker scatters

@@ -74,7 +74,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class ParityOutput:
     """What one twin tells. Its arrays lie beside it, `gradient.<i>` and `update.<i>` for weight i of `weights`."""
 
     nonce: str = about("the parent's, without which nothing here counts")
@@ -103,7 +103,7 @@ class Deviation:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ParityFinding:
     """A figure beyond its limit."""
 
     precision: str
@@ -120,7 +120,7 @@ class Pair:
 
     backends: list[str] = about("two names, sorted as the backends are")
     deviations: dict[str, Deviation] = about("by precision")
-    findings: list[Finding] = about("figures beyond their limit", default_factory=list)
+    findings: list[ParityFinding] = about("figures beyond their limit", default_factory=list)
     located: str | None = about("the layer or weight where they part, where it was looked for", default=None)
     corrected: dict[str, Deviation] = about(
         "by precision, with the operations computed exactly to which known causes apply", default_factory=dict

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TimeShare:
     """A part of the device's time: of an operation, a layer or a phase; `name` is None for what was not told.
 
     `time_s` is the time of itself alone, without what is nested in it, of all steps and workers; `share` that of all.
@@ -51,10 +51,10 @@ class Table:
     window_s: float
     busy_share: float | None
     computed_s: float
-    by_operation: list[Part] = field(default_factory=list)
-    by_layer: list[Part] = field(default_factory=list)
-    by_phase: list[Part] = field(default_factory=list)
-    by_kind: list[Part] = field(default_factory=list)
+    by_operation: list[TimeShare] = field(default_factory=list)
+    by_layer: list[TimeShare] = field(default_factory=list)
+    by_phase: list[TimeShare] = field(default_factory=list)
+    by_kind: list[TimeShare] = field(default_factory=list)
     overlap_share: float | None = None
     gaps: list[Gap] = field(default_factory=list)
     gap_count: int = 0

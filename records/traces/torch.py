@@ -40,7 +40,7 @@ Place = tuple[Any, ...]  # a process and a thread, or a device and a stream
 Step = tuple[int, int, int]  # begin, end, number
 
 
-class Seen(NamedTuple):
+class KinetoEvent(NamedTuple):
     """One event: times in nanoseconds, its category, sequence number, correlation and external id, -1 if missing.
 
     What ran on a device has its stream, a copy its size, None if missing.
@@ -57,7 +57,7 @@ class Seen(NamedTuple):
     size_bytes: int | None = None
 
 
-class Around(NamedTuple):
+class Context(NamedTuple):
     """What holds within an event, of what surrounds it."""
 
     end_ns: int
@@ -67,14 +67,14 @@ class Around(NamedTuple):
     operator: str | None = None
 
 
-OUTSIDE = Around(1 << 62)
+OUTSIDE = Context(1 << 62)
 
 
 @dataclass(slots=True)
 class Recording:
     """What is kept of a file: events by thread or stream, flows, and when the machine's clock said what."""
 
-    threads: dict[Place, list[Seen]] = field(default_factory=dict)
+    threads: dict[Place, list[KinetoEvent]] = field(default_factory=dict)
     flows: dict[tuple[str, int], list[tuple[Place, int] | None]] = field(default_factory=dict)
     base_ns: int = 0
     clocks: list[tuple[int, int]] = field(default_factory=list)
@@ -124,7 +124,7 @@ def _keep(found: Recording, event: dict[str, Any], names: dict[str, str]) -> Non
     sequence, correlation = told.get("Sequence number", _NO_NUMBER), told.get("correlation", _NO_NUMBER)
     external, category = told.get("External id", _NO_NUMBER), names.setdefault(event["cat"], event["cat"])
     of_device = (_whole(told.get("stream")), _whole(told.get("bytes"))) if category in DEVICE else ()
-    seen = Seen(start_ns, duration_ns, name, category, sequence, correlation, external, *of_device)
+    seen = KinetoEvent(start_ns, duration_ns, name, category, sequence, correlation, external, *of_device)
     found.threads.setdefault((event["pid"], event["tid"]), []).append(seen)
 
 
@@ -141,8 +141,8 @@ class Making:
     tracks: dict[tuple[Place, Kind], Track] = field(default_factory=dict)
     layers: dict[int, str | None] = field(default_factory=dict)
     gone_back: set[int] = field(default_factory=set)
-    launched: dict[int, Around] = field(default_factory=dict)
-    operators: dict[int, Around] = field(default_factory=dict)
+    launched: dict[int, Context] = field(default_factory=dict)
+    operators: dict[int, Context] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     reached: dict[Place, int] = field(default_factory=dict)
     streams: dict[Place, Track] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class Making:
             self.tracks[place, kind] = Track(self.worker, kind, lane)
         return self.tracks[place, kind]
 
-    def stream(self, place: Place, kind: Kind, seen: Seen) -> Track:
+    def stream(self, place: Place, kind: Kind, seen: KinetoEvent) -> Track:
         """Return the track of what ran on a stream: another one where it began before the one before it had ended.
 
         Kernels of a CUDA graph, and those of programmatic dependent launch, do.
@@ -195,7 +195,7 @@ def spans(recording: Recording, worker: int) -> tuple[list[Span], list[Flow]]:
     return found, list(_flows(recording, making))
 
 
-def _order(events: list[Seen]) -> tuple[bool, bool, int]:
+def _order(events: list[KinetoEvent]) -> tuple[bool, bool, int]:
     """Sort streams behind threads, and threads that only go back behind those whose layers they go back over."""
     on_device = events[0].category in DEVICE
     only_back = not any(seen.name.startswith(MARK) for seen in events) and any(
@@ -204,7 +204,7 @@ def _order(events: list[Seen]) -> tuple[bool, bool, int]:
     return on_device, only_back, min(seen.start_ns for seen in events)
 
 
-def _on_host(making: Making, place: Place, events: list[Seen]) -> Iterator[Span]:
+def _on_host(making: Making, place: Place, events: list[KinetoEvent]) -> Iterator[Span]:
     stack = [OUTSIDE]
     follows = making.steps if not any(_step_of(seen) for seen in events) else []
     for seen in events:
@@ -226,7 +226,7 @@ def _on_host(making: Making, place: Place, events: list[Seen]) -> Iterator[Span]
             yield Span(track, name, name, seen.start_ns, end_ns - seen.start_ns, around.phase, layer, around.step)
 
 
-def _within(making: Making, seen: Seen, outer: Around, end_ns: int) -> Around:
+def _within(making: Making, seen: KinetoEvent, outer: Context, end_ns: int) -> Context:
     """Return what holds within an event."""
     if seen.category in ANNOTATIONS:
         return _annotated(seen.name, outer, end_ns)
@@ -242,7 +242,7 @@ def _within(making: Making, seen: Seen, outer: Around, end_ns: int) -> Around:
         making.layers[seen.sequence] = layer
         if phase is None and seen.sequence in making.gone_back:
             phase = Phase.FORWARD
-    return Around(end_ns, phase, layer, outer.step, seen.name)
+    return Context(end_ns, phase, layer, outer.step, seen.name)
 
 
 def _steps(recording: Recording) -> Iterator[Step]:
@@ -253,7 +253,7 @@ def _steps(recording: Recording) -> Iterator[Step]:
                 yield seen.start_ns, seen.start_ns + seen.duration_ns, number
 
 
-def _step_of(seen: Seen) -> int | None:
+def _step_of(seen: KinetoEvent) -> int | None:
     """Return the number of the step that an event marks, None if it marks none; PyTorch's own count from 0."""
     if seen.category not in ANNOTATIONS:
         return None
@@ -264,7 +264,7 @@ def _step_of(seen: Seen) -> int | None:
     return None
 
 
-def _annotated(name: str, outer: Around, end_ns: int) -> Around:
+def _annotated(name: str, outer: Context, end_ns: int) -> Context:
     """Return what holds within an annotation: a mark of ours, one of PyTorch's own, or none that says anything."""
     inner = outer._replace(end_ns=end_ns)
     if name.startswith(STEP):
@@ -284,7 +284,7 @@ def _annotated(name: str, outer: Around, end_ns: int) -> Around:
     return inner
 
 
-def _kind(making: Making, seen: Seen) -> Kind | None:
+def _kind(making: Making, seen: KinetoEvent) -> Kind | None:
     """Return the kind of track that shows an event of a thread."""
     if seen.category in OPERATORS:
         return Kind.HOST if making.gpu else Kind.COMPUTE
@@ -307,7 +307,7 @@ def _shown(name: str) -> str:
     return f"step {told}" if kind == "step" else told
 
 
-def _on_device(making: Making, place: Place, events: list[Seen]) -> Iterator[Span]:
+def _on_device(making: Making, place: Place, events: list[KinetoEvent]) -> Iterator[Span]:
     """Return a stream's spans."""
     for seen in events:
         around = making.launched.get(seen.correlation) or making.operators.get(seen.external, OUTSIDE)

@@ -13,7 +13,7 @@ from functools import partial
 
 from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.scopes import layer_name
-from keras_matrix.models.fc.worker_group import NoDevice, NoSuchDevices, Order, WorkerGroup
+from keras_matrix.models.fc.worker_group import NoDevice, NoSuchDevices, WorkerGroup, WorkerSpec
 from keras_matrix.records.fc import network, rules, spec
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
 from keras_matrix.records.host import inherited_environment, system
@@ -42,7 +42,7 @@ from keras_matrix.runner.cell.phases import Timeline, agreed
 
 def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     """Do the job and return its result. Raises `Unsupported`, `DeviceMismatch`, or what a worker raised."""
-    settings, task = job.settings, spec.task_of(job.settings)
+    settings, task = job.settings, spec.problem_of(job.settings)
     refuse_impossible(settings, system.free_memory_bytes())
     namespaces = namespaces_for(task, os.environ.get(network.VARIABLE, ""))
     cuda_cache = inherited_environment.cuda_cache_state(os.environ)
@@ -51,7 +51,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     _reserve_devices(settings, task.workers)
     begun_s = monotonic()
     configure = partial(configure_worker, settings, job.compile_cache_dir)
-    order = Order(task, settings.seed, settings.device, namespaces=namespaces, configure=configure)
+    order = WorkerSpec(task, settings.seed, settings.device, namespaces=namespaces, configure=configure)
     worker_group = assemble(settings.backend, order)
     build_time_s = monotonic() - begun_s
     try:
@@ -107,7 +107,9 @@ def configure_worker(settings: Settings, compile_cache_dir: str | None) -> None:
     backends.load(settings.backend).configure(settings, compile_cache_dir)
 
 
-def _held(adapter: BackendAdapter, kept: Kept, device_peaks: list[int] | None, places: Sequence[spec.Place]) -> Memory:
+def _held(
+    adapter: BackendAdapter, kept: Kept, device_peaks: list[int] | None, places: Sequence[spec.WorkerPlacement]
+) -> Memory:
     """Return the peaks so far: on the device that of the worker with most; of other processes' no course is known."""
     host_peak, allocated = memory.peak_resident_bytes(), kept.allocated
     device_peak = max(device_peaks) if device_peaks else adapter.peak_device_memory_bytes()
@@ -116,7 +118,7 @@ def _held(adapter: BackendAdapter, kept: Kept, device_peaks: list[int] | None, p
     return Memory(host_peak, device_peak, [], PROCESS if device_peaks else None)
 
 
-def _here(places: Sequence[spec.Place]) -> bool:
+def _here(places: Sequence[spec.WorkerPlacement]) -> bool:
     """Return whether all workers are in this process."""
     return all(place.process in (None, os.getpid()) for place in places)
 
@@ -124,7 +126,7 @@ def _here(places: Sequence[spec.Place]) -> bool:
 class TracedCrew:
     """All workers of a task, for the profiler: their programs open a scope of each phase and layer, or mark it."""
 
-    def __init__(self, worker_group: WorkerGroup, task: spec.Task) -> None:
+    def __init__(self, worker_group: WorkerGroup, task: spec.FcProblem) -> None:
         self._task, self.traced = task, worker_group.traced
 
     def names(self) -> Names:
@@ -137,7 +139,7 @@ def _with_trace(job: Job, result: CellResult, worker_group: WorkerGroup) -> Cell
         return result
     from keras_matrix.runner.cell.tracing import with_trace
 
-    return with_trace(job, job.trace, result, TracedCrew(worker_group, spec.task_of(job.settings)))
+    return with_trace(job, job.trace, result, TracedCrew(worker_group, spec.problem_of(job.settings)))
 
 
 def _leave_for_board(job: Job, worker_group: WorkerGroup) -> None:
@@ -152,20 +154,20 @@ def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:
 
     `free_bytes` are of the host, which say nothing of a GPU's.
     """
-    task = spec.task_of(settings)
-    told = rules.settings_faults(settings)
-    if not told and settings.device == "cpu" and (fault := rules.memory_fault(task, free_bytes)):
+    task = spec.problem_of(settings)
+    told = rules.settings_problems(settings)
+    if not told and settings.device == "cpu" and (fault := rules.memory_problem(task, free_bytes)):
         told = [fault]
     if told:
         raise Unsupported("; ".join(told))
 
 
-def namespaces_for(task: spec.Task, named: str) -> tuple[str, ...]:
+def namespaces_for(task: spec.FcProblem, named: str) -> tuple[str, ...]:
     """Return the network namespaces of a task's workers, of those that are `named`. Raises `Unsupported`."""
     if task.network == spec.LOCAL or task.workers == 1:
         return ()
     found = network.parse(named)
-    if fault := network.shortfall(found, task.network, task.workers):
+    if fault := network.network_problem(found, task.network, task.workers):
         raise Unsupported(fault)
     assert found is not None
     return found.namespaces[: task.workers]
@@ -190,7 +192,7 @@ def _proved(adapter: BackendAdapter, worker_group: WorkerGroup, settings: Settin
 
 def _trained(job: Job, worker_group: WorkerGroup, kept: Kept) -> tuple[Times, Learning, int]:
     """Take the first step, agree on the steps per epoch, run the epochs; return what was seen and the steps."""
-    settings, task = job.settings, spec.task_of(job.settings)
+    settings, task = job.settings, spec.problem_of(job.settings)
     first_step_s = timed(lambda: worker_group.run(1))
     steps, calibration_s = agreed(job, kept.turns, lambda count: min(_epoch_s(worker_group, count) for _ in range(2)))
     log, stretch = EpochLog(), kept.stretch(settings, steps)
@@ -210,9 +212,9 @@ def _epoch_s(worker_group: WorkerGroup, steps: int) -> float:
 
 
 def _resolved(
-    settings: Settings, adapter: BackendAdapter, run: tuple[str, int], places: Sequence[spec.Place]
+    settings: Settings, adapter: BackendAdapter, run: tuple[str, int], places: Sequence[spec.WorkerPlacement]
 ) -> Resolved:
-    task = spec.task_of(settings)
+    task = spec.problem_of(settings)
     trains, weights = spec.MODES[task.mode].trains, sum(rows * columns for rows, columns in task.shapes)
     return replace(
         resolved_of(settings, adapter, run),

@@ -26,8 +26,8 @@ from keras_matrix.records.instruments.parity import (
     Facts,
     Operation,
     Pair,
+    ParityOutput,
     ParityRecord,
-    Trace,
     save,
 )
 from keras_matrix.records.schema import Status
@@ -299,5 +299,5 @@ class _Comparison:
         return replace(pair, located=deviations.parted_after_forward(pair, (a, b), precision, zero))
 
 
-def _paths(trace: Trace | None, indices: Iterable[int]) -> list[str]:
+def _paths(trace: ParityOutput | None, indices: Iterable[int]) -> list[str]:
     return [trace.weights[i].path for i in sorted(indices)] if trace else []

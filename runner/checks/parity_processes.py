@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.codec import CodecError, decode, loads
 from keras_matrix.records.identity import cell_id
-from keras_matrix.records.instruments.parity import Trace
+from keras_matrix.records.instruments.parity import ParityOutput
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.runner.cell.job import ARRAYS_NAME, Job, Twin
@@ -66,7 +66,7 @@ class Reply:
     """What a twin gave: a trace, or a status and its reason. Its arrays lie in `folder`."""
 
     folder: Path
-    trace: Trace | None = None
+    trace: ParityOutput | None = None
     status: Status = Status.OK
     reason: str = ""
 
@@ -194,13 +194,13 @@ def _finish(running: deque[tuple[Lane, Job, Running]], free: deque[Lane]) -> Rep
     return Reply(Path(job.folder), None, status, f"{status}: {verdict.reason or problem}")
 
 
-def _read_trace(job: Job) -> tuple[Trace | None, str | None]:
+def _read_trace(job: Job) -> tuple[ParityOutput | None, str | None]:
     """Return what a twin told, or why it counts for nothing."""
     try:
         raw = read_bounded(job.trace_path, TRACE_LIMIT_BYTES)
         if raw is None:
             return None, "no_trace: the process wrote none"
-        trace = decode(Trace, loads(raw), "trace")
+        trace = decode(ParityOutput, loads(raw), "trace")
     except (ResultRefused, CodecError) as error:
         return None, f"bad_trace: {error}"
     return (trace, None) if trace.nonce == job.nonce else (None, "bad_trace: it is that of another process")

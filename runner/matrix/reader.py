@@ -125,7 +125,7 @@ def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = Fal
             cell = point
             if entry.workload.name == spec.WORKLOAD:
                 if len(impossible) < strict_yaml.MAX_PROBLEMS:
-                    told = rules.settings_faults(point.settings)
+                    told = rules.settings_problems(point.settings)
                     impossible += [f"{matrix.name}:{point.line}: {entry.where}: {fault}" for fault in told]
                 cell = _normalised(point)
             if cell is not point:

@@ -290,7 +290,7 @@ class _Campaign:
         if times_s:
             kept = {"step_time_s": times_s, "steps_per_epoch": steps_for(times_s.values())}
             for arm in {step.arm for step in steps}:
-                self._context.arms[arm].run.keep_calibration(calibration_group(steps[0].cell.settings), kept)
+                self._context.arms[arm].run.store_calibration(calibration_group(steps[0].cell.settings), kept)
         for waiting in found.values():
             if waiting is not None:
                 waiting.running.resume(self._steps_per_epoch(waiting.step))

@@ -17,7 +17,7 @@ from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.hardware.roofline import roofline
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.identity import cell_id
-from keras_matrix.records.instruments.parity import Deviation, Finding, Pair, ParityRecord
+from keras_matrix.records.instruments.parity import Deviation, Pair, ParityFinding, ParityRecord
 from keras_matrix.records.instruments.usage import MemoryUse, Usage, UsageSeries
 from keras_matrix.records.schema import (
     DeviceProof,
@@ -33,7 +33,7 @@ from keras_matrix.records.schema import (
     Times,
 )
 from keras_matrix.records.settings import BACKENDS, Settings
-from keras_matrix.records.traces.table import Part
+from keras_matrix.records.traces.table import TimeShare
 from tests.conftest import make_settings
 from tests.records.traces.made_up import TABLE
 
@@ -253,14 +253,14 @@ def _ended(record: Record) -> Record:
 
 
 # A name as long as oneDNN's, and one that must stay text.
-LONG, PLAIN = "_MklNativeConv2DBackpropFilterWithBias", Part(HOSTILE, 4, 0.001, 0.2)
+LONG, PLAIN = "_MklNativeConv2DBackpropFilterWithBias", TimeShare(HOSTILE, 4, 0.001, 0.2)
 
 
 def synthetic_context(rows: list[Row]) -> RunContext:
     """Return twins of three workloads, one explained, and shares of a peak for the cells that were measured."""
     versions = {backend: dict(VERSIONS_OF[backend]) for backend in BACKENDS}
     pairs = [Pair([*two], {"float64": Deviation(loss=4e-12, gradient=3e-9)}) for two in combinations(BACKENDS, 2)]
-    cause = Finding("float64", "update", 0.04, 1e-6, explanation="a cause that was found and shown by itself")
+    cause = ParityFinding("float64", "update", 0.04, 1e-6, explanation="a cause that was found and shown by itself")
     parted = [replace(pair, findings=[cause] if pair.backends == ["tensorflow", "torch"] else []) for pair in pairs]
     twins = [
         ParityRecord(1, name, {}, 8, 20, 0, "2025-11-20", pairs=found, versions=versions)
@@ -274,7 +274,7 @@ def synthetic_context(rows: list[Row]) -> RunContext:
         for share in roofline(cells, {}, None).shares
     }
     usage_series = courses_of([record for _, cell in cells for record in cell.records])
-    traced = ShownTrace("traces/a/trace.json.gz", replace(TABLE, by_operation=[Part(LONG, 8, 0.004, 0.8), PLAIN]))
+    traced = ShownTrace("traces/a/trace.json.gz", replace(TABLE, by_operation=[TimeShare(LONG, 8, 0.004, 0.8), PLAIN]))
     return RunContext(tuple(twins), shares, usage_series=usage_series, traces={cells[0][1].cell_id: traced})
 
 

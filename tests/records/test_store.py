@@ -234,7 +234,7 @@ def test_a_file_in_place_of_the_results_folder_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_torn_calibration_counts_as_none(run: Run) -> None:
-    run.keep_calibration("g", {"steps_per_epoch": 3})
+    run.store_calibration("g", {"steps_per_epoch": 3})
     assert run.calibration("g") == {"steps_per_epoch": 3}
     (run.folder / "calibration" / "g.json").write_text("{")
     assert run.calibration("g") is None

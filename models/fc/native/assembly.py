@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import cast
 
-from keras_matrix.models.fc.worker_group import Order, WorkerGroup
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec
 from keras_matrix.models.process.float64 import keep_float64
 
 
@@ -17,7 +17,7 @@ def reserve(backend: str, workers: int, device: str) -> None:
     importlib.import_module(f"keras_matrix.models.fc.native.{backend}").reserve(workers, device)
 
 
-def assemble(backend: str, order: Order, *, apart: bool = False) -> WorkerGroup:
+def assemble(backend: str, order: WorkerSpec, *, apart: bool = False) -> WorkerGroup:
     """Return the crew of a task; `apart` where PyTorch is to keep out of this process even for one worker.
 
     On a CPU PyTorch's workers are forked from this process, which therefore must not have used PyTorch before.

@@ -22,9 +22,9 @@ from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import scope
-from keras_matrix.models.fc.worker_group import Kept, Order, WorkerGroup, require_devices
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, require_devices
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.spec import LEARNING_RATE, Kind, Place, Task
+from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder
 
@@ -45,7 +45,7 @@ def reserve(workers: int, device: str) -> None:
     require_devices("jax", device, len(found), workers)
 
 
-def make(order: Order) -> WorkerGroup:
+def make(order: WorkerSpec) -> WorkerGroup:
     """Return the crew."""
     if order.task.kind is Kind.PIPELINE:
         from keras_matrix.models.fc.native.jax_stages import JaxStages
@@ -86,7 +86,7 @@ class JaxWorker(Worker):
 class JaxCrew:
     """Arrays over a mesh, and the compiled step that takes and gives back the weights."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: WorkerSpec) -> None:
         task = order.task
         self._order = order
         shape = (task.data_size, task.model_size)
@@ -115,19 +115,19 @@ class JaxCrew:
         """Return the sum of the workers' losses."""
         return float(np.sum(np.asarray(self._losses, np.float64)))
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[WorkerState]:
         """Return each worker's shards."""
         losses = np.zeros(self._order.task.workers)
         losses[: len(self._losses)] = self._losses  # one for all where JAX divides the work itself
         held = zip(self._of_each(self._gradients), self._of_each(self._weights), strict=True)
-        return [Kept(float(loss), *arrays) for loss, arrays in zip(losses, held, strict=True)]
+        return [WorkerState(float(loss), *arrays) for loss, arrays in zip(losses, held, strict=True)]
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[WorkerPlacement]:
         """Read devices and shapes from the shards."""
         batch, labels = (_shards(part) for part in self._batch)
         weights = [_shards(weight) for weight in self._weights]
         return [
-            Place(
+            WorkerPlacement(
                 rank,
                 str(batch[rank].device),
                 [list(shards[rank].data.shape) for shards in weights],
@@ -217,7 +217,7 @@ class JaxCrew:
         return [[np.asarray(own[rank].data) for own in shards] for rank in range(self._order.task.workers)]
 
 
-def _specs(task: Task) -> tuple[P, P, P]:
+def _specs(task: FcProblem) -> tuple[P, P, P]:
     """Return how weights, batch and labels are cut: by rows of the mesh, its columns, or both."""
     # In fc_phy every worker has weights of its own: the whole of them is the workers' one above the other.
     rows = Axis.DATA if task.kind in (Kind.SHARDED, Kind.PHYSICS) else Axis.MODEL

@@ -20,9 +20,9 @@ from keras_matrix.models.fc.device_memory import device_peaks_bytes
 from keras_matrix.models.fc.interface import Tensor
 from keras_matrix.models.fc.scopes import scope
 from keras_matrix.models.fc.stages import Boxes, LocalStage, in_turn
-from keras_matrix.models.fc.worker_group import Kept, Order
+from keras_matrix.models.fc.worker_group import WorkerSpec, WorkerState
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.spec import LEARNING_RATE, Place
+from keras_matrix.records.fc.spec import LEARNING_RATE, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
 from keras_matrix.records.traces.request import TraceOrder
 
@@ -32,7 +32,7 @@ _compiled = cache(jax.jit)
 class JaxStages:
     """The crew of a task whose workers are stages."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: WorkerSpec) -> None:
         task = order.task
         self._order = order
         self._devices = jax.devices()[: task.workers]
@@ -58,16 +58,16 @@ class JaxStages:
         """Return the last stage's loss; the others have none."""
         return sum(map(float, self._losses))
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[WorkerState]:
         """Return each worker's arrays."""
         held = zip(self._losses, self._gradients, self._weights, strict=True)
-        return [Kept(float(loss), _arrays(gradients), _arrays(weights)) for loss, gradients, weights in held]
+        return [WorkerState(float(loss), _arrays(gradients), _arrays(weights)) for loss, gradients, weights in held]
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[WorkerPlacement]:
         """Read devices and shapes from the arrays."""
         held = zip(self._weights, self._batches, strict=True)
         return [
-            Place(
+            WorkerPlacement(
                 rank,
                 ", ".join(sorted({str(device) for array in (*weights, *batch) for device in array.devices()})),
                 [list(weight.shape) for weight in weights],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup
-from keras_matrix.models.fc.worker_group import Order, require_devices
+from keras_matrix.models.fc.worker_group import WorkerSpec, require_devices
 
 
 def reserve(workers: int, device: str) -> None:
@@ -18,7 +18,7 @@ def reserve(workers: int, device: str) -> None:
     tf.config.set_logical_device_configuration(physical[0], single)
 
 
-def make(order: Order) -> TensorFlowWorkerGroup:
+def make(order: WorkerSpec) -> TensorFlowWorkerGroup:
     """Return the crew."""
     if order.task.partition == "mirrored_strategy" and order.task.workers > 1:
         from keras_matrix.models.fc.native.tensorflow_mirrored import MirroredWorkerGroup

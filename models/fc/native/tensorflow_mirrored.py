@@ -11,7 +11,7 @@ from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
 from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup, taped_gradient
 from keras_matrix.models.fc.programs import Result, program
-from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.communication import Communication
 
 
@@ -45,7 +45,7 @@ class MirroredWorker(Worker):
 class MirroredWorkerGroup(TensorFlowWorkerGroup):
     """Variables mirrored on logical devices; each replica runs the program of one worker."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: WorkerSpec) -> None:
         super().__init__(order)
         self._batch = self._strategy.experimental_distribute_values_from_function(
             lambda replica: self._batches[replica.replica_id_in_sync_group]

@@ -23,9 +23,9 @@ from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import Result, program
 from keras_matrix.models.fc.scopes import scope
 from keras_matrix.models.fc.stages import Boxes, LocalStage, in_turn
-from keras_matrix.models.fc.worker_group import Kept, Order
+from keras_matrix.models.fc.worker_group import WorkerSpec, WorkerState
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.spec import LEARNING_RATE, Kind, Place, Task
+from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
 from keras_matrix.records.traces.request import WORKER_SCOPE, TraceOrder
 
@@ -98,7 +98,7 @@ class Lockstep:
 class Step:
     """What the workers of one traced step have in common."""
 
-    task: Task
+    task: FcProblem
     devices: Sequence[str]
     lockstep: Lockstep
 
@@ -182,7 +182,7 @@ class TensorFlowWorker(Worker):
 class TensorFlowWorkerGroup:
     """Variables on logical devices, and the traced step that changes them."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: WorkerSpec) -> None:
         self._order = order
         self._devices = _devices(order)
         self._workers: Sequence[Worker | Stage] = []
@@ -201,17 +201,17 @@ class TensorFlowWorkerGroup:
         """Return the sum of the workers' losses."""
         return sum(float(loss) for loss, _ in self._found)
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[WorkerState]:
         """Return each worker's variables."""
         return [
-            Kept(float(loss), [g.numpy() for g in gradients], [w.numpy() for w in weights])
+            WorkerState(float(loss), [g.numpy() for g in gradients], [w.numpy() for w in weights])
             for (loss, gradients), weights in zip(self._found, self._weights, strict=True)
         ]
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[WorkerPlacement]:
         """Read devices and shapes from the variables and tensors."""
         return [
-            Place(
+            WorkerPlacement(
                 rank,
                 _one_device([batch, labels, *weights]),
                 [list(map(int, weight.shape)) for weight in weights],
@@ -319,7 +319,7 @@ def _of_worker(rank: int, device: str) -> Iterator[None]:
         yield
 
 
-def _devices(order: Order) -> list[str]:
+def _devices(order: WorkerSpec) -> list[str]:
     found = tf.config.list_logical_devices(order.device.upper())
     return [device.name for device in found[: order.task.workers]]
 

@@ -20,10 +20,10 @@ from keras_matrix.models.fc.native.torch_worker import COLLECTIVE_LIMIT, TorchWo
 from keras_matrix.models.fc.network import own_network
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import mark_with, scope
-from keras_matrix.models.fc.worker_group import Kept, Order, require_devices
+from keras_matrix.models.fc.worker_group import WorkerSpec, WorkerState, require_devices
 from keras_matrix.records.fc import network
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, Place
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder
 
@@ -42,12 +42,12 @@ def reserve(workers: int, device: str) -> None:
         require_devices("torch", device, torch.cuda.device_count(), workers)
 
 
-def make(order: Order) -> TorchRank:
+def make(order: WorkerSpec) -> TorchRank:
     """Return the crew of one worker."""
     return TorchRank(order, 0)
 
 
-def join(order: Order, rank: int, meeting: str, timeout_s: float) -> TorchRank:
+def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> TorchRank:
     """Join the other workers at the file `meeting` and return this one. Raises where not all come in time."""
     size = order.task.workers
     interface = network.INTERFACE if order.namespaces else "lo"
@@ -111,7 +111,7 @@ class TorchStage(Stage):
         self._sending.append((dist.isend(x, to), x))  # the array must live until it is sent
 
 
-def _worker(order: Order, rank: int) -> TorchWorker | TorchStage:
+def _worker(order: WorkerSpec, rank: int) -> TorchWorker | TorchStage:
     task = order.task
     if task.kind is Kind.PIPELINE:
         return TorchStage(task.workers, rank)
@@ -125,7 +125,7 @@ def _worker(order: Order, rank: int) -> TorchWorker | TorchStage:
     return worker
 
 
-def _plain_worker(order: Order) -> TorchWorker:
+def _plain_worker(order: WorkerSpec) -> TorchWorker:
     if order.device == "cpu":
         return TorchWorker(order.task.workers)
     from keras_matrix.models.fc.native.torch_cuda import CudaWorker
@@ -170,7 +170,7 @@ def settle(device: torch.device) -> None:
 class TorchRank:
     """One worker's weights and step."""
 
-    def __init__(self, order: Order, rank: int) -> None:
+    def __init__(self, order: WorkerSpec, rank: int) -> None:
         self._order, self._rank = order, rank
         self._worker = _worker(order, rank)
         self._device = torch.device("cpu" if order.device == "cpu" else f"cuda:{rank}")
@@ -191,15 +191,15 @@ class TorchRank:
         """Return this worker's loss."""
         return float(self._loss)
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[WorkerState]:
         """Return what this worker holds."""
-        return [Kept(self.loss(), _arrays(self._gradients), _arrays(self._weights))]
+        return [WorkerState(self.loss(), _arrays(self._gradients), _arrays(self._weights))]
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[WorkerPlacement]:
         """Read device and shapes from the tensors."""
         batch, labels = self._batch
         devices = {str(tensor.device) for tensor in (batch, labels, *self._weights)}
-        place = Place(
+        place = WorkerPlacement(
             self._rank,
             ", ".join(sorted(devices)),
             [list(weight.shape) for weight in self._weights],

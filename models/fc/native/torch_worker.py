@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 
 # Workers that have met wait for each other as long as it takes, over a slow network or beside a slower worker: a cell
 # has a limit of its own, and where a worker dies the others are ended.
@@ -29,7 +29,7 @@ class TorchWorker(Worker):
         self._replica: torch.nn.parallel.DistributedDataParallel | None = None
         self._aside: ThreadPoolExecutor | None = None
 
-    def divide(self, task: Task, rank: int) -> None:
+    def divide(self, task: FcProblem, rank: int) -> None:
         """Form the groups of a task; every worker does so, in the same order."""
         for axis in Axis:
             groups = layout.groups(task, axis is Axis.MODEL)

@@ -14,11 +14,11 @@ from keras_matrix.records.traces.xspace.xplane import Events
 NO_SIZE = -1
 NO_RUN = -1  # any other number is one, negative ones too
 
-Place = tuple[str, int]  # a plane and a line's number
+LineKey = tuple[str, int]  # a plane and a line's number
 Flags = NDArray[np.bool_]
 
 
-class What(NamedTuple):
+class Operation(NamedTuple):
     """What an operation was: what it is called, its kind, where it comes from, and of which program it is a part."""
 
     name: str
@@ -27,7 +27,7 @@ class What(NamedTuple):
     program: str = ""
 
 
-class Worked(NamedTuple):
+class OperationColumns(NamedTuple):
     """Operations, as columns: on which line, when, what, on which device, in which run of its program or `NO_RUN`.
 
     `places` and `whats` number what a recording has of those. `contexts` are the numbers by which ends are told, where
@@ -49,25 +49,25 @@ class Worked(NamedTuple):
     correlations: Places
     sizes: Places
 
-    def at(self, places: Places) -> Worked:
+    def at(self, places: Places) -> OperationColumns:
         """Return the operations at these places of the columns."""
-        return Worked._make(column[places] for column in self)
+        return OperationColumns._make(column[places] for column in self)
 
 
 NONE = np.zeros(0, np.int64)
-NOTHING = Worked(*(NONE,) * 7, *(NONE.astype(np.bool_),) * 3, NONE, NONE)
+NOTHING = OperationColumns(*(NONE,) * 7, *(NONE.astype(np.bool_),) * 3, NONE, NONE)
 
 
-class Sheets:
+class OperationTable:
     """What worked, line by line, and what was told of ends, until both are put together."""
 
     def __init__(self) -> None:
-        self.whats: dict[What, int] = {}
-        self.places: dict[Place, int] = {}
+        self.whats: dict[Operation, int] = {}
+        self.places: dict[LineKey, int] = {}
         self._ends = [(NONE, NONE)]
         self._worked = [NOTHING]
 
-    def what(self, what: What) -> int:
+    def what(self, what: Operation) -> int:
         """Return the number of what an operation was."""
         return self.whats.setdefault(what, len(self.whats))
 
@@ -75,7 +75,7 @@ class Sheets:
         """Keep when what had these numbers ended."""
         self._ends.append((contexts, end_ns))
 
-    def add(self, place: Place, events: Events, whats: Places, devices: Places, **told: NDArray[Any]) -> None:
+    def add(self, place: LineKey, events: Events, whats: Places, devices: Places, **told: NDArray[Any]) -> None:
         """Keep operations of a line; `told` may hold any of the columns that begin with `runs`."""
         size, number = len(events), self.places.setdefault(place, len(self.places))
         columns: dict[str, NDArray[Any]] = {
@@ -92,11 +92,11 @@ class Sheets:
             "correlations": np.full(size, NO_CORRELATION),
             "sizes": np.full(size, NO_SIZE),
         }
-        self._worked.append(Worked(**columns | told))
+        self._worked.append(OperationColumns(**columns | told))
 
-    def worked(self) -> Worked:
+    def worked(self) -> OperationColumns:
         """Return all that worked, with the ends that were told apart where those are later."""
-        found = Worked(*map(np.concatenate, zip(*self._worked, strict=True)))
+        found = OperationColumns(*map(np.concatenate, zip(*self._worked, strict=True)))
         contexts, end_ns = map(np.concatenate, zip(*self._ends, strict=True))
         if not contexts.size:
             return found

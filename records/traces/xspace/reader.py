@@ -33,7 +33,15 @@ from keras_matrix.records.traces.xspace.launches import (
     StepMark,
     launches,
 )
-from keras_matrix.records.traces.xspace.operations import NO_RUN, NO_SIZE, NOTHING, Place, Sheets, What, Worked
+from keras_matrix.records.traces.xspace.operations import (
+    NO_RUN,
+    NO_SIZE,
+    NOTHING,
+    LineKey,
+    Operation,
+    OperationColumns,
+    OperationTable,
+)
 from keras_matrix.records.traces.xspace.wire import Malformed
 from keras_matrix.records.traces.xspace.xplane import UNTOLD, Event, Events, Line, Plane
 
@@ -59,10 +67,10 @@ STEP_NUMBER = "step_num"
 HOLDERS = frozenset({"fusion", "call", "custom-call"})
 
 
-class Marked(NamedTuple):
+class Mark(NamedTuple):
     """A mark, or anything else that the program's own thread did."""
 
-    place: Place
+    place: LineKey
     start_ns: int
     end_ns: int
     name: str
@@ -77,12 +85,12 @@ class Recording:
     `device` is gpu where something ran on one; `launches` says which step launched that.
     """
 
-    worked: Worked = NOTHING
-    whats: list[What] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
-    marks: list[Marked] = field(default_factory=list)
-    fetches: list[Marked] = field(default_factory=list)
-    annotated: list[Marked] = field(default_factory=list)
+    worked: OperationColumns = NOTHING
+    whats: list[Operation] = field(default_factory=list)
+    places: list[LineKey] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    fetches: list[Mark] = field(default_factory=list)
+    annotated: list[Mark] = field(default_factory=list)
     clocks: list[tuple[int, int]] = field(default_factory=list)
     device: str = "cpu"
     launches: Launches = NO_LAUNCHES
@@ -103,7 +111,7 @@ def read(path: Path) -> Recording:
 
 
 def _read(planes: list[Plane]) -> Recording:
-    programs, sheets = Programs(planes), Sheets()
+    programs, sheets = Programs(planes), OperationTable()
     found = Recording()
     hosts = [p for p in planes if not p.name.startswith(DEVICE_PLANE) and p.name != xplane.METADATA_PLANE]
     for plane in planes:
@@ -136,7 +144,7 @@ class Programs:
 
     def __init__(self, planes: Iterable[Plane]) -> None:
         self._instructions: dict[str, dict[str, Instruction]] = {}
-        self._known: dict[tuple[str, str, int | None], What] = {}
+        self._known: dict[tuple[str, str, int | None], Operation] = {}
         for plane in planes:
             if plane.name == xplane.METADATA_PLANE:
                 for name, told in plane.own_stats():
@@ -144,17 +152,17 @@ class Programs:
                         found = hlo.instructions(program)
                         self._instructions[name] = self._instructions[name.partition("(")[0]] = found
 
-    def instruction(self, name: str, module: str, number: int | None) -> What:
+    def instruction(self, name: str, module: str, number: int | None) -> Operation:
         """Return what an instruction of a program is; the program's number goes before its name."""
         key = name, module, number
         return self._known.get(key) or self._found(*key)
 
-    def _found(self, name: str, module: str, number: int | None) -> What:
+    def _found(self, name: str, module: str, number: int | None) -> Operation:
         # Its number stands in a program's name without a sign.
         program = f"{module}({None if number is None else number % (1 << 64)})"
         own = self._instructions.get(program) or self._instructions.get(module, {})
         found = own.get(name) or Instruction(NUMBER.sub("", name), "")
-        self._known[name, module, number] = what = What(name, _op_of(found), found.origin, program)
+        self._known[name, module, number] = what = Operation(name, _op_of(found), found.origin, program)
         return what
 
 
@@ -179,7 +187,7 @@ class _Role(Enum):
 class _Host:
     """Reads the plane of a host. What events of one name are is found out once."""
 
-    def __init__(self, found: Recording, plane: Plane, programs: Programs, sheets: Sheets) -> None:
+    def __init__(self, found: Recording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
         self._found, self._plane, self._programs, self._sheets = found, plane, programs, sheets
         self._roles: dict[int, _Role] = {}
         self._nodes: dict[int, tuple[int, int]] = {}
@@ -195,7 +203,7 @@ class _Host:
         told = kinds.tolist()
         self._learn(line, told, first)
         roles = np.array([self._roles[kind].value for kind in told], np.int64)[which]
-        readers: dict[Callable[[Place, Events], None], list[_Role]] = {
+        readers: dict[Callable[[LineKey, Events], None], list[_Role]] = {
             self._end: [_Role.END],
             self._node: [_Role.NODE],
             self._instruction: [_Role.INSTRUCTION],
@@ -217,27 +225,27 @@ class _Host:
         for event in line.events(first[new]):
             self._roles[event.kind] = _role(event)
 
-    def _mark(self, place: Place, events: Events) -> None:
+    def _mark(self, place: LineKey, events: Events) -> None:
         for event in events:
             if event.name.startswith(CLOCK):
                 self._found.clocks.append((event.start_ns, int(event.name.removeprefix(CLOCK))))
             else:
                 self._found.marks.append(_marked(place, event))
 
-    def _step(self, place: Place, events: Events) -> None:
+    def _step(self, place: LineKey, events: Events) -> None:
         numbers, _ = events.numbers(STEP_NUMBER)
         for event, number in zip(events, numbers.tolist(), strict=True):
             self._found.annotated.append(_marked(place, event)._replace(name=f"{STEP}{number + 1}"))
 
-    def _fetch(self, place: Place, events: Events) -> None:
+    def _fetch(self, place: LineKey, events: Events) -> None:
         named = f"{PHASE}{Phase.INPUT}"
         self._found.fetches += (_marked(place, event)._replace(name=named) for event in events)
 
-    def _end(self, place: Place, events: Events) -> None:
+    def _end(self, place: LineKey, events: Events) -> None:
         contexts, told = events.numbers("_c")
         self._sheets.end(contexts[told], events.end_ns[told])
 
-    def _node(self, place: Place, events: Events) -> None:
+    def _node(self, place: LineKey, events: Events) -> None:
         kinds, which = np.unique(events.kinds, return_inverse=True)
         known = np.array([self._nodes.get(kind) or self._new_node(kind) for kind in kinds.tolist()], np.int64)
         self._sheets.add(place, events, *known[which].T)
@@ -246,10 +254,10 @@ class _Host:
         """Return what a node is and which device works on it."""
         node, _, op = self._plane.event_names[kind].rpartition(":")
         worker = WORKER.search(node)
-        self._nodes[kind] = found = self._sheets.what(What(node, op, node)), int(worker[1]) if worker else 0
+        self._nodes[kind] = found = self._sheets.what(Operation(node, op, node)), int(worker[1]) if worker else 0
         return found
 
-    def _instruction(self, place: Place, events: Events) -> None:
+    def _instruction(self, place: LineKey, events: Events) -> None:
         runs, has_run = events.numbers("run_id")
         devices, _ = events.numbers("device_ordinal")
         contexts, awaited = events.numbers("_p")
@@ -289,11 +297,11 @@ def _role(event: Event) -> _Role:
     return _Role.INSTRUCTION if "hlo_op" in event.stats else _Role.OTHER
 
 
-def _marked(place: Place, event: Event) -> Marked:
-    return Marked(place, event.start_ns, event.end_ns, event.name)
+def _marked(place: LineKey, event: Event) -> Mark:
+    return Mark(place, event.start_ns, event.end_ns, event.name)
 
 
-def _read_device(found: Recording, plane: Plane, programs: Programs, sheets: Sheets) -> None:
+def _read_device(found: Recording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
     """Read the streams of a device; each event is a kernel or a copy."""
     number = plane.name.rpartition(":")[2]
     device = int(number) if number.isdecimal() else 0
@@ -333,7 +341,7 @@ def _sizes(events: Events) -> Places:
     return np.array([*sizes, NO_SIZE], np.int64)[which]  # what has no details has the number -1
 
 
-def _kernels(events: Events, plane: Plane, programs: Programs, sheets: Sheets) -> Places:
+def _kernels(events: Events, plane: Plane, programs: Programs, sheets: OperationTable) -> Places:
     """Return what each kernel is, and for which instruction or node it ran."""
     instructions, of_instruction = _instruction_of(events)
     paths, words = events.words("tf_op")
@@ -346,7 +354,7 @@ def _kernels(events: Events, plane: Plane, programs: Programs, sheets: Sheets) -
             _, op, origin, program = programs.instruction(*instruction)
         elif path != UNTOLD and (node := NODE.match(words[path])):
             origin, op = node[1], node[2]
-        found.append(sheets.what(What(name, copy_of(name) or op, origin, program)))
+        found.append(sheets.what(Operation(name, copy_of(name) or op, origin, program)))
     return np.array(found, np.int64)[which]
 
 

@@ -22,7 +22,7 @@ from keras_matrix.records.traces.neutral import KINDS, Kind, Phase, Span, Track
 from keras_matrix.records.traces.request import PHASE, STEP, Names
 from keras_matrix.records.traces.xspace.columns import Places
 from keras_matrix.records.traces.xspace.launches import NO_CORRELATION, NO_STEP
-from keras_matrix.records.traces.xspace.operations import NO_RUN, NO_SIZE, Flags, Place, What, Worked
+from keras_matrix.records.traces.xspace.operations import NO_RUN, NO_SIZE, Flags, LineKey, Operation, OperationColumns
 from keras_matrix.records.traces.xspace.reader import Recording
 
 COLLECTIVE = re.compile(
@@ -72,7 +72,7 @@ def _objects(values: list[Any]) -> Objects:
     return found
 
 
-def _of_device(recording: Recording, worked: Worked) -> list[Objects]:
+def _of_device(recording: Recording, worked: OperationColumns) -> list[Objects]:
     """Return stream, size and correlation of what ran on a device, None of everything else."""
     streams = _objects([line for _, line in recording.places])[worked.places]
     numbers = (
@@ -86,7 +86,7 @@ def _of_device(recording: Recording, worked: Worked) -> list[Objects]:
     return found
 
 
-def _read(what: What, scopes: Scopes) -> tuple[Kind, Phase | None, str | None]:
+def _read(what: Operation, scopes: Scopes) -> tuple[Kind, Phase | None, str | None]:
     """Return on which kind of a track such an operation lies, its phase and its layer."""
     phase, layer = scopes.read(what.origin)
     if what.op == copy_of(what.name):
@@ -96,7 +96,9 @@ def _read(what: What, scopes: Scopes) -> tuple[Kind, Phase | None, str | None]:
     return Kind.COMPUTE, Phase.INPUT if INPUT.match(what.op) else phase, layer
 
 
-def _tracks(worked: Worked, kinds: Places, first_worker: int, taken: set[Track]) -> tuple[Places, list[Track]]:
+def _tracks(
+    worked: OperationColumns, kinds: Places, first_worker: int, taken: set[Track]
+) -> tuple[Places, list[Track]]:
     """Return which of the tracks that come second each operation lies on; those that are taken are of others.
 
     On one track lies what a thread or a stream did, for that nests; of what ended apart, and of kernels that ran at the
@@ -119,7 +121,7 @@ def _tracks(worked: Worked, kinds: Places, first_worker: int, taken: set[Track])
     return which, [tracks[at] for at in range(len(tracks))]
 
 
-def _overlapping(worked: Worked) -> Flags:
+def _overlapping(worked: OperationColumns) -> Flags:
     """Return which operations of a device's stream begin before an earlier one of the same stream has ended.
 
     Kernels of a CUDA graph, and those of programmatic dependent launch, do; operations are in order of their beginning.
@@ -131,7 +133,7 @@ def _overlapping(worked: Worked) -> Flags:
     return found
 
 
-def _follow(worked: Worked, groups: Places, at: Places) -> Places:
+def _follow(worked: OperationColumns, groups: Places, at: Places) -> Places:
     """Return of each of these operations the number of the first of its group's tracks that is free when it begins."""
     free_ns: dict[int, list[int]] = {}
     found = []
@@ -157,7 +159,7 @@ class _Steps:
         # What belongs to no program has the number 0.
         self._programs = _numbered(["", *(what.program for what in recording.whats)])[1:]
 
-    def of(self, worked: Worked) -> Objects:
+    def of(self, worked: OperationColumns) -> Objects:
         """Return the number of each operation's step, None where it is not told; they are in order."""
         found = np.zeros(worked.whats.size, np.int64)
         if self._numbers:
@@ -171,7 +173,7 @@ class _Steps:
             found[its] = self._of_launches(worked.at(its))
         return _objects([None, *self._numbers])[found]
 
-    def _of_launches(self, worked: Worked) -> Places:
+    def _of_launches(self, worked: OperationColumns) -> Places:
         """Return of what ran on devices which step each is of, counted from 1; 0 where that is not told."""
         numbers = self._launches.steps_of(worked.correlations)
         if (numbers == NO_STEP).all():
@@ -180,7 +182,7 @@ class _Steps:
         places = order[np.searchsorted(self._numbers, numbers, sorter=order).clip(0, order.size - 1)]
         return np.where(numbers == NO_STEP, 0, 1 + places)
 
-    def _of_repetitions(self, worked: Worked) -> Places:
+    def _of_repetitions(self, worked: OperationColumns) -> Places:
         """Return the same of the kernels of XLA's instructions, by how often each ran on its device."""
         steps = np.zeros(worked.whats.size, np.int64)
         its = np.flatnonzero((self._programs[worked.whats] != 0) & (worked.start_ns >= self._begins[0]))
@@ -216,7 +218,7 @@ def _numbered(words: list[str]) -> Places:
 
 
 def _marks(recording: Recording, worker: int) -> Iterator[Span]:
-    places: dict[tuple[Place, Kind], int] = {}
+    places: dict[tuple[LineKey, Kind], int] = {}
     marks = [*recording.marks, *recording.fetches]
     for mark in sorted(marks, key=lambda one: (one.start_ns, -one.end_ns)):
         name, kind, step, phase = mark.name, Kind.HOST, None, None

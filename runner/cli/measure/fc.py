@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keras_matrix.records.fc.spec import MODES, gpu_aggr, task_of
+from keras_matrix.records.fc.spec import MODES, gpu_aggr, problem_of
 from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.cli.measure import fc_proof
 from keras_matrix.runner.cli.measure.fc_flags import (
@@ -145,11 +145,11 @@ def _cells(flags: FcFlags) -> tuple[str, list[Cell]]:
 
 def _refuse_too_large(cells: Sequence[Cell]) -> None:
     """Raise `UsageError` for what cannot fit this machine's memory, before anything is started."""
-    from keras_matrix.records.fc.rules import memory_fault
+    from keras_matrix.records.fc.rules import memory_problem
     from keras_matrix.records.host.system import free_memory_bytes
 
     for cell in cells:
-        if cell.settings.device == "cpu" and (fault := memory_fault(task_of(cell.settings), free_memory_bytes())):
+        if cell.settings.device == "cpu" and (fault := memory_problem(problem_of(cell.settings), free_memory_bytes())):
             raise UsageError("\n".join(as_flags([fault])))
 
 
@@ -180,7 +180,7 @@ def _summary_lines(records: Sequence[Record]) -> list[str]:
     first, found = records[0], summary(records)
     if found is None:
         return []
-    task = task_of(first.settings)
+    task = problem_of(first.settings)
     steps = sum(len(r.times.epoch_times_s) * r.resolved.steps_per_epoch for r in records if r.resolved)
     aggregated = gpu_aggr(task.mode, task.workers, first.settings.device)
     name = f"{task.mode}+{task.workers}+{aggregated}+{task.weight_size}+{task.batch_size}"

@@ -158,11 +158,11 @@ def check_values(given: Mapping[str, Any]) -> None:
 
 def check_task(given: Mapping[str, Any]) -> None:
     """Raise `UsageError` for parameters that do not go together."""
-    from keras_matrix.records.fc.rules import faults
-    from keras_matrix.records.fc.spec import Task
+    from keras_matrix.records.fc.rules import problems_of
+    from keras_matrix.records.fc.spec import FcProblem
 
-    known = {field.name for field in fields(Task)}
-    if problems := faults(Task(**{key: value for key, value in given.items() if key in known})):
+    known = {field.name for field in fields(FcProblem)}
+    if problems := problems_of(FcProblem(**{key: value for key, value in given.items() if key in known})):
         raise UsageError("\n".join(as_flags(problems)))
 
 

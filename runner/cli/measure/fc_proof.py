@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.records.fc.rules import PARAMETERS, backend_faults, memory_fault, parameter_faults
-from keras_matrix.records.fc.spec import LOCAL, MODES, Task
+from keras_matrix.records.fc.rules import PARAMETERS, backend_problems, memory_problem, parameter_problems
+from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem
 from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.cli.measure.fc_flags import FcFlags, as_flags, check_values
 from keras_matrix.runner.cli.options import count_gpus
@@ -130,25 +130,27 @@ def proof_request(given: Mapping[str, Any]) -> ProofRequest:
 
 def _modes_with(fixed: Mapping[str, Any]) -> list[str]:
     """Return the modes that have all the parameters that are given."""
-    return [mode.name for mode in MODES.values() if mode.native and not parameter_faults(Task(mode.name, **fixed))]
+    return [
+        mode.name for mode in MODES.values() if mode.native and not parameter_problems(FcProblem(mode.name, **fixed))
+    ]
 
 
-def _backends(named: Sequence[str], tasks: Sequence[Task]) -> list[str]:
+def _backends(named: Sequence[str], tasks: Sequence[FcProblem]) -> list[str]:
     """Return the backends that have something to prove. Raises `UsageError` where one that was named has not."""
-    able = [name for name in BACKENDS if not all(backend_faults(task, name) for task in tasks)]
+    able = [name for name in BACKENDS if not all(backend_problems(task, name) for task in tasks)]
     for name in named:
         if name not in able:
-            raise UsageError("\n".join(as_flags(fault for task in tasks for fault in backend_faults(task, name))))
+            raise UsageError("\n".join(as_flags(fault for task in tasks for fault in backend_problems(task, name))))
     return list(dict.fromkeys(named)) or able
 
 
-def _refuse_too_large(tasks: Sequence[Task]) -> None:
+def _refuse_too_large(tasks: Sequence[FcProblem]) -> None:
     """Raise `UsageError` for a task that does not fit this machine's memory; the reference is in float64."""
     from keras_matrix.records.host.system import free_memory_bytes
 
     free_bytes = free_memory_bytes()
     for task in tasks:
-        if fault := memory_fault(task.changed(precision="float64"), free_bytes):
+        if fault := memory_problem(task.changed(precision="float64"), free_bytes):
             raise UsageError("\n".join(as_flags([fault])))
 
 
@@ -182,7 +184,7 @@ def _worst(answer: ProofAnswer, mode: str, precision: str) -> str:
     return f"{max(errors):.0e}{mark}" if errors else "-"
 
 
-def _named(backend: str, task: Task) -> str:
+def _named(backend: str, task: FcProblem) -> str:
     extra = f" blocks={task.phy_blocks} ratio={task.shared_ratio:g}" if task.mode == "fc_phy" else ""
     extra += f" model_workers={task.model_size}" if task.mode == "fc_hybrid" else ""
     extra += f" micro_batches={task.micro_batches}" if task.mode == "fc_pipeline" else ""
@@ -191,7 +193,7 @@ def _named(backend: str, task: Task) -> str:
     return f"{task.mode} on {backend}, {task.workers} workers, {task.precision}, {task.reduce}{extra}"
 
 
-def _sizes(task: Task) -> str:
+def _sizes(task: FcProblem) -> str:
     return f"level {task.level}, weight_size {task.weight_size}, batch_size {task.batch_size}"
 
 
@@ -199,7 +201,7 @@ def _claims(answers: Sequence[ProofAnswer]) -> list[str]:
     proofs = [proof for answer in answers for proof in answer.proofs]
     silent = [p for p in proofs if p.task.mode == "fc_phy" and p.task.shared_ratio == 0]
     calls = sum(p.parallel.traffic.calls for p in silent)
-    equal = sum(p.layout_fault is None for p in proofs)
+    equal = sum(p.layout_problem is None for p in proofs)
     return [
         "worst max |difference| / max |reference| of gradients, weights, their updates and loss after 5 steps, against "
         "plain NumPy in float64",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keras_matrix.dashboards.charts.format import plural
-from keras_matrix.records.traces.table import Gap, Part, Table
+from keras_matrix.records.traces.table import Gap, Table, TimeShare
 from keras_matrix.runner.cli.render.format import columns, seconds, significant
 
 NOT_TOLD = "(not told)"
@@ -41,7 +41,7 @@ def table_lines(table: Table, top: int) -> list[str]:
     return [*lines, "", *_gap_lines(table, top), ""]
 
 
-def _part_lines(table: Table, name: str, parts: Sequence[Part], top: int) -> list[str]:
+def _part_lines(table: Table, name: str, parts: Sequence[TimeShare], top: int) -> list[str]:
     steps = table.steps or 1
     per = " a step" if table.steps else ""
     rows = [[f"by {name}", "share", f"time{per}", f"count{per}"]]
@@ -57,7 +57,7 @@ def _part_lines(table: Table, name: str, parts: Sequence[Part], top: int) -> lis
     return columns(rows + _rest(table, parts, top), frozenset((1, 2, 3)))
 
 
-def _rest(table: Table, parts: Sequence[Part], top: int) -> list[list[str]]:
+def _rest(table: Table, parts: Sequence[TimeShare], top: int) -> list[list[str]]:
     rest, steps = parts[top:], table.steps or 1
     if not rest:
         return []

@@ -21,7 +21,7 @@ from typing import Any
 
 from keras_matrix.records.codec import loads
 from keras_matrix.records.instruments.usage import UsageSeries
-from keras_matrix.records.schema import Board, Record
+from keras_matrix.records.schema import Record, TensorBoardOutput
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.measure.judge import ResultRefused
@@ -84,7 +84,7 @@ def written(attempt: Attempt, log_dir: Path) -> Record:
             advice = "what was measured is not touched by it; free some space, or name another --log-dir"
     problem = "; ".join(problems) or None
     warnings = [f"tensorboard: {problem}; {advice}"] if problem else []
-    board = Board(name, done, problem)
+    board = TensorBoardOutput(name, done, problem)
     return replace(attempt.record, tensorboard=board, warnings=[*attempt.record.warnings, *warnings])
 
 

@@ -15,7 +15,7 @@ from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.prove import error
 from keras_matrix.models.fc.reference import train
 from keras_matrix.models.fc.stages import LocalStage, in_turn
-from keras_matrix.records.fc.spec import MODES, Kind, Task, traffic_per_step
+from keras_matrix.records.fc.spec import MODES, FcProblem, Kind, traffic_per_step
 from keras_matrix.records.fc.traffic import together
 
 
@@ -57,7 +57,7 @@ class Watched(Worker):
         return np.concatenate([x] * self.size, axis)
 
 
-TASK = Task(level=3, weight_size=16, batch_size=8)
+TASK = FcProblem(level=3, weight_size=16, batch_size=8)
 
 
 def gradients_error(mode: str) -> float | None:

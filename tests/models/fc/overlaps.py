@@ -12,11 +12,11 @@ import re
 import threading
 
 from keras_matrix.models.fc.native.assembly import assemble, reserve
-from keras_matrix.models.fc.worker_group import Order
-from keras_matrix.records.fc.spec import OVERLAPPING, Task
+from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.records.fc.spec import OVERLAPPING, FcProblem
 
 # The first bucket of DistributedDataParallel is full at 1 MiB, which is one of these layers.
-SMALL = Task(workers=2, level=3, weight_size=512, batch_size=32)
+SMALL = FcProblem(workers=2, level=3, weight_size=512, batch_size=32)
 
 
 def ancestors(graph: dict[str, set[str]], name: str) -> set[str]:
@@ -59,7 +59,7 @@ def tensorflow_overlaps(worker_group) -> bool:
     return any(not products <= ancestors(graph, one) for one in sums)
 
 
-def ddp_overlaps(task: Task) -> bool:
+def ddp_overlaps(task: FcProblem) -> bool:
     """Each rank notes how many gradients it has made whenever it begins a sum."""
     from keras_matrix.models.fc.native import torch as native
     from keras_matrix.models.fc.ranks import Ranks
@@ -85,7 +85,7 @@ def ddp_overlaps(task: Task) -> bool:
     native.TorchWorker.count, native.TorchRank._weight = count, weight
     native.TorchRank.at_sums = at_sums_of_a_step
     try:
-        worker_group = Ranks(Order(task, seed=0))
+        worker_group = Ranks(WorkerSpec(task, seed=0))
         worker_group.run(1)  # in its first step DistributedDataParallel has one bucket
         noted = worker_group._ask("at_sums")
         worker_group.close()
@@ -94,7 +94,7 @@ def ddp_overlaps(task: Task) -> bool:
     return all(own[0] < task.level + 1 for own in noted)
 
 
-def by_hand_overlaps(task: Task) -> bool:
+def by_hand_overlaps(task: FcProblem) -> bool:
     """Whether the program communicates aside, and whether that lets the program go on."""
     import torch
 
@@ -138,5 +138,5 @@ if __name__ == "__main__":
                 found[f"{mode} {overlap}"] = (ddp_overlaps if mode == "fc_data" else by_hand_overlaps)(task)
             else:
                 look = {"jax": jax_overlaps, "tensorflow": tensorflow_overlaps}[backend]
-                found[f"{mode} {overlap}"] = look(assemble(backend, Order(task, seed=0)))
+                found[f"{mode} {overlap}"] = look(assemble(backend, WorkerSpec(task, seed=0)))
     print(json.dumps(found))

@@ -12,11 +12,11 @@ from functools import partial
 
 from keras_matrix.models.fc.native.torch import TorchRank
 from keras_matrix.models.fc.ranks import Ranks
-from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.models.process.float64 import keep_float64
-from keras_matrix.records.fc.spec import MODES, Kind, Task
+from keras_matrix.records.fc.spec import MODES, FcProblem, Kind
 
-TASK = Task(mode="fc_data", workers=2, level=3, weight_size=16, batch_size=16, precision="float64")
+TASK = FcProblem(mode="fc_data", workers=2, level=3, weight_size=16, batch_size=16, precision="float64")
 MODES_OF_RANKS = [mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE]
 STEPS = 2
 
@@ -52,7 +52,7 @@ def main() -> None:
     found = {}
     for method in ("fork", "spawn"):
         worker_group = Ranks(
-            Order(TASK, seed=0, keep_gradients=True, configure=partial(configure, method)), method=method
+            WorkerSpec(TASK, seed=0, keep_gradients=True, configure=partial(configure, method)), method=method
         )
         try:
             found[method] = worker_group._ask("results", tasks())

@@ -15,7 +15,7 @@ import pytest
 
 from keras_matrix.analysis.fc.cells import proof_fault
 from keras_matrix.records.fc.proof import Proof, ProofOrder
-from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, Kind, Task
+from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, FcProblem, Kind
 from keras_matrix.records.settings import BACKENDS
 from keras_matrix.runner.checks.fc import ProofRequest, prove
 from keras_matrix.runner.executors.probe import ProcessProbe
@@ -45,16 +45,16 @@ def test_every_mode_computes_what_plain_numpy_does_and_communicates_what_the_for
     assert {p.parallel.traffic.calls for p in apart} == {6}  # a sum for each layer
 
 
-def proved(backend: str, tasks: list[Task]) -> Sequence[Proof]:
+def proved(backend: str, tasks: list[FcProblem]) -> Sequence[Proof]:
     """What a backend's workers found of these tasks."""
     (answer,), refused = prove(ProcessProbe(), [backend], ProofOrder(tasks), lambda line: None)
     assert refused == {}
     return answer.proofs
 
 
-def other_tasks(**changes: Any) -> list[Task]:
+def other_tasks(**changes: Any) -> list[FcProblem]:
     """Every mode that divides the work, with every partition."""
-    sizes = Task(level=5, weight_size=48, batch_size=48, **changes)
+    sizes = FcProblem(level=5, weight_size=48, batch_size=48, **changes)
     shared = {"fc_phy": {"shared_ratio": 0.3}}
     modes = [mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE]
     tasks = [sizes.changed(mode=mode, **shared.get(mode, {})) for mode in modes]
@@ -64,7 +64,7 @@ def other_tasks(**changes: Any) -> list[Task]:
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_means_are_means_whoever_sums_and_whenever(backend: str) -> None:
-    sizes = Task(workers=2, level=3, weight_size=16, batch_size=16, precision="float64", reduce="mean")
+    sizes = FcProblem(workers=2, level=3, weight_size=16, batch_size=16, precision="float64", reduce="mean")
     late = [sizes.changed(mode=mode, overlap="off") for mode in OVERLAPPING]
     divided = [sizes.changed(mode="fc_data", partition=name) for name, (own, _) in DIVIDERS.items() if own == backend]
     proofs = proved(backend, [*late, *(task for task in divided if backend != "torch")])
@@ -88,7 +88,7 @@ def test_one_worker_in_its_cells_own_process_computes_in_float64_where_asked(bac
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_in_bfloat16_layout_and_bytes_are_as_the_formulas_say(backend: str) -> None:
     proofs = proved(backend, other_tasks(workers=2, precision="bfloat16"))
-    assert [(proof.task, proof.layout_fault) for proof in proofs if proof.layout_fault] == []
+    assert [(proof.task, proof.layout_problem) for proof in proofs if proof.layout_problem] == []
     # Three digits, of which six layers leave two: a sum or a gradient that is missing would be off by half or all.
     assert max(proof.gradient_error for proof in proofs if proof.gradient_error is not None) < 0.2
 

@@ -16,14 +16,14 @@ from keras_matrix.models.fc.layout import Array
 from keras_matrix.models.fc.prove import error, update_error
 from keras_matrix.models.fc.reference import Trained, train
 from keras_matrix.records.fc.proof import ProofOrder
-from keras_matrix.records.fc.spec import LEARNING_RATE, Task
+from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.runner.checks.fc import SMALL
 
 STEPS = 5
 
 
-def descended(task: Task, gradients: Callable[[int], list[Array]]) -> Trained:
+def descended(task: FcProblem, gradients: Callable[[int], list[Array]]) -> Trained:
     """Return what a worker holds that takes its steps in the task's own precision, with the gradients of each."""
     kind = layout.dtype(task)
     weights = list(layout.draw_weights(task, 0))
@@ -32,7 +32,7 @@ def descended(task: Task, gradients: Callable[[int], list[Array]]) -> Trained:
     return Trained(0.0, [], [weights])
 
 
-def error_of(task: Task, found: Trained) -> float:
+def error_of(task: FcProblem, found: Trained) -> float:
     return update_error(task, ProofOrder([task], STEPS), found, train(task, 0, STEPS))
 
 
@@ -92,7 +92,7 @@ def test_a_proof_on_a_gpu_has_its_devices_and_no_tf32(
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(config=SimpleNamespace(update=called)))
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=SimpleNamespace(experimental=experimental)))
     monkeypatch.setattr(prove, "reserve", reserved)
-    prove._configure(backend, ProofOrder([Task(), Task(mode="fc_data", workers=2)], device=device))
+    prove._configure(backend, ProofOrder([FcProblem(), FcProblem(mode="fc_data", workers=2)], device=device))
     assert reserved == [(backend, 2, device)]
     assert called == ([] if asked is None else [asked])
 
@@ -100,7 +100,7 @@ def test_a_proof_on_a_gpu_has_its_devices_and_no_tf32(
 def test_a_proof_on_a_gpu_has_its_workers_there_and_records_their_device_peaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    task, asked = Task(), Calls()
+    task, asked = FcProblem(), Calls()
     worker_group = SimpleNamespace(
         run=Calls(),
         places=list,

@@ -9,13 +9,13 @@ import pytest
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.reference import backward, train
-from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, Task
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, FcProblem, Kind
 
-TASK = Task(level=2, weight_size=6, batch_size=4, precision="float64")
+TASK = FcProblem(level=2, weight_size=6, batch_size=4, precision="float64")
 PHYSICS = TASK.changed(mode="fc_phy", workers=2)
 
 
-def single(task: Task, part: int, steps: int) -> list[Any]:
+def single(task: FcProblem, part: int, steps: int) -> list[Any]:
     """Train one model alone on its part of the batch."""
     weights = list(layout.draw_weights(task, 0))
     rows = slice(part * task.batch_size, (part + 1) * task.batch_size)
@@ -40,7 +40,7 @@ def test_weights_and_batch_follow_from_the_seed_and_from_nothing_else() -> None:
 
 
 def test_weights_keep_the_scale_of_a_batch_through_the_stack() -> None:
-    task = Task(level=1, weight_size=400, batch_size=100)
+    task = FcProblem(level=1, weight_size=400, batch_size=100)
     square, last = layout.draw_weights(task, 0)
     batch, labels = layout.draw_batch(task, 0)
     assert float(square.std()) == pytest.approx(1 / 20, rel=0.02)

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch  # once, for all workers that are forked
 
 from keras_matrix.models.fc.ranks import Ranks
-from keras_matrix.models.fc.worker_group import Order
-from keras_matrix.records.fc.spec import Task, parallel_of
+from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.records.fc.spec import FcProblem, parallel_of
 
 STEPS = 2
-TASK = Task(workers=2, level=2, weight_size=384, batch_size=384)
+TASK = FcProblem(workers=2, level=2, weight_size=384, batch_size=384)
 TASKS = [
     TASK.changed(mode="fc_data_manual", workers=3),
     TASK.changed(mode="fc_model_manual"),
@@ -29,8 +29,8 @@ def sent_bytes() -> int:
     return int(line.split(":")[1].split()[8])
 
 
-def measured(task: Task) -> dict[str, object]:
-    worker_group = Ranks(Order(task, seed=0))
+def measured(task: FcProblem) -> dict[str, object]:
+    worker_group = Ranks(WorkerSpec(task, seed=0))
     try:
         worker_group.run(2)  # in its first step DistributedDataParallel agrees on its buckets
         before = sent_bytes()

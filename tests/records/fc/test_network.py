@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.records.fc.network import Network, parse, shortfall
+from keras_matrix.records.fc.network import Network, network_problem, parse
 
 
 def test_the_variable_names_the_rate_and_the_namespaces() -> None:
@@ -24,8 +24,8 @@ def test_an_empty_variable_names_none() -> None:
     ],
 )
 def test_namespaces_that_do_not_serve_are_told(found: Network | None, told: str) -> None:
-    assert (shortfall(found, "200mbit", 2) or "").startswith(told)
+    assert (network_problem(found, "200mbit", 2) or "").startswith(told)
 
 
 def test_namespaces_that_serve_have_no_shortfall() -> None:
-    assert shortfall(Network("200mbit", ("a", "b", "c")), "200mbit", 2) is None
+    assert network_problem(Network("200mbit", ("a", "b", "c")), "200mbit", 2) is None

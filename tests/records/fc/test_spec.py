@@ -9,15 +9,15 @@ import pytest
 
 from keras_matrix.records.codec import decode, to_json
 from keras_matrix.records.fc import rules, spec
-from keras_matrix.records.fc.spec import Parallel, Place, Task
+from keras_matrix.records.fc.spec import FcProblem, Parallel, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
 from tests.conftest import make_settings
 
-TINY = Task(level=2, weight_size=8, batch_size=4)
+TINY = FcProblem(level=2, weight_size=8, batch_size=4)
 
 
-def parallel(task: Task) -> Parallel:
-    places = [Place(k, f"cpu:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
+def parallel(task: FcProblem) -> Parallel:
+    places = [WorkerPlacement(k, f"cpu:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
     return spec.parallel_of(task, places, spec.traffic_per_step(task), [])
 
 
@@ -56,12 +56,12 @@ def parallel(task: Task) -> Parallel:
     ],
 )
 def test_a_task_that_cannot_be_says_why(changes: dict[str, Any], told: str) -> None:
-    assert any(fault.startswith(told) for fault in rules.faults(TINY.changed(**changes)))
+    assert any(fault.startswith(told) for fault in rules.problems_of(TINY.changed(**changes)))
 
 
 @pytest.mark.parametrize("mode", spec.MODES)
 def test_every_mode_can_be_on_one_worker(mode: str) -> None:
-    assert rules.faults(TINY.changed(mode=mode)) == []
+    assert rules.problems_of(TINY.changed(mode=mode)) == []
 
 
 def test_a_mesh_is_two_wide_where_workers_are_even_unless_told() -> None:
@@ -81,43 +81,43 @@ def test_a_mesh_is_two_wide_where_workers_are_even_unless_told() -> None:
     ],
 )
 def test_stages_hold_every_layer_once_and_the_first_one_more(level: int, workers: int, stages: list[range]) -> None:
-    task = Task(mode="fc_pipeline", level=level, workers=workers)
+    task = FcProblem(mode="fc_pipeline", level=level, workers=workers)
     assert [task.layers_of(rank) for rank in range(workers)] == stages
 
 
 def test_any_number_of_workers_can_be_stages() -> None:
-    assert rules.faults(TINY.changed(mode="fc_pipeline", workers=5, level=7)) == []
+    assert rules.problems_of(TINY.changed(mode="fc_pipeline", workers=5, level=7)) == []
 
 
 def test_physics_divides_nothing() -> None:
-    assert rules.faults(TINY.changed(mode="fc_phy", workers=3)) == []
+    assert rules.problems_of(TINY.changed(mode="fc_phy", workers=3)) == []
 
 
 def test_a_native_program_takes_no_setting_of_keras() -> None:
     settings = make_settings(workload="fc", params={"mode": "fc_data"}, phase="predict", steps_per_execution=4)
-    assert rules.settings_faults(settings) == [
+    assert rules.settings_problems(settings) == [
         "phase: must be fit for fc_data, got predict; fc_data_ff and fc_model_ff only go forward",
         "steps_per_execution: must be 1 for fc_data, got 4",
     ]
-    assert rules.settings_faults(replace(settings, params={"mode": "fc_keras"})) == []
+    assert rules.settings_problems(replace(settings, params={"mode": "fc_keras"})) == []
 
 
 def test_only_the_backend_that_divides_arrays_can_be_asked_to() -> None:
     told = [f"partition: must be program on torch, got {name}" for name in ("named_sharding",)]
-    assert rules.backend_faults(TINY.changed(mode="fc_data", partition="named_sharding"), "torch") == told
-    assert rules.backend_faults(TINY.changed(mode="fc_data", partition="named_sharding"), "jax") == []
-    assert rules.backend_faults(TINY.changed(mode="fc_model", partition="dtensor"), "torch") == []
-    assert [rules.backend_faults(TINY, backend) for backend in ("tensorflow", "jax", "torch")] == [[], [], []]
+    assert rules.backend_problems(TINY.changed(mode="fc_data", partition="named_sharding"), "torch") == told
+    assert rules.backend_problems(TINY.changed(mode="fc_data", partition="named_sharding"), "jax") == []
+    assert rules.backend_problems(TINY.changed(mode="fc_model", partition="dtensor"), "torch") == []
+    assert [rules.backend_problems(TINY, backend) for backend in ("tensorflow", "jax", "torch")] == [[], [], []]
     settings = make_settings(workload="fc", params={"mode": "fc_model", "partition": "dtensor"}, backend="jax")
-    assert rules.settings_faults(settings) == ["partition: must be program on jax, got dtensor"]
+    assert rules.settings_problems(settings) == ["partition: must be program on jax, got dtensor"]
 
 
 def test_only_workers_that_are_processes_speak_over_a_network() -> None:
     asked = make_settings(workload="fc", params={"mode": "fc_data", "workers": 2, "network": "200mbit"})
-    (told,) = rules.settings_faults(asked)
+    (told,) = rules.settings_problems(asked)
     assert told.startswith("network: must be local for jax on cpu, got 200mbit; only torch on cpu has workers that")
-    assert rules.settings_faults(replace(asked, backend="torch")) == []
-    assert len(rules.settings_faults(replace(asked, backend="torch", device="gpu"))) == 1
+    assert rules.settings_problems(replace(asked, backend="torch")) == []
+    assert len(rules.settings_problems(replace(asked, backend="torch", device="gpu"))) == 1
 
 
 def test_the_work_of_a_step_is_that_of_its_products() -> None:
@@ -222,23 +222,23 @@ def test_a_mode_needs_memory_for_what_its_workers_hold(changes: dict[str, Any], 
     task = TINY.changed(**{"workers": 2, "precision": precision, **changes})
     needed = spec.least_memory_bytes(task)
     assert needed == numbers * spec.ITEM_BYTES[precision]
-    assert (rules.memory_fault(task, needed), rules.memory_fault(task, needed - 1) is None) == (None, False)
+    assert (rules.memory_problem(task, needed), rules.memory_problem(task, needed - 1) is None) == (None, False)
 
 
 def test_what_cannot_fit_memory_is_known_before() -> None:
-    task = Task(mode="fc_data", workers=2, weight_size=1 << 17)
-    assert rules.memory_fault(task, 8 << 30) == (
+    task = FcProblem(mode="fc_data", workers=2, weight_size=1 << 17)
+    assert rules.memory_problem(task, 8 << 30) == (
         "weight_size: 131072 at level 10 and batch_size 128 needs at least 2560.7 GiB in fc_data with 2 workers, and "
         "8.0 GiB are free; lower weight_size, level or workers"
     )
-    assert rules.memory_fault(TINY, 1 << 20) is None
-    assert rules.memory_fault(task, None) is None
+    assert rules.memory_problem(TINY, 1 << 20) is None
+    assert rules.memory_problem(task, None) is None
 
 
 @pytest.mark.parametrize("mode", ["fc_data", "fc_model", "fc_hybrid", "fc_pipeline", "fc_zero", "fc_phy"])
 def test_a_layout_as_it_must_be_has_no_fault(mode: str) -> None:
     task = TINY.changed(mode=mode, workers=2)
-    assert spec.layout_fault(task, parallel(task)) is None
+    assert spec.layout_problem(task, parallel(task)) is None
 
 
 def test_a_layout_that_is_not_as_it_must_be_is_told() -> None:
@@ -247,12 +247,12 @@ def test_a_layout_that_is_not_as_it_must_be_is_told() -> None:
     whole = [[8, 8], [8, 8], [8, 1]]
     shared = [replace(place, device="cpu:0") for place in right.places]
     replicated = [replace(place, weights=whole) for place in right.places]
-    assert spec.layout_fault(task, replace(right, places=right.places[:1])) == "it shows 1 workers, not 2"
-    assert "its 2 workers share a device" in (spec.layout_fault(task, replace(right, places=shared)) or "")
-    assert spec.layout_fault(task, replace(right, places=replicated)) == (
+    assert spec.layout_problem(task, replace(right, places=right.places[:1])) == "it shows 1 workers, not 2"
+    assert "its 2 workers share a device" in (spec.layout_problem(task, replace(right, places=shared)) or "")
+    assert spec.layout_problem(task, replace(right, places=replicated)) == (
         f"worker 0 holds weights of shape {whole}, not [[4, 8], [4, 8], [4, 1]]"
     )
-    assert spec.layout_fault(task, replace(right, counted_bytes_per_step=0)) == (
+    assert spec.layout_problem(task, replace(right, counted_bytes_per_step=0)) == (
         "its workers communicated 0, not 544 bytes a step"
     )
 
@@ -262,7 +262,7 @@ def test_a_batch_or_labels_that_are_not_cut_as_they_must_be_are_told() -> None:
     right = parallel(task)
     for what, shape, must in (("batch", [4, 8], [2, 8]), ("labels", [4, 1], [2, 1])):
         whole = [right.places[0], replace(right.places[1], **{what: shape})]
-        assert spec.layout_fault(task, replace(right, places=whole)) == (
+        assert spec.layout_problem(task, replace(right, places=whole)) == (
             f"worker 1 holds {what} of shape {shape}, not {must}"
         )
 
@@ -271,7 +271,7 @@ def test_a_worker_that_stands_for_another_is_told() -> None:
     task = TINY.changed(mode="fc_data", workers=2)
     right = parallel(task)
     twice = [replace(place, worker=0) for place in right.places]
-    assert spec.layout_fault(task, replace(right, places=twice)) == "it shows the workers 0, 0, not 0 to 1"
+    assert spec.layout_problem(task, replace(right, places=twice)) == "it shows the workers 0, 0, not 0 to 1"
 
 
 def test_a_mesh_cuts_weights_one_way_and_the_batch_both() -> None:
@@ -287,7 +287,7 @@ def test_stages_hold_their_own_layers_and_the_ends_the_batch_and_its_labels() ->
     ]
     right = parallel(task)
     swapped = [replace(place, weights=right.places[1 - place.worker].weights) for place in right.places]
-    assert spec.layout_fault(task, replace(right, places=swapped)) == (
+    assert spec.layout_problem(task, replace(right, places=swapped)) == (
         "worker 0 holds weights of shape [[8, 8], [8, 1]], not [[8, 8]]"
     )
 
@@ -295,16 +295,16 @@ def test_stages_hold_their_own_layers_and_the_ends_the_batch_and_its_labels() ->
 def test_processes_may_each_call_their_device_cpu() -> None:
     task = TINY.changed(mode="fc_data", workers=2)
     own = [replace(place, device="cpu", process=k) for k, place in enumerate(parallel(task).places)]
-    assert spec.layout_fault(task, replace(parallel(task), places=own)) is None
+    assert spec.layout_problem(task, replace(parallel(task), places=own)) is None
 
 
 def test_workers_that_speak_over_a_network_each_have_their_own() -> None:
     task = TINY.changed(mode="fc_data", workers=2, network="200mbit")
     own = [replace(place, network=f"net:[{k}]") for k, place in enumerate(parallel(task).places)]
-    assert spec.layout_fault(task, replace(parallel(task), places=own)) is None
+    assert spec.layout_problem(task, replace(parallel(task), places=own)) is None
     shared = [replace(place, network="net:[1]") for place in own]
-    assert spec.layout_fault(task, replace(parallel(task), places=shared)) == "its 2 workers share a network"
-    assert spec.layout_fault(task, parallel(task)) == "its 2 workers share a network"
+    assert spec.layout_problem(task, replace(parallel(task), places=shared)) == "its 2 workers share a network"
+    assert spec.layout_problem(task, parallel(task)) == "its 2 workers share a network"
 
 
 def test_what_a_cell_proved_survives_its_file() -> None:

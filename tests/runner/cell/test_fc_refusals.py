@@ -91,13 +91,13 @@ import json
 from keras_matrix.runner.cell import fc
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.measure import DeviceMismatch
-from keras_matrix.records.fc.spec import Place
+from keras_matrix.records.fc.spec import WorkerPlacement
 from tests.conftest import make_settings
 
 class Crew:
     closed = False
     def places(self):
-        return [Place(worker, f"cuda:{worker}", [], [], [], process=1) for worker in range(2)]
+        return [WorkerPlacement(worker, f"cuda:{worker}", [], [], [], process=1) for worker in range(2)]
     def close(self):
         self.closed = True
 

@@ -15,7 +15,7 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import CellResult, Status
 from keras_matrix.records.settings import BACKENDS, Settings
 from keras_matrix.runner.cell.job import Job, write_result
@@ -55,11 +55,11 @@ class FakeProbe:
         self.settings.append(settings)
         return to_json(ProofAnswer(settings.backend, [self.proof(task) for task in order.tasks]))
 
-    def proof(self, task: Task) -> Proof:
-        places = [spec.Place(k, f"fake:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
+    def proof(self, task: FcProblem) -> Proof:
+        places = [spec.WorkerPlacement(k, f"fake:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
         parallel = spec.parallel_of(task, places, spec.traffic_per_step(task), [])
         trained = self.error if spec.MODES[task.mode].trains else None
-        return Proof(task, trained, self.error, trained, self.error, parallel, spec.layout_fault(task, parallel))
+        return Proof(task, trained, self.error, trained, self.error, parallel, spec.layout_problem(task, parallel))
 
 
 def runner(*arguments: str, executor: FakeExecutor | None = None, probe: FakeProbe | None = None) -> int:
@@ -290,7 +290,7 @@ def test_a_cell_that_was_not_divided_as_it_says_is_an_error(folder: Path, capsys
 def test_a_cell_whose_bytes_or_workers_are_not_its_tasks_is_an_error(
     wrong: dict[str, Any], told: str, folder: Path
 ) -> None:
-    right = FakeProbe().proof(Task("fc_data", workers=2, level=2, weight_size=32, batch_size=8)).parallel
+    right = FakeProbe().proof(FcProblem("fc_data", workers=2, level=2, weight_size=32, batch_size=8)).parallel
     arguments = ("--mode", "fc_data", "--num-workers", "2", "--backend", "jax", *SMALL)
     assert runner(*arguments, executor=changed(parallel=right)) == 0
     assert runner(*arguments, "--new", executor=changed(parallel=replace(right, **wrong))) == 1
@@ -500,14 +500,14 @@ def test_a_backend_that_was_not_proved_is_named_and_ends_with_1(
 
 
 def test_a_proof_without_gradients_or_with_a_wrong_layout_does_not_hold() -> None:
-    proof = FakeProbe().proof(Task(mode="fc_data"))
+    proof = FakeProbe().proof(FcProblem(mode="fc_data"))
     assert proof_fault(proof) is None
     assert proof_fault(replace(proof, gradient_error=None)) == "it shows no gradients or no updates"
     assert proof_fault(replace(proof, update_error=None)) == "it shows no gradients or no updates"
     assert proof_fault(replace(proof, update_error=1.0)) == (
         "updates of the weights are 1.0e+00 from plain NumPy, limit 1e-05"
     )
-    assert proof_fault(replace(proof, layout_fault="worker 1 is elsewhere")) == "worker 1 is elsewhere"
+    assert proof_fault(replace(proof, layout_problem="worker 1 is elsewhere")) == "worker 1 is elsewhere"
     assert proof_fault(replace(proof, weight_error=float("nan"))) is not None
 
 

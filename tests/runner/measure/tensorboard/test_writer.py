@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.instruments.usage import UsageSeries
-from keras_matrix.records.schema import Board, Learning, Record, Status, Times
+from keras_matrix.records.schema import Learning, Record, Status, TensorBoardOutput, Times
 from keras_matrix.records.store import Results
 from keras_matrix.records.task import Metric, TaskRun
 from keras_matrix.runner.cell.job import Job
@@ -101,7 +101,7 @@ def test_a_command_s_metrics_are_points() -> None:
 
 def test_scalars_graph_and_profile_lie_in_the_attempt_s_own_folder(job: Job, tmp_path: Path) -> None:
     found = write_all(job, tmp_path / "logs")
-    assert found.tensorboard == Board(folder_of(RECORD), ["scalars", "graph", "profile"])
+    assert found.tensorboard == TensorBoardOutput(folder_of(RECORD), ["scalars", "graph", "profile"])
     assert found.warnings == []
     folder = tmp_path / "logs" / folder_of(RECORD)
     assert folder_of(RECORD) == f"{RECORD.run_id}/jax-mnist_mlp-{RECORD.cell_id[:8]}/0.0"
@@ -137,14 +137,14 @@ def test_what_the_cell_did_not_leave_is_not_written_and_said_where_it_failed(job
         left.unlink()
     job.undone_path.write_text("profile: RuntimeError: no\x1b[31m profiler\n")
     found = write_all(job, tmp_path / "logs")
-    assert found.tensorboard == Board(folder_of(RECORD), ["scalars"], "profile: RuntimeError: no profiler")
+    assert found.tensorboard == TensorBoardOutput(folder_of(RECORD), ["scalars"], "profile: RuntimeError: no profiler")
     assert found.warnings == ["tensorboard: profile: RuntimeError: no profiler; what was measured is not touched by it"]
 
 
 def test_a_profile_in_whose_midst_the_process_ended_is_not_written(job: Job, tmp_path: Path) -> None:
     job.undone_path.write_text(f"profile: {ENDED}\n")
     found = write_all(job, tmp_path / "logs")
-    assert found.tensorboard == Board(folder_of(RECORD), ["scalars", "graph"], f"profile: {ENDED}")
+    assert found.tensorboard == TensorBoardOutput(folder_of(RECORD), ["scalars", "graph"], f"profile: {ENDED}")
 
 
 INFINITE = '{"traceEvents": [{"ph": "X", "ts": 1}, {"ph": "X", "ts": Infinity}]}'
@@ -167,7 +167,7 @@ def test_names_with_half_a_surrogate_pair_are_written_all_the_same(job: Job, tmp
     layer = {"class_name": f"D{half}", "config": {"name": f"d{half}"}}
     job.model_path.write_text(json.dumps({"class_name": "Sequential", "config": {"name": "m", "layers": [layer]}}))
     record = make_record(0.01, task=TaskRun("t", ["true"], half, [Metric(half, 3.5)]))
-    assert write_all(job, tmp_path / "logs", record).tensorboard == Board(
+    assert write_all(job, tmp_path / "logs", record).tensorboard == TensorBoardOutput(
         folder_of(record), ["scalars", "graph", "profile"]
     )
     assert scalars(tmp_path / "logs" / folder_of(record))["metric/?"] == [(0, 3.5)]
@@ -186,7 +186,7 @@ def test_a_profile_in_a_folder_that_is_a_link_is_not_looked_for(job: Job, tmp_pa
     job.profile_dir.rename(tmp_path / "elsewhere")
     job.profile_dir.symlink_to(tmp_path / "elsewhere")
     found = write_all(job, tmp_path / "logs").tensorboard
-    assert found == Board(
+    assert found == TensorBoardOutput(
         folder_of(RECORD), ["scalars", "graph"], "profile: the folder of the profile that was left is a link"
     )
 
@@ -216,7 +216,9 @@ def test_a_file_that_is_a_link_is_replaced_and_not_written_through(job: Job, tmp
         place = tmp_path / "logs" / folder_of(RECORD) / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(tmp_path / "kept")
-    assert write_all(job, tmp_path / "logs").tensorboard == Board(folder_of(RECORD), ["scalars", "graph", "profile"])
+    assert write_all(job, tmp_path / "logs").tensorboard == TensorBoardOutput(
+        folder_of(RECORD), ["scalars", "graph", "profile"]
+    )
     assert (tmp_path / "kept").read_text() == "kept"
 
 
