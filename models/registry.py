@@ -35,7 +35,7 @@ class UnknownWorkload(ValueError):
 
 def workloads() -> dict[str, Workload]:
     """Every registered workload by name, in the order of the families and of their files. Imports no backend."""
-    modules = [importlib.import_module(f"models.{family}") for family in FAMILIES]
+    modules = [importlib.import_module(f"keras_matrix.models.{family}") for family in FAMILIES]
     return {item.name: item for module in modules for item in vars(module).values() if isinstance(item, Workload)}
 
 

@@ -1,4 +1,4 @@
-"""Fields of a record that a later schema version renamed: records written before are read under the new names."""
+"""Renamed fields of a record: records of older schema versions are read under the current names."""
 
 from __future__ import annotations
 

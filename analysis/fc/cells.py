@@ -52,7 +52,7 @@ def summary(records: Sequence[Record]) -> Summary | None:
 
 def proof_fault(proof: Proof) -> str | None:
     """Return why a proof does not hold, None where it does."""
-    limit = LIMITS[proof.task.precision]
+    limit = LIMITS[proof.problem.precision]
     for what, error in (
         ("gradients", proof.gradient_error),
         ("weights", proof.weight_error),
@@ -61,6 +61,6 @@ def proof_fault(proof: Proof) -> str | None:
     ):
         if error is not None and not error <= limit:
             return f"{what} are {error:.1e} from plain NumPy, limit {limit:.0e}"
-    if None in (proof.gradient_error, proof.update_error) and spec.MODES[proof.task.mode].trains:
+    if None in (proof.gradient_error, proof.update_error) and spec.MODES[proof.problem.mode].trains:
         return "it shows no gradients or no updates"
     return proof.layout_problem

@@ -3,11 +3,11 @@
     programs.py    what one worker computes and communicates, once for each mode, in `keras.ops`
     seam.py        what a program asks of a backend: collectives, hand-overs and gradients, counted
     native/        each backend's workers, and how a step is built and run;  stages.py several stages in one process
-    crew.py        all workers of a task; ranks.py where they are processes, network.py where those have networks
+    crew.py        all workers of a problem; ranks.py where they are processes, network.py where those have networks
     profiled.py    how long the collectives of a compiled step take, as the backend's own profiler sees it
     layout.py      which worker holds what;  reference.py the same in plain NumPy;  prove.py compares the two
 
-What a task is, computes and communicates by formula is in `records.fc.spec`. The workload below is the same stack as
+What a problem is, computes and communicates by formula is in `records.fc.spec`. The workload below is the same stack as
 Keras
 layers: the mode `fc_keras`, trained by `fit`; from it the catalog and the other counts of work are made.
 """

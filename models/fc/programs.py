@@ -1,6 +1,6 @@
 """The FC modes, once each: what one worker computes and communicates in one step, in `keras.ops`, for every backend.
 
-A program takes its worker, the task, this worker's weights, batch and labels, and returns this worker's loss and the
+A program takes its worker, the problem, this worker's weights, batch and labels, and returns this worker's loss and the
 gradients of its weights, none where it only goes forward. Capital letters in comments: N workers, S `weight_size`,
 B `batch_size`. A program of stages is in two halves, so that one process can run several stages in turn.
 """
@@ -86,7 +86,7 @@ def _by_hand(weights: Sequence[Tensor], batch: Batch, each: Each = lambda number
 # One worker.
 
 
-def fc_single_manual(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_single_manual(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Backpropagation written out."""
     return _by_hand(weights, batch)
 
@@ -94,29 +94,29 @@ def fc_single_manual(worker: Worker, task: FcProblem, weights: Sequence[Tensor],
 # Data parallel: every worker holds all weights, and B / N rows of the batch.
 
 
-def fc_data_ff(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_data_ff(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Forward only; nothing is communicated."""
     return _of_batch(batch)(weights), []
 
 
-def fc_data(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_data(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff, each summed over the workers: as the backend does it, or after the backward pass."""
-    if task.overlap == "on":
+    if problem.overlap == "on":
         loss, gradients = worker.summed_gradient(_of_batch(batch), weights)
     else:
         loss, own = worker.gradient(_of_batch(batch), weights)
         gradients = [worker.all_reduce(gradient) for gradient in worker.after_all(own)]
-    return loss, _reduced(task, gradients)
+    return loss, _reduced(problem, gradients)
 
 
-def fc_data_slice(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_data_slice(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff; worker k sums the k-th S / N rows of each, then all gather the sums."""
     loss, gradients = worker.gradient(_of_batch(batch), weights)
     summed = [worker.all_gather(worker.reduce_scatter(g, 0), 0) for g in gradients]
-    return loss, _reduced(task, summed)
+    return loss, _reduced(problem, summed)
 
 
-def fc_data_manual(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_data_manual(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by hand; worker k sums the k-th S / N columns of each; the last layer has one column: a plain sum.
 
     Each is summed while the next is made, or all after the backward pass.
@@ -127,18 +127,18 @@ def fc_data_manual(worker: Worker, task: FcProblem, weights: Sequence[Tensor], b
             return worker.all_reduce(gradient)
         return worker.all_gather(worker.reduce_scatter(gradient, 1), 1)
 
-    if task.overlap == "on":
+    if problem.overlap == "on":
         loss, begun = _by_hand(weights, batch, lambda number, own: worker.meanwhile(partial(summed, number, own)))
-        return loss, _reduced(task, [finish() for finish in begun])
+        return loss, _reduced(problem, [finish() for finish in begun])
     loss, gradients = _by_hand(weights, batch)
-    return loss, _reduced(task, [summed(number, own) for number, own in enumerate(worker.after_all(gradients))])
+    return loss, _reduced(problem, [summed(number, own) for number, own in enumerate(worker.after_all(gradients))])
 
 
-def _reduced(task: FcProblem, gradients: list[Tensor]) -> list[Tensor]:
+def _reduced(problem: FcProblem, gradients: list[Tensor]) -> list[Tensor]:
     """Make of sums over the rows' workers what `reduce` asks for."""
-    if task.reduce == "sum" or task.data_size == 1:
+    if problem.reduce == "sum" or problem.data_size == 1:
         return gradients
-    return [gradient / task.data_size for gradient in gradients]
+    return [gradient / problem.data_size for gradient in gradients]
 
 
 # Model parallel: worker k holds S / N rows of every weight and as many columns of the batch, and the labels of B / N
@@ -146,13 +146,13 @@ def _reduced(task: FcProblem, gradients: list[Tensor]) -> list[Tensor]:
 # input. The last output has one column and is cut into rows.
 
 
-def fc_model_ff(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_model_ff(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Forward only."""
     x, labels = batch
     return _loss(_forward_in_columns(weights, x, _scattered(worker))[1], labels), []
 
 
-def fc_model(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_model(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff, through the collectives; one backward pass."""
     x, labels = batch
 
@@ -162,7 +162,7 @@ def fc_model(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: 
     return worker.gradient(loss, weights)
 
 
-def fc_model_manual(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_model_manual(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by hand: the pieces of an output's gradient are gathered, then all is local."""
     x, labels = batch
     inputs, output = _forward_in_columns(weights, x, _scattered(worker))
@@ -200,11 +200,11 @@ def _forward_in_columns(weights: Sequence[Tensor], x: Tensor, product: Product) 
 # divides the model among its columns; down a column all hold the same piece of the weights.
 
 
-def fc_hybrid(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_hybrid(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """As `fc_model` along a row, with its batch; then each gradient is summed down the column."""
-    loss, gradients = fc_model(worker.along(Axis.MODEL), task, weights, batch)
+    loss, gradients = fc_model(worker.along(Axis.MODEL), problem, weights, batch)
     column = worker.along(Axis.DATA)
-    return loss, _reduced(task, [column.all_reduce(gradient) for gradient in gradients])
+    return loss, _reduced(problem, [column.all_reduce(gradient) for gradient in gradients])
 
 
 # Pipeline: every worker holds some of the layers. A micro-batch has B / `micro_batches` rows; all go forward, then all
@@ -220,19 +220,19 @@ class Halfway:
     ends: list[Tensor]
 
 
-def fc_pipeline(stage: Stage, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_pipeline(stage: Stage, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by hand, of one stage's layers."""
-    return pipeline_back(stage, task, weights, pipeline_forward(stage, task, weights, batch))
+    return pipeline_back(stage, problem, weights, pipeline_forward(stage, problem, weights, batch))
 
 
-def pipeline_forward(stage: Stage, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Halfway:
+def pipeline_forward(stage: Stage, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Halfway:
     """Take each micro-batch from the stage before and hand its output to the next; the last finds its loss."""
     first, last = stage.rank == 0, stage.rank == stage.size - 1
-    batches = _micro_batches(batch[0], task) if first else []
-    labels = _micro_batches(batch[1], task) if last else []
+    batches = _micro_batches(batch[0], problem) if first else []
+    labels = _micro_batches(batch[1], problem) if last else []
     half = Halfway([], [], [])
-    for number in range(task.micro_batches):
-        x = batches[number] if first else stage.receive(weights[0], _micro_shape(task), stage.rank - 1)
+    for number in range(problem.micro_batches):
+        x = batches[number] if first else stage.receive(weights[0], _micro_shape(problem), stage.rank - 1)
         inputs, output = stage.compiled(_forward)(weights, x)
         half.inputs.append(inputs)
         if last:
@@ -244,13 +244,13 @@ def pipeline_forward(stage: Stage, task: FcProblem, weights: Sequence[Tensor], b
     return half
 
 
-def pipeline_back(stage: Stage, task: FcProblem, weights: Sequence[Tensor], half: Halfway) -> Result:
+def pipeline_back(stage: Stage, problem: FcProblem, weights: Sequence[Tensor], half: Halfway) -> Result:
     """Take each output's gradient from the stage behind and hand the input's to the one before."""
     first, last = stage.rank == 0, stage.rank == stage.size - 1
     back = stage.compiled(_backward_of_first if first else _backward_of_others)
     total: list[Tensor] | None = None
-    for number in reversed(range(task.micro_batches)):
-        d = half.ends[number] if last else stage.receive(weights[0], _micro_shape(task), stage.rank + 1)
+    for number in reversed(range(problem.micro_batches)):
+        d = half.ends[number] if last else stage.receive(weights[0], _micro_shape(problem), stage.rank + 1)
         gradients, d = back(weights, half.inputs[number], d)
         if not first:
             stage.send(d, stage.rank - 1)
@@ -258,12 +258,12 @@ def pipeline_back(stage: Stage, task: FcProblem, weights: Sequence[Tensor], half
     return sum(half.losses, start=0.0), total or []
 
 
-def _micro_batches(part: Tensor, task: FcProblem) -> list[Tensor]:
-    return list(ops.split(part, task.micro_batches, axis=0)) if task.micro_batches > 1 else [part]
+def _micro_batches(part: Tensor, problem: FcProblem) -> list[Tensor]:
+    return list(ops.split(part, problem.micro_batches, axis=0)) if problem.micro_batches > 1 else [part]
 
 
-def _micro_shape(task: FcProblem) -> tuple[int, int]:
-    return task.batch_size // task.micro_batches, task.weight_size
+def _micro_shape(problem: FcProblem) -> tuple[int, int]:
+    return problem.batch_size // problem.micro_batches, problem.weight_size
 
 
 def _end(output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -282,7 +282,7 @@ _backward_of_first, _backward_of_others = (partial(_backward, first=first) for f
 # holds B / N rows of the batch.
 
 
-def fc_zero(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_zero(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by hand; weights are gathered going forward and again going back; worker k sums its rows of each."""
     x, labels = batch
     inputs = []
@@ -297,16 +297,16 @@ def fc_zero(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: B
             whole = worker.all_gather(weights[number], 0) if number else None
             gradient, d = _product_gradients(whole, inputs.pop(), d, first=number == 0)
         gradients.append(worker.reduce_scatter(gradient, 0))
-    return _loss(x, labels), _reduced(task, gradients[::-1])
+    return _loss(x, labels), _reduced(problem, gradients[::-1])
 
 
 # Physics: every worker holds `phy_blocks` whole models, each with a batch of its own of B rows. All copies share the
 # first rows of each gradient, averaged; below them each goes its own way.
 
 
-def fc_phy(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_phy(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff of each block's own loss."""
-    blocks = task.phy_blocks
+    blocks = problem.phy_blocks
     depth = len(weights) // blocks
     x, labels = (ops.split(part, blocks, axis=0) if blocks > 1 else [part] for part in batch)
 
@@ -316,16 +316,16 @@ def fc_phy(worker: Worker, task: FcProblem, weights: Sequence[Tensor], batch: Ba
 
     total, gradients = worker.gradient(loss, weights)
     for number in range(depth):
-        _share(worker, task, gradients, range(number, len(gradients), depth))
+        _share(worker, problem, gradients, range(number, len(gradients), depth))
     return total, gradients
 
 
-def _share(worker: Worker, task: FcProblem, gradients: list[Tensor], same: Sequence[int]) -> None:
+def _share(worker: Worker, problem: FcProblem, gradients: list[Tensor], same: Sequence[int]) -> None:
     """Average, in place of the list, the first rows of the gradients of one layer in all copies."""
-    rows = task.shared_rows(int(gradients[same[0]].shape[0]))
-    if rows == 0 or task.copies == 1:
+    rows = problem.shared_rows(int(gradients[same[0]].shape[0]))
+    if rows == 0 or problem.copies == 1:
         return
-    mean = worker.all_reduce(sum(gradients[k][:rows] for k in same)) / task.copies
+    mean = worker.all_reduce(sum(gradients[k][:rows] for k in same)) / problem.copies
     for k in same:
         gradients[k] = ops.concatenate([mean, gradients[k][rows:]], axis=0)
 

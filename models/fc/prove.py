@@ -25,20 +25,20 @@ from keras_matrix.records.fc.spec import MODES, FcProblem, Parallel, layout_prob
 
 
 def prove(order: ProofOrder) -> ProofAnswer:
-    """Run each task for the steps asked and say how far it is from plain NumPy and from `fc_single_manual`."""
+    """Run each problem for the steps asked and say how far it is from plain NumPy and from `fc_single_manual`."""
     backend = os.environ["KERAS_BACKEND"]
     _configure(backend, order)
-    return ProofAnswer(backend, [_proof(backend, task, order) for task in order.tasks])
+    return ProofAnswer(backend, [_proof(backend, problem, order) for problem in order.problems])
 
 
-def found(backend: str, task: FcProblem, order: ProofOrder) -> tuple[Trained, Parallel]:
+def found(backend: str, problem: FcProblem, order: ProofOrder) -> tuple[Trained, Parallel]:
     """Return what a backend's workers hold after the steps, as whole models, and what they proved."""
-    asked = WorkerSpec(task, order.seed, order.device, keep_gradients=True)
+    asked = WorkerSpec(problem, order.seed, order.device, keep_gradients=True)
     worker_group = assemble(backend, asked, apart=order.device == "cpu")
     try:
         worker_group.run(order.steps)
-        parallel = parallel_of(task, worker_group.places(), worker_group.traffic(), worker_group.peaks_bytes())
-        return _whole(task, worker_group), replace(
+        parallel = parallel_of(problem, worker_group.places(), worker_group.traffic(), worker_group.peaks_bytes())
+        return _whole(problem, worker_group), replace(
             parallel, peak_worker_device_memory_bytes=worker_group.device_peaks_bytes() or None
         )
     finally:
@@ -55,15 +55,15 @@ def error(found: Sequence[Sequence[layout.Array]], wanted: Sequence[Sequence[lay
     return max(errors, default=None)
 
 
-def update_error(task: FcProblem, order: ProofOrder, found: Trained, wanted: Trained) -> float:
+def update_error(problem: FcProblem, order: ProofOrder, found: Trained, wanted: Trained) -> float:
     """Return the worst max |difference| / max |update| of any weight, an update being what all steps together changed.
 
     That is a millionth of a weight, and each step rounds it to the weight's last digit: as much is no difference.
     """
     errors = []
-    for own, reference, start in zip(found.weights, wanted.weights, train(task, order.seed, 0).weights, strict=True):
+    for own, reference, start in zip(found.weights, wanted.weights, train(problem, order.seed, 0).weights, strict=True):
         for a, b, first in zip(own, reference, start, strict=True):
-            last_digit = np.spacing(np.maximum(np.abs(b), np.abs(first)).astype(layout.dtype(task)))
+            last_digit = np.spacing(np.maximum(np.abs(b), np.abs(first)).astype(layout.dtype(problem)))
             beyond = np.maximum(np.abs(a.astype(np.float64) - b) - order.steps * last_digit / 2, 0)
             errors.append(float(np.max(beyond) / np.max(np.abs(b - first))))
     return max(errors)
@@ -71,13 +71,13 @@ def update_error(task: FcProblem, order: ProofOrder, found: Trained, wanted: Tra
 
 def _configure(backend: str, order: ProofOrder) -> None:
     """Set what must be set before the backend's first operation. Raises `NoDevice` or `NoSuchDevices`."""
-    if backend == "jax" and any(task.precision == "float64" for task in order.tasks):
+    if backend == "jax" and any(problem.precision == "float64" for problem in order.problems):
         import jax
 
         jax.config.update("jax_enable_x64", True)
     if order.device == "gpu":
         _compute_in_full_float32(backend)
-    reserve(backend, max(task.workers for task in order.tasks), order.device)
+    reserve(backend, max(problem.workers for problem in order.problems), order.device)
 
 
 def _compute_in_full_float32(backend: str) -> None:
@@ -92,26 +92,26 @@ def _compute_in_full_float32(backend: str) -> None:
         tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
-def _proof(backend: str, task: FcProblem, order: ProofOrder) -> Proof:
-    trained, parallel = found(backend, task, order)
-    wanted = train(task, order.seed, order.steps)
+def _proof(backend: str, problem: FcProblem, order: ProofOrder) -> Proof:
+    trained, parallel = found(backend, problem, order)
+    wanted = train(problem, order.seed, order.steps)
     return Proof(
-        task=task,
+        problem=problem,
         gradient_error=error(trained.gradients, wanted.gradients),
         weight_error=error(trained.weights, wanted.weights),
-        update_error=update_error(task, order, trained, wanted) if MODES[task.mode].trains else None,
+        update_error=update_error(problem, order, trained, wanted) if MODES[problem.mode].trains else None,
         loss_error=abs(trained.loss - wanted.loss) / abs(wanted.loss),
         parallel=parallel,
-        layout_problem=layout_problem(task, parallel),
+        layout_problem=layout_problem(problem, parallel),
     )
 
 
-def _whole(task: FcProblem, worker_group: WorkerGroup) -> Trained:
+def _whole(problem: FcProblem, worker_group: WorkerGroup) -> Trained:
     kept = worker_group.kept()
-    weights = layout.whole(task, [one.weights for one in kept])
+    weights = layout.whole(problem, [one.weights for one in kept])
     gradients: list[list[layout.Array]] = [[] for _ in weights]
-    if MODES[task.mode].trains:
-        gradients = layout.whole(task, [one.gradients for one in kept])
+    if MODES[problem.mode].trains:
+        gradients = layout.whole(problem, [one.gradients for one in kept])
     return Trained(sum(one.loss for one in kept), gradients, weights)
 
 

@@ -70,7 +70,7 @@ def start_method(device: str) -> StartMethod:
 
 
 class Ranks:
-    """The crew of a task whose workers are processes."""
+    """The crew of a problem whose workers are processes."""
 
     def __init__(
         self, order: WorkerSpec, timeout_s: float = MEETING_LIMIT_S, method: StartMethod | None = None
@@ -78,11 +78,11 @@ class Ranks:
         """Start the workers and wait until all have met. Raises `WorkerDied` or `WorkerFailed`."""
         copied = (method or start_method(order.device)) == "fork"
         context = multiprocessing.get_context("fork") if copied else multiprocessing.get_context("spawn")
-        self._partition = order.task.partition
+        self._partition = order.problem.partition
         self._folder = tempfile.mkdtemp(prefix="ranks-")
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
-        for rank in range(order.task.workers):
+        for rank in range(order.problem.workers):
             ours, theirs = context.Pipe()
             self._pipes.append(ours)
             start = WorkerStart(order, rank, str(Path(self._folder) / "meeting"), timeout_s, copied)
@@ -253,5 +253,5 @@ def _configure(order: WorkerSpec) -> None:
     """Set in a new interpreter what the process that started it has set in itself, and a copy of it has."""
     if order.configure is not None:
         order.configure()
-    if order.task.precision == "float64":
+    if order.problem.precision == "float64":
         keep_float64()

@@ -23,19 +23,19 @@ class Trained:
     weights: list[list[Array]]
 
 
-def train(task: FcProblem, seed: int, steps: int) -> Trained:
-    """Return what `steps` steps of a task leave, computed in float64 from the weights and batch of its precision."""
-    batch, labels = (part.astype(np.float64) for part in draw_batch(task, seed))
-    models = [[weight.astype(np.float64) for weight in draw_weights(task, seed)] for _ in range(task.copies)]
-    parts = list(zip(np.split(batch, task.copies), np.split(labels, task.copies), strict=True))
+def train(problem: FcProblem, seed: int, steps: int) -> Trained:
+    """Return what `steps` steps of a problem leave, computed in float64 from the weights and batch of its precision."""
+    batch, labels = (part.astype(np.float64) for part in draw_batch(problem, seed))
+    models = [[weight.astype(np.float64) for weight in draw_weights(problem, seed)] for _ in range(problem.copies)]
+    parts = list(zip(np.split(batch, problem.copies), np.split(labels, problem.copies), strict=True))
     losses, gradients = [0.0], [list[Array]()]
     for _ in range(steps):
         found = [backward(model, *part) for model, part in zip(models, parts, strict=True)]
         losses, gradients = [loss for loss, _ in found], [gradient for _, gradient in found]
-        if not MODES[task.mode].trains:
+        if not MODES[problem.mode].trains:
             gradients = [[] for _ in models]
             continue
-        gradients = _exchanged(task, gradients)
+        gradients = _exchanged(problem, gradients)
         models = [_descended(model, own) for model, own in zip(models, gradients, strict=True)]
     return Trained(sum(losses), gradients, models)
 
@@ -54,20 +54,20 @@ def backward(weights: Sequence[Array], batch: Array, labels: Array) -> tuple[flo
     return float(np.sum(difference**2)), gradients[::-1]
 
 
-def _exchanged(task: FcProblem, gradients: list[list[Array]]) -> list[list[Array]]:
+def _exchanged(problem: FcProblem, gradients: list[list[Array]]) -> list[list[Array]]:
     """Apply what a mode does with the gradients of all its copies, or with those of the one model."""
-    if task.kind is Kind.PHYSICS:
-        return _shared(task, gradients)
-    if task.reduce == "mean":
-        return [[gradient / task.data_size for gradient in own] for own in gradients]
+    if problem.kind is Kind.PHYSICS:
+        return _shared(problem, gradients)
+    if problem.reduce == "mean":
+        return [[gradient / problem.data_size for gradient in own] for own in gradients]
     return gradients
 
 
-def _shared(task: FcProblem, gradients: list[list[Array]]) -> list[list[Array]]:
+def _shared(problem: FcProblem, gradients: list[list[Array]]) -> list[list[Array]]:
     """The rule of fc_phy: the first int(rows x shared_ratio) rows of each gradient are averaged, the rest is local."""
     found = [[gradient.copy() for gradient in own] for own in gradients]
-    for layer in range(task.level + 1):
-        rows = int(len(gradients[0][layer]) * task.shared_ratio)
+    for layer in range(problem.level + 1):
+        rows = int(len(gradients[0][layer]) * problem.shared_ratio)
         mean = np.mean([own[layer][:rows] for own in gradients], axis=0)
         for own in found:
             own[layer][:rows] = mean

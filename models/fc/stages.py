@@ -50,7 +50,7 @@ class LocalStage(Stage):
 
 def in_turn(
     stages: Sequence[Stage],
-    task: FcProblem,
+    problem: FcProblem,
     weights: Sequence[Sequence[Tensor]],
     batches: Sequence[Batch],
     place: Place,
@@ -59,9 +59,9 @@ def in_turn(
     halves = []
     for rank, stage in enumerate(stages):
         with place(rank):
-            halves.append(pipeline_forward(stage, task, weights[rank], batches[rank]))
+            halves.append(pipeline_forward(stage, problem, weights[rank], batches[rank]))
     results = []
     for rank in reversed(range(len(stages))):
         with place(rank):
-            results.append(pipeline_back(stages[rank], task, weights[rank], halves[rank]))
+            results.append(pipeline_back(stages[rank], problem, weights[rank], halves[rank]))
     return results[::-1]

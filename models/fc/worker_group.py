@@ -1,4 +1,4 @@
-"""What all workers of a task are asked to do together, and what they are made from."""
+"""What all workers of a problem are asked to do together, and what they are made from."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class WorkerState:
 
 
 class WorkerGroup(Protocol):
-    """The workers of a task, their weights made and their step built."""
+    """The workers of a problem, their weights made and their step built."""
 
     def run(self, steps: int) -> None:
         """Take steps; return when every worker has finished and every device is idle."""
@@ -88,7 +88,7 @@ class WorkerSpec:
     function that can be pickled.
     """
 
-    task: FcProblem
+    problem: FcProblem
     seed: int
     device: str = "cpu"
     keep_gradients: bool = False

@@ -114,7 +114,7 @@ class UsageSeries:
     epochs_s: list[list[float]] = field(default_factory=list)
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether there is a value or None for each time of each quantity, and a begin and an end of each epoch."""
         columns = [getattr(self, one.name) for one in fields(self) if one.name not in ("times_s", "epochs_s")]
         lengths = {len(column) for column in columns} - {0}

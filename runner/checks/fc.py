@@ -95,11 +95,11 @@ def prove(
         if why := probe.missing(backend):
             refused[backend] = why
             continue
-        own = [task for task in order.tasks if not rules.backend_problems(task, backend)]
+        own = [task for task in order.problems if not rules.backend_problems(task, backend)]
         report(f"proving {len(own)} tasks on {backend}")
         try:
             settings = _settings(backend, order.device, own)
-            answer = probe.ask(MODULE, replace(order, tasks=own), settings, TIMEOUT_S[order.device])
+            answer = probe.ask(MODULE, replace(order, problems=own), settings, TIMEOUT_S[order.device])
             answers.append(decode(ProofAnswer, answer, "answer"))
         except (ProbeFailed, CodecError) as error:
             refused[backend] = str(error)

@@ -110,7 +110,7 @@ def measure_session(request: RunRequest, asked: SessionRequest, goal: Goal, disp
         session = _session(request, results, asked, here, display)
         if log_dir is not None:
             for run in session.runs.values():
-                run.keep(LOG_DIR_NAME, {"log_dir": str(log_dir)})
+                run.store_object(LOG_DIR_NAME, {"log_dir": str(log_dir)})
         preflight = _preflight(request, session, display)
         adaptive = Adaptive(session, asked.cells, goal)
         expected_s = estimates(request.results, asked.cells).within_limit_s

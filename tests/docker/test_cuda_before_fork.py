@@ -44,7 +44,8 @@ from keras_matrix.models.fc.ranks import Ranks, WorkerFailed
 from keras_matrix.records.fc.spec import FcProblem
 
 try:
-    Ranks(WorkerSpec(FcProblem(mode="fc_data", workers=2, level=1, weight_size=8, batch_size=4), 0, "gpu"), timeout_s=10.0)
+    problem = FcProblem(mode="fc_data", workers=2, level=1, weight_size=8, batch_size=4)
+    Ranks(WorkerSpec(problem, 0, "gpu"), timeout_s=10.0)
 except WorkerFailed as error:
     print("WorkerFailed:", error)
 """

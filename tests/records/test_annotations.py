@@ -59,7 +59,7 @@ def test_the_last_line_about_a_cell_counts_and_may_take_the_note_back() -> None:
 
 def test_a_note_that_cannot_be_kept_says_where(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
-    with pytest.raises(StoreFailure, match=r"history\.jsonl: the note cannot be kept"):
+    with pytest.raises(StoreFailure, match=r"history\.jsonl: cannot store the note"):
         append(tmp_path, KERAS)
 
 

@@ -72,8 +72,8 @@ def test_nothing_is_changed_by_reading(tmp_path: Path) -> None:
         ({"times": {"step_time_s": float("nan")}}, "must be a positive number, got nan"),
         ({"times": {"step_time_s": 10**400}}, "too large"),
         ({"status": "splendid"}, "'splendid' is not a valid Status"),
-        ({"schema_version": 99}, "schema version 99"),
-        ({"repeat": 7}, "holds the record of another attempt"),
+        ({"schema_version": 99}, "must be up to 4, got 99"),
+        ({"repeat": 7}, "contains the record of another attempt"),
         ({"machine": None}, "NoneType"),
         ({"versions": "3.15"}, "str"),
     ],
@@ -138,8 +138,8 @@ def test_a_run_with_a_planted_fault_and_the_second_arm_of_a_session_stand_for_no
     past = read([tmp_path])
     assert [run.run_id for run in past.runs] == [run_name(1), run_name(3)]
     assert [caveat.partition(": ")[2] for caveat in past.caveats] == [
-        "the fault 'slow:5' was planted in it",
-        "its session is told by the arm 'base', this is 'new'",
+        "the fault 'slow:5' was injected into it",
+        "the arm 'base' represents its session, this is 'new'",
     ]
 
 
@@ -157,13 +157,13 @@ def test_a_run_that_lies_in_two_folders_counts_once(tmp_path: Path) -> None:
         nights(tmp_path / name, [0.01])
     past = read([tmp_path / "one", tmp_path / "two"])
     assert len(past.runs) == 1
-    assert [f"was read from {tmp_path / 'one'} already" in caveat for caveat in past.caveats] == [True]
+    assert [f"was already read from {tmp_path / 'one'}" in caveat for caveat in past.caveats] == [True]
 
 
 def test_a_run_begun_last_that_sorts_first_betrays_a_clock_that_went_back(tmp_path: Path) -> None:
     nights(tmp_path, [0.01], first=5)
     nights(tmp_path, [0.01], first=2)
-    assert [caveat for caveat in read([tmp_path]).caveats if "the clock went back between them" in caveat] != []
+    assert [caveat for caveat in read([tmp_path]).caveats if "the clock was set back between them" in caveat] != []
 
 
 def test_two_arms_of_the_same_second_betray_no_clock(tmp_path: Path) -> None:

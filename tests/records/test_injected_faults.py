@@ -30,7 +30,7 @@ def test_a_fault_is_a_kind_and_a_value(text: str, expected: tuple[str, float]) -
         ("slower", "slower: SHARE must be a number above 0 and up to 10; got 'slower'"),
         ("slower:nan", "got 'slower:nan'"),
         ("copy:5000", "copy: MEBIBYTES must be a number above 0 and up to 4096"),
-        ("recompile:1.5", "recompile: EVERY must be a whole number above 0"),
+        ("recompile:1.5", "recompile: EVERY must be an integer above 0"),
         ("variance:0", "above 0"),
     ],
 )

@@ -39,7 +39,7 @@ def test_a_published_record_is_read_back(run: Run, record: Record) -> None:
 
 def test_a_record_is_published_once(run: Run, record: Record) -> None:
     run.publish(record)
-    with pytest.raises(StoreFailure, match="already there and is never replaced"):
+    with pytest.raises(StoreFailure, match="already exists and is never replaced"):
         run.publish(replace(record, warnings=["another"]))
     assert run.load()[0] == [record]
 
@@ -81,11 +81,11 @@ def test_old_field_name_in_a_current_record_is_rejected(run: Run, record: Record
 def test_a_course_lies_beside_its_record_and_one_that_a_killed_runner_left_is_replaced(
     run: Run, record: Record
 ) -> None:
-    assert run.course(record) is None
+    assert run.usage_series(record) is None
     for course in (UsageSeries([0.0], [7]), UsageSeries([0.0, 0.1], [7, None])):
         run.store_usage_series(record, course)
     assert (run.folder / "courses" / "{}.{}.{}.json".format(*record.key)).is_file()
-    assert run.course(record) == course
+    assert run.usage_series(record) == course
     assert run.load() == ([], [])
 
 
@@ -95,7 +95,7 @@ def test_what_a_killed_runner_left_of_a_course_is_cleared_and_the_courses_stay(r
     aside.write_text("{")
     run.clear_leftovers()
     assert not aside.exists()
-    assert run.course(record) == UsageSeries([0.0], [7])
+    assert run.usage_series(record) == UsageSeries([0.0], [7])
 
 
 SHORT = '{"times_s": [0.0], "host_anonymous_bytes": [5, 6]}'
@@ -106,7 +106,7 @@ HALF = '{"times_s": [0.0], "host_anonymous_bytes": [5], "epochs_s": [[1.0]]}'
 def test_a_course_that_is_none_is_a_picture_less_and_no_error(run: Run, record: Record, text: str) -> None:
     run.store_usage_series(record, UsageSeries())
     (run.folder / "courses" / "{}.{}.{}.json".format(*record.key)).write_text(text)
-    assert run.course(record) is None
+    assert run.usage_series(record) is None
 
 
 def test_latest_is_a_relative_link_to_the_newest_run(tmp_path: Path, run: Run) -> None:
@@ -229,7 +229,7 @@ def test_a_folder_that_cannot_be_written_is_refused_with_advice(
 
 def test_a_file_in_place_of_the_results_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
-    with pytest.raises(StoreFailure, match="is a file, not a folder"):
+    with pytest.raises(StoreFailure, match="must be a folder, got a file"):
         Results(tmp_path / "results").open_for_writing()
 
 
@@ -258,7 +258,7 @@ def test_a_records_folder_that_cannot_be_listed_is_an_error_and_not_an_empty_run
     folder = run.folder / "records"
     folder.rmdir()
     folder.symlink_to(folder)  # no user can list this one, root included
-    with pytest.raises(StoreFailure, match=f"{folder}: cannot be listed: .*; let this user read it"):
+    with pytest.raises(StoreFailure, match=f"{folder}: cannot be listed: .*; make it readable"):
         run.load()
 
 

@@ -1,4 +1,4 @@
-"""All workers of a task, ready to step: in this process for JAX and TensorFlow, one process a worker for PyTorch."""
+"""All workers of a problem, ready to step: in this process for JAX and TensorFlow, one process a worker for PyTorch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def reserve(backend: str, workers: int, device: str) -> None:
 
 
 def assemble(backend: str, order: WorkerSpec, *, apart: bool = False) -> WorkerGroup:
-    """Return the crew of a task; `apart` where PyTorch is to keep out of this process even for one worker.
+    """Return the crew of a problem; `apart` where PyTorch is to keep out of this process even for one worker.
 
     On a CPU PyTorch's workers are forked from this process, which therefore must not have used PyTorch before.
     """
-    if order.task.precision == "float64":
+    if order.problem.precision == "float64":
         keep_float64()
-    if backend == "torch" and (apart or order.task.workers > 1):
+    if backend == "torch" and (apart or order.problem.workers > 1):
         from keras_matrix.models.fc.ranks import Ranks
 
         return Ranks(order)

@@ -28,7 +28,7 @@ from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Kind, WorkerP
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder
 
-# The mesh of every task has both; where the work is divided one way only, one of them is 1 long.
+# The mesh of every problem has both; where the work is divided one way only, one of them is 1 long.
 AXES = tuple(axis.value for axis in Axis)
 # XLA's CPU client keeps up to 32 computations of a device in flight and starts them in no fixed order. With more steps
 # queued than that, one device may wait for a step that the other has not begun: their collective never ends, and XLA
@@ -47,7 +47,7 @@ def reserve(workers: int, device: str) -> None:
 
 def make(order: WorkerSpec) -> WorkerGroup:
     """Return the crew."""
-    if order.task.kind is Kind.PIPELINE:
+    if order.problem.kind is Kind.PIPELINE:
         from keras_matrix.models.fc.native.jax_stages import JaxStages
 
         return JaxStages(order)
@@ -87,15 +87,15 @@ class JaxCrew:
     """Arrays over a mesh, and the compiled step that takes and gives back the weights."""
 
     def __init__(self, order: WorkerSpec) -> None:
-        task = order.task
+        problem = order.problem
         self._order = order
-        shape = (task.data_size, task.model_size)
-        self._mesh = Mesh(np.asarray(jax.devices()[: task.workers]).reshape(shape), AXES)
+        shape = (problem.data_size, problem.model_size)
+        self._mesh = Mesh(np.asarray(jax.devices()[: problem.workers]).reshape(shape), AXES)
         # Where JAX divides the work itself, the program is that of one worker.
         self._worker = JaxWorker(Mesh(self._mesh.devices[:1, :1], AXES) if self._divides else self._mesh)
-        weights, *specs = _specs(task)
+        weights, *specs = _specs(problem)
         self._weights = self._placed_weights(weights)
-        batch, labels = map(self._placed, layout.draw_batch(task, order.seed), specs)
+        batch, labels = map(self._placed, layout.draw_batch(problem, order.seed), specs)
         self._batch = batch, labels
         self._step = self._compiled(self._worker)
         self._losses: Any = None
@@ -117,7 +117,7 @@ class JaxCrew:
 
     def kept(self) -> list[WorkerState]:
         """Return each worker's shards."""
-        losses = np.zeros(self._order.task.workers)
+        losses = np.zeros(self._order.problem.workers)
         losses[: len(self._losses)] = self._losses  # one for all where JAX divides the work itself
         held = zip(self._of_each(self._gradients), self._of_each(self._weights), strict=True)
         return [WorkerState(float(loss), *arrays) for loss, arrays in zip(losses, held, strict=True)]
@@ -134,14 +134,14 @@ class JaxCrew:
                 list(batch[rank].data.shape),
                 list(labels[rank].data.shape),
             )
-            for rank in range(self._order.task.workers)
+            for rank in range(self._order.problem.workers)
         ]
 
     def traffic(self) -> Traffic:
         """Return what was counted while the step was traced, or what JAX put into the compiled step."""
         if not self._divides:
             return self._worker.traffic
-        return hlo.traffic_of(self._text(), self._order.task.workers)
+        return hlo.traffic_of(self._text(), self._order.problem.workers)
 
     def peaks_bytes(self) -> list[int]:
         """Return the peak of this process."""
@@ -169,14 +169,14 @@ class JaxCrew:
     @property
     def _divides(self) -> bool:
         """Whether JAX divides the work, by what it is told of the arrays."""
-        return self._order.task.partition == "named_sharding"
+        return self._order.problem.partition == "named_sharding"
 
     def _text(self) -> str:
         """Return the compiled step as XLA writes it."""
         return str(self._step.lower(self._weights, self._batch).compile().as_text())
 
     def _compiled(self, worker: JaxWorker) -> Any:
-        weights, batch, labels = _specs(self._order.task)
+        weights, batch, labels = _specs(self._order.problem)
         step: Any = partial(self._local, worker)
         if self._divides:
             sharding = NamedSharding(self._mesh, weights)
@@ -193,34 +193,34 @@ class JaxCrew:
 
     def _local(self, worker: JaxWorker, weights: list[Any], batch: tuple[Any, Any]) -> tuple[list[Any], Any, list[Any]]:
         """One worker's step."""
-        task = self._order.task
+        problem = self._order.problem
         worker.begin_step()
-        loss, gradients = program(task.mode)(worker, task, weights, batch)
+        loss, gradients = program(problem.mode)(worker, problem, weights, batch)
         with scope("update"):
             new = [w - LEARNING_RATE * g for w, g in zip(weights, gradients, strict=True)] if gradients else weights
         return new, jnp.reshape(loss, (1,)), gradients if self._order.keep_gradients else []
 
     def _placed_weights(self, spec: P) -> list[Any]:
-        task = self._order.task
-        drawn = list(layout.draw_weights(task, self._order.seed))
-        if task.kind is Kind.PHYSICS:
-            drawn = [np.concatenate([weight] * task.workers) for weight in drawn] * task.phy_blocks
+        problem = self._order.problem
+        drawn = list(layout.draw_weights(problem, self._order.seed))
+        if problem.kind is Kind.PHYSICS:
+            drawn = [np.concatenate([weight] * problem.workers) for weight in drawn] * problem.phy_blocks
         return [self._placed(weight, spec) for weight in drawn]
 
     def _placed(self, array: layout.Array, spec: P) -> Any:
-        typed = array.astype(jnp.dtype(self._order.task.precision))
+        typed = array.astype(jnp.dtype(self._order.problem.precision))
         return jax.block_until_ready(jax.device_put(typed, NamedSharding(self._mesh, spec)))
 
     def _of_each(self, arrays: Sequence[Any]) -> list[list[layout.Array]]:
         """Return what each worker holds of these arrays."""
         shards = [_shards(array) for array in arrays]
-        return [[np.asarray(own[rank].data) for own in shards] for rank in range(self._order.task.workers)]
+        return [[np.asarray(own[rank].data) for own in shards] for rank in range(self._order.problem.workers)]
 
 
-def _specs(task: FcProblem) -> tuple[P, P, P]:
+def _specs(problem: FcProblem) -> tuple[P, P, P]:
     """Return how weights, batch and labels are cut: by rows of the mesh, its columns, or both."""
     # In fc_phy every worker has weights of its own: the whole of them is the workers' one above the other.
-    rows = Axis.DATA if task.kind in (Kind.SHARDED, Kind.PHYSICS) else Axis.MODEL
+    rows = Axis.DATA if problem.kind in (Kind.SHARDED, Kind.PHYSICS) else Axis.MODEL
     return P(rows.value), P(*AXES), P(AXES)
 
 

@@ -30,19 +30,19 @@ _compiled = cache(jax.jit)
 
 
 class JaxStages:
-    """The crew of a task whose workers are stages."""
+    """The crew of a problem whose workers are stages."""
 
     def __init__(self, order: WorkerSpec) -> None:
-        task = order.task
+        problem = order.problem
         self._order = order
-        self._devices = jax.devices()[: task.workers]
-        ranks, boxes = range(task.workers), Boxes()
+        self._devices = jax.devices()[: problem.workers]
+        ranks, boxes = range(problem.workers), Boxes()
         self._weights = [
-            [self._placed(weight, rank) for weight in layout.weights_of(task, order.seed, rank)] for rank in ranks
+            [self._placed(weight, rank) for weight in layout.weights_of(problem, order.seed, rank)] for rank in ranks
         ]
         self._batches = [self._placed_batch(rank) for rank in ranks]
         self._stages = [
-            LocalStage(task.workers, rank, boxes, partial(jax.device_put, device=self._devices[rank]), _compiled)
+            LocalStage(problem.workers, rank, boxes, partial(jax.device_put, device=self._devices[rank]), _compiled)
             for rank in ranks
         ]
         self._losses: list[Any] = []
@@ -105,17 +105,17 @@ class JaxStages:
     def _step(self) -> None:
         for stage in self._stages:
             stage.begin_step()
-        found = in_turn(self._stages, self._order.task, self._weights, self._batches, lambda rank: nullcontext())
+        found = in_turn(self._stages, self._order.problem, self._weights, self._batches, lambda rank: nullcontext())
         self._losses = [loss for loss, _ in found]
         self._weights = [_descended(own, new) for own, (_, new) in zip(self._weights, found, strict=True)]
         self._gradients = [gradients for _, gradients in found] if self._order.keep_gradients else []
 
     def _placed(self, array: layout.Array, rank: int) -> Any:
-        typed = array.astype(jnp.dtype(self._order.task.precision))
+        typed = array.astype(jnp.dtype(self._order.problem.precision))
         return jax.block_until_ready(jax.device_put(typed, self._devices[rank]))
 
     def _placed_batch(self, rank: int) -> tuple[Any, Any]:
-        batch, labels = layout.batch_of(self._order.task, self._order.seed, rank)
+        batch, labels = layout.batch_of(self._order.problem, self._order.seed, rank)
         return self._placed(batch, rank), self._placed(labels, rank)
 
 

@@ -20,7 +20,7 @@ def reserve(workers: int, device: str) -> None:
 
 def make(order: WorkerSpec) -> TensorFlowWorkerGroup:
     """Return the crew."""
-    if order.task.partition == "mirrored_strategy" and order.task.workers > 1:
+    if order.problem.partition == "mirrored_strategy" and order.problem.workers > 1:
         from keras_matrix.models.fc.native.tensorflow_mirrored import MirroredWorkerGroup
 
         return MirroredWorkerGroup(order)

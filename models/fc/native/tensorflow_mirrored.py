@@ -61,17 +61,19 @@ class MirroredWorkerGroup(TensorFlowWorkerGroup):
         sums = tf.distribute.ReductionToOneDevice() if self._order.device == "cpu" else None
         self._strategy = tf.distribute.MirroredStrategy(self._devices, sums)
         with self._strategy.scope():
-            drawn = layout.weights_of(self._order.task, self._order.seed, 0)  # a replica has what any other has
+            drawn = layout.weights_of(self._order.problem, self._order.seed, 0)  # a replica has what any other has
             self._mirrored = [tf.Variable(self._typed(weight)) for weight in drawn]
-        return [[own.values[rank] for own in self._mirrored] for rank in range(self._order.task.workers)]
+        return [[own.values[rank] for own in self._mirrored] for rank in range(self._order.problem.workers)]
 
     def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
-        task = self._order.task
+        problem = self._order.problem
         workers: list[Worker] = []
 
         def local(batch: tuple[Any, Any]) -> Result:
-            workers.append(MirroredWorker(task.workers))
-            return program(task.mode)(workers[-1], task, [tf.convert_to_tensor(own) for own in self._mirrored], batch)
+            workers.append(MirroredWorker(problem.workers))
+            return program(problem.mode)(
+                workers[-1], problem, [tf.convert_to_tensor(own) for own in self._mirrored], batch
+            )
 
         loss, gradients = self._strategy.run(local, args=(self._batch,))
         self._workers = workers

@@ -98,7 +98,7 @@ class Lockstep:
 class Step:
     """What the workers of one traced step have in common."""
 
-    task: FcProblem
+    problem: FcProblem
     devices: Sequence[str]
     lockstep: Lockstep
 
@@ -133,7 +133,7 @@ class TensorFlowWorker(Worker):
         self._rank, self._step, self._groups = rank, step, groups
 
     def along(self, axis: Axis) -> Worker:
-        groups = layout.groups(self._step.task, axis is Axis.MODEL)
+        groups = layout.groups(self._step.problem, axis is Axis.MODEL)
         return type(self)(self._rank, self._step, groups, self)
 
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -187,7 +187,7 @@ class TensorFlowWorkerGroup:
         self._devices = _devices(order)
         self._workers: Sequence[Worker | Stage] = []
         self._weights = self._laid_out()
-        self._batches = [self._constants(rank) for rank in range(order.task.workers)]
+        self._batches = [self._constants(rank) for rank in range(order.problem.workers)]
         self._step = tf.function(self._traced, autograph=False)
         self._found: list[Any] = []
 
@@ -241,7 +241,7 @@ class TensorFlowWorkerGroup:
         """Have TensorFlow's profiler see the operations that stand for collectives."""
         if not self.traffic().calls:
             return None
-        return by_profiling(partial(_inside_s, self._order.task.workers), self.run, steps, epochs)
+        return by_profiling(partial(_inside_s, self._order.problem.workers), self.run, steps, epochs)
 
     def traced(self, order: TraceOrder) -> None:
         """Have the profiler record more steps, of all workers in one file."""
@@ -254,35 +254,35 @@ class TensorFlowWorkerGroup:
 
     def _laid_out(self) -> list[list[Any]]:
         """Return each worker's variables, on its device."""
-        return [self._variables(rank) for rank in range(self._order.task.workers)]
+        return [self._variables(rank) for rank in range(self._order.problem.workers)]
 
     def _traced(self) -> list[Result]:
         """Every worker's step: its loss, and its gradients where they are kept."""
-        task = self._order.task
-        weights = [self._read(rank) for rank in range(task.workers)]
-        found = self._in_turn(weights) if task.kind is Kind.PIPELINE else self._in_lockstep(weights)
+        problem = self._order.problem
+        weights = [self._read(rank) for rank in range(problem.workers)]
+        found = self._in_turn(weights) if problem.kind is Kind.PIPELINE else self._in_lockstep(weights)
         for rank, (_, gradients) in enumerate(found):
             self._descend(rank, gradients)
         return [(loss, gradients if self._order.keep_gradients else []) for loss, gradients in found]
 
     def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
-        task, graph = self._order.task, tf.compat.v1.get_default_graph()
-        step = Step(task, self._devices, Lockstep(task.workers))
-        ranks = range(task.workers)
+        problem, graph = self._order.problem, tf.compat.v1.get_default_graph()
+        step = Step(problem, self._devices, Lockstep(problem.workers))
+        ranks = range(problem.workers)
         self._workers = workers = [TensorFlowWorker(rank, step, [[*ranks]]) for rank in ranks]
 
         def local(rank: int) -> Result:
             with graph.as_default(), _of_worker(rank, self._devices[rank]):
-                return program(task.mode)(workers[rank], task, weights[rank], self._batches[rank])
+                return program(problem.mode)(workers[rank], problem, weights[rank], self._batches[rank])
 
         return step.lockstep.run([partial(local, rank) for rank in ranks])
 
     def _in_turn(self, weights: Sequence[list[Tensor]]) -> list[Result]:
-        task, boxes = self._order.task, Boxes()
+        problem, boxes = self._order.problem, Boxes()
         # Fetched is what is made on the fetching stage's own device.
-        stages = [LocalStage(task.workers, rank, boxes, tf.identity) for rank in range(task.workers)]
+        stages = [LocalStage(problem.workers, rank, boxes, tf.identity) for rank in range(problem.workers)]
         self._workers = stages
-        return in_turn(stages, task, weights, self._batches, lambda rank: _of_worker(rank, self._devices[rank]))
+        return in_turn(stages, problem, weights, self._batches, lambda rank: _of_worker(rank, self._devices[rank]))
 
     def _read(self, rank: int) -> list[Tensor]:
         with _of_worker(rank, self._devices[rank]):
@@ -297,16 +297,16 @@ class TensorFlowWorkerGroup:
     def _variables(self, rank: int) -> list[Any]:
         order = self._order
         with tf.device(self._devices[rank]):
-            return [tf.Variable(self._typed(w)) for w in layout.weights_of(order.task, order.seed, rank)]
+            return [tf.Variable(self._typed(w)) for w in layout.weights_of(order.problem, order.seed, rank)]
 
     def _constants(self, rank: int) -> tuple[Any, Any]:
         order = self._order
         with tf.device(self._devices[rank]):
-            batch, labels = layout.batch_of(order.task, order.seed, rank)
+            batch, labels = layout.batch_of(order.problem, order.seed, rank)
             return self._typed(batch), self._typed(labels)
 
     def _typed(self, array: layout.Array) -> Any:
-        return tf.cast(tf.convert_to_tensor(array), self._order.task.precision)
+        return tf.cast(tf.convert_to_tensor(array), self._order.problem.precision)
 
 
 @contextmanager
@@ -321,7 +321,7 @@ def _of_worker(rank: int, device: str) -> Iterator[None]:
 
 def _devices(order: WorkerSpec) -> list[str]:
     found = tf.config.list_logical_devices(order.device.upper())
-    return [device.name for device in found[: order.task.workers]]
+    return [device.name for device in found[: order.problem.workers]]
 
 
 def _one_device(arrays: Sequence[Any]) -> str:

@@ -49,7 +49,7 @@ def make(order: WorkerSpec) -> TorchRank:
 
 def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> TorchRank:
     """Join the other workers at the file `meeting` and return this one. Raises where not all come in time."""
-    size = order.task.workers
+    size = order.problem.workers
     interface = network.INTERFACE if order.namespaces else "lo"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if order.device == "cpu":
@@ -112,25 +112,25 @@ class TorchStage(Stage):
 
 
 def _worker(order: WorkerSpec, rank: int) -> TorchWorker | TorchStage:
-    task = order.task
-    if task.kind is Kind.PIPELINE:
-        return TorchStage(task.workers, rank)
-    if task.partition == "dtensor" and task.workers > 1:
+    problem = order.problem
+    if problem.kind is Kind.PIPELINE:
+        return TorchStage(problem.workers, rank)
+    if problem.partition == "dtensor" and problem.workers > 1:
         from keras_matrix.models.fc.native.torch_dtensor import DTensorWorker
 
-        return DTensorWorker(task.workers, "cpu" if order.device == "cpu" else "cuda")
+        return DTensorWorker(problem.workers, "cpu" if order.device == "cpu" else "cuda")
     worker = _plain_worker(order)
-    if task.kind is Kind.HYBRID:
-        worker.divide(task, rank)
+    if problem.kind is Kind.HYBRID:
+        worker.divide(problem, rank)
     return worker
 
 
 def _plain_worker(order: WorkerSpec) -> TorchWorker:
     if order.device == "cpu":
-        return TorchWorker(order.task.workers)
+        return TorchWorker(order.problem.workers)
     from keras_matrix.models.fc.native.torch_cuda import CudaWorker
 
-    return CudaWorker(order.task.workers)
+    return CudaWorker(order.problem.workers)
 
 
 COLLECTIVES = ("_all_reduce", "_reduce_scatter", "_all_gather", "bucket_reduce")
@@ -174,8 +174,8 @@ class TorchRank:
         self._order, self._rank = order, rank
         self._worker = _worker(order, rank)
         self._device = torch.device("cpu" if order.device == "cpu" else f"cuda:{rank}")
-        self._weights = [self._weight(w) for w in layout.weights_of(order.task, order.seed, rank)]
-        batch, labels = layout.batch_of(order.task, order.seed, rank)
+        self._weights = [self._weight(w) for w in layout.weights_of(order.problem, order.seed, rank)]
+        batch, labels = layout.batch_of(order.problem, order.seed, rank)
         self._batch = self._placed(batch), self._placed(labels)
         self._loss: Any = None
         self._gradients: list[Any] = []
@@ -257,23 +257,23 @@ class TorchRank:
             dist.destroy_process_group()
 
     def _step(self) -> None:
-        task = self._order.task
+        problem = self._order.problem
         self._worker.begin_step()
-        self._loss, gradients = program(task.mode)(self._worker, task, self._weights, self._batch)
+        self._loss, gradients = program(problem.mode)(self._worker, problem, self._weights, self._batch)
         with scope("update"):
             for weight, gradient in zip(self._weights if gradients else [], gradients, strict=True):
                 weight.sub_(gradient, alpha=LEARNING_RATE)
         self._gradients = gradients if self._order.keep_gradients else []
 
     def _weight(self, array: layout.Array) -> Any:
-        mode = MODES[self._order.task.mode]
+        mode = MODES[self._order.problem.mode]
         placed = self._placed(array)
         return torch.nn.Parameter(placed, requires_grad=mode.trains and not mode.manual)
 
     def _placed(self, array: layout.Array) -> Any:
         # A copy: the blocks of fc_phy begin with the same array, and each is trained in place.
         tensor = torch.tensor(array, device=self._device)
-        return tensor.to(getattr(torch, self._order.task.precision))
+        return tensor.to(getattr(torch, self._order.problem.precision))
 
 
 def _arrays(tensors: Sequence[Any]) -> list[layout.Array]:

@@ -29,10 +29,10 @@ class TorchWorker(Worker):
         self._replica: torch.nn.parallel.DistributedDataParallel | None = None
         self._aside: ThreadPoolExecutor | None = None
 
-    def divide(self, task: FcProblem, rank: int) -> None:
-        """Form the groups of a task; every worker does so, in the same order."""
+    def divide(self, problem: FcProblem, rank: int) -> None:
+        """Form the groups of a problem; every worker does so, in the same order."""
         for axis in Axis:
-            groups = layout.groups(task, axis is Axis.MODEL)
+            groups = layout.groups(problem, axis is Axis.MODEL)
             apart = [ranks if 1 < len(ranks) < self.size else None for ranks in groups]
             handles = [dist.new_group(ranks, timeout=COLLECTIVE_LIMIT) if ranks else None for ranks in apart]
             (own,) = (handle for handle, ranks in zip(handles, groups, strict=True) if rank in ranks)

@@ -56,7 +56,7 @@ def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Pro
     if problems:
         first = f"{problems[0].path.name}: {printable(problems[0].reason)}"
         told.append(f"{name}: {plural(len(problems), 'file')} of {run.run_id} passed over, first {first}")
-    if run.kept(FINISHED) is None:
+    if run.load_object(FINISHED) is None:
         ended = sum(record.status != "infra" for record in latest_attempts(records))
         so_far = plural(ended, "process", "processes")
         told.append(f"{name}: {run.run_id} is not finished, {so_far} so far; what follows may change")
@@ -90,7 +90,7 @@ def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
 def _courses(run: Run, rows: Sequence[Row]) -> dict[tuple[str, int, int], UsageSeries]:
     """Return what the attempts that are shown used over time, where it was kept."""
     shown = (record for row in rows for cell in row.cells.values() for record in cell.records)
-    kept = ((one.key, run.course(one)) for one in shown if one.usage and one.usage.course)
+    kept = ((one.key, run.usage_series(one)) for one in shown if one.usage and one.usage.course)
     return {key: course for key, course in kept if course is not None}
 
 

@@ -57,7 +57,7 @@ def _newest(results: Path) -> Path:
     from keras_matrix.runner.measure.measuring import LOG_DIR_NAME
 
     for one in reversed(Results(results).runs()):
-        found = (one.kept(LOG_DIR_NAME) or {}).get("log_dir")
+        found = (one.load_object(LOG_DIR_NAME) or {}).get("log_dir")
         if isinstance(found, str):
             return Path(found)
     raise UsageError(f"--log-dir: no run of {results} had one; measure with: runner --log-dir FOLDER")

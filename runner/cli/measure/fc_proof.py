@@ -161,7 +161,7 @@ def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> l
     from keras_matrix.runner.executors.supervise.output import printable
 
     rows = [["mode", "precision", "limit", *(answer.backend for answer in answers)]]
-    keys = dict.fromkeys((p.task.precision, p.task.mode) for answer in answers for p in answer.proofs)
+    keys = dict.fromkeys((p.problem.precision, p.problem.mode) for answer in answers for p in answer.proofs)
     for precision, mode in keys:
         texts = [_worst(answer, mode, precision) for answer in answers]
         rows.append([mode, precision, f"{LIMITS[precision]:.0e}", *texts])
@@ -169,7 +169,7 @@ def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> l
     for answer in answers:
         for proof in answer.proofs:
             if fault := proof_fault(proof):
-                lines.append(f"* {_named(answer.backend, proof.task)}: {fault}")
+                lines.append(f"* {_named(answer.backend, proof.problem)}: {fault}")
     lines += [f"* {backend}: not proved: {why}" for backend, why in refused.items()]
     return [printable(line) for line in [*lines, "", *_claims(answers)]]
 
@@ -177,7 +177,7 @@ def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> l
 def _worst(answer: ProofAnswer, mode: str, precision: str) -> str:
     from keras_matrix.analysis.fc.cells import proof_fault
 
-    own = [p for p in answer.proofs if (p.task.mode, p.task.precision) == (mode, precision)]
+    own = [p for p in answer.proofs if (p.problem.mode, p.problem.precision) == (mode, precision)]
     found = [e for p in own for e in (p.gradient_error, p.weight_error, p.update_error, p.loss_error)]
     errors = [error for error in found if error is not None]
     mark = "" if not any(map(proof_fault, own)) else " *"
@@ -199,7 +199,7 @@ def _sizes(task: FcProblem) -> str:
 
 def _claims(answers: Sequence[ProofAnswer]) -> list[str]:
     proofs = [proof for answer in answers for proof in answer.proofs]
-    silent = [p for p in proofs if p.task.mode == "fc_phy" and p.task.shared_ratio == 0]
+    silent = [p for p in proofs if p.problem.mode == "fc_phy" and p.problem.shared_ratio == 0]
     calls = sum(p.parallel.traffic.calls for p in silent)
     equal = sum(p.layout_problem is None for p in proofs)
     return [

@@ -18,13 +18,13 @@ def main() -> None:
         import jax
 
         jax.config.update("jax_enable_x64", True)
-    task = FcProblem("fc_data", level=3, weight_size=32, batch_size=16, precision="float64")
+    problem = FcProblem("fc_data", level=3, weight_size=32, batch_size=16, precision="float64")
     reserve(BACKEND, 1, "cpu")
-    worker_group = assemble(BACKEND, WorkerSpec(task, seed=0, keep_gradients=True))
+    worker_group = assemble(BACKEND, WorkerSpec(problem, seed=0, keep_gradients=True))
     worker_group.run(STEPS)
     (kept,) = worker_group.kept()
     assert {place.process for place in worker_group.places()} <= {None, os.getpid()}
-    print(json.dumps({"error": error([kept.gradients], train(task, 0, STEPS).gradients)}))
+    print(json.dumps({"error": error([kept.gradients], train(problem, 0, STEPS).gradients)}))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def tensorflow_overlaps(worker_group) -> bool:
     return any(not products <= ancestors(graph, one) for one in sums)
 
 
-def ddp_overlaps(task: FcProblem) -> bool:
+def ddp_overlaps(problem: FcProblem) -> bool:
     """Each rank notes how many gradients it has made whenever it begins a sum."""
     from keras_matrix.models.fc.native import torch as native
     from keras_matrix.models.fc.ranks import Ranks
@@ -85,16 +85,16 @@ def ddp_overlaps(task: FcProblem) -> bool:
     native.TorchWorker.count, native.TorchRank._weight = count, weight
     native.TorchRank.at_sums = at_sums_of_a_step
     try:
-        worker_group = Ranks(WorkerSpec(task, seed=0))
+        worker_group = Ranks(WorkerSpec(problem, seed=0))
         worker_group.run(1)  # in its first step DistributedDataParallel has one bucket
         noted = worker_group._ask("at_sums")
         worker_group.close()
     finally:
         native.TorchWorker.count, native.TorchRank._weight = real_count, real_weight
-    return all(own[0] < task.level + 1 for own in noted)
+    return all(own[0] < problem.level + 1 for own in noted)
 
 
-def by_hand_overlaps(task: FcProblem) -> bool:
+def by_hand_overlaps(problem: FcProblem) -> bool:
     """Whether the program communicates aside, and whether that lets the program go on."""
     import torch
 
@@ -122,9 +122,9 @@ def by_hand_overlaps(task: FcProblem) -> bool:
         def _all_gather(self, x, axis):
             return x.repeat(1, 2)
 
-    weights, batch = layout.weights_of(task, 0, 0), layout.batch_of(task, 0, 0)
-    program(task.mode)(Watched(2), task, list(map(torch.tensor, weights)), tuple(map(torch.tensor, batch)))
-    return finish() and len(aside) == task.level + 1
+    weights, batch = layout.weights_of(problem, 0, 0), layout.batch_of(problem, 0, 0)
+    program(problem.mode)(Watched(2), problem, list(map(torch.tensor, weights)), tuple(map(torch.tensor, batch)))
+    return finish() and len(aside) == problem.level + 1
 
 
 if __name__ == "__main__":
@@ -133,10 +133,10 @@ if __name__ == "__main__":
     found = {}
     for mode in OVERLAPPING:
         for overlap in ("on", "off"):
-            task = SMALL.changed(mode=mode, overlap=overlap)
+            problem = SMALL.changed(mode=mode, overlap=overlap)
             if backend == "torch":
-                found[f"{mode} {overlap}"] = (ddp_overlaps if mode == "fc_data" else by_hand_overlaps)(task)
+                found[f"{mode} {overlap}"] = (ddp_overlaps if mode == "fc_data" else by_hand_overlaps)(problem)
             else:
                 look = {"jax": jax_overlaps, "tensorflow": tensorflow_overlaps}[backend]
-                found[f"{mode} {overlap}"] = look(assemble(backend, WorkerSpec(task, seed=0)))
+                found[f"{mode} {overlap}"] = look(assemble(backend, WorkerSpec(problem, seed=0)))
     print(json.dumps(found))

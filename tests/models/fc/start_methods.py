@@ -21,10 +21,10 @@ MODES_OF_RANKS = [mode.name for mode in MODES.values() if mode.kind is not Kind.
 STEPS = 2
 
 
-def results(own, tasks):
+def results(own, problems):
     found, workers = [], []
-    for task in tasks:
-        worker = TorchRank(replace(own._order, task=task), own._rank)
+    for problem in problems:
+        worker = TorchRank(replace(own._order, problem=problem), own._rank)
         workers.append(worker)  # what a stage sends must live until it has arrived
         worker.run(STEPS)
         (kept,) = worker.kept()
@@ -36,7 +36,7 @@ def results(own, tasks):
 TorchRank.results = results
 
 
-def tasks():
+def problems():
     shared = {"fc_phy": {"shared_ratio": 0.3}}
     found = [TASK.changed(mode=mode, **shared.get(mode, {})) for mode in MODES_OF_RANKS]
     return [*found, TASK.changed(overlap="off"), TASK.changed(mode="fc_model", partition="dtensor")]
@@ -55,11 +55,11 @@ def main() -> None:
             WorkerSpec(TASK, seed=0, keep_gradients=True, configure=partial(configure, method)), method=method
         )
         try:
-            found[method] = worker_group._ask("results", tasks())
+            found[method] = worker_group._ask("results", problems())
             places = worker_group.places()
         finally:
             worker_group.close()
-    names = [f"{task.mode} {task.overlap} {task.partition}" for task in tasks()]
+    names = [f"{problem.mode} {problem.overlap} {problem.partition}" for problem in problems()]
     equal = {
         name: [rank[number] for rank in found["fork"]] == [rank[number] for rank in found["spawn"]]
         for number, name in enumerate(names)

@@ -35,19 +35,19 @@ def answered(script: str, backend: str, *arguments: str) -> dict[str, Any]:
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_mode_computes_what_plain_numpy_does_and_communicates_what_the_formula_says(backend: str) -> None:
-    proofs = proved(backend, ProofRequest().tasks())
-    assert {proof.task.mode for proof in proofs} == {mode.name for mode in MODES.values() if mode.native}
-    assert {proof.task.workers for proof in proofs} == {1, 2, 3, 4}
-    assert [(proof.task, fault) for proof in proofs if (fault := proof_fault(proof))] == []
-    silent = [p for p in proofs if p.task.mode == "fc_phy" and p.task.shared_ratio == 0]
+    proofs = proved(backend, ProofRequest().problems())
+    assert {proof.problem.mode for proof in proofs} == {mode.name for mode in MODES.values() if mode.native}
+    assert {proof.problem.workers for proof in proofs} == {1, 2, 3, 4}
+    assert [(proof.problem, fault) for proof in proofs if (fault := proof_fault(proof))] == []
+    silent = [p for p in proofs if p.problem.mode == "fc_phy" and p.problem.shared_ratio == 0]
     assert {p.parallel.traffic.calls for p in silent} == {0}
-    apart = [p for p in proofs if (p.task.mode, p.task.overlap) == ("fc_data", "off")]
+    apart = [p for p in proofs if (p.problem.mode, p.problem.overlap) == ("fc_data", "off")]
     assert {p.parallel.traffic.calls for p in apart} == {6}  # a sum for each layer
 
 
-def proved(backend: str, tasks: list[FcProblem]) -> Sequence[Proof]:
-    """What a backend's workers found of these tasks."""
-    (answer,), refused = prove(ProcessProbe(), [backend], ProofOrder(tasks), lambda line: None)
+def proved(backend: str, problems: list[FcProblem]) -> Sequence[Proof]:
+    """What a backend's workers found of these problems."""
+    (answer,), refused = prove(ProcessProbe(), [backend], ProofOrder(problems), lambda line: None)
     assert refused == {}
     return answer.proofs
 
@@ -57,8 +57,8 @@ def other_tasks(**changes: Any) -> list[FcProblem]:
     sizes = FcProblem(level=5, weight_size=48, batch_size=48, **changes)
     shared = {"fc_phy": {"shared_ratio": 0.3}}
     modes = [mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE]
-    tasks = [sizes.changed(mode=mode, **shared.get(mode, {})) for mode in modes]
-    return [*tasks, *(sizes.changed(mode=m, partition=name) for name, (_, own) in DIVIDERS.items() for m in own)]
+    problems = [sizes.changed(mode=mode, **shared.get(mode, {})) for mode in modes]
+    return [*problems, *(sizes.changed(mode=m, partition=name) for name, (_, own) in DIVIDERS.items() for m in own)]
 
 
 @pytest.mark.process
@@ -67,9 +67,9 @@ def test_means_are_means_whoever_sums_and_whenever(backend: str) -> None:
     sizes = FcProblem(workers=2, level=3, weight_size=16, batch_size=16, precision="float64", reduce="mean")
     late = [sizes.changed(mode=mode, overlap="off") for mode in OVERLAPPING]
     divided = [sizes.changed(mode="fc_data", partition=name) for name, (own, _) in DIVIDERS.items() if own == backend]
-    proofs = proved(backend, [*late, *(task for task in divided if backend != "torch")])
+    proofs = proved(backend, [*late, *(problem for problem in divided if backend != "torch")])
     assert len(proofs) == (2 if backend == "torch" else 3)
-    assert [(proof.task, fault) for proof in proofs if (fault := proof_fault(proof))] == []
+    assert [(proof.problem, fault) for proof in proofs if (fault := proof_fault(proof))] == []
 
 
 @pytest.mark.process
@@ -88,7 +88,7 @@ def test_one_worker_in_its_cells_own_process_computes_in_float64_where_asked(bac
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_in_bfloat16_layout_and_bytes_are_as_the_formulas_say(backend: str) -> None:
     proofs = proved(backend, other_tasks(workers=2, precision="bfloat16"))
-    assert [(proof.task, proof.layout_problem) for proof in proofs if proof.layout_problem] == []
+    assert [(proof.problem, proof.layout_problem) for proof in proofs if proof.layout_problem] == []
     # Three digits, of which six layers leave two: a sum or a gradient that is missing would be off by half or all.
     assert max(proof.gradient_error for proof in proofs if proof.gradient_error is not None) < 0.2
 

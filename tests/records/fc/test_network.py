@@ -18,9 +18,9 @@ def test_an_empty_variable_names_none() -> None:
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        (None, "network: there are no namespaces with links of 200mbit; start the runner in: ci/netns 2 --rate"),
-        (Network("1gbit", ("a", "b")), "network: the links here are of 1gbit, not 200mbit; start the runner in:"),
-        (Network("200mbit", ("a",)), "network: there are 1 namespaces for 2 workers; start the runner in: ci/netns 2"),
+        (None, "network: no namespaces with links of 200mbit exist; start the runner in: ci/netns 2 --rate"),
+        (Network("1gbit", ("a", "b")), "network: the links have a rate of 1gbit, not 200mbit; start the runner in:"),
+        (Network("200mbit", ("a",)), "network: 1 namespaces exist for 2 workers; start the runner in: ci/netns 2"),
     ],
 )
 def test_namespaces_that_do_not_serve_are_told(found: Network | None, told: str) -> None:

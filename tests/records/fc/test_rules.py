@@ -1,4 +1,4 @@
-"""Which parameters each FC mode has, and which tasks are the same work."""
+"""Which parameters each FC mode has, and which problems are the same work."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_on_one_worker_only_parameters_that_change_the_step_make_another_cell(mo
 def test_on_several_workers_every_parameter_of_a_mode_makes_another_cell(mode: str, name: str) -> None:
     value, modes = VALUES[name]
     if mode in modes:
-        task = task_of(mode, workers=4, **{name: value})
-        assert rules.normalised(task) == task
+        problem = task_of(mode, workers=4, **{name: value})
+        assert rules.normalised(problem) == problem
 
 
 def test_the_default_mesh_and_the_same_mesh_by_number_are_one_cell() -> None:
@@ -88,7 +88,7 @@ def test_a_share_of_gradients_matters_where_there_are_several_models() -> None:
     shares = [
         FcProblem("fc_phy", workers=n, phy_blocks=blocks, shared_ratio=0.5) for n, blocks in ((1, 1), (1, 2), (2, 1))
     ]
-    assert [rules.normalised(task).shared_ratio for task in shares] == [1 / 1024, 0.5, 0.5]
+    assert [rules.normalised(problem).shared_ratio for problem in shares] == [1 / 1024, 0.5, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from tests.conftest import make_settings
 TINY = FcProblem(level=2, weight_size=8, batch_size=4)
 
 
-def parallel(task: FcProblem) -> Parallel:
-    places = [WorkerPlacement(k, f"cpu:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
-    return spec.parallel_of(task, places, spec.traffic_per_step(task), [])
+def parallel(problem: FcProblem) -> Parallel:
+    places = [WorkerPlacement(k, f"cpu:{k}", *spec.expected_shapes(problem, k)) for k in range(problem.workers)]
+    return spec.parallel_of(problem, places, spec.traffic_per_step(problem), [])
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_a_mesh_is_two_wide_where_workers_are_even_unless_told() -> None:
     ],
 )
 def test_stages_hold_every_layer_once_and_the_first_one_more(level: int, workers: int, stages: list[range]) -> None:
-    task = FcProblem(mode="fc_pipeline", level=level, workers=workers)
-    assert [task.layers_of(rank) for rank in range(workers)] == stages
+    problem = FcProblem(mode="fc_pipeline", level=level, workers=workers)
+    assert [problem.layers_of(rank) for rank in range(workers)] == stages
 
 
 def test_any_number_of_workers_can_be_stages() -> None:
@@ -115,7 +115,7 @@ def test_only_the_backend_that_divides_arrays_can_be_asked_to() -> None:
 def test_only_workers_that_are_processes_speak_over_a_network() -> None:
     asked = make_settings(workload="fc", params={"mode": "fc_data", "workers": 2, "network": "200mbit"})
     (told,) = rules.settings_problems(asked)
-    assert told.startswith("network: must be local for jax on cpu, got 200mbit; only torch on cpu has workers that")
+    assert told.startswith("network: must be local for jax on cpu, got 200mbit; only torch on cpu supports networks")
     assert rules.settings_problems(replace(asked, backend="torch")) == []
     assert len(rules.settings_problems(replace(asked, backend="torch", device="gpu"))) == 1
 
@@ -162,9 +162,9 @@ def test_the_work_of_a_step_is_that_of_its_products() -> None:
 def test_what_the_workers_communicate_follows_from_the_sizes(
     changes: dict[str, Any], traffic: Traffic, sent: int
 ) -> None:
-    task = TINY.changed(**{"workers": 2, **changes})
-    assert (spec.traffic_per_step(task), traffic.sent_bytes(task.workers)) == (traffic, sent)
-    assert spec.traffic_per_step(task.changed(workers=1)) == Traffic()
+    problem = TINY.changed(**{"workers": 2, **changes})
+    assert (spec.traffic_per_step(problem), traffic.sent_bytes(problem.workers)) == (traffic, sent)
+    assert spec.traffic_per_step(problem.changed(workers=1)) == Traffic()
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_what_the_workers_communicate_follows_from_the_sizes(
 def test_what_processes_send_follows_from_their_collectives(
     changes: dict[str, Any], place: dict[str, Any], sent: int | None
 ) -> None:
-    task = TINY.changed(**{"workers": 2, **changes})
-    places = [replace(own, **place) for own in parallel(task).places]
-    assert spec.parallel_of(task, places, spec.traffic_per_step(task), []).wire_bytes_per_step == sent
+    problem = TINY.changed(**{"workers": 2, **changes})
+    places = [replace(own, **place) for own in parallel(problem).places]
+    assert spec.parallel_of(problem, places, spec.traffic_per_step(problem), []).wire_bytes_per_step == sent
 
 
 def test_what_workers_count_alike_counts_once_and_what_they_hand_on_is_added_up() -> None:
@@ -219,92 +219,92 @@ def test_a_mesh_holds_its_weights_once_a_row() -> None:
 )
 @pytest.mark.parametrize("precision", spec.ITEM_BYTES)
 def test_a_mode_needs_memory_for_what_its_workers_hold(changes: dict[str, Any], numbers: int, precision: str) -> None:
-    task = TINY.changed(**{"workers": 2, "precision": precision, **changes})
-    needed = spec.least_memory_bytes(task)
+    problem = TINY.changed(**{"workers": 2, "precision": precision, **changes})
+    needed = spec.least_memory_bytes(problem)
     assert needed == numbers * spec.ITEM_BYTES[precision]
-    assert (rules.memory_problem(task, needed), rules.memory_problem(task, needed - 1) is None) == (None, False)
+    assert (rules.memory_problem(problem, needed), rules.memory_problem(problem, needed - 1) is None) == (None, False)
 
 
 def test_what_cannot_fit_memory_is_known_before() -> None:
-    task = FcProblem(mode="fc_data", workers=2, weight_size=1 << 17)
-    assert rules.memory_problem(task, 8 << 30) == (
-        "weight_size: 131072 at level 10 and batch_size 128 needs at least 2560.7 GiB in fc_data with 2 workers, and "
+    problem = FcProblem(mode="fc_data", workers=2, weight_size=1 << 17)
+    assert rules.memory_problem(problem, 8 << 30) == (
+        "weight_size: 131072 at level 10 and batch_size 128 needs at least 2560.7 GiB in fc_data with 2 workers, but "
         "8.0 GiB are free; lower weight_size, level or workers"
     )
     assert rules.memory_problem(TINY, 1 << 20) is None
-    assert rules.memory_problem(task, None) is None
+    assert rules.memory_problem(problem, None) is None
 
 
 @pytest.mark.parametrize("mode", ["fc_data", "fc_model", "fc_hybrid", "fc_pipeline", "fc_zero", "fc_phy"])
 def test_a_layout_as_it_must_be_has_no_fault(mode: str) -> None:
-    task = TINY.changed(mode=mode, workers=2)
-    assert spec.layout_problem(task, parallel(task)) is None
+    problem = TINY.changed(mode=mode, workers=2)
+    assert spec.layout_problem(problem, parallel(problem)) is None
 
 
 def test_a_layout_that_is_not_as_it_must_be_is_told() -> None:
-    task = TINY.changed(mode="fc_model", workers=2)
-    right = parallel(task)
+    problem = TINY.changed(mode="fc_model", workers=2)
+    right = parallel(problem)
     whole = [[8, 8], [8, 8], [8, 1]]
     shared = [replace(place, device="cpu:0") for place in right.places]
     replicated = [replace(place, weights=whole) for place in right.places]
-    assert spec.layout_problem(task, replace(right, places=right.places[:1])) == "it shows 1 workers, not 2"
-    assert "its 2 workers share a device" in (spec.layout_problem(task, replace(right, places=shared)) or "")
-    assert spec.layout_problem(task, replace(right, places=replicated)) == (
-        f"worker 0 holds weights of shape {whole}, not [[4, 8], [4, 8], [4, 1]]"
+    assert spec.layout_problem(problem, replace(right, places=right.places[:1])) == "it has 1 workers, not 2"
+    assert "its 2 workers share a device" in (spec.layout_problem(problem, replace(right, places=shared)) or "")
+    assert spec.layout_problem(problem, replace(right, places=replicated)) == (
+        f"worker 0 has weights of shape {whole}, not [[4, 8], [4, 8], [4, 1]]"
     )
-    assert spec.layout_problem(task, replace(right, counted_bytes_per_step=0)) == (
-        "its workers communicated 0, not 544 bytes a step"
+    assert spec.layout_problem(problem, replace(right, counted_bytes_per_step=0)) == (
+        "its workers communicated 0, not 544 bytes per step"
     )
 
 
 def test_a_batch_or_labels_that_are_not_cut_as_they_must_be_are_told() -> None:
-    task = TINY.changed(mode="fc_data", workers=2)
-    right = parallel(task)
+    problem = TINY.changed(mode="fc_data", workers=2)
+    right = parallel(problem)
     for what, shape, must in (("batch", [4, 8], [2, 8]), ("labels", [4, 1], [2, 1])):
         whole = [right.places[0], replace(right.places[1], **{what: shape})]
-        assert spec.layout_problem(task, replace(right, places=whole)) == (
-            f"worker 1 holds {what} of shape {shape}, not {must}"
+        assert spec.layout_problem(problem, replace(right, places=whole)) == (
+            f"worker 1 has {what} of shape {shape}, not {must}"
         )
 
 
 def test_a_worker_that_stands_for_another_is_told() -> None:
-    task = TINY.changed(mode="fc_data", workers=2)
-    right = parallel(task)
+    problem = TINY.changed(mode="fc_data", workers=2)
+    right = parallel(problem)
     twice = [replace(place, worker=0) for place in right.places]
-    assert spec.layout_problem(task, replace(right, places=twice)) == "it shows the workers 0, 0, not 0 to 1"
+    assert spec.layout_problem(problem, replace(right, places=twice)) == "it has the workers 0, 0, not 0 to 1"
 
 
 def test_a_mesh_cuts_weights_one_way_and_the_batch_both() -> None:
-    task = TINY.changed(mode="fc_hybrid", workers=4)
-    assert [spec.expected_shapes(task, k) for k in range(4)] == [([[4, 8], [4, 8], [4, 1]], [2, 4], [1, 1])] * 4
+    problem = TINY.changed(mode="fc_hybrid", workers=4)
+    assert [spec.expected_shapes(problem, k) for k in range(4)] == [([[4, 8], [4, 8], [4, 1]], [2, 4], [1, 1])] * 4
 
 
 def test_stages_hold_their_own_layers_and_the_ends_the_batch_and_its_labels() -> None:
-    task = TINY.changed(mode="fc_pipeline", workers=2)
-    assert [spec.expected_shapes(task, k) for k in range(2)] == [
+    problem = TINY.changed(mode="fc_pipeline", workers=2)
+    assert [spec.expected_shapes(problem, k) for k in range(2)] == [
         ([[8, 8]], [4, 8], [0, 1]),
         ([[8, 8], [8, 1]], [0, 8], [4, 1]),
     ]
-    right = parallel(task)
+    right = parallel(problem)
     swapped = [replace(place, weights=right.places[1 - place.worker].weights) for place in right.places]
-    assert spec.layout_problem(task, replace(right, places=swapped)) == (
-        "worker 0 holds weights of shape [[8, 8], [8, 1]], not [[8, 8]]"
+    assert spec.layout_problem(problem, replace(right, places=swapped)) == (
+        "worker 0 has weights of shape [[8, 8], [8, 1]], not [[8, 8]]"
     )
 
 
 def test_processes_may_each_call_their_device_cpu() -> None:
-    task = TINY.changed(mode="fc_data", workers=2)
-    own = [replace(place, device="cpu", process=k) for k, place in enumerate(parallel(task).places)]
-    assert spec.layout_problem(task, replace(parallel(task), places=own)) is None
+    problem = TINY.changed(mode="fc_data", workers=2)
+    own = [replace(place, device="cpu", process=k) for k, place in enumerate(parallel(problem).places)]
+    assert spec.layout_problem(problem, replace(parallel(problem), places=own)) is None
 
 
 def test_workers_that_speak_over_a_network_each_have_their_own() -> None:
-    task = TINY.changed(mode="fc_data", workers=2, network="200mbit")
-    own = [replace(place, network=f"net:[{k}]") for k, place in enumerate(parallel(task).places)]
-    assert spec.layout_problem(task, replace(parallel(task), places=own)) is None
+    problem = TINY.changed(mode="fc_data", workers=2, network="200mbit")
+    own = [replace(place, network=f"net:[{k}]") for k, place in enumerate(parallel(problem).places)]
+    assert spec.layout_problem(problem, replace(parallel(problem), places=own)) is None
     shared = [replace(place, network="net:[1]") for place in own]
-    assert spec.layout_problem(task, replace(parallel(task), places=shared)) == "its 2 workers share a network"
-    assert spec.layout_problem(task, parallel(task)) == "its 2 workers share a network"
+    assert spec.layout_problem(problem, replace(parallel(problem), places=shared)) == "its 2 workers share a network"
+    assert spec.layout_problem(problem, parallel(problem)) == "its 2 workers share a network"
 
 
 def test_what_a_cell_proved_survives_its_file() -> None:

@@ -64,7 +64,7 @@ def test_what_every_process_used_over_time_lies_beside_its_record_and_in_the_rep
     run = Results(folder / "results").latest()
     assert run is not None
     records = run.load()[0]
-    assert [run.course(record) for record in records] == [PRETENDED.course] * 6
+    assert [run.usage_series(record) for record in records] == [PRETENDED.course] * 6
     assert {record.usage.course for record in records if record.usage} == {
         "courses/{}.{}.{}.json".format(*record.key) for record in records
     }
@@ -602,7 +602,7 @@ def test_plan_tells_what_sets_cells_apart(folder: Path, capsys: pytest.CaptureFi
     [
         (["report", "--output", "/nope/x.html"], "/nope"),
         (["--results", ""], "--results: must name a folder"),
-        (["--results", "matrix.yaml"], "matrix.yaml: is a file, not a folder; name another with --results"),
+        (["--results", "matrix.yaml"], "matrix.yaml: must be a folder, got a file; choose another one with --results"),
     ],
 )
 def test_a_path_that_cannot_be_is_one_error(

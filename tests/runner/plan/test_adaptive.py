@@ -59,7 +59,7 @@ def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
 
 def newest(folder: Path) -> tuple[Counter[str], dict[str, Any]]:
     run = Results(folder / "results").runs()[-1]
-    finished = run.kept("finished.json")
+    finished = run.load_object("finished.json")
     assert finished is not None
     counted = latest_attempts(run.load()[0])  # a busy machine has blocks measured again
     return Counter(record.settings.backend for record in counted), finished["stopped"]

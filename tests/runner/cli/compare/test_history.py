@@ -211,7 +211,7 @@ def test_a_command_whose_metric_is_no_number_is_passed_over_and_told(
     told["task"]["metrics"][0]["value"] = "fast"
     path.write_text(json.dumps(told))
     found = document(capsys, "task train")
-    assert [one["reason"] for one in found["passed_over"]] == ["task.metrics: must hold finite numbers, got 'fast'"]
+    assert [one["reason"] for one in found["passed_over"]] == ["task.metrics: must be finite numbers, got 'fast'"]
     assert found["histories"][0]["sessions"][0]["step_time"]["count"] == 1
 
 

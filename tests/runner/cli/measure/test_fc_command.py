@@ -53,7 +53,7 @@ class FakeProbe:
         assert isinstance(order, ProofOrder)
         self.orders[settings.backend] = order
         self.settings.append(settings)
-        return to_json(ProofAnswer(settings.backend, [self.proof(task) for task in order.tasks]))
+        return to_json(ProofAnswer(settings.backend, [self.proof(task) for task in order.problems]))
 
     def proof(self, task: FcProblem) -> Proof:
         places = [spec.WorkerPlacement(k, f"fake:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
@@ -333,7 +333,7 @@ def test_who_divides_arrays_is_proved_on_the_backend_that_can() -> None:
     probe = FakeProbe()
     assert runner("--prove", probe=probe) == 0
     divided = {
-        backend: {(task.mode, task.partition) for task in order.tasks if task.partition != "program"}
+        backend: {(task.mode, task.partition) for task in order.problems if task.partition != "program"}
         for backend, order in probe.orders.items()
     }
     assert divided == {
@@ -374,7 +374,7 @@ def test_a_proof_uses_the_sizes_and_parameters_that_are_given(arguments: list[st
     probe = FakeProbe()
     assert runner("--prove", *arguments, probe=probe) == 0
     for order in probe.orders.values():
-        assert {name: {getattr(task, name) for task in order.tasks} for name in found} == found
+        assert {name: {getattr(task, name) for task in order.problems} for name in found} == found
     assert set(probe.orders) == set(BACKENDS)
 
 
@@ -456,7 +456,7 @@ def test_a_proof_on_gpus_takes_as_many_workers_as_there_are_gpus_or_as_the_user_
     probe = FakeProbe()
     assert runner("--prove", "--mode", "fc_data", "--device", "gpu", *arguments, probe=probe) == 0
     assert {order.device for order in probe.orders.values()} == {"gpu"}
-    assert {task.workers for order in probe.orders.values() for task in order.tasks} == workers
+    assert {task.workers for order in probe.orders.values() for task in order.problems} == workers
     asked = {(s.device, s.workload, s.params["workers"]) for s in probe.settings}
     assert asked == {("gpu", "fc", max(workers))}
 
