@@ -72,7 +72,7 @@ def test_nothing_is_changed_by_reading(tmp_path: Path) -> None:
         ({"times": {"step_time_s": float("nan")}}, "must be a positive number, got nan"),
         ({"times": {"step_time_s": 10**400}}, "too large"),
         ({"status": "splendid"}, "'splendid' is not a valid Status"),
-        ({"schema_version": 99}, "must be up to 4, got 99"),
+        ({"schema_version": 99}, "must be an integer up to 4, got 99"),
         ({"repeat": 7}, "contains the record of another attempt"),
         ({"machine": None}, "NoneType"),
         ({"versions": "3.15"}, "str"),

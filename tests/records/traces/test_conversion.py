@@ -85,7 +85,7 @@ def test_a_neutral_trace_packed_or_plain_is_taken_as_it_is(tmp_path: Path) -> No
 @pytest.mark.parametrize(("name", "content"), [("mine.json", b'{"a": 1}'), ("mine.json", b"[]"), ("m.xplane.pb", b"")])
 def test_a_file_without_any_event_of_a_profilers_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(TraceError, match=f"{name}: holds no event that a profiler left"):
+    with pytest.raises(TraceError, match=f"{name}: contains no event of a profiler"):
         conversion.make_of(tmp_path / name, tmp_path / TRACE_NAME)
 
 
@@ -99,14 +99,14 @@ def test_a_file_without_any_event_of_a_profilers_is_refused(tmp_path: Path, name
 )
 def test_a_mark_that_is_none_is_refused_by_its_files_name(tmp_path: Path, one: dict[str, Any]) -> None:
     chrome(tmp_path / "mine.json", [*step_of_torch(), one])
-    with pytest.raises(TraceError, match=r"mine\.json: holds a mark that no traced cell makes: .*; record it again"):
+    with pytest.raises(TraceError, match=r"mine\.json: contains an invalid mark: .*; record it again"):
         conversion.make_of(tmp_path / "mine.json", tmp_path / TRACE_NAME)
 
 
 @pytest.mark.parametrize("one", [event("aten::mm", 1e16, 2), event("aten::mm", 200, 1e16), event("aten::mm", -1e16, 2)])
 def test_times_of_centuries_are_refused_by_their_files_name(tmp_path: Path, one: dict[str, Any]) -> None:
     chrome(tmp_path / "mine.json", [*step_of_torch(), one])
-    with pytest.raises(TraceError, match=r"mine\.json: holds an event that no machine leaves: 'aten::mm' on device 0"):
+    with pytest.raises(TraceError, match=r"mine\.json: contains an event out of range: 'aten::mm' on device 0"):
         conversion.make_of(tmp_path / "mine.json", tmp_path / TRACE_NAME)
 
 
@@ -117,7 +117,7 @@ def test_of_devices_as_many_are_drawn_as_a_trace_may_have_workers(tmp_path: Path
     if number < neutral.MOST_WORKERS:
         assert conversion.make([path], target, "jax").workers == neutral.head_of(target).workers == number + 1
     else:
-        with pytest.raises(TraceError, match=f"holds an event that no machine leaves: 'sgemm' on device {number} "):
+        with pytest.raises(TraceError, match=f"contains an event out of range: 'sgemm' on device {number} "):
             conversion.make([path], target, "jax")
 
 
@@ -130,7 +130,7 @@ def test_times_since_1970_and_ends_before_their_beginnings_are_read(tmp_path: Pa
 
 
 def test_no_file_is_no_trace(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="holds no file of a profiler"):
+    with pytest.raises(TraceError, match="contains no file of a profiler"):
         conversion.make([], tmp_path / TRACE_NAME, "jax")
 
 

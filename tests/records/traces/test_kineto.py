@@ -48,7 +48,7 @@ def test_a_file_without_events_has_none(tmp_path: Path, text: str) -> None:
 def test_what_is_no_whole_trace_is_refused_by_its_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(text)
-    with pytest.raises(TraceError, match=r"mine\.json: is no whole Chrome trace: .*; record it again"):
+    with pytest.raises(TraceError, match=r"mine\.json: is not a complete Chrome trace: .*; record it again"):
         list(kineto.members(path))
 
 
@@ -64,5 +64,5 @@ def test_a_value_without_end_is_not_read_without_end(tmp_path: Path, monkeypatch
     monkeypatch.setattr(kineto, "MAX_VALUE_CHARACTERS", 100)
     path = tmp_path / "trace.json"
     path.write_text('{"traceEvents": [{"name": "' + "a" * 1000)
-    with pytest.raises(TraceError, match="a value is not whole"):
+    with pytest.raises(TraceError, match="a value is incomplete"):
         list(kineto.members(path))

@@ -89,7 +89,7 @@ def test_a_head_of_what_cannot_be_is_refused_by_its_files_name(tmp_path: Path, t
     path = tmp_path / "other.json"
     head = f'"backend":"jax","device":"cpu","steps":1,"version":{neutral.VERSION},{told}'
     path.write_text(f'{neutral.BEGINNING}{{{head}}},\n"traceEvents":[]}}')
-    with pytest.raises(TraceError, match=r"other\.json: is no neutral trace \(it is of -?\d+ workers"):
+    with pytest.raises(TraceError, match=r"other\.json: is not a neutral trace \(it has -?\d+ workers"):
         neutral.head_of(path)
 
 

@@ -151,7 +151,7 @@ def test_spans_of_a_track_never_cross(tmp_path: Path) -> None:
     ],
 )
 def test_an_event_that_is_none_of_pytorchs_is_refused_by_its_files_name(tmp_path: Path, one: Any) -> None:
-    with pytest.raises(TraceError, match=r"trace\.json: traceEvents holds what PyTorch's profiler does not write: "):
+    with pytest.raises(TraceError, match=r"trace\.json: traceEvents has an invalid value: "):
         torch.read(chrome(tmp_path / "trace.json", [one]))
 
 

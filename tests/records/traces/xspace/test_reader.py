@@ -170,7 +170,7 @@ def test_an_instruction_of_no_run_is_of_the_step_within_which_it_ends(path: Path
 
 def test_an_event_of_an_instructions_name_that_is_none_is_refused(path: Path) -> None:
     path.write_bytes(message(plane("/host:CPU", {"pool": [ran("dot.1", 0, 1), ("dot.1", 2, 1, {})]})))
-    with pytest.raises(TraceError, match=r"is no whole profile .* one of several events of a name is no instruction"):
+    with pytest.raises(TraceError, match=r"not a complete profile .* with the same name is not an instruction"):
         reader.read(path)
 
 
@@ -394,7 +394,7 @@ def test_marks_of_the_clock_are_read_and_not_shown(path: Path) -> None:
 )
 def test_devices_beyond_number_are_refused_and_not_drawn(path: Path, name: str, event: Made) -> None:
     path.write_bytes(message(plane(name, {"Stream": [event]})))
-    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: holds an event that no machine leaves: "):
+    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: contains an event out of range: "):
         conversion.make_of(path, path.with_name("trace.json.gz"))
 
 
@@ -406,14 +406,14 @@ def test_devices_whose_number_is_none_of_a_machines_are_refused_by_their_files_n
     path: Path, name: str, event: str
 ) -> None:
     path.write_bytes(message(plane(name, {"Stream": [(event, 0, 5, {})]})))
-    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: is no whole profile"):
+    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: is not a complete profile"):
         reader.read(path)
 
 
 @pytest.mark.parametrize("name", ["kbm:step:one", "kbm:phase:sideways", "kbm.phase.sideways/MatMul:MatMul"])
 def test_a_mark_that_is_none_is_refused_by_its_files_name(path: Path, name: str) -> None:
     path.write_bytes(message(plane("/host:CPU", {"main": [(name, 0, 5, {})]})))
-    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: holds a mark that no traced cell makes: "):
+    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: contains an invalid mark: "):
         conversion.make_of(path, path.with_name("trace.json.gz"))
 
 
@@ -458,5 +458,5 @@ def test_a_file_that_is_damaged_or_breaks_off_anywhere_is_read_or_refused(
 @pytest.mark.parametrize("data", [b"\x0a\x7fxx", b"\xff\xff", b"{}"])
 def test_what_is_no_profile_is_refused_by_its_name(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: is no whole profile of JAX or TensorFlow"):
+    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: is not a complete profile of JAX or TensorFlow"):
         reader.read(path)

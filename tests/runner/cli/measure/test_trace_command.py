@@ -297,9 +297,9 @@ def test_a_file_that_is_no_trace_is_refused_by_its_name(folder: Path, capsys: py
     (folder / "other.json").write_text('{"name": "no trace"}')
     for name in ("broken.json", "broken.xplane.pb"):
         assert runner("trace", name) == 2
-        assert f"{name}: is no whole" in capsys.readouterr().err
+        assert f"{name}: is not a complete" in capsys.readouterr().err
     assert runner("trace", "other.json") == 2
-    assert "other.json: holds no event that a profiler left" in capsys.readouterr().err
+    assert "other.json: contains no event of a profiler" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
