@@ -1,15 +1,14 @@
 """The FC modes: one stack of fully connected layers, trained by data, model and physics parallelism.
 
-    programs.py    what one worker computes and communicates, once for each mode, in `keras.ops`
-    seam.py        what a program asks of a backend: collectives, hand-overs and gradients, counted
-    native/        each backend's workers, and how a step is built and run;  stages.py several stages in one process
-    crew.py        all workers of a problem; ranks.py where they are processes, network.py where those have networks
-    profiled.py    how long the collectives of a compiled step take, as the backend's own profiler sees it
-    layout.py      which worker holds what;  reference.py the same in plain NumPy;  prove.py compares the two
+    programs.py      computation and communication of one worker, once for each mode, in `keras.ops`
+    interface.py     the interface of programs to a backend: counted collectives and transfers, gradients
+    native/          each backend's workers, and how a step is built and run;  stages.py: several stages in one process
+    worker_group.py  all workers of a problem;  ranks.py: worker processes;  network.py: their networks
+    profiled.py      the time of the collectives of a compiled step, measured by the backend's own profiler
+    layout.py        the arrays of each worker;  reference.py: the same in NumPy;  prove.py: compares the two
 
-What a problem is, computes and communicates by formula is in `records.fc.spec`. The workload below is the same stack as
-Keras
-layers: the mode `fc_keras`, trained by `fit`; from it the catalog and the other counts of work are made.
+`records.fc.spec` defines a problem, its computation and its communication by formula. The workload below is the same
+stack as Keras layers: the mode `fc_keras`, trained by `fit`; the catalog and the other counts of work are based on it.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def fc(request: Request) -> Built:
     for width in [size] * level + [1]:
         x = layers.Dense(width, use_bias=False, kernel_initializer=initial)(x)
     model = keras.Model(inputs, heads.float_logits(x), name="fc")
-    # Of one column, so that the mean over columns is that column.
+    # The mean over the single column is that column.
     loss = keras.losses.MeanSquaredError(reduction="sum", name="sum_of_squares")
     model.compile(optimizer=keras.optimizers.SGD(LEARNING_RATE), loss=loss)
     stack = FcProblem(mode="fc_keras", level=level, weight_size=size)
@@ -62,7 +61,7 @@ def fc(request: Request) -> Built:
 
 
 def _normal(stddev: float) -> Callable[..., Any]:
-    """Return an initializer whose numbers, given Python's own seed, are the same on every backend."""
+    """Return an initializer whose values, for the same seed of Python, are the same on every backend."""
     import numpy as np
 
     def drawn(shape: Sequence[int], dtype: Any = None) -> Any:

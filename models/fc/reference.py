@@ -1,6 +1,6 @@
-"""The FC modes in plain NumPy, in one place of memory: what every program's gradients and weights are compared with.
+"""The FC modes in NumPy in a single process: the reference for every program's gradients and weights.
 
-Knows no workers: what is divided among them is one sum here. Only fc_phy has a rule of its own.
+There are no workers: what is divided among them is one sum here. Only fc_phy has its own rule.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, FcProblem, Kind
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What steps of training left: the loss and the gradients of the last step, and the weights after it; by model."""
+    """The result of training: loss and gradients of the last step, and the weights after it, by model."""
 
     loss: float
     gradients: list[list[Array]]
@@ -24,7 +24,7 @@ class Trained:
 
 
 def train(problem: FcProblem, seed: int, steps: int) -> Trained:
-    """Return what `steps` steps of a problem leave, computed in float64 from the weights and batch of its precision."""
+    """Return the result of `steps` steps, computed in float64 from the weights and batch in the problem's precision."""
     batch, labels = (part.astype(np.float64) for part in draw_batch(problem, seed))
     models = [[weight.astype(np.float64) for weight in draw_weights(problem, seed)] for _ in range(problem.copies)]
     parts = list(zip(np.split(batch, problem.copies), np.split(labels, problem.copies), strict=True))
@@ -55,7 +55,7 @@ def backward(weights: Sequence[Array], batch: Array, labels: Array) -> tuple[flo
 
 
 def _exchanged(problem: FcProblem, gradients: list[list[Array]]) -> list[list[Array]]:
-    """Apply what a mode does with the gradients of all its copies, or with those of the one model."""
+    """Apply a mode's rule to the gradients of all its copies, or to those of the single model."""
     if problem.kind is Kind.PHYSICS:
         return _shared(problem, gradients)
     if problem.reduce == "mean":

@@ -1,4 +1,4 @@
-"""All workers of a problem, ready to step: in this process for JAX and TensorFlow, one process a worker for PyTorch."""
+"""Creates the worker group of a problem: in this process for JAX and TensorFlow, a process per worker for PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keras_matrix.models.process.float64 import keep_float64
 
 
 def reserve(backend: str, workers: int, device: str) -> None:
-    """See to it that the backend has a device for each worker; before it is used for anything.
+    """Ensure that the backend has a device for each worker; must be called before the backend is used.
 
     Raises `NoDevice` if there is no such device at all, `NoSuchDevices` if there are too few.
     """
@@ -18,7 +18,7 @@ def reserve(backend: str, workers: int, device: str) -> None:
 
 
 def assemble(backend: str, order: WorkerSpec, *, apart: bool = False) -> WorkerGroup:
-    """Return the crew of a problem; `apart` where PyTorch is to keep out of this process even for one worker.
+    """Return the worker group of a problem; with `apart` even a single PyTorch worker is in a separate process.
 
     On a CPU PyTorch's workers are forked from this process, which therefore must not have used PyTorch before.
     """

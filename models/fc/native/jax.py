@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,36 +25,35 @@ from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerS
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
-from keras_matrix.records.traces.request import TraceOrder
 
-# The mesh of every problem has both; where the work is divided one way only, one of them is 1 long.
+# The mesh of every problem has both; if the work is divided in one way only, one of them has length 1.
 AXES = tuple(axis.value for axis in Axis)
-# XLA's CPU client keeps up to 32 computations of a device in flight and starts them in no fixed order. With more steps
-# queued than that, one device may wait for a step that the other has not begun: their collective never ends, and XLA
-# aborts after 40 s (jaxlib 0.10.2: epochs of 31 steps pass, of 34 fail). Half as many never leave a device idle.
+# XLA's CPU client has up to 32 computations of a device in flight and starts them in no fixed order. With more queued
+# steps, a device may wait for a step that another one has not begun: their collective never ends, and XLA aborts after
+# 40 s (jaxlib 0.10.2: epochs of 31 steps pass, of 34 fail). Half as many steps never leave a device idle.
 STEPS_AHEAD = 16
 
 
 def reserve(workers: int, device: str) -> None:
-    """Make virtual devices of the CPU, or check that there is a real one for each worker."""
+    """Create virtual devices of the CPU, or check that there is a real one for each worker."""
     if device == "cpu":
         jax.config.update("jax_num_cpu_devices", workers)
-    # Where there is no accelerator, JAX shows the CPU in its place.
+    # Without an accelerator, JAX lists the CPU instead.
     found = [one for one in jax.devices() if device == "cpu" or one.platform != "cpu"]
     require_devices("jax", device, len(found), workers)
 
 
 def make(order: WorkerSpec) -> WorkerGroup:
-    """Return the crew."""
+    """Return the worker group."""
     if order.problem.kind is Kind.PIPELINE:
         from keras_matrix.models.fc.native.jax_stages import JaxStages
 
         return JaxStages(order)
-    return JaxCrew(order)
+    return JaxWorkerGroup(order)
 
 
 class JaxWorker(Worker):
-    """Every worker at once: inside `shard_map` one trace stands for all."""
+    """All workers: a single tracing inside `shard_map` represents each of them."""
 
     def __init__(self, mesh: Mesh, axes: tuple[str, ...] = AXES, whole: Worker | None = None) -> None:
         super().__init__(math.prod(mesh.shape[axis] for axis in axes), whole)
@@ -78,20 +76,22 @@ class JaxWorker(Worker):
         return jax.lax.all_gather(x, self._axes, axis=axis, tiled=True)
 
     def _after_all(self, arrays: Sequence[Tensor]) -> list[Tensor]:
-        # Real numbers hold where XLA drops what only orders: it does not know that 0 x is 0, since x may be NaN.
+        # XLA removes pure ordering constraints, but not this sum: it cannot assume 0 x = 0, since x may be NaN.
         nothing = 0 * sum(array[:1, :1] for array in arrays)
         return [jax.lax.dynamic_update_slice(array, array[:1, :1] + nothing, (0, 0)) for array in arrays]
 
 
-class JaxCrew:
-    """Arrays over a mesh, and the compiled step that takes and gives back the weights."""
+class JaxWorkerGroup(WorkerGroup):
+    """Arrays over a mesh, and the compiled step, which takes and returns the weights."""
+
+    backend = "jax"
 
     def __init__(self, order: WorkerSpec) -> None:
         problem = order.problem
         self._order = order
         shape = (problem.data_size, problem.model_size)
         self._mesh = Mesh(np.asarray(jax.devices()[: problem.workers]).reshape(shape), AXES)
-        # Where JAX divides the work itself, the program is that of one worker.
+        # If JAX divides the work itself, the program is that of one worker.
         self._worker = JaxWorker(Mesh(self._mesh.devices[:1, :1], AXES) if self._divides else self._mesh)
         weights, *specs = _specs(problem)
         self._weights = self._placed_weights(weights)
@@ -102,7 +102,7 @@ class JaxCrew:
         self._gradients: list[Any] = []
 
     def run(self, steps: int) -> None:
-        """Take steps; Python is at most `STEPS_AHEAD` of them ahead of JAX and waits for the last one."""
+        """Run steps; Python is at most `STEPS_AHEAD` steps ahead of JAX and waits for the last one."""
         in_flight: deque[Any] = deque()
         for _ in range(steps):
             self._weights, self._losses, self._gradients = self._step(self._weights, self._batch)
@@ -112,18 +112,15 @@ class JaxCrew:
         jax.block_until_ready((self._weights, self._losses))
 
     def loss(self) -> float:
-        """Return the sum of the workers' losses."""
         return float(np.sum(np.asarray(self._losses, np.float64)))
 
-    def kept(self) -> list[WorkerState]:
-        """Return each worker's shards."""
+    def states(self) -> list[WorkerState]:
         losses = np.zeros(self._order.problem.workers)
-        losses[: len(self._losses)] = self._losses  # one for all where JAX divides the work itself
-        held = zip(self._of_each(self._gradients), self._of_each(self._weights), strict=True)
-        return [WorkerState(float(loss), *arrays) for loss, arrays in zip(losses, held, strict=True)]
+        losses[: len(self._losses)] = self._losses  # a single one if JAX divides the work itself
+        arrays = zip(self._of_each(self._gradients), self._of_each(self._weights), strict=True)
+        return [WorkerState(float(loss), *own) for loss, own in zip(losses, arrays, strict=True)]
 
     def places(self) -> list[WorkerPlacement]:
-        """Read devices and shapes from the shards."""
         batch, labels = (_shards(part) for part in self._batch)
         weights = [_shards(weight) for weight in self._weights]
         return [
@@ -138,41 +135,27 @@ class JaxCrew:
         ]
 
     def traffic(self) -> Traffic:
-        """Return what was counted while the step was traced, or what JAX put into the compiled step."""
+        """Return the counts while the step was traced, or those of the collectives in the compiled step."""
         if not self._divides:
             return self._worker.traffic
         return hlo.traffic_of(self._text(), self._order.problem.workers)
 
-    def peaks_bytes(self) -> list[int]:
-        """Return the peak of this process."""
-        return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
-
     def device_peaks_bytes(self) -> list[int]:
-        """Return the peak of JAX's allocator on each worker's GPU."""
         return device_peaks_bytes(list(self._mesh.devices.flat))
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
-        """Have JAX's profiler see the collective instructions of the compiled step."""
+        """Measure the collective instructions of the compiled step with JAX's profiler."""
         if not self.traffic().calls:
             return None
         return by_profiling(partial(_inside_s, hlo.collectives(self._text())), self.run, steps, epochs)
 
-    def traced(self, order: TraceOrder) -> None:
-        """Have the profiler record more steps, of all workers in one file."""
-        from keras_matrix.models.profiling import load, record_epochs
-
-        record_epochs(load("jax"), order, partial(self.run, 1))
-
-    def close(self) -> None:
-        """There is nothing to end."""
-
     @property
     def _divides(self) -> bool:
-        """Whether JAX divides the work, by what it is told of the arrays."""
+        """Whether JAX divides the work, by the sharding of the arrays."""
         return self._order.problem.partition == "named_sharding"
 
     def _text(self) -> str:
-        """Return the compiled step as XLA writes it."""
+        """Return the text of the compiled step."""
         return str(self._step.lower(self._weights, self._batch).compile().as_text())
 
     def _compiled(self, worker: JaxWorker) -> Any:
@@ -187,7 +170,7 @@ class JaxCrew:
                 mesh=self._mesh,
                 in_specs=(weights, (batch, labels)),
                 out_specs=(weights, P(AXES), weights),
-                check_vma=False,  # a gathered gradient is the same everywhere, which the checker cannot see
+                check_vma=False,  # a gathered gradient is the same everywhere, which the checker cannot infer
             )
         return jax.jit(step, donate_argnums=0)
 
@@ -212,14 +195,14 @@ class JaxCrew:
         return jax.block_until_ready(jax.device_put(typed, NamedSharding(self._mesh, spec)))
 
     def _of_each(self, arrays: Sequence[Any]) -> list[list[layout.Array]]:
-        """Return what each worker holds of these arrays."""
+        """Return each worker's pieces of these arrays."""
         shards = [_shards(array) for array in arrays]
         return [[np.asarray(own[rank].data) for own in shards] for rank in range(self._order.problem.workers)]
 
 
 def _specs(problem: FcProblem) -> tuple[P, P, P]:
-    """Return how weights, batch and labels are cut: by rows of the mesh, its columns, or both."""
-    # In fc_phy every worker has weights of its own: the whole of them is the workers' one above the other.
+    """Return how weights, batch and labels are divided: by rows of the mesh, its columns, or both."""
+    # In fc_phy every worker has its own weights, which are stacked.
     rows = Axis.DATA if problem.kind in (Kind.SHARDED, Kind.PHYSICS) else Axis.MODEL
     return P(rows.value), P(*AXES), P(AXES)
 
@@ -230,5 +213,5 @@ def _shards(array: Any) -> list[Any]:
 
 
 def _inside_s(names: set[str], run: Callable[[], None]) -> float:
-    """Return the seconds that instructions of these names took while something ran, the mean over the devices."""
+    """Return the seconds that the instructions with these names took during `run`, the mean over the devices."""
     return jax_collectives_s(seen_by("jax", run), names)

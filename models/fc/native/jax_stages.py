@@ -1,12 +1,11 @@
-"""JAX: fc_pipeline. Every stage's weights lie on a device of their own, and so does what is made of them.
+"""JAX: fc_pipeline. The weights of each stage, and all results computed from them, are on a separate device.
 
-`shard_map` runs one program on all devices, for which all stages would have to be alike. Here what a stage makes of one
-micro-batch is a compiled program of its device; JAX runs ahead of Python, so that devices work at the same time.
+`shard_map` runs one program on all devices, which would require equal stages. Here each stage has compiled programs for
+one micro-batch on its device; JAX dispatches asynchronously, so that devices work at the same time.
 """
 
 from __future__ import annotations
 
-import resource
 from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any
@@ -20,17 +19,17 @@ from keras_matrix.models.fc.device_memory import device_peaks_bytes
 from keras_matrix.models.fc.interface import Tensor
 from keras_matrix.models.fc.scopes import scope
 from keras_matrix.models.fc.stages import Boxes, LocalStage, in_turn
-from keras_matrix.models.fc.worker_group import WorkerSpec, WorkerState
-from keras_matrix.records.fc.communication import Communication
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState
 from keras_matrix.records.fc.spec import LEARNING_RATE, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
-from keras_matrix.records.traces.request import TraceOrder
 
 _compiled = cache(jax.jit)
 
 
-class JaxStages:
-    """The crew of a problem whose workers are stages."""
+class JaxStages(WorkerGroup):
+    """A worker group of stages, which have no collectives."""
+
+    backend = "jax"
 
     def __init__(self, order: WorkerSpec) -> None:
         problem = order.problem
@@ -49,22 +48,20 @@ class JaxStages:
         self._gradients: list[list[Any]] = []
 
     def run(self, steps: int) -> None:
-        """Take steps; wait for what the last has left on every device."""
+        """Run steps; wait for the results of the last one on every device."""
         for _ in range(steps):
             self._step()
         jax.block_until_ready((self._weights, self._losses))
 
     def loss(self) -> float:
-        """Return the last stage's loss; the others have none."""
+        """Return the loss of the last stage; the others have no loss."""
         return sum(map(float, self._losses))
 
-    def kept(self) -> list[WorkerState]:
-        """Return each worker's arrays."""
-        held = zip(self._losses, self._gradients, self._weights, strict=True)
-        return [WorkerState(float(loss), _arrays(gradients), _arrays(weights)) for loss, gradients, weights in held]
+    def states(self) -> list[WorkerState]:
+        stages = zip(self._losses, self._gradients, self._weights, strict=True)
+        return [WorkerState(float(loss), _arrays(gradients), _arrays(weights)) for loss, gradients, weights in stages]
 
     def places(self) -> list[WorkerPlacement]:
-        """Read devices and shapes from the arrays."""
         held = zip(self._weights, self._batches, strict=True)
         return [
             WorkerPlacement(
@@ -78,29 +75,10 @@ class JaxStages:
         ]
 
     def traffic(self) -> Traffic:
-        """Return what the stages counted in the last step."""
         return together([stage.traffic for stage in self._stages])
 
-    def peaks_bytes(self) -> list[int]:
-        """Return the peak of this process."""
-        return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
-
     def device_peaks_bytes(self) -> list[int]:
-        """Return the peak of JAX's allocator on each stage's GPU."""
         return device_peaks_bytes(self._devices)
-
-    def communication(self, steps: int, epochs: int) -> Communication | None:
-        """Stages hand over, and no collective can be taken from them: None."""
-        return None
-
-    def traced(self, order: TraceOrder) -> None:
-        """Have the profiler record more steps, of all workers in one file."""
-        from keras_matrix.models.profiling import load, record_epochs
-
-        record_epochs(load("jax"), order, partial(self.run, 1))
-
-    def close(self) -> None:
-        """There is nothing to end."""
 
     def _step(self) -> None:
         for stage in self._stages:

@@ -9,7 +9,7 @@ from keras_matrix.models.fc.worker_group import WorkerSpec, require_devices
 
 
 def reserve(workers: int, device: str) -> None:
-    """Make logical devices of the CPU, or check that there is a real one for each worker."""
+    """Create logical devices of the CPU, or check that there is a real one for each worker."""
     physical = tf.config.list_physical_devices(device.upper())
     if device != "cpu":
         require_devices("tensorflow", device, len(physical), workers)
@@ -19,7 +19,7 @@ def reserve(workers: int, device: str) -> None:
 
 
 def make(order: WorkerSpec) -> TensorFlowWorkerGroup:
-    """Return the crew."""
+    """Return the worker group."""
     if order.problem.partition == "mirrored_strategy" and order.problem.workers > 1:
         from keras_matrix.models.fc.native.tensorflow_mirrored import MirroredWorkerGroup
 

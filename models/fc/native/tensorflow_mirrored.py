@@ -1,4 +1,4 @@
-"""TensorFlow: data parallelism by `tf.distribute.MirroredStrategy`, which keeps replicas and sums their gradients."""
+"""TensorFlow: data parallelism by `tf.distribute.MirroredStrategy`, which has replicas and sums their gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MirroredWorker(Worker):
         return taped_gradient(loss, weights)
 
     def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Sum all gradients in one call, as an optimizer under a strategy does; the strategy packs them as it likes."""
+        """Sum all gradients in one call, like an optimizer under a strategy; the strategy decides how to pack them."""
         own, gradients = self.gradient(loss, weights)
         for gradient in gradients:
             self.count("all_reduce_bytes", gradient)
@@ -36,10 +36,9 @@ class MirroredWorker(Worker):
         raise NotImplementedError("a mirrored worker sums all its gradients at once")
 
     def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
-        raise NotImplementedError("a mirrored worker holds all weights whole")
+        raise NotImplementedError("a mirrored worker has complete weights")
 
-    def _all_gather(self, x: Tensor, axis: int) -> Tensor:
-        raise NotImplementedError("a mirrored worker holds all weights whole")
+    _all_gather = _reduce_scatter
 
 
 class MirroredWorkerGroup(TensorFlowWorkerGroup):
@@ -52,16 +51,16 @@ class MirroredWorkerGroup(TensorFlowWorkerGroup):
         )
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
-        """The collectives are the strategy's own operations, which the profiler's names do not tell from others."""
+        """Return None: by the profiler's names, the strategy's collectives cannot be distinguished from others."""
         return None
 
     def _laid_out(self) -> list[list[Any]]:
         """Return each replica's part of the mirrored variables."""
-        # The collective operations that it would take on a CPU can serve one strategy in the life of a process.
+        # Its default collective operations on a CPU support only one strategy per process.
         sums = tf.distribute.ReductionToOneDevice() if self._order.device == "cpu" else None
         self._strategy = tf.distribute.MirroredStrategy(self._devices, sums)
         with self._strategy.scope():
-            drawn = layout.weights_of(self._order.problem, self._order.seed, 0)  # a replica has what any other has
+            drawn = layout.weights_of(self._order.problem, self._order.seed, 0)  # equal for all replicas
             self._mirrored = [tf.Variable(self._typed(weight)) for weight in drawn]
         return [[own.values[rank] for own in self._mirrored] for rank in range(self._order.problem.workers)]
 

@@ -1,12 +1,11 @@
 """TensorFlow: each worker's part of one traced step is placed on its own logical device.
 
-`keras.distribution` distributes nothing on TensorFlow, so that placement and copies are written out. While the step is
-traced the workers' programs run as threads of which one at a time goes on; at a collective each waits for the others.
+`keras.distribution` does not support TensorFlow, so that placement and copies are explicit. While the step is traced
+the workers' programs run as threads, one at a time; at a collective each waits for the others.
 """
 
 from __future__ import annotations
 
-import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,14 +22,14 @@ from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import Result, program
 from keras_matrix.models.fc.scopes import scope
 from keras_matrix.models.fc.stages import Boxes, LocalStage, in_turn
-from keras_matrix.models.fc.worker_group import WorkerSpec, WorkerState
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
-from keras_matrix.records.traces.request import WORKER_SCOPE, TraceOrder
+from keras_matrix.records.traces.request import WORKER_SCOPE
 
 Combine = Callable[[list[Tensor]], list[Tensor]]
-# Makes of a group's parts, and their devices, an answer for each.
+# Computes a result for each worker of a group from their parts and devices.
 CombineGroup = Callable[[list[Tensor], list[str]], list[Tensor]]
 
 
@@ -39,7 +38,7 @@ class Stopped(Exception):
 
 
 class Lockstep:
-    """Runs the programs of several workers in turn, each from one collective to the next."""
+    """Runs the programs of several workers interleaved, each from one collective to the next."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -50,7 +49,7 @@ class Lockstep:
         self._failure: BaseException | None = None
 
     def run(self, programs: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Return what each program returned. Raises what the first to fail raised."""
+        """Return the result of each program. Raises the error of the first that fails."""
         results: list[Any] = [None] * self._size
         threads = [threading.Thread(target=self._follow, args=(k, one, results)) for k, one in enumerate(programs)]
         for thread in threads:
@@ -62,7 +61,7 @@ class Lockstep:
         return results
 
     def exchange(self, rank: int, part: Tensor, combine: Combine) -> Tensor:
-        """Give this worker's part; return its answer, of those that `combine` makes of all parts."""
+        """Submit this worker's part; return its result of `combine`, which takes all parts."""
         self._parts[rank] = part
         if rank == self._size - 1:
             self._answers = combine(list(self._parts))
@@ -96,14 +95,14 @@ class Lockstep:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the workers of one traced step have in common."""
+    """The common state of the workers of one traced step."""
 
     problem: FcProblem
     devices: Sequence[str]
     lockstep: Lockstep
 
     def on_each(self, devices: Sequence[str], make: Callable[[int], Any]) -> list[Any]:
-        """Return what `make` makes for each of these devices, by its number, placed there."""
+        """Return the result of `make` for the index of each of these devices, placed there."""
         made = []
         for number, device in enumerate(devices):
             with self.collective(device, 1):
@@ -112,7 +111,7 @@ class Step:
 
     @contextmanager
     def collective(self, device: str, waiting: int) -> Iterator[None]:
-        """Place on a device, and name, what stands for a collective that makes so many workers wait."""
+        """Place operations of a collective on a device and name them, with the number of workers that wait for it."""
         with _of_worker(self.devices.index(device), device), tf.name_scope(f"{SCOPE}{waiting}"):
             yield
 
@@ -166,7 +165,7 @@ class TensorFlowWorker(Worker):
             return [tf.identity(array) for array in arrays]
 
     def _exchange(self, x: Tensor, combine: CombineGroup) -> Tensor:
-        """Give x; return this worker's answer of those made of its group's parts."""
+        """Submit x; return this worker's result from its group's parts."""
 
         def of_all(parts: list[Tensor]) -> list[Tensor]:
             answers: list[Tensor] = [None] * len(parts)
@@ -179,8 +178,10 @@ class TensorFlowWorker(Worker):
         return self._step.lockstep.exchange(self._rank, x, of_all)
 
 
-class TensorFlowWorkerGroup:
+class TensorFlowWorkerGroup(WorkerGroup):
     """Variables on logical devices, and the traced step that changes them."""
+
+    backend = "tensorflow"
 
     def __init__(self, order: WorkerSpec) -> None:
         self._order = order
@@ -188,28 +189,25 @@ class TensorFlowWorkerGroup:
         self._workers: Sequence[Worker | Stage] = []
         self._weights = self._laid_out()
         self._batches = [self._constants(rank) for rank in range(order.problem.workers)]
-        self._step = tf.function(self._traced, autograph=False)
+        self._step = tf.function(self._all_workers, autograph=False)
         self._found: list[Any] = []
 
     def run(self, steps: int) -> None:
-        """Take steps; wait for the last."""
+        """Run steps; wait for the last."""
         for _ in range(steps):
             self._found = self._step()
         tf.test.experimental.sync_devices()
 
     def loss(self) -> float:
-        """Return the sum of the workers' losses."""
         return sum(float(loss) for loss, _ in self._found)
 
-    def kept(self) -> list[WorkerState]:
-        """Return each worker's variables."""
+    def states(self) -> list[WorkerState]:
         return [
             WorkerState(float(loss), [g.numpy() for g in gradients], [w.numpy() for w in weights])
             for (loss, gradients), weights in zip(self._found, self._weights, strict=True)
         ]
 
     def places(self) -> list[WorkerPlacement]:
-        """Read devices and shapes from the variables and tensors."""
         return [
             WorkerPlacement(
                 rank,
@@ -222,45 +220,31 @@ class TensorFlowWorkerGroup:
         ]
 
     def traffic(self) -> Traffic:
-        """Return what was counted while the step was traced."""
+        """Return the counts while the step was traced."""
         return together([worker.traffic for worker in self._workers])
 
-    def peaks_bytes(self) -> list[int]:
-        """Return the peak of this process."""
-        return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
-
     def device_peaks_bytes(self) -> list[int]:
-        """Return the peak of TensorFlow's allocator on each worker's GPU."""
         if self._order.device == "cpu":
             return []
-        # It takes no more of a device's name than its type and number.
+        # TensorFlow accepts only the type and number of a device's name.
         names = [device.rpartition("device:")[2] for device in self._devices]
         return [int(tf.config.experimental.get_memory_info(name)["peak"]) for name in names]
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
-        """Have TensorFlow's profiler see the operations that stand for collectives."""
+        """Measure the operations of collectives with TensorFlow's profiler."""
         if not self.traffic().calls:
             return None
         return by_profiling(partial(_inside_s, self._order.problem.workers), self.run, steps, epochs)
-
-    def traced(self, order: TraceOrder) -> None:
-        """Have the profiler record more steps, of all workers in one file."""
-        from keras_matrix.models.profiling import load, record_epochs
-
-        record_epochs(load("tensorflow"), order, partial(self.run, 1))
-
-    def close(self) -> None:
-        """There is nothing to end."""
 
     def _laid_out(self) -> list[list[Any]]:
         """Return each worker's variables, on its device."""
         return [self._variables(rank) for rank in range(self._order.problem.workers)]
 
-    def _traced(self) -> list[Result]:
-        """Every worker's step: its loss, and its gradients where they are kept."""
+    def _all_workers(self) -> list[Result]:
+        """The step of every worker: its loss, and its gradients if they are requested."""
         problem = self._order.problem
         weights = [self._read(rank) for rank in range(problem.workers)]
-        found = self._in_turn(weights) if problem.kind is Kind.PIPELINE else self._in_lockstep(weights)
+        found = self._in_stages(weights) if problem.kind is Kind.PIPELINE else self._in_lockstep(weights)
         for rank, (_, gradients) in enumerate(found):
             self._descend(rank, gradients)
         return [(loss, gradients if self._order.keep_gradients else []) for loss, gradients in found]
@@ -277,9 +261,9 @@ class TensorFlowWorkerGroup:
 
         return step.lockstep.run([partial(local, rank) for rank in ranks])
 
-    def _in_turn(self, weights: Sequence[list[Tensor]]) -> list[Result]:
+    def _in_stages(self, weights: Sequence[list[Tensor]]) -> list[Result]:
         problem, boxes = self._order.problem, Boxes()
-        # Fetched is what is made on the fetching stage's own device.
+        # An array is fetched by creating a copy on the fetching stage's own device.
         stages = [LocalStage(problem.workers, rank, boxes, tf.identity) for rank in range(problem.workers)]
         self._workers = stages
         return in_turn(stages, problem, weights, self._batches, lambda rank: _of_worker(rank, self._devices[rank]))
@@ -311,9 +295,9 @@ class TensorFlowWorkerGroup:
 
 @contextmanager
 def _of_worker(rank: int, device: str) -> Iterator[None]:
-    """Place what is made within on a worker's device and name it after the worker, by which a trace knows it.
+    """Place operations on a worker's device and name them after the worker, which identifies it in a trace.
 
-    With its end the name stands for itself, whatever scope it is in and however often it comes.
+    With its final slash the name is absolute, whatever scope it is in and however often it is used.
     """
     with tf.device(device), tf.name_scope(f"{WORKER_SCOPE}{rank}/"):
         yield
@@ -325,10 +309,10 @@ def _devices(order: WorkerSpec) -> list[str]:
 
 
 def _one_device(arrays: Sequence[Any]) -> str:
-    """Return the device that all these arrays say they are on, or all of them where there are several."""
+    """Return the device of these arrays, or all devices if there are several."""
     return ", ".join(sorted({array.device for array in arrays}))
 
 
 def _inside_s(workers: int, run: Callable[[], None]) -> float:
-    """Return the seconds that collectives took while something ran, the mean over the workers."""
+    """Return the seconds that collectives took during `run`, the mean over the workers."""
     return tensorflow_collectives_s(seen_by("tensorflow", run), workers)

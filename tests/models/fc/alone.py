@@ -22,7 +22,7 @@ def main() -> None:
     reserve(BACKEND, 1, "cpu")
     worker_group = assemble(BACKEND, WorkerSpec(problem, seed=0, keep_gradients=True))
     worker_group.run(STEPS)
-    (kept,) = worker_group.kept()
+    (kept,) = worker_group.states()
     assert {place.process for place in worker_group.places()} <= {None, os.getpid()}
     print(json.dumps({"error": error([kept.gradients], train(problem, 0, STEPS).gradients)}))
 

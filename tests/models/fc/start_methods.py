@@ -27,7 +27,7 @@ def results(own, problems):
         worker = TorchRank(replace(own._order, problem=problem), own._rank)
         workers.append(worker)  # what a stage sends must live until it has arrived
         worker.run(STEPS)
-        (kept,) = worker.kept()
+        (kept,) = worker.states()
         arrays = [array.tobytes() for array in (*kept.weights, *kept.gradients)]
         found.append((kept.loss, arrays, worker.traffic(), worker.device_peaks_bytes()))
     return found

@@ -184,8 +184,12 @@ def test_a_mode_without_collectives_has_nothing_to_watch(backend: str) -> None:
     [
         ("killed", "WorkerDied", "rank 1 of 2 was ended by signal 9 (SIGKILL) before its work was done"),
         ("raising", "WorkerFailed", "rank 1 of 2: ArithmeticError: no more; the other workers were ended"),
-        ("absent", "WorkerFailed", "rank 0 of 2: NotMet: the 2 workers did not all meet within 2 s"),
-        ("ports", "WorkerFailed", "PortInUse: no port was free on lo for a worker: end what holds them (ss -tan)"),
+        ("absent", "WorkerFailed", "rank 0 of 2: NotMet: the 2 workers did not all connect within 2 s"),
+        (
+            "ports",
+            "WorkerFailed",
+            "PortInUse: no port was free on lo for a worker; end processes with open ports (ss -tan)",
+        ),
         ("elsewhere", "WorkerFailed", "network namespace kbm-net-never-0: cannot be joined: No such file or directory"),
     ],
 )

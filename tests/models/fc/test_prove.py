@@ -109,7 +109,7 @@ def test_a_proof_on_a_gpu_has_its_workers_there_and_records_their_device_peaks(
         device_peaks_bytes=lambda: [2],
         close=Calls(),
     )
-    monkeypatch.setattr(prove, "_whole", lambda problem, worker_group: None)
+    monkeypatch.setattr(prove, "_models", lambda problem, worker_group: None)
     monkeypatch.setattr(prove, "assemble", lambda backend, order, apart: asked(order.device, apart) or worker_group)
     _, parallel = prove.found("torch", problem, ProofOrder([problem], device="gpu"))
     assert list(asked) == [("gpu", False)]

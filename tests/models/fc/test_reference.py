@@ -122,7 +122,7 @@ def test_replicas_that_drift_apart_are_refused() -> None:
     problem = TASK.changed(mode="fc_data", workers=2)
     pieces = [layout.weights_of(problem, 0, rank) for rank in range(2)]
     pieces[1][2] += 1
-    with pytest.raises(ValueError, match="worker 1 of 2 holds other values than worker 0 in fc_data"):
+    with pytest.raises(ValueError, match="worker 1 of 2 has other values than worker 0 in fc_data"):
         layout.whole(problem, pieces)
 
 
@@ -130,7 +130,7 @@ def test_in_a_mesh_those_of_one_column_must_hold_the_same() -> None:
     problem = TASK.changed(mode="fc_hybrid", workers=4)
     pieces = [layout.weights_of(problem, 0, rank) for rank in range(4)]
     pieces[3][0] += 1
-    with pytest.raises(ValueError, match="worker 3 of 4 holds other values than worker 1 in fc_hybrid"):
+    with pytest.raises(ValueError, match="worker 3 of 4 has other values than worker 1 in fc_hybrid"):
         layout.whole(problem, pieces)
 
 

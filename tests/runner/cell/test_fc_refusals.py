@@ -68,8 +68,8 @@ def test_too_few_devices_and_too_little_memory_are_unsupported_and_no_device_is_
     few, memory, none = printed(ASKED, backend)
     assert none == [
         "DeviceMismatch",
-        f"device: gpu was requested, but {backend} finds no such device; is there one, and is the build of {backend} "
-        "for it installed?",
+        f"device: gpu was requested, but {backend} finds no such device; check the device, and install the build of "
+        f"{backend} for it",
     ]
     assert few == [
         "Unsupported",
