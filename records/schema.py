@@ -61,12 +61,10 @@ class Resolved:
     jit_compile: bool | None = about("whether the step was compiled (XLA or torch.compile)", default=None)
     eager: bool | None = about("whether the step ran without being traced", default=None)
     steps_per_execution: int | None = about("steps run in one call of the backend", default=None)
-    samples: int | None = about(
-        "samples of one pass; a user's workload's own, unless the matrix sets them", default=None
-    )
+    samples: int | None = about("samples of one pass; a user's workload may set them", default=None)
     available_samples: int | None = about("samples that a user's workload has", default=None)
     own_compile_options: list[str] = about(
-        "options of compile() that a user's workload set and that were left unchanged", default_factory=list
+        "compile() options that a user's workload set, unchanged", default_factory=list
     )
     tf32: bool | None = about(
         "whether any float32 operation may use TF32: one of the three below; in records without them, and for the FC "
@@ -177,11 +175,9 @@ class Memory:
     peak_host_memory_bytes: int | None = about("peak resident memory of the process tree", default=None)
     peak_device_memory_bytes: int | None = about("peak of the framework's allocator on the device", default=None)
     epoch_device_memory_bytes: list[int] = about(
-        "allocated memory on the device before the first measured epoch and after each", default_factory=list
+        "allocated before the first measured epoch and after each", default_factory=list
     )
-    peak_device_memory_span: str | None = about(
-        "span of that peak: measured_epochs, or process if the backend cannot reset it (JAX)", default=None
-    )
+    peak_device_memory_span: str | None = about("span of that peak: measured_epochs, or process (JAX)", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,11 +232,9 @@ class Surroundings:
         "process outside the run with most CPU time: name, id, CPUs; only if other_cpu_share is over 3 %", default=None
     )
     busy_neighbours: list[str] = about(
-        "cells of this run that used over 3 % of the CPUs while they waited", default_factory=list
+        "cells of this run that used over 3 % of CPU while waiting", default_factory=list
     )
-    waiting_cpu_share: float | None = about(
-        "share of all CPU time that this cell used while it waited for the others of its block", default=None
-    )
+    waiting_cpu_share: float | None = about("CPU share of this cell while it waited for its block", default=None)
     cpu_pressure_share: float | None = about("share of the time some task waited for a CPU (PSI)", default=None)
     memory_stall_share: float | None = about("share of the time all tasks waited for memory (PSI)", default=None)
     io_stall_share: float | None = about("share of the time all tasks waited for storage (PSI)", default=None)

@@ -298,7 +298,7 @@ def layout_problem(problem: FcProblem, found: Parallel) -> str | None:
 def parallel_of(
     problem: FcProblem, places: list[WorkerPlacement], traffic: Traffic, peaks_bytes: list[int]
 ) -> Parallel:
-    """Return what a cell says of itself, beside what it must be by formula."""
+    """Return a cell's layout and counted traffic, with the expected values by formula."""
     return Parallel(
         mode=problem.mode,
         workers=problem.workers,

@@ -118,9 +118,7 @@ class Pair:
     deviations: dict[str, Deviation] = about("by precision")
     findings: list[ParityFinding] = about("figures beyond their limit", default_factory=list)
     located: str | None = about("the first layer or weight that differs, if it was located", default=None)
-    corrected: dict[str, Deviation] = about(
-        "by precision, with the operations of known causes computed exactly", default_factory=dict
-    )
+    corrected: dict[str, Deviation] = about("by precision, without the known causes", default_factory=dict)
 
     @property
     def agrees(self) -> bool:

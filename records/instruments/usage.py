@@ -57,14 +57,10 @@ class Usage:
 
     span_s: float = about("time that the process worked and was sampled")
     interval_s: float = about("requested time between two samples")
-    host_source: str = about(
-        "source of anonymous host memory: processes (RssAnon summed over the tree), or cgroup (of its container)"
-    )
+    host_source: str = about("source of host_anonymous: processes (RssAnon of the tree), or cgroup (of its container)")
     course: str | None = about("file of the usage series, in the run's folder", default=None)
     host_anonymous: MemoryUse | None = about("host memory without a backing file, of the process tree", default=None)
-    host_resident: MemoryUse | None = about(
-        "resident size summed over the process tree; shared pages count for each process", default=None
-    )
+    host_resident: MemoryUse | None = about("resident size of the tree; shared pages count repeatedly", default=None)
     host_proportional_bytes: list[int | None] = about(
         "proportional set size of the tree after each measured epoch, at rest: shared pages are divided",
         default_factory=list,
@@ -81,7 +77,7 @@ class Usage:
     device_energy_j: float | None = about("energy used in the measured epochs, by the device's counter", default=None)
     samples_per_j: float | None = about("samples trained or predicted in them, per joule", default=None)
     device_average_power_w: float | None = about(
-        "that energy divided by the time of those epochs: the power of all its devices", default=None
+        "that energy over the time of those epochs: the power of all devices", default=None
     )
     device_power_source: str | None = about(
         "source of the power samples: instant (NVML_FI_DEV_POWER_INSTANT), or power_usage (nvmlDeviceGetPowerUsage, an "

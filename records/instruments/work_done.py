@@ -42,15 +42,13 @@ class WorkDone:
         default=None,
     )
     samples_per_step: float | None = about(
-        "samples of the loss, or predicted samples, per step; null if not counted", default=None
+        "samples of the loss, or predicted, per step; null if not counted", default=None
     )
     batches_drawn: int | None = about("batches drawn from the feed for the epochs; null if not counted", default=None)
     skipped_updates: int | None = about("updates that loss scaling skipped in the measured call", default=None)
     trainable_variables: int | None = about("variables that training may change", default=None)
     changed_variables: int | None = about("of these, how many the measured epochs changed", default=None)
-    optimizer_state_changed: bool | None = about(
-        "whether the optimizer's own variables changed, except its step counter", default=None
-    )
+    optimizer_state_changed: bool | None = about("whether its variables changed, except the step counter", default=None)
     changed_at_high_rate: bool | None = about(
         "whether a step at a high learning rate changed a weight, tried if the epochs changed none", default=None
     )
@@ -60,6 +58,4 @@ class WorkDone:
         default_factory=list,
     )
     weight_platforms: list[str] = about("platforms of the model's weights after the epochs", default=())
-    output_platforms: list[str] = about(
-        "platforms of a batch's output after the epochs; empty if unknown", default_factory=list
-    )
+    output_platforms: list[str] = about("platforms of a batch's output; empty if unknown", default_factory=list)

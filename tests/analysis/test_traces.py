@@ -7,7 +7,7 @@ import pytest
 from keras_matrix.analysis.traces import table
 from keras_matrix.records.traces.neutral import Head, Kind
 from keras_matrix.records.traces.table import Gap, TimeShare
-from tests.records.traces.made_up import span
+from tests.records.traces.synthetic import span
 
 HEAD = Head("torch", 1, "cpu", 1)
 STEP = span("step 1", 0, 100, Kind.STEPS, step=1)

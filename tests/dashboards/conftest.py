@@ -35,7 +35,7 @@ from keras_matrix.records.schema import (
 from keras_matrix.records.settings import BACKENDS, Settings
 from keras_matrix.records.traces.table import TimeShare
 from tests.conftest import make_settings
-from tests.records.traces.made_up import TABLE
+from tests.records.traces.synthetic import TABLE
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 REPEATS = 5

@@ -19,28 +19,28 @@ class Telling:
     ending = ".json"
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def start(self) -> None:
-        self.told.append("start")
+        self.calls.append("start")
 
     def stop(self, path: Path) -> None:
-        self.told.append(f"stop {path.name}")
+        self.calls.append(f"stop {path.name}")
 
     @contextmanager
     def mark(self, name: str) -> Iterator[None]:
-        self.told.append("clock" if name.startswith(CLOCK) else name)
+        self.calls.append("clock" if name.startswith(CLOCK) else name)
         yield
 
     def scope(self, name: str) -> None:
         return None
 
 
-def test_epochs_that_are_asked_for_are_recorded_each_in_a_file_and_their_steps_numbered_through() -> None:
+def test_requested_epochs_are_recorded_in_separate_files_with_consecutive_steps() -> None:
     profiler = Telling()
-    record_epochs(profiler, TraceOrder("folder", [2, 4], 2, worker=1), lambda: profiler.told.append("step"))
+    record_epochs(profiler, TraceOrder("folder", [2, 4], 2, worker=1), lambda: profiler.calls.append("step"))
     begun = ["start", *["clock"] * CLOCK_MARKS]
-    assert profiler.told == [
+    assert profiler.calls == [
         *("step", "step"),
         *(*begun, "kbm:step:1", "step", "kbm:step:2", "step", "stop epoch2.worker1.json"),
         *("step", "step"),
@@ -48,14 +48,14 @@ def test_epochs_that_are_asked_for_are_recorded_each_in_a_file_and_their_steps_n
     ]
 
 
-def test_a_profiler_is_stopped_whatever_becomes_of_what_it_records() -> None:
+def test_profiler_is_stopped_if_the_recorded_work_fails() -> None:
     profiler = Telling()
     with pytest.raises(ZeroDivisionError), recorded(profiler, Path("mine.json")):
         raise ZeroDivisionError
-    assert profiler.told[-1] == "stop mine.json"
+    assert profiler.calls[-1] == "stop mine.json"
 
 
-def test_a_backend_without_a_profiler_has_none() -> None:
+def test_unknown_backend_has_no_profiler() -> None:
     with pytest.raises(TraceError, match="profiler_unavailable: theano: "):
         load("theano")
 

@@ -24,7 +24,7 @@ def test_a_fault_is_a_kind_and_a_value(text: str, expected: tuple[str, float]) -
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("faster:1", "must be slower:SHARE, copy:MEBIBYTES"),
         ("slower", "slower: SHARE must be a number above 0 and up to 10; got 'slower'"),
@@ -34,10 +34,10 @@ def test_a_fault_is_a_kind_and_a_value(text: str, expected: tuple[str, float]) -
         ("variance:0", "above 0"),
     ],
 )
-def test_what_is_no_fault_is_refused_with_what_would_be_one(text: str, told: str) -> None:
+def test_invalid_fault_is_rejected_with_the_valid_names(text: str, message: str) -> None:
     with pytest.raises(UnknownFault) as refused:
         parse(text)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_scattered_work_has_the_geometric_mean_of_the_steady_work_of_the_base() -> None:
@@ -49,5 +49,5 @@ def test_scattered_work_has_the_geometric_mean_of_the_steady_work_of_the_base() 
 
 
 @pytest.mark.parametrize("fault", [None, "slower:1", "copy:8", "recompile:9", "first-epoch:1"])
-def test_the_base_of_other_faults_carries_none(fault: str | None) -> None:
+def test_base_of_other_faults_has_no_fault(fault: str | None) -> None:
     assert counterpart(fault) is None

@@ -78,7 +78,7 @@ def test_old_field_name_in_a_current_record_is_rejected(run: Run, record: Record
     assert (records, problem.reason) == ([], "record.times: unknown field 'seed_total_time_s'")
 
 
-def test_a_course_lies_beside_its_record_and_one_that_a_killed_runner_left_is_replaced(
+def test_usage_series_is_stored_next_to_the_records_and_replaces_that_of_a_killed_runner(
     run: Run, record: Record
 ) -> None:
     assert run.usage_series(record) is None
@@ -89,7 +89,7 @@ def test_a_course_lies_beside_its_record_and_one_that_a_killed_runner_left_is_re
     assert run.load() == ([], [])
 
 
-def test_what_a_killed_runner_left_of_a_course_is_cleared_and_the_courses_stay(run: Run, record: Record) -> None:
+def test_partial_usage_series_of_a_killed_runner_is_removed(run: Run, record: Record) -> None:
     run.store_usage_series(record, UsageSeries([0.0], [7]))
     aside = run.folder / "courses" / ".0.0.json.1.tmp"
     aside.write_text("{")
@@ -103,7 +103,7 @@ HALF = '{"times_s": [0.0], "host_anonymous_bytes": [5], "epochs_s": [[1.0]]}'
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"times_s": [NaN]}', '{"stranger": 1}', SHORT, HALF])
-def test_a_course_that_is_none_is_a_picture_less_and_no_error(run: Run, record: Record, text: str) -> None:
+def test_damaged_usage_series_reads_as_missing(run: Run, record: Record, text: str) -> None:
     run.store_usage_series(record, UsageSeries())
     (run.folder / "courses" / "{}.{}.{}.json".format(*record.key)).write_text(text)
     assert run.usage_series(record) is None
@@ -116,7 +116,7 @@ def test_latest_is_a_relative_link_to_the_newest_run(tmp_path: Path, run: Run) -
 
 
 @pytest.mark.parametrize("name", ["stranger.txt", "0123456789abcdef.0.0.json", "core"])
-def test_a_foreign_file_is_set_aside_and_kept(run: Run, record: Record, name: str) -> None:
+def test_foreign_file_is_moved_to_corrupt_and_not_deleted(run: Run, record: Record, name: str) -> None:
     run.publish(record)
     (run.folder / "records" / name).write_text("hello")
     records, problems = run.load()
@@ -126,7 +126,7 @@ def test_a_foreign_file_is_set_aside_and_kept(run: Run, record: Record, name: st
     assert run.load() == ([record], [])
 
 
-def test_two_corrupt_files_of_one_name_are_both_kept(run: Run) -> None:
+def test_two_corrupt_files_with_the_same_name_are_both_preserved(run: Run) -> None:
     for text in ("one", "two"):
         (run.folder / "records" / "x.json").write_text(text)
         run.quarantine(run.load()[1])
@@ -157,7 +157,7 @@ def test_a_record_of_a_newer_schema_is_refused_with_both_versions(run: Run, reco
         run.load()
 
 
-def test_a_full_disk_keeps_what_was_published_and_leaves_nothing_half_written(
+def test_full_disk_preserves_published_records_and_leaves_no_partial_file(
     run: Run, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.publish(record)
@@ -174,7 +174,7 @@ def test_a_full_disk_keeps_what_was_published_and_leaves_nothing_half_written(
 
 
 @pytest.mark.process
-def test_a_crash_at_any_step_of_publishing_leaves_the_whole_record_or_none(run: Run, record: Record) -> None:
+def test_crash_at_any_step_of_publishing_leaves_a_complete_record_or_no_file(run: Run, record: Record) -> None:
     """Each call that changes the disk is made to be the last one, as a SIGKILL would."""
     script = (
         "import os, sys\n"
@@ -204,7 +204,7 @@ def test_a_crash_at_any_step_of_publishing_leaves_the_whole_record_or_none(run: 
     assert not list((run.folder / "records").glob(".*.tmp"))
 
 
-def test_a_second_runner_is_told_who_holds_the_folder(tmp_path: Path) -> None:
+def test_second_runner_gets_the_process_id_of_the_first(tmp_path: Path) -> None:
     first, second = Results(tmp_path), Results(tmp_path)
     first.open_for_writing()
     with pytest.raises(StoreInUse, match=f"process {os.getpid()}"):
@@ -233,7 +233,7 @@ def test_a_file_in_place_of_the_results_folder_is_refused(tmp_path: Path) -> Non
         Results(tmp_path / "results").open_for_writing()
 
 
-def test_a_torn_calibration_counts_as_none(run: Run) -> None:
+def test_damaged_calibration_reads_as_missing(run: Run) -> None:
     run.store_calibration("g", {"steps_per_epoch": 3})
     assert run.calibration("g") == {"steps_per_epoch": 3}
     (run.folder / "calibration" / "g.json").write_text("{")

@@ -11,7 +11,7 @@ from keras_matrix.dashboards.report import traces
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.traces.table import Gap, Table, TimeShare
 from tests.conftest import make_record, make_settings
-from tests.records.traces.made_up import TABLE
+from tests.records.traces.synthetic import TABLE
 
 SHOWN = replace(
     TABLE,

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from keras_matrix.records.traces.xspace.xplane import Plane, planes
-from tests.records.traces.made_up import Made, message, plane
+from tests.records.traces.synthetic import Made, message, plane
 
 
 def profile(*events: Made) -> Callable[..., list[Plane]]:

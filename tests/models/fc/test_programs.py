@@ -63,7 +63,7 @@ def other_tasks(**changes: Any) -> list[FcProblem]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_means_are_means_whoever_sums_and_whenever(backend: str) -> None:
+def test_mean_reduction_divides_sums_in_every_mode(backend: str) -> None:
     sizes = FcProblem(workers=2, level=3, weight_size=16, batch_size=16, precision="float64", reduce="mean")
     late = [sizes.changed(mode=mode, overlap="off") for mode in OVERLAPPING]
     divided = [sizes.changed(mode="fc_data", partition=name) for name, (own, _) in DIVIDERS.items() if own == backend]
@@ -80,7 +80,7 @@ def test_jax_workers_take_more_steps_than_xla_keeps_in_flight() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_one_worker_in_its_cells_own_process_computes_in_float64_where_asked(backend: str) -> None:
+def test_single_worker_in_the_cells_process_computes_in_float64_on_request(backend: str) -> None:
     assert answered("alone.py", backend)["error"] < 1e-10
 
 
@@ -131,7 +131,7 @@ def test_without_overlap_no_sum_can_begin_before_all_gradients_are_made(backend:
 
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_seen_of_collectives_is_the_mean_over_workers_and_nothing_runs_beside_them(backend: str) -> None:
+def test_observed_collectives_are_means_over_workers_without_overlap(backend: str) -> None:
     wanted = {
         "jax": {"inside_us": 9},  # of 12 us on one device, whose two instructions overlap, and 6 us on the other
         "tensorflow": {"inside_us": 13},  # 10 us for which both workers wait, and 6 of one of them
@@ -152,7 +152,7 @@ def test_each_worker_process_has_its_share_of_the_cpus_and_as_many_threads() -> 
 
 
 @pytest.mark.process
-def test_workers_that_are_new_interpreters_compute_what_copies_do() -> None:
+def test_workers_in_new_interpreters_compute_the_same_as_forked_ones() -> None:
     found = answered("start_methods.py", "torch")
     modes = {mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE}
     assert {name.split()[0] for name in found["equal"]} == modes

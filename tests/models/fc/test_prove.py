@@ -38,7 +38,7 @@ def error_of(problem: FcProblem, found: Trained) -> float:
 
 @pytest.mark.parametrize("precision", LIMITS)
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
-def test_steps_in_a_tasks_own_precision_change_what_they_must(precision: str, reduce: str) -> None:
+def test_steps_in_the_problems_precision_pass_the_proof(precision: str, reduce: str) -> None:
     problem = SMALL.changed(mode="fc_data", workers=4, precision=precision, reduce=reduce)
     found = descended(problem, lambda step: train(problem, 0, step).gradients[0])
     assert error_of(problem, found) <= LIMITS[precision]
@@ -46,7 +46,7 @@ def test_steps_in_a_tasks_own_precision_change_what_they_must(precision: str, re
 
 @pytest.mark.parametrize("precision", LIMITS)
 @pytest.mark.parametrize("taken", [0.0, 0.5, 2.0])
-def test_an_update_that_was_not_taken_or_not_wholly_is_no_proof(precision: str, taken: float) -> None:
+def test_missing_or_partial_update_fails_the_proof(precision: str, taken: float) -> None:
     problem = SMALL.changed(mode="fc_data", workers=4, precision=precision, reduce="mean")
     found = descended(problem, lambda step: [taken * g for g in train(problem, 0, step).gradients[0]])
     assert error_of(problem, found) > 0.1
@@ -55,12 +55,12 @@ def test_an_update_that_was_not_taken_or_not_wholly_is_no_proof(precision: str, 
 def test_in_float32_the_weights_themselves_do_not_tell_whether_a_square_layer_was_updated() -> None:
     problem = SMALL.changed(mode="fc_data", precision="float32")
     kept, wanted = train(problem, 0, 0).weights[0][:-1], train(problem, 0, STEPS).weights[0][:-1]
-    told = error([kept], [wanted])
-    assert told is not None
-    assert told < LIMITS["float32"]
+    worst = error([kept], [wanted])
+    assert worst is not None
+    assert worst < LIMITS["float32"]
 
 
-def test_a_weight_that_is_no_number_is_no_proof() -> None:
+def test_non_finite_weight_fails_the_proof() -> None:
     problem = SMALL.changed(mode="fc_data", precision="float64")
     wanted = train(problem, 0, STEPS)
     spoilt = replace(wanted, weights=[[weight * float("nan") for weight in wanted.weights[0]]])

@@ -16,7 +16,7 @@ from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import FcProblem
 
 
-def test_a_worker_that_has_met_the_others_keeps_pythons_collector_from_what_it_imported(
+def test_connected_worker_excludes_imported_objects_from_garbage_collection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     frozen_before, made = gc.get_freeze_count(), [[number] for number in range(2000)]
@@ -62,7 +62,7 @@ def test_workers_on_a_gpu_are_new_interpreters_and_on_a_cpu_copies() -> None:
     assert {device: ranks.start_method(device) for device in ("cpu", "gpu")} == {"cpu": "fork", "gpu": "spawn"}
 
 
-def test_what_a_worker_begins_with_survives_pickling() -> None:
+def test_arguments_of_a_worker_process_can_be_pickled() -> None:
     order = WorkerSpec(
         FcProblem(mode="fc_data", workers=2), 1, "gpu", namespaces=("a", "b"), configure=partial(print, "x")
     )

@@ -62,7 +62,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
         assert gradients[layer][at] == pytest.approx((nudged[0] - nudged[1]) / 2e-6, rel=1e-6)
 
 
-def test_every_mode_but_physics_is_one_model_on_the_whole_batch() -> None:
+def test_every_mode_except_physics_trains_one_model_on_the_entire_batch() -> None:
     wanted = train(TASK.changed(mode="fc_single_manual"), 0, 5)
     divided = [mode.name for mode in MODES.values() if mode.trains and mode.kind not in (Kind.SINGLE, Kind.PHYSICS)]
     assert len(divided) == 8
@@ -71,7 +71,7 @@ def test_every_mode_but_physics_is_one_model_on_the_whole_batch() -> None:
         assert all(np.array_equal(a, b) for a, b in zip(wanted.weights[0], found.weights[0], strict=True))
 
 
-def test_what_only_goes_forward_changes_nothing() -> None:
+def test_forward_only_mode_changes_no_weight() -> None:
     forward = [mode.name for mode in MODES.values() if not mode.trains]
     for mode in forward:
         found = train(TASK.changed(mode=mode), 0, 5)
@@ -111,7 +111,7 @@ def test_a_mean_is_over_the_rows_of_workers_not_over_those_that_divide_a_layer()
 
 
 @pytest.mark.parametrize(("mode", "workers"), [("fc_model", 2), ("fc_zero", 2), ("fc_hybrid", 4), ("fc_pipeline", 2)])
-def test_the_pieces_of_a_layout_make_the_whole_again(mode: str, workers: int) -> None:
+def test_pieces_of_a_layout_form_the_complete_model(mode: str, workers: int) -> None:
     problem = TASK.changed(mode=mode, workers=workers)
     pieces = [layout.weights_of(problem, 0, rank) for rank in range(workers)]
     (found,) = layout.whole(problem, pieces)
@@ -140,7 +140,7 @@ def test_groups_are_the_rows_and_the_columns_of_the_mesh() -> None:
     assert layout.groups(problem, along_model=False) == [[0, 3], [1, 4], [2, 5]]
 
 
-def test_a_mesh_cuts_the_batch_by_row_and_column_and_the_labels_in_turn() -> None:
+def test_mesh_divides_the_batch_by_row_and_column_and_the_labels_by_worker() -> None:
     problem = TASK.changed(mode="fc_hybrid", workers=4)
     batch, _ = layout.draw_batch(problem, 0)
     own, labels = layout.batch_of(problem, 0, 3)

@@ -127,7 +127,7 @@ def test_on_a_gpu_a_gradient_is_communicated_on_a_second_stream_while_the_next_i
     ]
 
 
-def test_what_is_communicated_lives_until_the_computation_waits_for_the_result(torch: Any) -> None:
+def test_communicated_array_is_referenced_until_the_computation_waits(torch: Any) -> None:
     class Gradient:
         alive = True
 

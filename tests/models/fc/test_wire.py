@@ -40,7 +40,7 @@ def problems() -> list[dict[str, Any]]:
 
 
 @pytest.mark.process
-def test_processes_send_what_the_record_says_and_headers(problems: list[dict[str, Any]]) -> None:
+def test_processes_send_the_recorded_bytes_and_headers(problems: list[dict[str, Any]]) -> None:
     beyond = {problem["name"]: problem["measured"] / problem["wire"] for problem in problems}
     assert {name: ratio for name, ratio in beyond.items() if not 1 <= ratio < 1.03} == {}
 

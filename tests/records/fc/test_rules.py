@@ -127,7 +127,7 @@ def test_the_one_worker_cell_over_a_network_is_the_local_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["network", "partition"])
-def test_what_a_backend_does_not_have_is_refused_on_one_worker_too(name: str) -> None:
+def test_unsupported_setting_is_rejected_on_one_worker_too(name: str) -> None:
     value = {"network": "200mbit", "partition": "named_sharding"}[name]
     for backend in BACKENDS:
         settings = make_settings(workload="fc", backend=backend, params={"mode": "fc_data", name: value})

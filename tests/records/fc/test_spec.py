@@ -22,7 +22,7 @@ def parallel(problem: FcProblem) -> Parallel:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"mode": "fc_single_manual", "workers": 2}, "workers: must be 1 for fc_single_manual, got 2"),
         ({"mode": "fc_data", "workers": 3}, "workers: must divide batch_size (4), got 3"),
@@ -55,8 +55,8 @@ def parallel(problem: FcProblem) -> Parallel:
         ({"mode": "fc_data", "precision": "mixed_bfloat16"}, "precision: must be float64, float32, bfloat16 for"),
     ],
 )
-def test_a_task_that_cannot_be_says_why(changes: dict[str, Any], told: str) -> None:
-    assert any(fault.startswith(told) for fault in rules.problems_of(TINY.changed(**changes)))
+def test_invalid_problem_is_reported_with_the_reason(changes: dict[str, Any], message: str) -> None:
+    assert any(fault.startswith(message) for fault in rules.problems_of(TINY.changed(**changes)))
 
 
 @pytest.mark.parametrize("mode", spec.MODES)
@@ -64,7 +64,7 @@ def test_every_mode_can_be_on_one_worker(mode: str) -> None:
     assert rules.problems_of(TINY.changed(mode=mode)) == []
 
 
-def test_a_mesh_is_two_wide_where_workers_are_even_unless_told() -> None:
+def test_mesh_is_two_wide_by_default_for_an_even_number_of_workers() -> None:
     hybrid = TINY.changed(mode="fc_hybrid", batch_size=12, weight_size=12)
     shapes = [(hybrid.changed(workers=n).data_size, hybrid.changed(workers=n).model_size) for n in (1, 2, 3, 4, 6)]
     assert shapes == [(1, 1), (1, 2), (3, 1), (2, 2), (3, 2)]
@@ -102,9 +102,9 @@ def test_a_native_program_takes_no_setting_of_keras() -> None:
     assert rules.settings_problems(replace(settings, params={"mode": "fc_keras"})) == []
 
 
-def test_only_the_backend_that_divides_arrays_can_be_asked_to() -> None:
-    told = [f"partition: must be program on torch, got {name}" for name in ("named_sharding",)]
-    assert rules.backend_problems(TINY.changed(mode="fc_data", partition="named_sharding"), "torch") == told
+def test_partition_is_accepted_only_on_its_backend() -> None:
+    expected = [f"partition: must be program on torch, got {name}" for name in ("named_sharding",)]
+    assert rules.backend_problems(TINY.changed(mode="fc_data", partition="named_sharding"), "torch") == expected
     assert rules.backend_problems(TINY.changed(mode="fc_data", partition="named_sharding"), "jax") == []
     assert rules.backend_problems(TINY.changed(mode="fc_model", partition="dtensor"), "torch") == []
     assert [rules.backend_problems(TINY, backend) for backend in ("tensorflow", "jax", "torch")] == [[], [], []]
@@ -114,8 +114,10 @@ def test_only_the_backend_that_divides_arrays_can_be_asked_to() -> None:
 
 def test_only_workers_that_are_processes_speak_over_a_network() -> None:
     asked = make_settings(workload="fc", params={"mode": "fc_data", "workers": 2, "network": "200mbit"})
-    (told,) = rules.settings_problems(asked)
-    assert told.startswith("network: must be local for jax on cpu, got 200mbit; only torch on cpu supports networks")
+    (expected,) = rules.settings_problems(asked)
+    assert expected.startswith(
+        "network: must be local for jax on cpu, got 200mbit; only torch on cpu supports networks"
+    )
     assert rules.settings_problems(replace(asked, backend="torch")) == []
     assert len(rules.settings_problems(replace(asked, backend="torch", device="gpu"))) == 1
 
@@ -159,9 +161,7 @@ def test_the_work_of_a_step_is_that_of_its_products() -> None:
         ({"mode": "fc_phy", "shared_ratio": 0.0}, Traffic(), 0),
     ],
 )
-def test_what_the_workers_communicate_follows_from_the_sizes(
-    changes: dict[str, Any], traffic: Traffic, sent: int
-) -> None:
+def test_traffic_follows_from_the_sizes(changes: dict[str, Any], traffic: Traffic, sent: int) -> None:
     problem = TINY.changed(**{"workers": 2, **changes})
     assert (spec.traffic_per_step(problem), traffic.sent_bytes(problem.workers)) == (traffic, sent)
     assert spec.traffic_per_step(problem.changed(workers=1)) == Traffic()
@@ -181,7 +181,7 @@ def test_what_the_workers_communicate_follows_from_the_sizes(
         ({"mode": "fc_data"}, {"device": "cuda:0", "process": 7}, None),
     ],
 )
-def test_what_processes_send_follows_from_their_collectives(
+def test_wire_bytes_follow_from_the_collectives(
     changes: dict[str, Any], place: dict[str, Any], sent: int | None
 ) -> None:
     problem = TINY.changed(**{"workers": 2, **changes})
@@ -189,14 +189,14 @@ def test_what_processes_send_follows_from_their_collectives(
     assert spec.parallel_of(problem, places, spec.traffic_per_step(problem), []).wire_bytes_per_step == sent
 
 
-def test_what_workers_count_alike_counts_once_and_what_they_hand_on_is_added_up() -> None:
+def test_equal_counts_of_workers_count_once_and_transfers_are_added() -> None:
     found = [Traffic(all_reduce_bytes=8, calls=1, handed_bytes=n, hand_overs=1) for n in (3, 4)]
     assert together(found) == Traffic(all_reduce_bytes=8, calls=1, handed_bytes=7, hand_overs=2)
     with pytest.raises(RuntimeError, match="different collectives"):
         together([Traffic(8, calls=1), Traffic(8, calls=2)])
 
 
-def test_a_mesh_holds_its_weights_once_a_row() -> None:
+def test_mesh_has_its_weights_once_per_row() -> None:
     sizes = [spec.least_memory_bytes(TINY.changed(mode="fc_hybrid", workers=4, model_workers=n)) for n in (1, 2, 4)]
     # Weights and gradients of 136 numbers in four, two and one places; three layers' inputs of 4 x 8.
     assert sizes == [(2 * 136 * n + 3 * 32) * 4 for n in (4, 2, 1)]
@@ -218,14 +218,16 @@ def test_a_mesh_holds_its_weights_once_a_row() -> None:
     ],
 )
 @pytest.mark.parametrize("precision", spec.ITEM_BYTES)
-def test_a_mode_needs_memory_for_what_its_workers_hold(changes: dict[str, Any], numbers: int, precision: str) -> None:
+def test_required_memory_covers_the_arrays_of_all_workers(
+    changes: dict[str, Any], numbers: int, precision: str
+) -> None:
     problem = TINY.changed(**{"workers": 2, "precision": precision, **changes})
     needed = spec.least_memory_bytes(problem)
     assert needed == numbers * spec.ITEM_BYTES[precision]
     assert (rules.memory_problem(problem, needed), rules.memory_problem(problem, needed - 1) is None) == (None, False)
 
 
-def test_what_cannot_fit_memory_is_known_before() -> None:
+def test_problem_that_exceeds_memory_is_rejected_before_the_run() -> None:
     problem = FcProblem(mode="fc_data", workers=2, weight_size=1 << 17)
     assert rules.memory_problem(problem, 8 << 30) == (
         "weight_size: 131072 at level 10 and batch_size 128 needs at least 2560.7 GiB in fc_data with 2 workers, but "
@@ -236,12 +238,12 @@ def test_what_cannot_fit_memory_is_known_before() -> None:
 
 
 @pytest.mark.parametrize("mode", ["fc_data", "fc_model", "fc_hybrid", "fc_pipeline", "fc_zero", "fc_phy"])
-def test_a_layout_as_it_must_be_has_no_fault(mode: str) -> None:
+def test_correct_layout_has_no_problem(mode: str) -> None:
     problem = TINY.changed(mode=mode, workers=2)
     assert spec.layout_problem(problem, parallel(problem)) is None
 
 
-def test_a_layout_that_is_not_as_it_must_be_is_told() -> None:
+def test_wrong_layout_is_reported() -> None:
     problem = TINY.changed(mode="fc_model", workers=2)
     right = parallel(problem)
     whole = [[8, 8], [8, 8], [8, 1]]
@@ -257,7 +259,7 @@ def test_a_layout_that_is_not_as_it_must_be_is_told() -> None:
     )
 
 
-def test_a_batch_or_labels_that_are_not_cut_as_they_must_be_are_told() -> None:
+def test_wrong_shapes_of_batch_or_labels_are_reported() -> None:
     problem = TINY.changed(mode="fc_data", workers=2)
     right = parallel(problem)
     for what, shape, must in (("batch", [4, 8], [2, 8]), ("labels", [4, 1], [2, 1])):
@@ -267,7 +269,7 @@ def test_a_batch_or_labels_that_are_not_cut_as_they_must_be_are_told() -> None:
         )
 
 
-def test_a_worker_that_stands_for_another_is_told() -> None:
+def test_duplicate_worker_is_reported() -> None:
     problem = TINY.changed(mode="fc_data", workers=2)
     right = parallel(problem)
     twice = [replace(place, worker=0) for place in right.places]
@@ -307,6 +309,6 @@ def test_workers_that_speak_over_a_network_each_have_their_own() -> None:
     assert spec.layout_problem(problem, parallel(problem)) == "its 2 workers share a network"
 
 
-def test_what_a_cell_proved_survives_its_file() -> None:
+def test_layout_and_counts_survive_a_round_trip() -> None:
     found = parallel(TINY.changed(mode="fc_model", workers=2))
     assert decode(Parallel, to_json(found)) == found

@@ -16,13 +16,13 @@ def test_a_file_is_read_below_the_root(tmp_path: Path) -> None:
     assert Tree(tmp_path).text("/proc/loadavg") == "1.5"
 
 
-def test_what_is_not_there_is_absent(tmp_path: Path) -> None:
+def test_missing_file_is_absent(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert Tree(tmp_path).text("/sys/none") == Unread("/sys/none does not exist", absent=True)
     assert Tree(tmp_path).number("/file/none") == Unread("/file/none does not exist", absent=True)
 
 
-def test_what_is_forbidden_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
@@ -43,7 +43,7 @@ def test_a_reading_is_capped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.5", "--1", "٣", "9" * 21, "1 2", "0x10", "-"])
-def test_what_is_no_whole_number_is_unread(tmp_path: Path, text: str) -> None:
+def test_text_that_is_not_an_integer_is_rejected(tmp_path: Path, text: str) -> None:
     write(tmp_path, "/number", text)
     assert isinstance(Tree(tmp_path).number("/number"), Unread)
     assert integer(text) is None

@@ -11,11 +11,11 @@ import pytest
 from keras_matrix.records.traces import conversion, neutral
 from keras_matrix.records.traces.neutral import Kind
 from keras_matrix.records.traces.request import TRACE_NAME, TraceError
-from tests.records.traces.made_up import chrome, event, flow, mark, message, plane, step_of_torch
+from tests.records.traces.synthetic import chrome, event, flow, mark, message, plane, step_of_torch
 
 
 def test_files_of_workers_are_one_trace_in_the_machines_clock(tmp_path: Path) -> None:
-    # The second worker's profiler counts from elsewhere: its marks of the clock tell by how much.
+    # The second worker's profiler counts from elsewhere: its marks of the clock show by how much.
     late = [mark("clock:5000000", 900_000, 1), mark("clock:5100000", 900_150, 1), *step_of_torch(900_500)]
     early = [mark("clock:5000000", 0, 1), *step_of_torch(500)]
     chrome(tmp_path / "epoch2.worker0.json", early)
@@ -97,7 +97,7 @@ def test_a_file_without_any_event_of_a_profilers_is_refused(tmp_path: Path, name
         event("aten::mm", 1, 2, **{"Sequence number": []}),
     ],
 )
-def test_a_mark_that_is_none_is_refused_by_its_files_name(tmp_path: Path, one: dict[str, Any]) -> None:
+def test_invalid_mark_is_rejected_with_the_file_name(tmp_path: Path, one: dict[str, Any]) -> None:
     chrome(tmp_path / "mine.json", [*step_of_torch(), one])
     with pytest.raises(TraceError, match=r"mine\.json: contains an invalid mark: .*; record it again"):
         conversion.make_of(tmp_path / "mine.json", tmp_path / TRACE_NAME)
@@ -129,11 +129,11 @@ def test_times_since_1970_and_ends_before_their_beginnings_are_read(tmp_path: Pa
     assert found == [(0, 32_000), (64_000, 0)]
 
 
-def test_no_file_is_no_trace(tmp_path: Path) -> None:
+def test_empty_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="contains no file of a profiler"):
         conversion.make([], tmp_path / TRACE_NAME, "jax")
 
 
-def test_a_file_of_nobodys_is_refused() -> None:
+def test_file_of_an_unknown_backend_is_rejected() -> None:
     with pytest.raises(TraceError, match=r"must end in \.xplane\.pb, \.json, \.json\.gz"):
         conversion.backend_of(Path("profile.txt"))

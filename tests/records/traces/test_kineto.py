@@ -10,7 +10,7 @@ import pytest
 
 from keras_matrix.records.traces import kineto
 from keras_matrix.records.traces.request import TraceError
-from tests.records.traces.made_up import damaged
+from tests.records.traces.synthetic import damaged
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 7, 1 << 20])
@@ -32,7 +32,7 @@ def test_a_packed_file_and_a_bare_list_are_read_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", '{"traceEvents": []}', "[]"])
-def test_a_file_without_events_has_none(tmp_path: Path, text: str) -> None:
+def test_file_without_events_yields_no_events(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.json"
     path.write_text(text)
     assert list(kineto.members(path)) == []
@@ -45,7 +45,7 @@ def test_a_file_without_events_has_none(tmp_path: Path, text: str) -> None:
         pytest.param("[" * 100_000, id="deep"),
     ],
 )
-def test_what_is_no_whole_trace_is_refused_by_its_name(tmp_path: Path, text: str) -> None:
+def test_incomplete_trace_is_rejected_with_the_file_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(text)
     with pytest.raises(TraceError, match=r"mine\.json: is not a complete Chrome trace: .*; record it again"):

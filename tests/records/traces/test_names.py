@@ -63,5 +63,5 @@ def test_scopes_of_marks_stand_for_themselves(origin: str, phase: Phase | None, 
     assert Scopes(Names()).read(origin) == (phase, layer)
 
 
-def test_a_layer_called_like_a_phase_is_no_phase() -> None:
+def test_layer_named_like_a_phase_is_not_a_phase() -> None:
     assert Scopes(Names(["update"], "functional")).read("functional/update/Relu") == (Phase.FORWARD, "update")

@@ -94,20 +94,20 @@ from keras_matrix.runner.cell.measure import DeviceMismatch
 from keras_matrix.records.fc.spec import WorkerPlacement
 from tests.conftest import make_settings
 
-class Crew:
+class Group:
     closed = False
     def places(self):
         return [WorkerPlacement(worker, f"cuda:{worker}", [], [], [], process=1) for worker in range(2)]
     def close(self):
         self.closed = True
 
-crew = Crew()
-fc.assemble = lambda *arguments, **named: crew
+group = Group()
+fc.assemble = lambda *arguments, **named: group
 settings = make_settings(workload="fc", backend="torch", params={"mode": "fc_data", "workers": 2}, batch_size=128)
 try:
     fc.measure_fc(Job("nonce", "cell", 0, 0, settings, 1, ".", [], None, None), 0.0, "fresh")
 except DeviceMismatch as reason:
-    print(json.dumps([str(reason), crew.closed]))
+    print(json.dumps([str(reason), group.closed]))
 """
 
 

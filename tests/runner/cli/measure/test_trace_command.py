@@ -23,7 +23,7 @@ from keras_matrix.runner.cli.render.format import seconds
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.traces import with_trace_kept
 from tests.fakes.executor import Behaviour, FakeExecutor
-from tests.records.traces.made_up import chrome, damaged, step_of_torch
+from tests.records.traces.synthetic import chrome, damaged, step_of_torch
 from tests.sessions import newest_records
 
 MATRIX = """\

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from keras_matrix.records.traces.table import Gap, TimeShare
 from keras_matrix.runner.cli.render.trace_text import heading, table_lines
-from tests.records.traces.made_up import TABLE
+from tests.records.traces.synthetic import TABLE
 
 SHOWN = replace(
     TABLE,
