@@ -132,7 +132,8 @@ class _Reader:
             self.caveats.append(f"run {run.run_id} is left out: {reason}")
             return None
         folder = str(run.folder / "records")
-        found = [self._attempt(f"{folder}/{name}", name, run.run_id) for name in names if not _aside(name)]
+        ours = [name for name in names if not name.startswith(".") and name != "corrupt"]
+        found = [self._attempt(f"{folder}/{name}", name, run.run_id) for name in ours]
         return PastRun(run.run_id, root, tuple(attempt for attempt in found if attempt is not None))
 
     def _attempt(self, path: str, name: str, run_id: str) -> Attempt | None:
@@ -187,10 +188,6 @@ class _Reader:
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             raise ValueError(f"task.metrics: must be finite numbers, got {value!r}")
         return float(value) if value > 0 else None
-
-
-def _aside(name: str) -> bool:
-    return name.startswith(".") or name == "corrupt"
 
 
 def left_out(about: object) -> str | None:

@@ -29,7 +29,7 @@ from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, PARTITIONS, FcPro
         Param("workers", 1, "Workers the work is divided among: devices, or processes on PyTorch.", 1, 1024),
         Param("level", 10, "Square matrices; one more layer, of one column, follows.", 1, 1000),
         Param("weight_size", 1024, "Rows and columns of a square matrix.", 1, 1 << 20),
-        Param("phy_blocks", 1, "fc_phy: whole models that each worker holds.", 1, 1024),
+        Param("phy_blocks", 1, "fc_phy: complete models of each worker.", 1, 1024),
         Param("shared_ratio", 1 / 1024, "fc_phy: share of a gradient's rows that all models average.", 0, 1),
         Param("reduce", "sum", "Data parallel: what becomes of the workers' gradients.", choices=("sum", "mean")),
         Param("overlap", "on", "fc_data, fc_data_manual: sum gradients while others are made.", choices=("on", "off")),

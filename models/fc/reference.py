@@ -36,7 +36,10 @@ def train(problem: FcProblem, seed: int, steps: int) -> Trained:
             gradients = [[] for _ in models]
             continue
         gradients = _exchanged(problem, gradients)
-        models = [_descended(model, own) for model, own in zip(models, gradients, strict=True)]
+        models = [
+            [weight - LEARNING_RATE * gradient for weight, gradient in zip(model, own, strict=True)]
+            for model, own in zip(models, gradients, strict=True)
+        ]
     return Trained(sum(losses), gradients, models)
 
 
@@ -72,7 +75,3 @@ def _shared(problem: FcProblem, gradients: list[list[Array]]) -> list[list[Array
         for own in found:
             own[layer][:rows] = mean
     return found
-
-
-def _descended(weights: Sequence[Array], gradients: Sequence[Array]) -> list[Array]:
-    return [weight - LEARNING_RATE * gradient for weight, gradient in zip(weights, gradients, strict=True)]

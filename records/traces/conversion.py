@@ -69,7 +69,7 @@ def make(files: Sequence[Path], target: Path, backend: str, names: Names | None 
         warnings=_warnings(parts),
     )
     shifts = _shifts_ns(parts)
-    neutral.write(target, head, _spans(parts, shifts), _flows(parts, shifts))
+    neutral.write(target, head, *_shifted(parts, shifts))
     return head
 
 
@@ -125,7 +125,8 @@ def _read(path: Path, worker: int, names: Names) -> Part:
 
 def _shifts_ns(parts: Sequence[Part]) -> list[int]:
     """Return each part's shift to a common clock, which is zero at the beginning of the first step."""
-    lags = [_lag_ns(part) for part in parts]
+    # By how much a file's clock is ahead of the machine's; without marks, of the file's time base.
+    lags = [min((profiler - machine for profiler, machine in part.clocks), default=-part.base_ns) for part in parts]
     for steps_only in (True, False):
         begins = [
             span.start_ns - lag
@@ -138,18 +139,13 @@ def _shifts_ns(parts: Sequence[Part]) -> list[int]:
     return [0] * len(parts)
 
 
-def _spans(parts: Sequence[Part], shifts: Sequence[int]) -> Iterator[Span]:
-    for part, shift in zip(parts, shifts, strict=True):
-        for span in part.spans:
-            yield span._replace(start_ns=span.start_ns + shift)
-
-
-def _flows(parts: Sequence[Part], shifts: Sequence[int]) -> Iterator[Flow]:
-    for part, shift in zip(parts, shifts, strict=True):
-        for name, source, target in part.flows:
-            yield Flow(name, *(point._replace(at_ns=point.at_ns + shift) for point in (source, target)))
-
-
-def _lag_ns(part: Part) -> int:
-    """Return by how much the file's clock is ahead of the machine's; without marks, of the file's time base."""
-    return min((profiler - machine for profiler, machine in part.clocks), default=-part.base_ns)
+def _shifted(parts: Sequence[Part], shifts: Sequence[int]) -> tuple[Iterator[Span], Iterator[Flow]]:
+    """Return all spans and flows, each part's shifted to the common clock."""
+    pairs = list(zip(parts, shifts, strict=True))
+    spans = (span._replace(start_ns=span.start_ns + shift) for part, shift in pairs for span in part.spans)
+    flows = (
+        Flow(name, *(point._replace(at_ns=point.at_ns + shift) for point in ends))
+        for part, shift in pairs
+        for name, *ends in part.flows
+    )
+    return spans, flows

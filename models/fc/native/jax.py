@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -147,7 +147,8 @@ class JaxWorkerGroup(WorkerGroup):
         """Measure the collective instructions of the compiled step with JAX's profiler."""
         if not self.traffic().calls:
             return None
-        return by_profiling(partial(_inside_s, hlo.collectives(self._text())), self.run, steps, epochs)
+        names = hlo.collectives(self._text())
+        return by_profiling(lambda run: jax_collectives_s(seen_by("jax", run), names), self.run, steps, epochs)
 
     @property
     def _divides(self) -> bool:
@@ -210,8 +211,3 @@ def _specs(problem: FcProblem) -> tuple[P, P, P]:
 def _shards(array: Any) -> list[Any]:
     """Return an array's pieces in the order of the workers."""
     return sorted(array.addressable_shards, key=lambda shard: shard.device.id)
-
-
-def _inside_s(names: set[str], run: Callable[[], None]) -> float:
-    """Return the seconds that the instructions with these names took during `run`, the mean over the devices."""
-    return jax_collectives_s(seen_by("jax", run), names)

@@ -211,7 +211,7 @@ class TensorFlowWorkerGroup(WorkerGroup):
         return [
             WorkerPlacement(
                 rank,
-                _one_device([batch, labels, *weights]),
+                ", ".join(sorted({array.device for array in (batch, labels, *weights)})),
                 [list(map(int, weight.shape)) for weight in weights],
                 list(map(int, batch.shape)),
                 list(map(int, labels.shape)),
@@ -234,7 +234,10 @@ class TensorFlowWorkerGroup(WorkerGroup):
         """Measure the operations of collectives with TensorFlow's profiler."""
         if not self.traffic().calls:
             return None
-        return by_profiling(partial(_inside_s, self._order.problem.workers), self.run, steps, epochs)
+        workers = self._order.problem.workers
+        return by_profiling(
+            lambda run: tensorflow_collectives_s(seen_by("tensorflow", run), workers), self.run, steps, epochs
+        )
 
     def _laid_out(self) -> list[list[Any]]:
         """Return each worker's variables, on its device."""
@@ -306,13 +309,3 @@ def _of_worker(rank: int, device: str) -> Iterator[None]:
 def _devices(order: WorkerSpec) -> list[str]:
     found = tf.config.list_logical_devices(order.device.upper())
     return [device.name for device in found[: order.problem.workers]]
-
-
-def _one_device(arrays: Sequence[Any]) -> str:
-    """Return the device of these arrays, or all devices if there are several."""
-    return ", ".join(sorted({array.device for array in arrays}))
-
-
-def _inside_s(workers: int, run: Callable[[], None]) -> float:
-    """Return the seconds that collectives took during `run`, the mean over the workers."""
-    return tensorflow_collectives_s(seen_by("tensorflow", run), workers)
