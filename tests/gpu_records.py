@@ -1,4 +1,4 @@
-"""Synthetic records of the three backends on one A100, as cells would leave them: no GPU was at hand.
+"""Synthetic records of the three backends on one A100, as cells would write them: no GPU was available.
 
 Step times are plausible and not measured. Precisions are each backend's defaults, FLOPs those of the catalogue.
 """

@@ -1,4 +1,4 @@
-"""Records of the FC modes as cells leave them, with pretended step times."""
+"""Records of the FC modes as cells write them, with synthetic step times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of FLOPs: the same on every backend, equal to arithmetic, and explained where a tool counts otherwise."""
+"""Counts of FLOPs are the same on every backend and equal to arithmetic; differences of tools are explained."""
 
 from __future__ import annotations
 

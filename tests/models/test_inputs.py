@@ -1,4 +1,4 @@
-"""The samples: equal by seed, in range, in shape, and clear about data that is not there."""
+"""Samples are equal for equal seeds, with valid range and shape; missing data gives a clear error."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""Profilers, started and stopped round the steps that are asked for."""
+"""Profilers are started and stopped around the requested steps."""
 
 from __future__ import annotations
 

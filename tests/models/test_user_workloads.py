@@ -1,4 +1,4 @@
-"""A user's own workload: every way it can be wrong before its model is looked at, and the documented example."""
+"""A user's own workload: every error before its model is used, and the documented example."""
 
 import json
 import os

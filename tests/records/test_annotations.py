@@ -1,4 +1,4 @@
-"""Notes of intended changes: appended whole, never changed, read past damage."""
+"""Notes about intended changes are appended atomically and never changed; damaged ones are skipped."""
 
 from __future__ import annotations
 

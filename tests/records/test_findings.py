@@ -1,4 +1,4 @@
-"""A run's findings are kept beside it, and a set that is equal keeps its revision."""
+"""Findings are stored per run, and an equal set does not change the revision."""
 
 from __future__ import annotations
 

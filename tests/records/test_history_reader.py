@@ -1,4 +1,4 @@
-"""Reading the stored past: leanly, and past whatever is damaged."""
+"""The history reader reads only what a history needs, and skips damaged files."""
 
 from __future__ import annotations
 

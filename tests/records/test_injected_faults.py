@@ -1,4 +1,4 @@
-"""The names of faults are strict, and what a fault asks of the base makes only what it names differ."""
+"""Names of faults are parsed strictly, and the counterpart in the base leaves only the named difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store never tears, loses or doubles a record."""
+"""The store never damages, loses or duplicates a record."""
 
 from __future__ import annotations
 
@@ -82,19 +82,19 @@ def test_usage_series_is_stored_next_to_the_records_and_replaces_that_of_a_kille
     run: Run, record: Record
 ) -> None:
     assert run.usage_series(record) is None
-    for course in (UsageSeries([0.0], [7]), UsageSeries([0.0, 0.1], [7, None])):
-        run.store_usage_series(record, course)
+    for series in (UsageSeries([0.0], [7]), UsageSeries([0.0, 0.1], [7, None])):
+        run.store_usage_series(record, series)
     assert (run.folder / "courses" / "{}.{}.{}.json".format(*record.key)).is_file()
-    assert run.usage_series(record) == course
+    assert run.usage_series(record) == series
     assert run.load() == ([], [])
 
 
 def test_partial_usage_series_of_a_killed_runner_is_removed(run: Run, record: Record) -> None:
     run.store_usage_series(record, UsageSeries([0.0], [7]))
-    aside = run.folder / "courses" / ".0.0.json.1.tmp"
-    aside.write_text("{")
+    temporary = run.folder / "courses" / ".0.0.json.1.tmp"
+    temporary.write_text("{")
     run.clear_leftovers()
-    assert not aside.exists()
+    assert not temporary.exists()
     assert run.usage_series(record) == UsageSeries([0.0], [7])
 
 

@@ -1,4 +1,4 @@
-"""Plugins written as docs/workloads.md advises, and as it advises against."""
+"""Plugins that follow the advice of docs/workloads.md, and plugins that do not."""
 
 from __future__ import annotations
 

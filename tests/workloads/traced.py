@@ -43,7 +43,7 @@ def nested(**_: Any) -> Any:
 
 
 def telling(**_: Any) -> Any:
-    """Tell, at the last thing a cell asks a model for, what has been imported until then."""
+    """Report the modules imported until the last request of a cell to its model."""
     model = _model()
     count = model.count_params
 

@@ -1,4 +1,4 @@
-"""Run with KERAS_BACKEND: two workers of each mode named take far more steps than a backend keeps in flight."""
+"""Run with KERAS_BACKEND: two workers of each named mode run far more steps than a backend has in flight."""
 
 import json
 import math

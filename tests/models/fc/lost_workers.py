@@ -1,4 +1,4 @@
-"""Run with KERAS_BACKEND=torch: two worker processes, one of which is lost in the way that the argument names.
+"""Run with KERAS_BACKEND=torch: two worker processes, one of which is lost in the way given by the argument.
 
 Prints the exception, the seconds from the loss to it, and whether any process is left. The way `orphaned` loses the
 process that forked the workers instead: nobody is left to raise anything. The way `slow` loses nobody, only time.

@@ -1,4 +1,4 @@
-"""Run with a backend: can a sum of gradients begin before all gradients are made?
+"""Run with a backend: can a sum of gradients begin before all gradients are computed?
 
 Prints an answer for each mode that has the setting `overlap`. On JAX and TensorFlow it is read from the compiled or
 traced step: whether there is a sum that does not depend on every product. PyTorch runs eagerly: it is made to say how

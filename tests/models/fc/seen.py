@@ -1,4 +1,4 @@
-"""Run with a backend: what is made of what its profiler saw of collectives; of PyTorch, how its own clock sees them."""
+"""Run with a backend: the times of collectives from its profiler; for PyTorch, from its own clock."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def of_torch() -> dict[str, object]:
     Watch(worker, torch.device("cpu"))
     worker.bucket_reduce(None)
     worker.meanwhile(lambda: threads.append(threading.current_thread()))()
-    return {"beside": threads != [threading.main_thread()], "buckets waited for": len(waited)}
+    return {"in another thread": threads != [threading.main_thread()], "buckets waited for": len(waited)}
 
 
 if __name__ == "__main__":

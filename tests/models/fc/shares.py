@@ -1,4 +1,4 @@
-"""Run with KERAS_BACKEND=torch: the CPUs and the threads that each of two worker processes has, of those there are."""
+"""Run with KERAS_BACKEND=torch: the CPUs and the threads of each of two worker processes."""
 
 import json
 import os

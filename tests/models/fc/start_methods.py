@@ -1,4 +1,4 @@
-"""Run with KERAS_BACKEND=torch: do two worker processes compute the same whether they are copies or new interpreters?
+"""Run with KERAS_BACKEND=torch: do two worker processes compute the same as copies and as new interpreters?
 
 Prints, for each mode, whether weights, gradients, losses and counted bytes are equal to the bit. A new interpreter runs
 this file too, so that its worker has the method below. One start of the workers serves all modes.

@@ -1,4 +1,4 @@
-"""How long collectives took, read from synthetic profiles of a CPU and of two GPUs."""
+"""The time of collectives in synthetic profiles of a CPU and of two GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compiled XLA program communicates, from texts as XLA writes them."""
+"""The communication of compiled XLA programs, from texts written by XLA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs of the FC modes on real backends: the proof itself, without autodiff, and with workers that are lost."""
+"""The programs of the FC modes on real backends: the proof, without autodiff, and with lost workers."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_observed_collectives_are_means_over_workers_without_overlap(backend: st
     wanted = {
         "jax": {"inside_us": 9},  # of 12 us on one device, whose two instructions overlap, and 6 us on the other
         "tensorflow": {"inside_us": 13},  # 10 us for which both workers wait, and 6 of one of them
-        "torch": {"beside": False, "buckets waited for": 1},
+        "torch": {"in another thread": False, "buckets waited for": 1},
     }
     assert answered("seen.py", backend) == wanted[backend]
 

@@ -1,4 +1,4 @@
-"""What the proof compares, on results made up from plain NumPy: what the steps changed of the weights."""
+"""The comparison of the proof, with synthetic results from NumPy: changes of the weights by the steps."""
 
 from __future__ import annotations
 

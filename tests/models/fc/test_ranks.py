@@ -1,4 +1,4 @@
-"""A worker that is a process of its own, without the process."""
+"""The parts of a worker process that need no process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plain NumPy of the FC modes: right by differences, and the rule of fc_phy at its ends."""
+"""The NumPy reference of the FC modes: gradients against finite differences, and the rule of fc_phy at its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's workers on GPUs by the calls they make, on a fake of PyTorch that notes which stream waits for what."""
+"""PyTorch's workers on GPUs by their calls, on a fake of PyTorch that records which stream waits for what."""
 
 from __future__ import annotations
 

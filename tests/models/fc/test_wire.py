@@ -1,4 +1,4 @@
-"""The bytes that a cell records as sent, against the kernel's counters of an interface that nobody else uses."""
+"""The bytes that a cell records as sent, against the kernel's counters of an interface without other users."""
 
 from __future__ import annotations
 

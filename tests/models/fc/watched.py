@@ -1,4 +1,4 @@
-"""Run with KERAS_BACKEND: what two workers' collectives take, for the mode that the argument names."""
+"""Run with KERAS_BACKEND: the time of two workers' collectives, for the mode given by the argument."""
 
 import json
 import os

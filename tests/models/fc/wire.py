@@ -1,4 +1,4 @@
-"""Run with KERAS_BACKEND=torch in a network namespace of its own: the bytes that steps put on its loopback interface.
+"""Run with KERAS_BACKEND=torch in its own network namespace: the bytes that steps send over its loopback interface.
 
 Prints, for each problem, those bytes, the payload by formula, and what a cell records as sent on the wire.
 """

@@ -1,4 +1,4 @@
-"""Namespaces as `ci/netns` names them, and whether they serve."""
+"""Network namespaces as named by `ci/netns`, and whether they suffice."""
 
 from __future__ import annotations
 

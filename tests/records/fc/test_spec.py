@@ -1,4 +1,4 @@
-"""The FC modes as data: what can be, what it costs by formula, what a layout must be."""
+"""The FC modes as data: validity, cost by formula, and expected layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of CPUs: read strictly, written in one way."""
+"""Lists of CPUs are parsed strictly and have one canonical text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading small files that may be anything."""
+"""Reading small files with any content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peaks and counted work as files: named by machine and versions, replaced whole, refused when torn."""
+"""Peaks and counted work as files: named by machine and versions, replaced atomically, rejected if damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Synthetic profiles of a GPU, laid out as XLA's collector writes them, with times that are known.
+"""Synthetic profiles of a GPU, in the layout of XLA's collector, with known times.
 
 Planes and lines are those of `CuptiTraceCollector` (xla/backends/profiler/gpu/cupti_collector.cc): one plane
 /device:GPU:N a GPU with a line a stream, named after what runs on it, and the calls of CUDA's driver on the threads of

@@ -1,4 +1,4 @@
-"""Made-up files of profilers: small enough to know every span."""
+"""Synthetic files of profilers, small enough to know every span."""
 
 from __future__ import annotations
 

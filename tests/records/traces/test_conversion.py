@@ -1,4 +1,4 @@
-"""Several files of a profiler as one trace."""
+"""Several files of a profiler are converted to one trace."""
 
 from __future__ import annotations
 

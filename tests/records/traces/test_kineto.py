@@ -1,4 +1,4 @@
-"""PyTorch's file read piece by piece."""
+"""PyTorch's file is read as a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's events as the neutral trace has them."""
+"""PyTorch's events in the neutral trace."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_two_ranks_of_a_job_are_two_workers_with_the_same_steps_and_their_own_ov
     assert found.overlap_share == pytest.approx(4 * 10 / 100)
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not beside this checkout")
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not next to this checkout")
 def test_public_trace_of_two_gpus_has_the_steps_kinds_and_overlap_that_its_events_say() -> None:
     """Rank 0 of a job on two A100s (HolisticTraceAnalysis, MIT licence), computed from its JSON by correlation."""
     import gzip
@@ -329,7 +329,7 @@ def test_public_trace_of_two_gpus_has_the_steps_kinds_and_overlap_that_its_event
         assert covered(found[key]) == pytest.approx(covered(one), rel=1e-3)
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not beside this checkout")
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not next to this checkout")
 def test_public_trace_of_two_gpus_makes_the_table_that_a_reader_of_its_json_computes(tmp_path: Path) -> None:
     conversion.make_of(PUBLIC / "ddp_nccl_2gpu_rank0.json.gz", tmp_path / "trace.json.gz")
     found = tabled(tmp_path / "trace.json.gz")
@@ -341,7 +341,7 @@ def test_public_trace_of_two_gpus_makes_the_table_that_a_reader_of_its_json_comp
     assert (found.busy_share, found.overlap_share) == (pytest.approx(0.236, rel=1e-3), pytest.approx(0.1567, rel=1e-3))
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not beside this checkout")
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not next to this checkout")
 @pytest.mark.parametrize("name", ["gloo_cpu_rank34", "simple_add", "ddp_nccl_2gpu_rank0"])
 def test_public_trace_preserves_the_time_of_operators_and_kernels(name: str) -> None:
     import gzip

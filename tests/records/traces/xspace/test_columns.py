@@ -1,4 +1,4 @@
-"""Many messages at once are read as each of them alone."""
+"""Many messages read at once give the same fields as each read separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JAX's and TensorFlow's events as the neutral trace has them."""
+"""JAX's and TensorFlow's events in the neutral trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JAX's and TensorFlow's file, read without either."""
+"""JAX's and TensorFlow's file is read without either."""
 
 from __future__ import annotations
 
