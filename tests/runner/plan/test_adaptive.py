@@ -406,7 +406,7 @@ def test_a_planted_slowdown_is_told_apart_from_the_sessions_without(
         (("compare", "--plant", "slower:1", "results"), "not both"),
         (("gate", "--plant", "slower:1", "--threshold", "-1"), "--threshold: must be a share"),
         (("gate", "--plant", "slower:1", "--also", "speed"), "--also: must be some of first-epoch, scatter"),
-        (("gate", "--plant", "recompile:0.5"), "--plant: recompile: EVERY must be a whole number"),
+        (("gate", "--plant", "recompile:0.5"), "--plant: recompile: EVERY must be an integer"),
         (("run", "--budget", "soon"), "--budget: must be a number"),
     ],
 )

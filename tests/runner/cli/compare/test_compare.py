@@ -81,7 +81,7 @@ def test_a_time_that_no_clock_measured_is_passed_over_aloud(
     found = document(flags, capsys)
     assert len(found["comparisons"][0]["log_ratios"]) == 5
     (note,) = found["notes"]
-    assert note.startswith(f"new: 1 file of {run_name(1)} passed over, first {path.name}: times.step_time_s must be")
+    assert note.startswith(f"new: 1 file of {run_name(1)} passed over, first {path.name}: times.step_time_s: must be")
 
 
 def failing(well: int, count: int = 9, status: Status = Status.CRASH) -> list[Record]:

@@ -282,8 +282,8 @@ def test_a_cell_that_was_not_divided_as_it_says_is_an_error(folder: Path, capsys
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"counted_bytes_per_step": 0}, "its workers communicated 0, not 16640 bytes a step"),
-        ({"places": []}, "it shows 0 workers, not 2"),
+        ({"counted_bytes_per_step": 0}, "its workers communicated 0, not 16640 bytes per step"),
+        ({"places": []}, "it has 0 workers, not 2"),
     ],
     ids=["bytes", "workers"],
 )
