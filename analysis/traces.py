@@ -22,7 +22,7 @@ from statistics import fmean
 
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import MOST_NS, WORKING, Head, Kind, Span, Track, covered
-from keras_matrix.records.traces.table import Gap, Part, Table
+from keras_matrix.records.traces.table import Gap, Table, TimeShare
 
 MOST_PARTS = 500
 MOST_GAPS = 100
@@ -218,7 +218,7 @@ def _own(spans: Iterable[Worked]) -> Iterator[tuple[int, int]]:
         yield stack[-1][1], stack.pop()[2]
 
 
-def _parts(times_ns: Times, counts: Times, field_number: int) -> list[Part]:
+def _parts(times_ns: Times, counts: Times, field_number: int) -> list[TimeShare]:
     """Return the times by one part of the key, the largest first."""
     part_ns: Counter[str | None] = Counter()
     part_counts: Counter[str | None] = Counter()
@@ -227,4 +227,6 @@ def _parts(times_ns: Times, counts: Times, field_number: int) -> list[Part]:
         part_counts[key[field_number]] += counts[key]
     total = times_ns.total() or 1
     names = sorted(part_ns, key=lambda name: (-part_ns[name], name or ""))
-    return [Part(name, part_counts[name], part_ns[name] / 1e9, part_ns[name] / total) for name in names[:MOST_PARTS]]
+    return [
+        TimeShare(name, part_counts[name], part_ns[name] / 1e9, part_ns[name] / total) for name in names[:MOST_PARTS]
+    ]

@@ -24,7 +24,7 @@ def resnet50(request: Request) -> Built:
 
 @workload(batch_size=8, params=_image_size(224), corrections=(PIXELS, LAYOUT, DECAY))
 def vgg16(request: Request) -> Built:
-    """VGG16, sixteen layers without shortcuts; most of its parameters sit in the first dense one."""
+    """VGG16, sixteen layers without shortcuts; most parameters are in the first dense layer."""
     from keras import applications
 
     return _classifier(request, applications.VGG16, decay=1e-6)

@@ -1,11 +1,11 @@
-"""Writes and checks models/catalog.json: what the host knows of the workloads without importing Keras.
+"""Writes and checks models/catalog.json: the description of the workloads that the host reads without importing Keras.
 
-Promise: every figure is taken from the built model at its default parameters, none is written by hand. FLOPs are those
-of the forward pass on one sample: two per multiply-add of every matrix product and convolution (loops included), as
-PyTorch's counter sees them; element-wise work is not counted.
+Every figure comes from the built model at its default parameters. FLOPs are those of the forward pass on one sample:
+two per multiply-add of every matrix product and convolution (loops included), as PyTorch's counter reports them;
+element-wise work is not counted.
 
 Usage: python -m keras_matrix.models.catalog            write catalog.json
-       python -m keras_matrix.models.catalog --check    say whether it is current
+       python -m keras_matrix.models.catalog --check    check whether it is current
        python -m keras_matrix.models.catalog --table    print it as the table of docs/workloads.md
 """
 
@@ -61,7 +61,7 @@ def entry(item: Workload) -> dict[str, Any]:
 def forward(model: Any, x: Any) -> tuple[int, list[int]]:
     """FLOPs of one forward pass over `x`, and the output's shape without its batch dimension.
 
-    A causal mask halves nothing: the masked products are counted, as the plain formula computes them.
+    Masked products are counted too, also under a causal mask, as the plain formula computes them.
     """
     import torch
 
@@ -74,7 +74,7 @@ def forward(model: Any, x: Any) -> tuple[int, list[int]]:
 
 
 def text(data: dict[str, Any]) -> str:
-    """The catalogue as it stands in the file."""
+    """The content of the file."""
     return json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 

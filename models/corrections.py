@@ -1,4 +1,4 @@
-"""What was wrong in the 2017 Keras benchmark suite, and what these workloads do instead. Shown in the catalogue."""
+"""Errors of the 2017 Keras benchmark suite, and their corrections in these workloads. Shown in the catalogue."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Faults planted on purpose, so that the program can be asked whether it sees them, and what it calls them.
+"""Injected faults, which test whether the program detects and identifies them.
 
     slower:SHARE        every step does SHARE more floating-point work than the model's own
     copy:MEBIBYTES      every step copies a tensor of that size
-    recompile:EVERY     every EVERY-th step the step's function is made, traced and compiled anew
-    first-epoch:SHARE   after the first epoch, and within it, matrix products that take SHARE of its time
-    variance:SHARE      as slower, by none in one half of the processes and by (1 + SHARE)**2 - 1 in the other
+    recompile:EVERY     every EVERY-th step the step's function is created, traced and compiled again
+    first-epoch:SHARE   the first epoch ends with matrix products that take SHARE of its time
+    variance:SHARE      like slower, by 0 in one half of the processes and by (1 + SHARE)**2 - 1 in the other
 
-Real work of the backend, never a sleep: it meets the machine as the model does. How much slower a step becomes depends
-on what bounds it; `runner selftest` measures that. Reads no clock but the one it is given.
+Faults are real work of the backend, never a sleep, and use the machine like the model does. The slowdown of a step
+depends on its bottleneck; `runner selftest` measures it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TRAINING_PER_FORWARD = 3
 SIDE = 256
-# Matrix products run at once where a fault's work is measured out in time.
+# Number of matrix products in a unit of work, for faults whose work is given as a duration.
 ROUND = 16
 PHASES = {"fit": "train", "predict": "predict"}
 
@@ -36,7 +36,7 @@ Renew = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The cell in which a fault is planted: its settings, which repeat it is, and its clock in seconds."""
+    """The cell into which a fault is injected: its settings, the number of its repeat, and its clock in seconds."""
 
     settings: Settings
     repeat: int
@@ -44,9 +44,9 @@ class Circumstances:
 
 
 def plant(built: Built, fault: str, where: Circumstances) -> Built:
-    """Return the workload with a fault in it.
+    """Return the workload with an injected fault.
 
-    Raises `UnknownFault`, and `UnsupportedWorkload` where the fault has no meaning for such a cell.
+    Raises `UnknownFault`, and `UnsupportedWorkload` if the fault does not apply to such a cell.
     """
     kind, value = parse(fault)
     return PLANTERS[kind](built, value, where)
@@ -72,9 +72,9 @@ def _copy(built: Built, mebibytes: float, where: Circumstances) -> Built:
     halves = ops.ones((2, max(1, round(mebibytes * 2**20 / 8))), "float32")
 
     def copy(renew: Renew) -> None:
-        # Concatenation writes the whole tensor on every backend; what they call a copy may only be another name.
+        # Concatenation writes the entire tensor on every backend; their copy operation may only create a view.
         copied = ops.concatenate([halves[0], halves[1]])
-        # JAX would go on without it, and have it done when nobody looks.
+        # Otherwise JAX would run it asynchronously, outside of the measured time.
         getattr(copied, "block_until_ready", lambda: None)()
 
     _before_each_step(built.model, where.settings.phase, copy)
@@ -101,7 +101,7 @@ def _recompile(built: Built, every: float, where: Circumstances) -> Built:
 
 
 def _forget_compiled(model: Any, phase: str, on_torch: bool) -> None:
-    """Make the backend compile again what it has: JAX knows a step function by its identity, torch by its code."""
+    """Force the backend to compile again: JAX identifies a step function by identity, torch by its code."""
     if on_torch:
         import torch
 
@@ -114,7 +114,7 @@ def _forget_compiled(model: Any, phase: str, on_torch: bool) -> None:
 def _first_epoch(built: Built, share: float, where: Circumstances) -> Built:
     if where.settings.phase != "fit" or not where.settings.discard:
         raise UnsupportedWorkload(
-            "first-epoch: needs phase: fit and a first epoch that is kept apart, discard: 1 or more; "
+            "first-epoch: needs phase: fit and a discarded first epoch, discard: 1 or more; "
             f"got phase: {where.settings.phase}, discard: {where.settings.discard}"
         )
     import keras
@@ -122,7 +122,7 @@ def _first_epoch(built: Built, share: float, where: Circumstances) -> Built:
     plain_fit, work, clock = built.model.fit, _Products(where.clock), where.clock
 
     class Beginning(keras.callbacks.Callback):  # type: ignore[misc]
-        """Ahead of the callback that times epochs, so that its work falls within the first."""
+        """Precedes the callback that times epochs, so that its work is within the first epoch."""
 
         begun_s = 0.0
 
@@ -141,7 +141,7 @@ def _first_epoch(built: Built, share: float, where: Circumstances) -> Built:
 
 
 class _Products:
-    """Matrix products of the backend, as many as take a given time when nothing disturbs them."""
+    """Matrix products of the backend that take a given time on an undisturbed machine."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         from keras import ops
@@ -168,7 +168,7 @@ class _Products:
 
 
 def _before_each_step(model: Any, phase: str, work: Callable[[Renew], None]) -> None:
-    """Have `work` done before each step (or predict call); it is given what makes the step's function anew."""
+    """Call `work` before each step (or predict call), with a function that creates the step's function again."""
     name = f"{PHASES[phase]}_function"
     plain_make: Callable[..., Any] = getattr(model, f"make_{name}")
     plain: Callable[..., Any] | None = None
@@ -193,9 +193,9 @@ def _before_each_step(model: Any, phase: str, work: Callable[[Renew], None]) -> 
 
 
 def _forward_flops(built: Built) -> float:
-    """Return the FLOPs of one sample going forward, as they run.
+    """Return the FLOPs of one sample's forward pass.
 
-    Where they cannot be counted: two operations a weight, which is exact for dense layers and a start for others.
+    If they cannot be counted: two operations per weight, which is exact for dense layers and a lower bound for others.
     """
     import keras
 
@@ -208,7 +208,7 @@ def _forward_flops(built: Built) -> float:
 
 
 def _burdened(model: Any, products: int) -> Any:
-    """Return the same model with matrix products that change no figure behind its output, compiled alike."""
+    """Return the same model, compiled alike, with additional matrix products that do not change its output."""
     import keras
     import numpy as np
     from keras import ops
@@ -216,10 +216,10 @@ def _burdened(model: Any, products: int) -> Any:
     numbers = np.random.default_rng(0).normal(0, SIDE**-0.5, (SIDE, SIDE))
 
     class Burden(keras.layers.Layer):  # type: ignore[misc]
-        """Adds to its input what is far below rounding, but takes `products` matrix products to know."""
+        """Adds a value far below rounding to its input, which takes `products` matrix products to compute."""
 
         def call(self, inputs: Any) -> Any:
-            # No weight: the model must stay the same work. It begins with the input, or a compiler would do it once.
+            # No weights: the model's own work must not change. Without the input, a compiler would compute it once.
             matrix = ops.cast(ops.convert_to_tensor(numbers), inputs.dtype)
             grown = matrix * (1.0 + ops.mean(ops.stop_gradient(inputs)))
             for _ in range(products):

@@ -1,11 +1,11 @@
-"""The workloads by name, and how one is built.
+"""The workloads by name.
 
-Promise: importing this module costs nothing (standard library only); a build function gets its parameters complete,
-typed and in range. It knows nothing of jit, precision, seeds or timing: whoever measures applies those around a build.
+Importing this module is cheap (standard library only). A build function receives complete, typed and valid parameters;
+jit, precision, seeds and timing are applied by the caller.
 
-    UnsupportedWorkload (Exception)     the workload cannot be done with this backend, setting or data
+    UnsupportedWorkload (Exception)     the workload does not support this backend, setting or data
     UnknownWorkload (ValueError)        no workload has this name
-    ValueError, TypeError               a parameter, or what a user's own workload returned, breaks the rules
+    ValueError, TypeError               a parameter, or the result of a user's own workload, is invalid
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from keras_matrix.models.workload import Built, Request, Workload, near_name
 
-# The one line to add for a new file of workloads.
+# A new file of workloads needs one line here.
 FAMILIES = (
     "mlp",
     "cnn",
@@ -30,7 +30,7 @@ FAMILIES = (
 
 
 class UnknownWorkload(ValueError):
-    """No workload has this name; the message offers near ones."""
+    """No workload has this name; the message suggests similar ones."""
 
 
 def workloads() -> dict[str, Workload]:

@@ -1,10 +1,7 @@
 """A user's own workload: `package.module:function`, called with the parameters as keyword arguments.
 
-Promise: what it returns is checked before anything is measured, and the message says what was received. An exception
-that the user's own code raises passes through as it is.
-
-The function returns `(model, x, y)`: a compiled keras.Model, and numpy arrays (or tuples, lists, dicts of them) of
-equal length.
+It returns `(model, x, y)`: a compiled keras.Model, and numpy arrays (or tuples, lists, dicts of them) of equal length.
+The result is checked before anything is measured. Exceptions of the user's own code are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -22,11 +19,11 @@ from keras_matrix.models.workload import Built, Request, UnsupportedWorkload
 
 
 class WorkloadNotFound(ValueError):
-    """There is no such module. Who runs the cell knows where it looked, and adds what to do."""
+    """The module does not exist. The caller adds the searched paths and advice to the message."""
 
 
 def user_workload(name: str) -> Callable[[Request], Built]:
-    """The build function of `package.module:function`. Raises ValueError or TypeError when there is none."""
+    """The build function of `package.module:function`. Raises ValueError or TypeError if it does not exist."""
     function = _imported(name)
 
     def build(request: Request) -> Built:
@@ -64,7 +61,7 @@ def _imported(name: str) -> Callable[..., Any]:
 
 
 def _not_found(name: str, missing: str) -> ValueError:
-    """Return the error for a module that is missing, or missing in a package that is there."""
+    """Return the error for a missing module, or for a module that is missing in an existing package."""
     package = missing.rpartition(".")[0]
     if not package:
         return WorkloadNotFound(f"{name}: no module named {missing!r}")

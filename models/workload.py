@@ -1,7 +1,7 @@
-"""What a workload is: its parameters, what a cell asks of it, and the compiled model that it gives.
+"""The types of workloads: parameters, a cell's request, and the compiled model with its data.
 
-UnsupportedWorkload (Exception)     the workload cannot be done with this backend, setting or data
-ValueError, TypeError               a parameter breaks the rules
+UnsupportedWorkload (Exception)     the workload does not support this backend, setting or data
+ValueError, TypeError               a parameter is invalid
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Scalar = bool | int | float | str
 Samples = Callable[[int, int], tuple[Any, Any]]
 
 
-class UnsupportedWorkload(Exception):  # names the cell's status
-    """The workload exists, but not with this backend, setting or data."""
+class UnsupportedWorkload(Exception):  # like the cell's status
+    """The workload does not support this backend, setting or data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Param:
     choices: tuple[Scalar, ...] = ()
 
     def checked(self, value: object) -> Scalar:
-        """`value` as this parameter takes it. Raises TypeError or ValueError, naming rule and value."""
+        """Return a valid value in the parameter's type. Raises TypeError or ValueError with the rule and the value."""
         kind = type(self.default)
         if kind is float and type(value) is int:
             value = float(value)
@@ -49,7 +49,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a cell asks of a workload. Inside a build function, `params` is complete and checked."""
+    """A cell's request to a workload. Inside a build function, `params` is complete and valid."""
 
     params: dict[str, Scalar]
     data: str
@@ -66,11 +66,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A compiled Keras model whose weights are made, and its data.
+    """A compiled Keras model with built weights, and its data.
 
-    `samples(count, seed)` gives numpy arrays `(x, y)` with leading dimension `count`, equal for equal arguments;
-    with several inputs, x or y is a tuple or a dict of such arrays. `available_samples` is how many there are, None
-    where as many are made as are asked for.
+    `samples(count, seed)` returns numpy arrays `(x, y)` with leading dimension `count`, equal for equal arguments;
+    with several inputs, x or y is a tuple or a dict of such arrays. `available_samples` is None if any number of
+    samples can be generated.
     """
 
     model: Any
@@ -81,7 +81,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One named workload: what the catalogue says of it, and the function that builds it."""
+    """One named workload: its catalogue entry, and the function that builds it."""
 
     name: str
     family: str
@@ -139,6 +139,6 @@ def workload(
 
 
 def near_name(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the known name nearest to a wrong one, or nothing."""
+    """Return a suggestion of the known name most similar to a wrong one, empty without any."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,7 +1,7 @@
-"""Intended changes, noted by people: one JSON line each in `history.jsonl` of a results folder.
+"""Notes about intended changes: one JSON line each in `history.jsonl` of a results folder.
 
-Promise: a line is appended whole or not at all and none is ever changed; withdrawing a note appends a line that says
-so. Two commands at once wait for each other. A line that is damaged is told and passed over.
+A line is appended completely or not at all, and never changed: withdrawing a note appends another line. Concurrent
+commands wait for each other. A damaged line is reported and skipped.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ NOTE_LIMIT = 500
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """From `run_id` on, these cells on these hosts are meant to be different: `note` says why. None withdraws."""
+    """From `run_id` on, these cells differ on these hosts by intention: `note` says why. None withdraws the note."""
 
     run_id: str
     cells: list[str]
@@ -45,13 +45,11 @@ def append(root: Path, annotation: Annotation) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        raise StoreFailure(
-            f"{path}: the note cannot be kept: {error.strerror or error}; nothing was changed"
-        ) from error
+        raise StoreFailure(f"{path}: cannot store the note: {error.strerror or error}; nothing was changed") from error
 
 
 def load(root: Path) -> tuple[list[Annotation], list[Problem]]:
-    """Return a folder's lines in the order they were written, and what is none."""
+    """Return a folder's notes in the order in which they were written, and a problem for each damaged line."""
     path = root / FILE
     try:
         lines = path.read_bytes().split(b"\n")
@@ -71,7 +69,7 @@ def load(root: Path) -> tuple[list[Annotation], list[Problem]]:
 
 
 def in_force(annotations: Iterable[Annotation]) -> dict[tuple[str, str, str], str]:
-    """Return the note by (cell_id, host_id, run_id): the last line about each counts, and None withdraws."""
+    """Return the current note by (cell_id, host_id, run_id), from the last line about each."""
     notes: dict[tuple[str, str, str], str | None] = {}
     for one in annotations:
         notes.update({(cell, host, one.run_id): one.note for cell in one.cells for host in one.hosts})
@@ -80,12 +78,12 @@ def in_force(annotations: Iterable[Annotation]) -> dict[tuple[str, str, str], st
 
 def _append_whole(handle: int, line: bytes) -> None:
     size = os.fstat(handle).st_size
-    # A line torn by a crash must not swallow this one.
-    torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-    whole = b"\n" + line if torn else line
+    # A line that a crash cut off must not be joined with this one.
+    if size > 0 and os.pread(handle, 1, size - 1) != b"\n":
+        line = b"\n" + line
     try:
-        while whole:  # a write may take a part, as before a full disk
-            whole = whole[os.write(handle, whole) :]
+        while line:  # a write may be partial, for example before the disk is full
+            line = line[os.write(handle, line) :]
         os.fsync(handle)
     except OSError:
         os.ftruncate(handle, size)
@@ -100,16 +98,9 @@ def _decoded(line: bytes) -> Annotation:
 
 
 def checked_note(text: str) -> str:
-    """Return a note as it is kept. Raises ValueError for one that is empty, too long or more than a line."""
+    """Return a note without surrounding blanks. Raises ValueError if it is empty, too long or more than a line."""
     note = text.strip()
-    if not note or len(note) > NOTE_LIMIT or not _printable(note):
-        raise ValueError(f"must be one line of 1 to {NOTE_LIMIT} printable characters, got {_shown(text)}")
+    if not note or len(note) > NOTE_LIMIT or not note.isprintable():
+        received = text if len(text) <= 60 else text[:57] + "..."
+        raise ValueError(f"must be one line of 1 to {NOTE_LIMIT} printable characters, got {received!r}")
     return note
-
-
-def _printable(note: Sequence[str]) -> bool:
-    return all(letter.isprintable() for letter in note)
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")

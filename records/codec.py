@@ -1,7 +1,6 @@
-"""Dataclasses to JSON and back, strictly: no NaN, no unknown field, no missing field, no coercion.
+"""Converts dataclasses to JSON and back, strictly: no NaN, no unknown field, no missing field, no coercion.
 
-Knows the types a record is made of (str, int, float, bool, None, lists, string-keyed dicts, enums, dataclasses and
-unions of these) and nothing of what they mean.
+Supported types: str, int, float, bool, None, lists, string-keyed dicts, enums, dataclasses and unions of these.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ T = TypeVar("T")
 
 
 class CodecError(ValueError):
-    """A value does not fit the schema. The message says where, the rule and the value received."""
+    """A value that does not fit the schema. The message states its path, the rule and the value received."""
 
 
 def to_json(value: object) -> Any:
-    """Turn a dataclass (or list, dict, scalar) into plain JSON values."""
+    """Convert a dataclass (or list, dict, scalar) to plain JSON values."""
     if is_dataclass(value):
         return {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
@@ -34,7 +33,7 @@ def to_json(value: object) -> Any:
 
 
 def canonical(value: object) -> str:
-    """Return the one JSON text of a value: sorted keys, no blanks, no NaN."""
+    """Return the canonical JSON text of a value: sorted keys, no blanks, no NaN."""
     return json.dumps(to_json(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
@@ -43,11 +42,11 @@ def dumps(value: object) -> str:
     try:
         return json.dumps(to_json(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     except ValueError as error:
-        raise CodecError(f"a record holds NaN or infinity; what was not measured must be null ({error})") from error
+        raise CodecError(f"a record contains NaN or infinity; a value not measured must be null ({error})") from error
 
 
 def loads(text: str | bytes) -> Any:
-    """Parse strict JSON: NaN, Infinity and duplicate keys are refused with `CodecError`."""
+    """Parse strict JSON. Raises `CodecError` for invalid JSON, NaN, Infinity and duplicate keys."""
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -110,8 +109,7 @@ def _decode_union(kinds: tuple[Any, ...], data: object, where: str) -> object:
         try:
             return _decode(kind, data, where)
         except CodecError as error:
-            # Between "x or null", the story of x is the useful one.
-            problem = problem or error
+            problem = problem or error  # of "x or null", the problem of x is the useful one
     raise problem or CodecError(f"{where}: got {_short(data)}")
 
 
@@ -144,6 +142,6 @@ def _decode_scalar(kind: Any, data: object, where: str) -> object:
 
 def _short(value: object) -> str:
     if type(value) is int and abs(value) > 1 << 64:
-        return f"a whole number of {value.bit_length()} bits"
+        return f"an integer of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

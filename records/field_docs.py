@@ -1,4 +1,4 @@
-"""How a field of a record says what it means: the documentation and the warehouse's columns take it from there."""
+"""Descriptions of record fields, from which the documentation and the warehouse's columns are generated."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from typing import Any
 
 
 def about(meaning: str, **kwargs: Any) -> Any:
-    """Return a dataclass field that carries its meaning; required unless a default is given."""
+    """Return a dataclass field with a description; it is required unless a default is given."""
     return field(metadata={"meaning": meaning}, **kwargs)

@@ -1,8 +1,7 @@
-"""Atomic file writes: a reader sees the old content or the new one, never a part, also after a crash.
+"""Atomic file writes: a reader sees the old content or the new content, never a part, also after a crash.
 
-Each function writes to a hidden temporary file in the same folder, `.NAME.PID.tmp`, waits until it is on disk, gives it
-its name and waits until the folder is on disk. The temporary file is removed if anything fails; one that a killed
-process left is removed by whoever owns the folder.
+Each function writes a hidden temporary file in the same folder, `.NAME.PID.tmp`, syncs it, renames it and syncs the
+folder. The temporary file is removed if anything fails; the owner of the folder removes those of killed processes.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ def publish(path: Path, text: str) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file in place of an earlier one. Raises OSError."""
+    """Write a file, replacing an earlier one. Raises OSError."""
     with replacing(path) as temporary:
         _write(temporary, text)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path; the file written there, if any, replaces `path`. Raises OSError."""
+    """Yield a temporary path; a file written there replaces `path`. Raises OSError."""
     with _temporary(path) as temporary:
         yield temporary
         if temporary.exists():
@@ -39,7 +38,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_synced(path: Path, text: str) -> None:
-    """Write a file and wait until it is on disk. Raises OSError and then may leave a part of it."""
+    """Write a file and wait until it is on disk. Raises OSError, and may then leave a partial file."""
     _write(path, text)
     sync(path)
 
@@ -54,7 +53,7 @@ def sync(path: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    # A lone surrogate, which JSON may hold and UTF-8 may not, goes back to the escape it came from.
+    # A lone surrogate is valid in JSON but not in UTF-8: it is written as its escape sequence.
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 

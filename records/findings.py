@@ -1,10 +1,10 @@
-"""What `analysis` found in one run, as data: the one place from which dashboards and the warehouse take it.
+"""The findings of `analysis` on one run, as data, for dashboards and the warehouse.
 
     results/<run_id>/findings.json     the newest set; `revision` counts how often it changed
 
-Promise: estimates, intervals and verdicts are written here once and read everywhere; nothing computes a second
-definition of them. A set that is equal to the stored one keeps its revision. `load` returns only identifiers that match
-their patterns: pages and rows are named by them.
+Estimates, intervals and verdicts are computed once and stored here; their readers compute none. A set that equals the
+stored one keeps its revision. `load` returns only identifiers that match their patterns: pages and rows are named by
+them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IDENTITY = ("kind", "metric", "work_id", "cell_id", "backend", "host_id", "devic
 
 
 class Kind(StrEnum):
-    """What a finding is about."""
+    """The subject of a finding."""
 
     FIGURE = "figure"
     RATIO = "ratio"
@@ -40,47 +40,47 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One figure with its interval, or one verdict. None means not known."""
+    """One figure with its interval, or one verdict. None means unknown."""
 
     kind: Kind = about(
-        "figure (of a cell), ratio (to the quickest backend), verdict (on a piece of work), suite (over all works), "
-        "peak (share of the machine's), workers (of the FC modes), session, level and change (of a history)"
+        "figure (of a cell), ratio (to the backend with the lowest estimate), verdict (on a piece of work), suite "
+        "(over all works), peak (share of the machine's), workers (of the FC modes), session, level, change (history)"
     )
-    metric: str = about("what is estimated, by the name of its measurement where it has one")
-    work: str = about("the piece of work as people call it")
+    metric: str = about("what is estimated, by the name of its measurement if it has one")
+    work: str = about("display name of the piece of work")
     method: str = about("how the estimate was made")
-    method_version: int = about("version of that method; a new one may move figures")
+    method_version: int = about("version of that method; a new version may change figures")
     work_id: str | None = about("hash of the settings without the backend", default=None)
-    cell_id: str | None = about("the cell, where it is one cell's", default=None)
+    cell_id: str | None = about("the cell, if the finding is about one", default=None)
     workload: str | None = about("the workload", default=None)
     backend: str | None = about("the backend", default=None)
-    device: str | None = about("cpu, gpu or tpu; of a history the device's name", default=None)
+    device: str | None = about("cpu, gpu or tpu; for a history, the device's name", default=None)
     league: str | None = about("as_shipped or matched", default=None)
-    host_id: str | None = about("the machine, of a history", default=None)
+    host_id: str | None = about("the machine of a history", default=None)
     against: str | None = about("the backend that a ratio divides by", default=None)
-    at_run_id: str | None = about("the run at which a change lies, or from which a level holds", default=None)
-    estimate: float | None = about("the centre", default=None)
-    low: float | None = about("lower end of the 95 % interval; null where there is none", default=None)
+    at_run_id: str | None = about("first run after a change, or of a level", default=None)
+    estimate: float | None = about("the point estimate", default=None)
+    low: float | None = about("lower end of the 95 % interval; null without an interval", default=None)
     high: float | None = about("upper end of the 95 % interval", default=None)
     unit: str = about("unit of estimate, low and high", default="1")
-    count: int | None = about("processes, blocks or sessions it rests on", default=None)
+    count: int | None = about("number of processes, blocks or sessions", default=None)
     p_value: float | None = about("of the test that a ratio is 1, adjusted over the run's table", default=None)
-    smallest_difference: float | None = about("relative difference that would probably have shown", default=None)
+    smallest_difference: float | None = about("relative difference that would probably be detected", default=None)
     verdict: str | None = about("in one word or two: fastest, slower, open, not comparable, ok ...", default=None)
     said: str | None = about("in one sentence", default=None)
-    look: str | None = about("who should look at a change, by what changed with it", default=None)
+    look: str | None = about("who should investigate a change, by what else changed", default=None)
     facts: dict[str, str] = about("settings, versions or counts that explain it, by name", default_factory=dict)
 
     @property
     def finding_id(self) -> str:
-        """Return what names this finding within its run: 16 hex digits of what it is about."""
+        """Return the finding's identifier within its run: 16 hex digits of a hash of its subject."""
         about_what = [to_json(getattr(self, name)) for name in IDENTITY]
         return hashlib.sha256(canonical(about_what).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that was found in one run. `revision` counts from 1."""
+    """All findings of one run. `revision` counts from 1."""
 
     version: int
     run_id: str
@@ -107,19 +107,19 @@ def load(run: Run) -> Findings | None:
 
 
 def keep(run: Run, found: Iterable[Finding]) -> Findings:
-    """Keep a run's findings, with the next revision where they differ from the stored ones. Raises `StoreFailure`."""
+    """Store a run's findings, with the next revision if they differ from the stored ones. Raises `StoreFailure`."""
     new = Findings(FINDINGS_VERSION, run.run_id, 1, list(found))
     old = _old(run)
     if old is not None:
         if old.found == new.found:
             return old
         new = replace(new, revision=old.revision + 1)
-    run.keep(FILE, to_json(new))
+    run.store_object(FILE, to_json(new))
     return new
 
 
 def _check_identifiers(findings: Findings, run_id: str) -> None:
-    """Raise `CodecError` for the first identifier that has another form, or names another run."""
+    """Raise `CodecError` for the first identifier that has another format, or names another run."""
     if findings.run_id != run_id:
         raise CodecError(f"findings.run_id: must be {run_id!r}, the run's folder, got {findings.run_id[:80]!r}")
     for number, one in enumerate(findings.found):
@@ -136,4 +136,4 @@ def _old(run: Run) -> Findings | None:
     except StoreFailure as error:
         if "newer" in str(error):
             raise
-        return None  # damaged: it is made again
+        return None  # damaged: replaced by the new set

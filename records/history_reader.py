@@ -1,9 +1,8 @@
-"""Reads from many stored runs the little that a history needs of each attempt.
+"""Reads from many stored runs only the fields of each attempt that a history needs.
 
-Promise: changes nothing and stops at nothing. What cannot be read is told as a `Problem` and passed over, since a
-history is for looking back and one torn file of last year must not hide the rest. Only what a history needs is checked;
-`records.store.Run.load` is the strict reader. A clock that stepped is told as far as the files betray it; a step
-between two runs that left no trace in the folder is not seen.
+Changes no file. A file that cannot be read is reported as a `Problem` and skipped, so that one damaged file does not
+hide the other runs. Only fields that a history needs are checked; `records.store.Run.load` is the strict reader. Clock
+steps are reported if the files show them; a step between two runs that left no trace in the folder is not detected.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.codec import CodecError, loads
+from keras_matrix.records.migration import migrated
 from keras_matrix.records.schema import SCHEMA_VERSION, Status
 from keras_matrix.records.store import RECORD_LIMIT_BYTES, RECORD_NAME, Problem, Results, Run
 from keras_matrix.records.task import Goal, Metric
@@ -25,16 +25,7 @@ from keras_matrix.records.task import Goal, Metric
 Wanted = Callable[[str, str, str], bool]
 Facts = tuple[tuple[str, str], ...]
 
-MACHINE_FACTS = (
-    "kernel",
-    "gpu_driver",
-    "os",
-    "cpu_model",
-    "logical_cpus",
-    "memory_bytes",
-    "container",
-    "machine_type",
-)
+MACHINE_FACTS = ("kernel", "gpu_driver", "os", "cpu_model", "logical_cpus", "memory_bytes", "container", "machine_type")
 RESOLVED_FACTS = (
     "precision",
     "jit_compile",
@@ -55,9 +46,9 @@ RUN_TIME = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What a history needs of one attempt. `facts` are versions, machine and resolved settings, by name.
+    """The fields of one attempt that a history needs. `facts` are versions, machine and resolved settings, by name.
 
-    `value` is its step time in seconds; of an external command its primary metric, None where that is not above zero.
+    `value` is its step time in seconds; for an external command its primary metric, None unless that is above zero.
     """
 
     cell_id: str
@@ -73,7 +64,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PastRun:
-    """One run, with the attempts at the cells that were wanted."""
+    """One run, with the attempts at the selected cells."""
 
     run_id: str
     root: Path
@@ -81,15 +72,15 @@ class PastRun:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The machines it was measured on."""
+        """The machines on which it was measured."""
         return frozenset(attempt.host_id for attempt in self.attempts)
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Runs, oldest first; the settings of each cell as they were stored; what was passed over, and what is doubtful.
+    """Runs, oldest first; the stored settings of each cell; files that were skipped, and caveats.
 
-    `primaries` are, by cell, the metrics of external commands without a value.
+    `primaries` are the metrics of external commands by cell, without values.
     """
 
     runs: tuple[PastRun, ...]
@@ -102,23 +93,23 @@ class Past:
 def read(roots: Sequence[Path], wanted: Wanted | None = None) -> Past:
     """Read the runs of these results folders.
 
-    `wanted` is asked once a cell with (cell_id, workload, backend) and chooses the cells; None takes all.
+    `wanted(cell_id, workload, backend)` selects the cells and is called once for each; None selects all.
     """
     reader = _Reader(wanted)
     runs: dict[str, PastRun] = {}
     for root in roots:
         for run in Results(root).runs():
             if run.run_id in runs:
-                reader.caveats.append(f"{run.folder}: run {run.run_id} was read from {runs[run.run_id].root} already")
+                reader.caveats.append(f"{run.folder}: run {run.run_id} was already read from {runs[run.run_id].root}")
             elif (found := reader.run(run, root)) is not None:
                 runs[run.run_id] = found
     ordered = tuple(runs[name] for name in sorted(runs))
-    caveats = [*(d for root in roots for d in _latest_doubts(root)), *_clock_doubts(ordered), *reader.caveats]
+    caveats = [*(d for root in roots for d in _latest_caveats(root)), *_clock_caveats(ordered), *reader.caveats]
     return Past(ordered, reader.settings, reader.primaries, tuple(reader.problems), tuple(caveats))
 
 
 class _Reader:
-    """Reads runs one by one and keeps what they share: settings by cell, facts, and the choice of cells."""
+    """Reads runs one by one and stores what they share: settings by cell, facts, and the selection of cells."""
 
     def __init__(self, wanted: Wanted | None) -> None:
         self._wanted = wanted
@@ -130,7 +121,7 @@ class _Reader:
         self.caveats: list[str] = []
 
     def run(self, run: Run, root: Path) -> PastRun | None:
-        """Return a run's attempts; None where its session is told by another run, or it cannot be read."""
+        """Return a run's attempts; None if it cannot be read, or if another run represents its session."""
         try:
             about = loads((run.folder / "run.json").read_bytes())
             names = sorted(os.listdir(run.folder / "records"))  # noqa: PTH208 - a Path a file costs as much as reading it
@@ -141,7 +132,8 @@ class _Reader:
             self.caveats.append(f"run {run.run_id} is left out: {reason}")
             return None
         folder = str(run.folder / "records")
-        found = [self._attempt(f"{folder}/{name}", name, run.run_id) for name in names if not _aside(name)]
+        ours = [name for name in names if not name.startswith(".") and name != "corrupt"]
+        found = [self._attempt(f"{folder}/{name}", name, run.run_id) for name in ours]
         return PastRun(run.run_id, root, tuple(attempt for attempt in found if attempt is not None))
 
     def _attempt(self, path: str, name: str, run_id: str) -> Attempt | None:
@@ -166,7 +158,7 @@ class _Reader:
 
     def _decoded(self, data: dict[str, Any], name: str) -> Attempt:
         if name != f"{data['cell_id']}.{data['repeat']}.{data['attempt']}.json":
-            raise ValueError("holds the record of another attempt")
+            raise ValueError("contains the record of another attempt")
         facts = _facts(data)
         device = data["device"]
         return Attempt(
@@ -194,31 +186,27 @@ class _Reader:
         if value is None:
             return None
         if not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ValueError(f"task.metrics: must hold finite numbers, got {value!r}")
+            raise ValueError(f"task.metrics: must be finite numbers, got {value!r}")
         return float(value) if value > 0 else None
 
 
-def _aside(name: str) -> bool:
-    return name.startswith(".") or name == "corrupt"
-
-
 def left_out(about: object) -> str | None:
-    """Return why a run stands for no session: another arm does.
+    """Return why a history excludes a run: another arm represents its session. None for the run that does.
 
-    Of the arms without a planted fault it is the runner's own Python, the first of several; where both sides were other
-    environments the last, which is the new one. A base pinned for a gate would show a history in which nothing changes.
+    Of the arms without an injected fault it is the first with the runner's own Python; if every arm has another
+    environment, the last, which is the new one. A base pinned for a gate would give a history without changes.
     """
     if not isinstance(about, dict):
-        return "its run.json holds no object"
+        return "its run.json is not a JSON object"
     arms, arm = about.get("arms"), about.get("arm")
     if not isinstance(arms, dict) or arm not in arms:
         return None
     if isinstance(arms[arm], dict) and arms[arm].get("fault"):
-        return f"the fault {arms[arm]['fault']!r} was planted in it"
+        return f"the fault {arms[arm]['fault']!r} was injected into it"
     plain = {name: one if isinstance(one, dict) else {} for name, one in arms.items()}
     free = [name for name, one in plain.items() if not one.get("fault")]
-    teller = next((name for name in free if plain[name].get("python") is None), free[-1])
-    return None if arm == teller else f"its session is told by the arm {teller!r}, this is {arm!r}"
+    chosen = next((name for name in free if plain[name].get("python") is None), free[-1])
+    return None if arm == chosen else f"the arm {chosen!r} represents its session, this is {arm!r}"
 
 
 def _read_object(path: str, name: str, run_id: str) -> dict[str, Any]:
@@ -234,11 +222,12 @@ def _read_object(path: str, name: str, run_id: str) -> dict[str, Any]:
         raise ValueError(f"not JSON: {error}") from error
     version = data["schema_version"] if isinstance(data, dict) else None
     if not isinstance(version, int) or version > SCHEMA_VERSION:
-        raise ValueError(f"schema version {version!r}; this runner reads up to {SCHEMA_VERSION}")
+        raise ValueError(
+            f"schema_version: must be an integer up to {SCHEMA_VERSION}, got {version!r}; update the runner"
+        )
     if data["run_id"] != run_id:
         raise ValueError(f"run_id: must be {run_id}, the run of its folder, got {data['run_id']!r}")
-    found: dict[str, Any] = data
-    return found
+    return dict(migrated(data))
 
 
 def _duration(value: object) -> float | None:
@@ -252,19 +241,19 @@ def _duration(value: object) -> float | None:
 def _facts(data: Mapping[str, Any]) -> Facts:
     versions, machine, resolved = data["versions"], data["machine"], data["resolved"] or {}
     gpus = machine.get("gpus")
-    # Steps that a session found for itself follow from how fast it was: they explain nothing.
-    found_anew = data["settings"].get("steps_per_epoch") == "auto"
-    told = [name for name in RESOLVED_FACTS if not (found_anew and name == "steps_per_epoch")]
+    # A number of steps that a session calibrated follows from its speed and does not explain it.
+    calibrated = data["settings"].get("steps_per_epoch") == "auto"
+    names = [name for name in RESOLVED_FACTS if not (calibrated and name == "steps_per_epoch")]
     return (
         *((name, str(version)) for name, version in versions.items()),
         *((name, str(machine[name])) for name in MACHINE_FACTS if machine.get(name) is not None),
         *((("gpus", ", ".join(map(str, gpus))),) if gpus else ()),
-        *((name, str(resolved[name])) for name in told if resolved.get(name) is not None),
+        *((name, str(resolved[name])) for name in names if resolved.get(name) is not None),
     )
 
 
-def _latest_doubts(root: Path) -> Iterable[str]:
-    """Tell when the link to the run begun last does not name the run that sorts last."""
+def _latest_caveats(root: Path) -> Iterable[str]:
+    """Yield a caveat if the link `latest` does not name the run that sorts last."""
     names = [run.run_id for run in Results(root).runs()]
     try:
         latest = (root / "latest").readlink().name
@@ -272,13 +261,13 @@ def _latest_doubts(root: Path) -> Iterable[str]:
         return
     if latest in names and latest[:16] < max(names)[:16]:
         yield (
-            f"{root}: run {latest} was begun last, yet {max(names)} sorts after it: the clock went back between them; "
-            "runs are listed by the clock"
+            f"{root}: run {latest} was started last, but {max(names)} sorts after it: the clock was set back between "
+            "them; runs are listed in the order of their timestamps"
         )
 
 
-def _clock_doubts(runs: Sequence[PastRun]) -> Iterable[str]:
-    """Tell runs whose processes began before the run, and runs that began before an earlier one's last process."""
+def _clock_caveats(runs: Sequence[PastRun]) -> Iterable[str]:
+    """Yield a caveat for processes that began before their run, and for runs that began amid an earlier one."""
     last: dict[tuple[Path, str], tuple[datetime, str]] = {}
     for run in runs:
         begun = datetime.strptime(run.run_id[:16], RUN_TIME).replace(tzinfo=UTC)
@@ -287,13 +276,13 @@ def _clock_doubts(runs: Sequence[PastRun]) -> Iterable[str]:
             if times and min(times) < begun:
                 yield (
                     f"run {run.run_id}: a process began at {min(times):%Y-%m-%d %H:%M:%S}, before its run: the clock "
-                    "went back while it measured"
+                    "was set back during the run"
                 )
             before = last.get((run.root, host))
             if before and begun < before[0]:
                 yield (
                     f"run {run.run_id} began before the last process of {before[1]} ({before[0]:%Y-%m-%d %H:%M:%S}): "
-                    "that one was continued later, or the clock went back; they are listed by when they began"
+                    "that run was continued later, or the clock was set back; they are listed by their start"
                 )
             if times and (before is None or max(times) > before[0]):
                 last[run.root, host] = max(times), run.run_id

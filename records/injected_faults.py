@@ -1,14 +1,14 @@
-"""The names of faults that can be planted in a workload, where the program is to be seen finding and naming them.
+"""The names of faults that can be injected into a workload to test that the program detects and identifies them.
 
     slower:SHARE        every step does SHARE more floating-point work than the model's own
-    copy:MEBIBYTES      every step copies a tensor of so many mebibytes once more
-    recompile:EVERY     every EVERY-th step the training function is made, traced and compiled anew
-    first-epoch:SHARE   the first epoch takes SHARE longer, by work of its own; no later one does
+    copy:MEBIBYTES      every step additionally copies a tensor of this size
+    recompile:EVERY     every EVERY-th step the training function is created, traced and compiled again
+    first-epoch:SHARE   the first epoch takes SHARE longer, by additional work; later ones do not
     variance:SHARE      the same work on average, but some processes do less and others more
 
-What they do is in `models.injected_faults`. A fault may ask for something in the base too (`counterpart`): with
-variance:SHARE every process of the base does SHARE more work, those of the other side none or (1 + SHARE)**2 - 1. Both
-sides then have the same geometric mean, which is what is compared.
+`models.injected_faults` implements them. A fault may need a `counterpart` in the base: with variance:SHARE every
+process of the base does SHARE more work, those of the other side 0 or (1 + SHARE)**2 - 1 more. Both sides then have
+the same geometric mean, which is compared.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a kind's value is called, and the most it may be; it is above 0, and whole where `whole` says so."""
+    """The name and the largest value of a kind's parameter; it must be above 0, and an integer if `integer`."""
 
     value: str
     most: float
-    whole: bool = False
+    integer: bool = False
 
 
 KINDS = {
     "slower": Rule("SHARE", 10),
     "copy": Rule("MEBIBYTES", 4096),
-    "recompile": Rule("EVERY", 1_000_000, whole=True),
+    "recompile": Rule("EVERY", 1_000_000, integer=True),
     "first-epoch": Rule("SHARE", 10),
     "variance": Rule("SHARE", 10),
 }
@@ -38,7 +38,7 @@ NAMES = ", ".join(f"{kind}:{rule.value}" for kind, rule in KINDS.items())
 
 
 class UnknownFault(ValueError):
-    """No fault has this name, or its value is none that it takes."""
+    """The name of a fault is unknown, or its value is out of range."""
 
 
 def parse(text: str) -> tuple[str, float]:
@@ -51,14 +51,14 @@ def parse(text: str) -> tuple[str, float]:
         value = float(written)
     except ValueError:
         value = math.nan
-    if not 0 < value <= rule.most or (rule.whole and value != int(value)):
-        number = "a whole number" if rule.whole else "a number"
+    if not 0 < value <= rule.most or (rule.integer and value != int(value)):
+        number = "an integer" if rule.integer else "a number"
         raise UnknownFault(f"{kind}: {rule.value} must be {number} above 0 and up to {rule.most:g}; got {text!r}")
     return kind, value
 
 
 def counterpart(fault: str | None) -> str | None:
-    """Return what the base carries where the other side carries this fault, so that only what it names differs."""
+    """Return the fault to inject into the base, so that the sides differ only in what this fault names."""
     if fault is None:
         return None
     kind, value = parse(fault)
@@ -66,9 +66,9 @@ def counterpart(fault: str | None) -> str | None:
 
 
 def scattered_share(share: float, repeat: int) -> float:
-    """Return how much more work this repeat does under variance:SHARE: of each two repeats one does none.
+    """Return the share of additional work of a repeat under variance:SHARE: 0 for one of each two repeats.
 
-    Which of the two is drawn, the same for the same repeat.
+    Which of the two is a random choice that depends only on the repeat's number.
     """
     pair, second = divmod(repeat, 2)
     heavy = random.Random(pair).random() < 0.5

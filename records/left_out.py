@@ -1,6 +1,6 @@
-"""What a service could not run of a matrix, as `run.json` keeps it.
+"""The entries of a matrix that a service could not run, as listed in `run.json`.
 
-Promise: `read` takes whatever a `run.json` holds; what is not such a list gives none.
+`read` accepts any `run.json`: one without a valid list gives no entries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MOST_LISTED = 20
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A part of a matrix that is not measured: `place` is the entry's file and line, `reason` also says what to do."""
+    """An entry that is not measured: `place` is its file and line, `reason` says why and what to do."""
 
     place: str
     workload: str
@@ -25,18 +25,18 @@ class LeftOut:
 
 
 def read(about: Mapping[str, object]) -> tuple[LeftOut, ...]:
-    """Return what a run's `run.json` lists as left out."""
+    """Return the entries that a run's `run.json` lists as left out."""
     listed = about.get(KEY)
     items = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, list) else []
     return tuple(LeftOut(*(str(item.get(name, "")) for name in ("place", "workload", "reason"))) for item in items)
 
 
 def lines(left_out: Sequence[LeftOut]) -> list[str]:
-    """Return a heading and a line for each, of many the first ones; nothing where nothing was left out."""
+    """Return a heading and the lines of `listed`; no line if nothing was left out."""
     return ["left out, since this service cannot run it:", *listed(left_out)] if left_out else []
 
 
 def listed(left_out: Sequence[LeftOut]) -> list[str]:
-    """Return each as an indented line, of many the first ones."""
+    """Return an indented line for each entry, at most `MOST_LISTED`, and the number of further ones."""
     more = len(left_out) - MOST_LISTED
     return [*(f"  {one}" for one in left_out[:MOST_LISTED]), *([f"  and {more} more"] if more > 0 else [])]

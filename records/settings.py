@@ -1,7 +1,7 @@
-"""The resolved settings of one cell: everything that decides what is measured, and nothing else.
+"""The resolved settings of one cell: everything that determines what is measured, and nothing else.
 
-Promise: two cells with equal settings are the same point of the matrix, on any machine and any day. Settings know
-nothing of repeats, versions, machines, time limits or file names.
+Two cells with equal settings are the same point of the matrix, on any machine and any day. Settings do not contain
+repeats, versions, machines, time limits or file names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEAGUES = ("as_shipped", "matched")
 CLOCKS = ("free", "locked")
 AUTOTUNES = ("fresh", "pinned", "off")
 FREED_MEMORY = ("returned", "kept")
-# What a user's own workload decides where the matrix does not: how many samples, and options of compile().
+# Set by a user's own workload unless the matrix sets them: the number of samples, and options of compile().
 OWN_OPTIONS = ("eager", "samples", "steps_per_execution")
 DATA_SOURCES = ("synthetic", "digits", "keras:mnist", "keras:cifar10")
 
@@ -28,14 +28,13 @@ DATA_SOURCES = ("synthetic", "digits", "keras:mnist", "keras:cifar10")
 class Settings:
     """One point of the matrix, with every default filled in.
 
-    `steps_per_epoch` may be a number, "seed" (ceil(samples / batch_size)) or "auto" (the smallest number, the same for
-    every backend of a workload, that makes each backend's epoch at least 0.5 s). The number that was used is in the
-    record's `resolved`, so that the identity of a cell does not change with the speed of the day. `cpus` is a list in
-    the spelling of `records.host.cpu_list`, a count, or "all". The last five have defaults so that records written
-    before there were any can still be read.
+    `steps_per_epoch` is a number, "seed" (ceil(samples / batch_size)) or "auto" (the smallest number, the same for
+    every backend of a workload, that makes each backend's epoch at least 0.5 s). The record's `resolved` has the number
+    that was used, so that the identity of a cell does not depend on its speed. `cpus` is a list in the format of
+    `records.host.cpu_list`, a count, or "all". The last five fields have defaults so that older records can be read.
 
-    `set_by_matrix` lists, for a user's own workload, which of `OWN_OPTIONS` the matrix sets, joined by commas; the
-    others are left to the workload, and the record's `resolved` says what they became.
+    `set_by_matrix` lists, for a user's own workload, those of `OWN_OPTIONS` that the matrix sets, joined by commas; the
+    workload sets the others, and the record's `resolved` has their values.
     """
 
     backend: str
@@ -65,5 +64,5 @@ class Settings:
     set_by_matrix: str = ""
 
     def leaves(self, option: str) -> bool:
-        """Return whether this one of `OWN_OPTIONS` is left to the workload."""
+        """Return whether the workload sets this one of `OWN_OPTIONS`."""
         return ":" in self.workload and option not in self.set_by_matrix.split(",")

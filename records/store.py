@@ -1,19 +1,19 @@
 """The store: results as plain files, each published once and atomically.
 
     results/
-      .lock                        held (flock) by the one runner that measures into this folder
+      .lock                        locked (flock) by the runner that measures into this folder
       latest -> <run_id>           relative link to the newest run
       <run_id>/
         run.json                   what was planned, when, from which matrix
         calibration/<group>.json   steps per epoch found for cells that share them
         records/<cell_id>.<repeat>.<attempt>.json
-        records/corrupt/           files that were not records, set aside and never deleted
-        courses/<cell_id>.<repeat>.<attempt>.json    what the attempt used over time, thinned
-        work/                      scratch of the cell that runs now
+        records/corrupt/           files that are not records, moved here and never deleted
+        courses/<cell_id>.<repeat>.<attempt>.json    usage series of the attempt, thinned
+        work/                      scratch folder of the running cell
 
-Promise: after a crash at any point no record is torn, lost or doubled: a record is written aside, synced, and then
-linked to its name, which fails if the name exists. State is files: what is pending is what was planned less what is
-published. Locks are local; a results folder on NFS is not supported.
+After a crash at any point no record is damaged, lost or duplicated: a record is written to a temporary file, synced,
+and then linked to its name, which fails if the name exists. The files are the only state: pending attempts are the
+planned ones that are not published. Locks are local; a results folder on NFS is not supported.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loa
 from keras_matrix.records.files import publish, write_synced
 from keras_matrix.records.identity import RUN_ID
 from keras_matrix.records.instruments.usage import COURSES, UsageSeries, usage_series_name
+from keras_matrix.records.migration import migrated
 from keras_matrix.records.schema import SCHEMA_VERSION, Record
 
 RECORD_NAME = re.compile(r"([0-9a-f]{16})\.([0-9]{1,4})\.([0-9]{1,4})\.json")
@@ -41,32 +42,32 @@ RECORD_LIMIT_BYTES = 4 << 20
 
 
 class StoreFailure(Exception):
-    """The store cannot keep or give what was asked. The message says what, where, and what to do."""
+    """A file of the store cannot be read or written. The message says which file, why, and what to do."""
 
 
 class StoreInUse(StoreFailure):
-    """Another runner holds the results folder."""
+    """Another runner has locked the results folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A file that was set aside, and why."""
+    """A file that cannot be used, and why."""
 
     path: Path
     reason: str
 
 
 class Results:
-    """The results folder: many runs, one measuring runner at a time."""
+    """The results folder: many runs, but one runner at a time that measures."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._lock: IO[str] | None = None
 
     def open_for_writing(self) -> None:
-        """Create the folder, take its lock and prove that it can be written. Raises `StoreFailure`."""
+        """Create the folder, lock it and check that it is writable. Raises `StoreFailure`."""
         if self.root.exists() and not self.root.is_dir():
-            raise StoreFailure(f"{self.root}: is a file, not a folder; name another with --results")
+            raise StoreFailure(f"{self.root}: must be a folder, got a file; choose another one with --results")
         with _explained(self.root, "cannot be created"):
             self.root.mkdir(parents=True, exist_ok=True)
         self._take_lock()
@@ -78,7 +79,7 @@ class Results:
                 probe.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -91,12 +92,12 @@ class Results:
         return [Run(self.root / name) for name in names]
 
     def latest(self) -> Run | None:
-        """Return the newest run, or None where there is none."""
+        """Return the newest run, or None without any."""
         found = self.runs()
         return found[-1] if found else None
 
     def create(self, run_id: str, about: dict[str, Any]) -> Run:
-        """Begin a run: its folder, `run.json` and the link `latest`."""
+        """Create a run's folder, its `run.json` and the link `latest`."""
         folder = self.root / run_id
         with _explained(folder, "cannot be created"):
             (folder / "records").mkdir(parents=True)
@@ -147,43 +148,43 @@ class Run:
         except (OSError, CodecError) as error:
             raise StoreFailure(f"{path}: cannot be read: {error}") from error
         if not isinstance(found, dict):
-            raise StoreFailure(f"{path}: must hold a JSON object, got {type(found).__name__}")
+            raise StoreFailure(f"{path}: must be a JSON object, got {type(found).__name__}")
         return found
 
     def publish(self, record: Record) -> Path:
-        """Publish a record under its key, once. Raises `StoreFailure` when it exists or cannot be kept."""
+        """Publish a record under its key, once. Raises `StoreFailure` if it exists or cannot be written."""
         cell, repeat, attempt = record.key
         path = self.folder / "records" / f"{cell}.{repeat}.{attempt}.json"
         with _explained(path, "cannot be published"):
             publish(path, dumps(record))
         return path
 
-    def store_usage_series(self, record: Record, course: UsageSeries) -> None:
-        """Keep what an attempt used over time, before its record is published. Raises `StoreFailure`.
+    def store_usage_series(self, record: Record, series: UsageSeries) -> None:
+        """Store an attempt's usage over time, before its record is published. Raises `StoreFailure`.
 
-        One that a runner left which was killed before it published the record is replaced.
+        Replaces the series of a runner that was killed before it published the record.
         """
         path = self.folder / usage_series_name(record.key)
-        with _explained(path, "cannot be kept"):
+        with _explained(path, "cannot be written"):
             path.parent.mkdir(exist_ok=True)
             path.unlink(missing_ok=True)
-            publish(path, canonical(course) + "\n")
+            publish(path, canonical(series) + "\n")
 
-    def course(self, record: Record) -> UsageSeries | None:
-        """Return what an attempt used over time; None where that was not kept, or cannot be read."""
+    def usage_series(self, record: Record) -> UsageSeries | None:
+        """Return an attempt's usage over time; None if the file is missing or damaged."""
         try:
-            found = decode(UsageSeries, loads(_bounded(self.folder / usage_series_name(record.key))), "course")
+            found = decode(UsageSeries, loads(_bounded(self.folder / usage_series_name(record.key))), "usage series")
         except (OSError, CodecError):
-            return None  # a picture less
-        return found if found.whole else None
+            return None  # a chart is missing, which is no reason to fail
+        return found if found.complete else None
 
     def load(self) -> tuple[list[Record], list[Problem]]:
-        """Return every record, sorted by key, and what is not one. Changes nothing.
+        """Return every record, sorted by key, and a problem for each other file. Changes no file.
 
-        A record is published once and never replaced, so that each file is read once.
+        Each file is read once, since a published record is never replaced.
 
-        Raises `StoreFailure` for a record of a newer schema, which an older runner must not misread or re-measure, and
-        for a folder that cannot be listed, which is not a run without records.
+        Raises `StoreFailure` for a record of a newer schema, which an older runner must neither misread nor measure
+        again, and for a folder that cannot be listed, which is not the same as a run without records.
         """
         records, problems = [], []
         for name in self.record_names():
@@ -202,17 +203,17 @@ class Run:
         """Return the names of the files in `records`, sorted, hidden ones left out. Raises `StoreFailure`."""
         folder = self.folder / "records"
         try:
-            found = os.listdir(folder)  # noqa: PTH208 - names are what is wanted; `glob` hides that a folder is unreadable
+            found = os.listdir(folder)  # noqa: PTH208 - only names are needed, and `glob` ignores an unreadable folder
         except FileNotFoundError:
             return []
         except OSError as error:
             raise StoreFailure(
-                f"{folder}: cannot be listed: {error.strerror or error}; let this user read it, or move the run away"
+                f"{folder}: cannot be listed: {error.strerror or error}; make it readable, or move the run away"
             ) from error
         return sorted(name for name in found if not name.startswith("."))
 
     def quarantine(self, problems: list[Problem]) -> None:
-        """Move files that are not records to `records/corrupt/`, so that their cells run again."""
+        """Move files that are not records to `records/corrupt/`, so that their cells are measured again."""
         for problem in problems:
             corrupt = problem.path.parent / "corrupt"
             corrupt.mkdir(exist_ok=True)
@@ -224,47 +225,46 @@ class Run:
             problem.path.rename(target)
 
     def clear_leftovers(self) -> None:
-        """Remove what a killed runner left half-made: scratch folders and unpublished files."""
+        """Remove incomplete files of a killed runner: scratch folders and unpublished files."""
         shutil.rmtree(self.folder / "work", ignore_errors=True)
         for name in ("records", COURSES):
-            for aside in (self.folder / name).glob(".*.tmp"):
-                aside.unlink(missing_ok=True)
+            for temporary in (self.folder / name).glob(".*.tmp"):
+                temporary.unlink(missing_ok=True)
 
     def scratch(self, name: str) -> Path:
-        """Make and return an empty scratch folder."""
+        """Create and return an empty scratch folder."""
         path = self.folder / "work" / name
         with _explained(path, "cannot be created"):
             shutil.rmtree(path, ignore_errors=True)
             path.mkdir(parents=True)
         return path
 
-    def kept(self, name: str) -> dict[str, Any] | None:
-        """Return what was kept under a file name of this run, or None."""
-        path = self.folder / name
+    def load_object(self, name: str) -> dict[str, Any] | None:
+        """Return the JSON object in a file of this run; None if it is missing or damaged."""
         try:
-            found = loads(path.read_bytes())
+            found = loads((self.folder / name).read_bytes())
         except (OSError, CodecError):
-            return None  # missing or torn: it is made again
+            return None
         return found if isinstance(found, dict) else None
 
-    def keep(self, name: str, value: dict[str, Any]) -> None:
-        """Keep a JSON object under a file name of this run, in place of an earlier one."""
+    def store_object(self, name: str, value: dict[str, Any]) -> None:
+        """Write a JSON object to a file of this run, replacing an earlier one."""
         path = self.folder / name
         with _explained(path, "cannot be published"):
             path.unlink(missing_ok=True)
             publish(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
     def calibration(self, group: str) -> dict[str, Any] | None:
-        """Return what was calibrated for a group of cells, or None."""
-        return self.kept(f"calibration/{group}.json")
+        """Return the calibration of a group of cells, or None."""
+        return self.load_object(f"calibration/{group}.json")
 
-    def keep_calibration(self, group: str, found: dict[str, Any]) -> None:
-        """Keep what was calibrated for a group of cells."""
-        self.keep(f"calibration/{group}.json", found)
+    def store_calibration(self, group: str, found: dict[str, Any]) -> None:
+        """Store the calibration of a group of cells."""
+        self.store_object(f"calibration/{group}.json", found)
 
 
 def latest_attempts(records: Iterable[Record]) -> list[Record]:
-    """Return, of each repeat of each cell, the latest attempt: the one that counts."""
+    """Return the latest attempt at each repeat of each cell, the only one that counts."""
     return list({(r.cell_id, r.repeat): r for r in sorted(records, key=lambda record: record.key)}.values())
 
 
@@ -286,11 +286,11 @@ def _read_record(path: Path) -> Record:
             f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest this runner reads; "
             "update the runner or choose another folder with --results"
         )
-    record = decode(Record, data)
+    record = decode(Record, migrated(data))
     if record.times.step_time_s is not None and record.times.step_time_s <= 0:
-        raise CodecError(f"times.step_time_s must be above 0, got {record.times.step_time_s:g}: no clock measured this")
+        raise CodecError(f"times.step_time_s: must be above 0, got {record.times.step_time_s:g}")
     if path.name != "{}.{}.{}.json".format(*record.key):
-        raise CodecError(f"holds the record of {record.key}")
+        raise CodecError(f"contains the record of {record.key}")
     run_id = path.parent.parent.name
     if RUN_ID.fullmatch(run_id) and record.run_id != run_id:  # a folder with another name may be a copy of a run
         raise CodecError(f"run_id: must be {run_id}, the run of its folder, got {record.run_id!r}")
@@ -306,6 +306,6 @@ def _explained(path: Path, what: str) -> Iterator[None]:
             errno.ENOSPC: "free some space and run the same command again; nothing published is lost",
             errno.EROFS: "choose a writable folder with --results",
             errno.EACCES: "choose a writable folder with --results",
-            errno.EEXIST: "it is already there and is never replaced",
+            errno.EEXIST: "it already exists and is never replaced",
         }.get(error.errno or 0, "nothing published is lost")
         raise StoreFailure(f"{path}: {what}: {error.strerror or error}; {advice}") from error

@@ -1,10 +1,10 @@
-"""An external command as a cell: what it is asked to run and to report, and what was found of it.
+"""An external command as a cell: its definition, its metrics and its results.
 
-A task's settings are those of one step of one sample: the whole command. Its name is `task NAME`, its `params` are the
-values of its axes and `definition`, the hash of everything else that decides what is measured; `backend` holds the
-axis over which it is compared: a backend, or `batch_size=32`.
+A task's settings are those of one step of one sample: the entire command. Its name is `task NAME`, its `params` are the
+values of its axes and `definition`, a hash of everything else that determines what is measured; `backend` is the axis
+over which it is compared: a backend, or `batch_size=32`.
 
-Promise: a metric whose value was not found, or is no finite number, has None and says why.
+A metric whose value was not found, or is not a finite number, has None and a `problem`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from keras_matrix.records.instruments.usage import MemoryUse
 
 PREFIX = "task "
 DEFINITION = "definition"
-ALONE = "command"  # in place of the axis, where nothing is compared
+ALONE = "command"  # instead of an axis, if nothing is compared
 UPTIME = "uptime_in_seconds"
-METRICS = "task.metrics"  # the path of a record's metrics; each has its name behind it
+METRICS = "task.metrics"  # path of a record's metrics; the name of each follows
 
 
 class Goal(StrEnum):
@@ -29,7 +29,7 @@ class Goal(StrEnum):
 
 
 class Compute(StrEnum):
-    """How the values of a metric become one."""
+    """How the values of a metric are aggregated."""
 
     AVERAGE = "average"
     LAST = "last"
@@ -45,15 +45,15 @@ class Compute(StrEnum):
 
 
 def primary_missing(primary: str, problem: str = "") -> str:
-    """Return the reason of an attempt whose command ended well but whose primary metric is missing."""
+    """Return the reason of an attempt whose command succeeded but whose primary metric is missing."""
     return f"metric {primary}: {problem}"
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """What to find: `pattern` has one group, None where the command reports the metric itself on its pipe.
+    """A metric to read: `pattern` has one group, None if the command reports the metric itself on its pipe.
 
-    The first `discard` values are left out.
+    The first `discard` values are omitted.
     """
 
     name: str
@@ -66,11 +66,11 @@ class MetricSpec:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One command, all its values filled in. `command` has one item where a shell reads it.
+    """One command with all values filled in. `command` has one item if a shell reads it.
 
-    `inherit` names what it keeps of the caller's environment beside the usual; None for all of it. `wrap` is put before
-    the command; `image` names the image in whose container it runs. `primary` is the metric it is compared by, the
-    uptime where there is none.
+    `inherit` names further variables that it inherits from the caller's environment; None: all. `wrap` precedes the
+    command; `image` is the image of its container. `primary` is the metric by which it is compared, by default the
+    uptime.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric of one process. `matches` counts the values it was made of; `unit` is as the user writes it."""
+    """One metric of one process. `matches` counts the values that were aggregated; `unit` is the user's text."""
 
     name: str
     value: float | None
@@ -102,11 +102,10 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
-    """What was run, and what was found of it. `command` has its wrapper, and its places for this machine's paths open.
+    """The command that was run, and its results. `command` includes its wrapper; placeholders stand for local paths.
 
-    `outlived` counts the processes that were still there when the command had ended, and were ended. `files` are what
-    it left in its outputs folder, which lies in the run's. The memories are of records of version 1; later ones have
-    them, and more, in their `usage`.
+    `outlived` counts the processes that still ran when the command had ended, and were killed. `files` are those in its
+    outputs folder, which is in the run's. Only records of version 1 have the memories; later ones have `usage`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Synthetic records of the three backends on one A100, as cells would leave them: no GPU was at hand.
+"""Synthetic records of the three backends on one A100, as cells would write them: no GPU was available.
 
 Step times are plausible and not measured. Precisions are each backend's defaults, FLOPs those of the catalogue.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.instruments import peaks
 from keras_matrix.records.instruments.peaks import fingerprint
 from keras_matrix.records.instruments.usage import MemoryUse, PowerUse, ShareUse, Usage
@@ -223,8 +223,8 @@ def _fc(backend: str, league: str) -> list[Record]:
     step_s = {"tensorflow": 0.0011, "jax": 0.0009, "torch": 0.0016}[backend]
     times_s = [step_s * noise.lognormvariate(0, 0.004) for _ in range(REPEATS)]
     used = league == "as_shipped" and backend != "torch"
-    found = fc_records(Task("fc_data", 1, 2, 512), backend, times_s)
-    too_many = fc_records(Task("fc_data", 2, 2, 512), backend, times_s)
+    found = fc_records(FcProblem("fc_data", 1, 2, 512), backend, times_s)
+    too_many = fc_records(FcProblem("fc_data", 2, 2, 512), backend, times_s)
     return [
         *(_on_gpu(record, league, used, noise) for record in found),
         *(_unsupported(_on_gpu(record, league, used, noise)) for record in too_many),

@@ -20,6 +20,7 @@ from typing import Any
 
 from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.findings import Findings
+from keras_matrix.records.migration import name_in
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.records.task import METRICS
 from keras_matrix.uploader.schema import (
@@ -153,8 +154,9 @@ def _getters() -> tuple[tuple[str, Callable[[Record], Any]], ...]:
 
 
 @cache
-def _metrics() -> tuple[tuple[str, str, Callable[[Record], Any]], ...]:
-    named = ((".".join(leaf.path), leaf.path) for leaf in metrics())
+def _metrics(version: int) -> tuple[tuple[str, str, Callable[[Record], Any]], ...]:
+    """Return name, unit and reader of each metric. Rows keep the names of their record's schema version."""
+    named = ((name_in(version, ".".join(leaf.path)), leaf.path) for leaf in metrics())
     return tuple((json.dumps(name), json.dumps(unit_of(name), ensure_ascii=False), _getter(p)) for name, p in named)
 
 
@@ -175,7 +177,7 @@ Values = Iterable[tuple[int | None, float | None]]
 
 
 def _measured(record: Record) -> Iterator[tuple[str, str, Values]]:
-    for metric, unit, get in _metrics():
+    for metric, unit, get in _metrics(record.schema_version):
         found = get(record)
         if found is None:
             continue

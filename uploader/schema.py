@@ -14,6 +14,8 @@ History of `TABLES_VERSION`:
   1  first version
   2  cells.usage_* and cells.tensorboard_*; values of `usage` are measurements and replace those of `task`
   3  cells.work_*: the work that a process did; cells.resolved_* for settings that a user's workload may decide
+  4  metric times.suite_total_time_s; rows of records of schema version 3 and older keep its former name,
+     times.seed_total_time_s, so that their keys and hashes stay equal; views and dashboards read both
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Any
 from keras_matrix.records.findings import Finding
 from keras_matrix.records.schema import Record
 
-TABLES_VERSION = 3
+TABLES_VERSION = 4
 APPENDED = "_appended"  # suffix of an append-only dataset's tables; the names without it are views
 LONGEST_ROW_BYTES = 1 << 20
 

@@ -37,7 +37,7 @@ def summary(records: Sequence[Record]) -> Summary | None:
     batch_s = [epoch_s / steps for record, steps in measured for epoch_s in record.times.epoch_times_s]
     if not batch_s:
         return None
-    mean_s, task = statistics.fmean(batch_s), spec.task_of(records[0].settings)
+    mean_s, task = statistics.fmean(batch_s), spec.problem_of(records[0].settings)
     sent = spec.traffic_per_step(task).sent_bytes(task.workers)
     return Summary(
         mean_s=mean_s,
@@ -52,7 +52,7 @@ def summary(records: Sequence[Record]) -> Summary | None:
 
 def proof_problem(proof: Proof) -> str | None:
     """Return why a proof fails, None if it passes."""
-    limit = LIMITS[proof.task.precision]
+    limit = LIMITS[proof.problem.precision]
     for what, error in (
         ("gradients", proof.gradient_error),
         ("weights", proof.weight_error),
@@ -61,6 +61,6 @@ def proof_problem(proof: Proof) -> str | None:
     ):
         if error is not None and not error <= limit:
             return f"{what} are {error:.1e} from plain NumPy, limit {limit:.0e}"
-    if None in (proof.gradient_error, proof.update_error) and spec.MODES[proof.task.mode].trains:
+    if None in (proof.gradient_error, proof.update_error) and spec.MODES[proof.problem.mode].trains:
         return "no gradients or no updates were recorded"
-    return proof.layout_fault
+    return proof.layout_problem

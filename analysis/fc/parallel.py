@@ -18,7 +18,7 @@ from keras_matrix.analysis.stats.blocks import Estimate, of_logs
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.fc.communication import Method
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 
@@ -50,7 +50,7 @@ class FcFigure:
 
     cell_id: str
     settings: Settings
-    task: Task
+    task: FcProblem
     step_time_s: float
     samples_per_s: float
     flop_per_s: float
@@ -82,7 +82,7 @@ class DataVersusModel:
 def figures(cells: Iterable[CellSummary], shares: Mapping[str, PeakShare]) -> list[FcFigure]:
     """Return the figures of the measured cells of the FC modes; `shares` are by cell_id."""
     found = [cell for cell in cells if cell.settings.workload == spec.WORKLOAD and cell.step_time]
-    alone = {work_of(cell.settings): cell for cell in found if spec.task_of(cell.settings).workers == 1}
+    alone = {work_of(cell.settings): cell for cell in found if spec.problem_of(cell.settings).workers == 1}
     return [_figure(cell, shares.get(cell.cell_id), alone.get(work_of(cell.settings))) for cell in found]
 
 
@@ -118,7 +118,7 @@ def ratio_of(one: FcFigure, other: FcFigure, cells: Mapping[str, CellSummary]) -
 
 def _figure(cell: CellSummary, share: PeakShare | None, alone: CellSummary | None) -> FcFigure:
     assert cell.step_time is not None
-    task, step_time_s = spec.task_of(cell.settings), cell.step_time.centre
+    task, step_time_s = spec.problem_of(cell.settings), cell.step_time.centre
     peaks = [_peaks_bytes(record) for record in cell.measured]
     spent = _spent(cell.measured)
     return FcFigure(
@@ -164,10 +164,10 @@ def _spent(records: Sequence[Record]) -> StepBreakdown | None:
 
 def _efficiency(cell: CellSummary, alone: CellSummary | None) -> Estimate | None:
     """Return throughput over that of one worker times the workers; None for one worker, or without its cell."""
-    task = spec.task_of(cell.settings)
+    task = spec.problem_of(cell.settings)
     if alone is None or task.workers == 1:
         return None
     # For fc_phy more workers take more samples a step; for the others this is 1 / workers.
-    gained = task.samples_per_step / spec.task_of(alone.settings).samples_per_step / task.workers
+    gained = task.samples_per_step / spec.problem_of(alone.settings).samples_per_step / task.workers
     logs = [math.log(gained) + log for log in log_ratios(alone, cell).values()]
     return of_logs(logs)

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from keras_matrix.analysis.fc.parallel import FcFigure
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.fc.spec import LOCAL, Task, gpu_aggr
+from keras_matrix.records.fc.spec import LOCAL, FcProblem, gpu_aggr
 
 # mode, workers, gpu_aggr
 COLUMNS = (
@@ -71,7 +71,7 @@ def _configuration(figure: FcFigure) -> tuple[str, int, int]:
 def _is_point(figure: FcFigure) -> bool:
     """Return whether a cell is a point of the sweep: its sizes and all other settings are the sweep's."""
     task = figure.task
-    expected = Task(task.mode, task.workers, weight_size=task.weight_size, batch_size=task.batch_size)
+    expected = FcProblem(task.mode, task.workers, weight_size=task.weight_size, batch_size=task.batch_size)
     in_columns = _configuration(figure) in COLUMNS
     in_sizes = task.weight_size in WEIGHT_SIZES and task.batch_size in BATCH_SIZES
     return in_columns and in_sizes and task == expected and task.network == LOCAL

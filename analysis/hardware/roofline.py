@@ -172,7 +172,7 @@ class MachinePeaks:
 def flops_per_step(settings: Settings, work: Work | None) -> int | None:
     """Return the model FLOPs of one step, or of one call of predict; of the FC modes, all workers' by formula."""
     if spec.is_native(settings):
-        return spec.flops_per_step(spec.task_of(settings))
+        return spec.flops_per_step(spec.problem_of(settings))
     if work is None or work.forward_flops_per_sample is None:
         return None
     forward = work.forward_flops_per_sample * settings.batch_size

@@ -27,7 +27,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.instruments.parity import Deviation, Finding, Pair, ParityRecord, Sketch, Trace
+from keras_matrix.records.instruments.parity import Deviation, Pair, ParityFinding, ParityOutput, ParityRecord, Sketch
 from keras_matrix.records.settings import Scalar
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ParityProcess:
     """One process's output and its arrays: `arrays("gradient", i)` is that of weight i. Read one at a time."""
 
     backend: str
-    trace: Trace
+    trace: ParityOutput
     arrays: Callable[[str, int], NDArray[Any]]
 
 
@@ -105,7 +105,7 @@ def deviation(a: ParityProcess, b: ParityProcess, precision: str, zero: Zeros = 
     )
 
 
-def initializer_findings(precision: str, a: Trace, b: Trace) -> list[Finding]:
+def initializer_findings(precision: str, a: ParityOutput, b: ParityOutput) -> list[ParityFinding]:
     """Return a finding if two backends draw a weight's initial values from different distributions.
 
     Their numbers differ: mean and spread are compared, in standard errors; those of constants exactly.
@@ -120,7 +120,7 @@ def initializer_findings(precision: str, a: Trace, b: Trace) -> list[Finding]:
     worst, at = _worst(range(min(len(a.weights), len(b.weights))), unlike)
     if worst is not None and worst <= INITIAL_LIMIT:
         return []
-    return [Finding(precision, "initial", worst, INITIAL_LIMIT, None if at is None else a.weights[at].path)]
+    return [ParityFinding(precision, "initial", worst, INITIAL_LIMIT, None if at is None else a.weights[at].path)]
 
 
 def _standard_errors(a: Sequence[float], b: Sequence[float], size: int) -> float | None:
@@ -137,14 +137,14 @@ def worst_loss(a: Sequence[float | None], b: Sequence[float | None]) -> float | 
     return None if any(value is None for value in apart) else max(filter(None, apart), default=0.0)
 
 
-def findings(precision: str, observed: Deviation) -> list[Finding]:
+def findings(precision: str, observed: Deviation) -> list[ParityFinding]:
     """Return the figures beyond their limit. A figure that could not be computed is beyond any limit."""
     found = []
     for figure, limit in LIMITS[precision].items():
         value = getattr(observed, figure)
         if value is None or value > limit:
             at = getattr(observed, WORST_WEIGHT[figure]) if figure in WORST_WEIGHT else None
-            found.append(Finding(precision, figure, value, limit, at))
+            found.append(ParityFinding(precision, figure, value, limit, at))
     return found
 
 
@@ -231,7 +231,7 @@ class StoredComparison:
     stale: tuple[str, ...]
 
 
-def _of_kind(trace: Trace, kind: str) -> list[int]:
+def _of_kind(trace: ParityOutput, kind: str) -> list[int]:
     """Return the weights that have a gradient, or an update."""
     return [i for i, weight in enumerate(trace.weights) if weight.trainable or kind == "update"]
 

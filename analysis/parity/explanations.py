@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from keras_matrix.analysis.parity.deviations import LIMITS
 from keras_matrix.analysis.parity.known_deviations import KnownCause, applying
-from keras_matrix.records.instruments.parity import Deviation, Facts, Finding, Operation, Pair
+from keras_matrix.records.instruments.parity import Deviation, Facts, Operation, Pair, ParityFinding
 
 OWN_FACTOR = 3.0
 ROUNDING_FACTOR = 10.0
@@ -41,7 +41,7 @@ class Evidence:
 def explained(pair: Pair, evidence: Evidence) -> Pair:
     """Return the pair with explanations for findings due to a known cause or to the backends' own rounding."""
 
-    def with_explanation(finding: Finding) -> Finding:
+    def with_explanation(finding: ParityFinding) -> ParityFinding:
         text = _known(finding, pair, evidence.facts) or _within_own(finding, pair, evidence.own)
         return replace(finding, explanation=text or _within_rounding(finding, pair, evidence))
 
@@ -63,7 +63,7 @@ def correctable(pair: Pair, facts: Mapping[str, Facts]) -> dict[tuple[str, str],
     return found
 
 
-def _candidates(finding: Finding, pair: Pair, facts: Mapping[str, Facts]) -> list[KnownCause]:
+def _candidates(finding: ParityFinding, pair: Pair, facts: Mapping[str, Facts]) -> list[KnownCause]:
     """Return the causes that apply and may be as large as the finding."""
     value = finding.value
     if value is None:
@@ -72,7 +72,7 @@ def _candidates(finding: Finding, pair: Pair, facts: Mapping[str, Facts]) -> lis
     return [cause for cause in causes if value <= cause.limits(facts[cause.backend]).get(finding.figure, 0.0)]
 
 
-def _known(finding: Finding, pair: Pair, facts: Mapping[str, Facts]) -> str | None:
+def _known(finding: ParityFinding, pair: Pair, facts: Mapping[str, Facts]) -> str | None:
     """Return the causes that may be as large as the finding, if no deviation remains once all are corrected."""
     causes = _candidates(finding, pair, facts)
     remaining = getattr(pair.corrected.get(finding.precision), finding.figure, None)
@@ -82,7 +82,7 @@ def _known(finding: Finding, pair: Pair, facts: Mapping[str, Facts]) -> str | No
     return f"{texts}. Computed exactly instead, this figure is {f'{remaining:.0e}' if remaining else '0'}"
 
 
-def is_unexplained_training(finding: Finding) -> bool:
+def is_unexplained_training(finding: ParityFinding) -> bool:
     """Return whether the finding is of float32 losses and is not explained yet."""
     return (finding.precision, finding.figure) == TRAINING and finding.explanation is None
 
@@ -104,7 +104,7 @@ def largest(deviations: Sequence[Deviation]) -> Deviation:
     return Deviation(loss=loss, gradient_norm=norm, gradient=gradient, update=update)
 
 
-def _within_own(finding: Finding, pair: Pair, own: Mapping[str, float]) -> str | None:
+def _within_own(finding: ParityFinding, pair: Pair, own: Mapping[str, float]) -> str | None:
     if (finding.precision, finding.figure) != TRAINING or finding.value is None:
         return None
     for backend in sorted(pair.backends, key=lambda name: -own.get(name, 0.0)):
@@ -116,7 +116,7 @@ def _within_own(finding: Finding, pair: Pair, own: Mapping[str, float]) -> str |
     return None
 
 
-def _within_rounding(finding: Finding, pair: Pair, evidence: Evidence) -> str | None:
+def _within_rounding(finding: ParityFinding, pair: Pair, evidence: Evidence) -> str | None:
     """Explain a float32 figure by rounding: both backends must round so, and a nudge of one must show as much."""
     alike = _alike_rounded(finding, pair, evidence.rounding)
     if alike is None or finding.value is None:
@@ -131,7 +131,7 @@ def _within_rounding(finding: Finding, pair: Pair, evidence: Evidence) -> str | 
     return None
 
 
-def _alike_rounded(finding: Finding, pair: Pair, rounding: Mapping[str, Deviation]) -> str | None:
+def _alike_rounded(finding: ParityFinding, pair: Pair, rounding: Mapping[str, Deviation]) -> str | None:
     """Return the text that float64 agrees and both backends deviate similarly from their own; None if not."""
     exact = getattr(pair.corrected.get("float64", pair.deviations.get("float64")), finding.figure, None)
     if finding.precision != "float32" or finding.figure == "losses" or finding.value is None or exact is None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keras_matrix.records.fc.spec import Task
+    from keras_matrix.records.fc.spec import FcProblem
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -39,10 +39,10 @@ RATE = 1e-6
 Arm = Callable[[], float]
 
 
-def arms(backend: str, task: Task) -> dict[str, Arm]:
+def arms(backend: str, task: FcProblem) -> dict[str, Arm]:
     """Return the products, the update, and a step of each mode."""
     from keras_matrix.models.fc.native.assembly import assemble, reserve
-    from keras_matrix.models.fc.worker_group import Order
+    from keras_matrix.models.fc.worker_group import WorkerSpec
 
     reserve(backend, 1, "cpu")
     made: dict[str, Arm] = {
@@ -50,7 +50,7 @@ def arms(backend: str, task: Task) -> dict[str, Arm]:
         "update": clocked(UPDATES[backend](task.weight_size, task.precision)),
     }
     for mode in STEPS:
-        made[mode] = clocked(partial(assemble(backend, Order(task.changed(mode=mode), 0)).run, 1))
+        made[mode] = clocked(partial(assemble(backend, WorkerSpec(task.changed(mode=mode), 0)).run, 1))
     return made
 
 
@@ -158,7 +158,7 @@ HEAD = (
 )
 
 
-def rows(taken: dict[str, list[float]], task: Task) -> list[str]:
+def rows(taken: dict[str, list[float]], task: FcProblem) -> list[str]:
     """Return the cells of a row: the products' rate, and each step's share of it, alone and with the update."""
     from keras_matrix.records.fc.spec import flops_per_step
 
@@ -182,7 +182,7 @@ def main() -> None:
     """Measure the named backends and print a table."""
     from ci.studies import fc_layers
     from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
-    from keras_matrix.records.fc.spec import Task
+    from keras_matrix.records.fc.spec import FcProblem
 
     # For each table: its arms, the heads of its columns, the cells of a row, and the default problem.
     tables = {
@@ -204,7 +204,7 @@ def main() -> None:
     )
     if rounds < MIN_BLOCKS:
         parser.error(f"--rounds: must be at least {MIN_BLOCKS}, of fewer there is no interval, got {rounds}")
-    task = Task(level=LEVEL, weight_size=size, batch_size=batch, precision=args.dtype)
+    task = FcProblem(level=LEVEL, weight_size=size, batch_size=batch, precision=args.dtype)
     if args.child:
         print(json.dumps(interleaved(made(args.backend[-1], task), rounds)))
         return

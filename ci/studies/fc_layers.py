@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ci.studies.fc import RATE, Arm, clocked, share
 
 if TYPE_CHECKING:
-    from keras_matrix.records.fc.spec import Task
+    from keras_matrix.records.fc.spec import FcProblem
 
 STEPS = 10  # of an epoch, as of `runner fc`
 SEED = 0
@@ -36,17 +36,17 @@ SAME_LOSS = 1e-3
 Run = Callable[[int], float]
 
 
-def arms(backend: str, task: Task) -> dict[str, Arm]:
+def arms(backend: str, task: FcProblem) -> dict[str, Arm]:
     """Return an epoch of each rung. Ends the script if they do not do the same work."""
     from keras_matrix.models.fc.native.assembly import assemble, reserve
-    from keras_matrix.models.fc.worker_group import Order
+    from keras_matrix.models.fc.worker_group import WorkerSpec
     from keras_matrix.runner.cell import backends
 
     if task.precision != "float32":
         raise SystemExit(f"--dtype: must be float32 for layers, got {task.precision}")
     reserve(backend, 1, "cpu")
     adapter = backends.load(backend)
-    worker_group = assemble(backend, Order(task.changed(mode="fc_data"), SEED))
+    worker_group = assemble(backend, WorkerSpec(task.changed(mode="fc_data"), SEED))
 
     def native(steps: int) -> float:
         worker_group.run(steps)
@@ -62,7 +62,7 @@ def arms(backend: str, task: Task) -> dict[str, Arm]:
     return {rung: clocked(partial(run, STEPS)) for rung, run in runs.items()} | {"fit": fitted(model, source, adapter)}
 
 
-def ready(task: Task, adapter: Any) -> tuple[Any, Any, Any]:
+def ready(task: FcProblem, adapter: Any) -> tuple[Any, Any, Any]:
     """Return a model that has taken a step of `fit`, at the task's weights; the batch, and an endless source of it."""
     from keras_matrix.models.fc import layout
     from keras_matrix.models.registry import load
@@ -203,7 +203,7 @@ def jax_run(rung: str, model: Any, batch: Any, source: Any) -> Run:
 RUNS = {"tensorflow": tensorflow_run, "jax": jax_run, "torch": torch_run}
 
 
-def rows(taken: dict[str, list[float]], task: Task) -> list[str]:
+def rows(taken: dict[str, list[float]], task: FcProblem) -> list[str]:
     """Return the cells of a row: the native step, the ratio of each part to the one before, and of all of them."""
     step_s = statistics.median(taken["native"]) / STEPS
     neighbours = [share(taken[rung], taken[before]) for rung, before in NEIGHBOURS]

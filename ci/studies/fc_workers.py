@@ -37,8 +37,8 @@ STEPS = 4
 def gain(weight_size: int, batch_size: int, rounds: int) -> None:
     """Print a row for each mode: the gain of two workers, of the products, and the share of these."""
     from keras_matrix.models.fc.native.assembly import assemble, reserve
-    from keras_matrix.models.fc.worker_group import Order
-    from keras_matrix.records.fc.spec import Task
+    from keras_matrix.models.fc.worker_group import WorkerSpec
+    from keras_matrix.records.fc.spec import FcProblem
 
     every = os.sched_getaffinity(0)
     reserve("torch", 2, "cpu")
@@ -47,8 +47,8 @@ def gain(weight_size: int, batch_size: int, rounds: int) -> None:
         for workers in (1, 2):
             # A worker has as many threads as CPUs: one of them for one worker, one each for two.
             os.sched_setaffinity(0, {max(every)} if workers == 1 else every)
-            task = Task(mode, workers=workers, level=LEVEL, weight_size=weight_size, batch_size=batch_size)
-            worker_group = assemble("torch", Order(task, 0), apart=True)
+            task = FcProblem(mode, workers=workers, level=LEVEL, weight_size=weight_size, batch_size=batch_size)
+            worker_group = assemble("torch", WorkerSpec(task, 0), apart=True)
             arms[f"{mode} {workers}"] = clocked(partial(worker_group.run, 1))
     os.sched_setaffinity(0, every)
     arms |= {f"products {threads}": clocked(_products_on(threads, weight_size, batch_size)) for threads in (1, 2)}
@@ -100,14 +100,14 @@ def profiled(mode: str, weight_size: int, batch_size: int, rounds: int) -> list[
     """Return the results of the two workers of a mode, the mean over both, one a round."""
     from keras_matrix.models.fc.native import torch as native
     from keras_matrix.models.fc.native.assembly import assemble, reserve
-    from keras_matrix.models.fc.worker_group import Order
-    from keras_matrix.records.fc.spec import OVERLAPPING, Task
+    from keras_matrix.models.fc.worker_group import WorkerSpec
+    from keras_matrix.records.fc.spec import OVERLAPPING, FcProblem
 
     native.TorchRank.profile_rounds = _profile_rounds  # type: ignore[attr-defined]  # before the workers are forked
     overlap = "off" if mode in OVERLAPPING else "on"  # as where a cell times its collectives
-    task = Task(mode, workers=2, level=LEVEL, weight_size=weight_size, batch_size=batch_size, overlap=overlap)
+    task = FcProblem(mode, workers=2, level=LEVEL, weight_size=weight_size, batch_size=batch_size, overlap=overlap)
     reserve("torch", 2, "cpu")
-    worker_group: Any = assemble("torch", Order(task, 0))
+    worker_group: Any = assemble("torch", WorkerSpec(task, 0))
     worker_group.run(2 * STEPS)
     # The first round starts the profiler.
     by_round = list(zip(*worker_group._ask("profile_rounds", STEPS, rounds + 1), strict=True))[1:]

@@ -21,7 +21,7 @@ from keras_matrix.dashboards.charts.dot_plots import Band, Mark, Picture, Strip,
 from keras_matrix.dashboards.charts.format import interval, number, plural, quantity, share, unit_for
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc.communication import Method
-from keras_matrix.records.fc.spec import LOCAL, MODES, Task
+from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem
 
 MOST_PANELS = 24
 PANEL_HEIGHT = 190
@@ -131,13 +131,13 @@ def _grouped(things: Iterable[Thing], key: Callable[[Thing], str]) -> list[list[
     return list(groups.values())
 
 
-def size_of(task: Task) -> str:
+def size_of(task: FcProblem) -> str:
     """Return the sizes of a task as text."""
     text = f"{task.level} layers of {task.weight_size}, batch {task.batch_size}, {task.precision}"
     return text + _network(task)
 
 
-def _network(task: Task) -> str:
+def _network(task: FcProblem) -> str:
     return "" if task.network == LOCAL else f", links of {task.network}"
 
 

@@ -9,7 +9,8 @@ SELECT
   f.league,
   f.cell_id,
   f.run_id,
-  f.metric,
+  -- The former name is in findings computed before record schema version 4.
+  IF(f.metric = 'times.seed_total_time_s', 'times.suite_total_time_s', f.metric) AS metric,
   f.estimate,
   f.low,
   f.high,
@@ -25,4 +26,4 @@ WHERE
   AND (@workload = '' OR f.workload = @workload)
   AND (@backend = '' OR f.backend = @backend)
   AND f.day >= CAST(@since AS DATE)
-ORDER BY f.work, f.work_id, f.backend, f.metric
+ORDER BY f.work, f.work_id, f.backend, metric

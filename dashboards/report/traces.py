@@ -10,7 +10,7 @@ from keras_matrix.analysis.comparison.table import Row as TableRow
 from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.charts.format import DASH, TIME_UNITS, number, plural, quantity, share, unit_for
 from keras_matrix.dashboards.charts.grid import Grid, Row
-from keras_matrix.records.traces.table import Gap, Part, Table
+from keras_matrix.records.traces.table import Gap, Table, TimeShare
 
 MOST_ROWS = 10
 NOT_REPORTED = "not reported"
@@ -64,7 +64,7 @@ def _summary(table: Table) -> str:
     return f"{steps}{workers}{each}; {busy}{overlapped}; {gaps}{warnings}"
 
 
-def _parts(table: Table, name: str, parts: Sequence[Part]) -> Grid:
+def _parts(table: Table, name: str, parts: Sequence[TimeShare]) -> Grid:
     steps = table.steps or 1
     per = " a step" if table.steps else ""
     rows = [

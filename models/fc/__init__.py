@@ -1,15 +1,14 @@
 """The FC modes: one stack of fully connected layers, trained by data, model and physics parallelism.
 
-    programs.py    what one worker computes and communicates, once for each mode, in `keras.ops`
-    seam.py        what a program asks of a backend: collectives, hand-overs and gradients, counted
-    native/        each backend's workers, and how a step is built and run;  stages.py several stages in one process
-    crew.py        all workers of a task; ranks.py where they are processes, network.py where those have networks
-    profiled.py    how long the collectives of a compiled step take, as the backend's own profiler sees it
-    layout.py      which worker holds what;  reference.py the same in plain NumPy;  prove.py compares the two
+    programs.py      computation and communication of one worker, once for each mode, in `keras.ops`
+    interface.py     the interface of programs to a backend: counted collectives and transfers, gradients
+    native/          each backend's workers, and how a step is built and run;  stages.py: several stages in one process
+    worker_group.py  all workers of a problem;  ranks.py: worker processes;  network.py: their networks
+    profiled.py      the time of the collectives of a compiled step, measured by the backend's own profiler
+    layout.py        the arrays of each worker;  reference.py: the same in NumPy;  prove.py: compares the two
 
-What a task is, computes and communicates by formula is in `records.fc.spec`. The workload below is the same stack as
-Keras
-layers: the mode `fc_keras`, trained by `fit`; from it the catalog and the other counts of work are made.
+`records.fc.spec` defines a problem, its computation and its communication by formula. The workload below is the same
+stack as Keras layers: the mode `fc_keras`, trained by `fit`; the catalog and the other counts of work are based on it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_matrix.models.workload import Built, Param, Request, workload
-from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, PARTITIONS, Task
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, PARTITIONS, FcProblem
 
 
 @workload(
@@ -30,7 +29,7 @@ from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, PARTITIONS, Task
         Param("workers", 1, "Workers the work is divided among: devices, or processes on PyTorch.", 1, 1024),
         Param("level", 10, "Square matrices; one more layer, of one column, follows.", 1, 1000),
         Param("weight_size", 1024, "Rows and columns of a square matrix.", 1, 1 << 20),
-        Param("phy_blocks", 1, "fc_phy: whole models that each worker holds.", 1, 1024),
+        Param("phy_blocks", 1, "fc_phy: complete models of each worker.", 1, 1024),
         Param("shared_ratio", 1 / 1024, "fc_phy: share of a gradient's rows that all models average.", 0, 1),
         Param("reduce", "sum", "Data parallel: what becomes of the workers' gradients.", choices=("sum", "mean")),
         Param("overlap", "on", "fc_data, fc_data_manual: sum gradients while others are made.", choices=("on", "off")),
@@ -54,15 +53,15 @@ def fc(request: Request) -> Built:
     for width in [size] * level + [1]:
         x = layers.Dense(width, use_bias=False, kernel_initializer=initial)(x)
     model = keras.Model(inputs, heads.float_logits(x), name="fc")
-    # Of one column, so that the mean over columns is that column.
+    # The mean over the single column is that column.
     loss = keras.losses.MeanSquaredError(reduction="sum", name="sum_of_squares")
     model.compile(optimizer=keras.optimizers.SGD(LEARNING_RATE), loss=loss)
-    stack = Task(mode="fc_keras", level=level, weight_size=size)
+    stack = FcProblem(mode="fc_keras", level=level, weight_size=size)
     return Built(model, lambda count, seed: draw_batch(stack.changed(batch_size=count), seed))
 
 
 def _normal(stddev: float) -> Callable[..., Any]:
-    """Return an initializer whose numbers, given Python's own seed, are the same on every backend."""
+    """Return an initializer whose values, for the same seed of Python, are the same on every backend."""
     import numpy as np
 
     def drawn(shape: Sequence[int], dtype: Any = None) -> Any:

@@ -1,10 +1,10 @@
-"""How long collectives took, from the events of the profiler of JAX and TensorFlow.
+"""The time of collectives, from the events of the profiler of JAX and TensorFlow.
 
-On a CPU a collective is an event of the host's threads. On a GPU the host only launches it: what takes time is a kernel
-on a stream of a device plane, named after itself, and the operation it belongs to is its statistic `hlo_op` (JAX) or
-`tf_op` (TensorFlow) (`StatType` in tsl/profiler/utils/xplane_schema.h). So where an accelerator has events, those of
-the host are launches and are not read. NCCL's kernels and copies from GPU to GPU are communication whatever operation
-they belong to. Unknown are copies between GPUs that have no direct connection: they go through the host's memory.
+On a CPU a collective is an event of the host's threads. On a GPU the host only launches it: the time is that of a
+kernel on a stream of a device plane, whose statistic `hlo_op` (JAX) or `tf_op` (TensorFlow) is the operation
+(`StatType` in tsl/profiler/utils/xplane_schema.h). If an accelerator has events, those of the host are launches and are
+not read. NCCL's kernels and copies from GPU to GPU are communication, whatever their operation. Copies between GPUs
+without a direct connection, through the host's memory, are not detected.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from keras_matrix.records.traces.xspace.xplane import UNTOLD, Events, Line, Plan
 ACCELERATORS = ("/device:GPU:", "/device:TPU:")
 # NCCL before 2.19 named its kernels ncclKernel_..., since then ncclDevKernel_... (src/device/generate.py).
 COMMUNICATION_KERNEL = re.compile(r"^(?:void )?nccl\w*Kernel|^MemcpyP2P$")
-# The name scope of TensorFlow's operations that do a collective; then the number of workers that wait for one of them.
+# The name scope of the operations of TensorFlow's collectives; the number of workers that wait for one follows.
 SCOPE = "collective_of_"
 COLLECTIVE = re.compile(rf"{SCOPE}(\d+)")
 
 
 def jax_collectives_s(planes: Sequence[Plane], names: set[str]) -> float:
-    """Return the seconds in instructions of these names, the mean over the devices."""
+    """Return the seconds in instructions with these names, the mean over the devices."""
     spans: dict[str, list[tuple[float, float]]] = {}
     for plane, line in _lines(planes):
         events = line.events()
@@ -60,7 +60,7 @@ def tensorflow_collectives_s(planes: Sequence[Plane], workers: int) -> float:
 
 
 def _lines(planes: Sequence[Plane]) -> Iterator[tuple[Plane, Line]]:
-    """Yield the lines on which work took place: streams of the accelerators, or the host's threads without any."""
+    """Yield the lines with work: streams of the accelerators, or without any the host's threads."""
     on_devices = [plane for plane in planes if _is_accelerator(plane) and any(line.begins.size for line in plane.lines)]
     for plane in on_devices or planes:
         for line in plane.lines:

@@ -1,19 +1,19 @@
-"""What a compiled XLA program communicates, read from its text: where XLA itself puts the collectives in.
+"""Counts the communication of a compiled XLA program from its text, if XLA itself inserts the collectives.
 
-Promise: every collective of the program is counted once, for each time that it stands there; an unknown one, or one
-that is not among all workers, is refused. It does not know loops: the programs of this package have none.
+Every occurrence of a collective in the program is counted once; an unknown one, or one that is not among all workers,
+raises an error. Loops are not supported: the programs of this package have none.
 
 XLA:GPU makes collectives asynchronous. In the text of a program a collective is then one of
 
-    all-reduce-start          whose shape is that of the result, as in the synchronous form
+    all-reduce-start          with the shape of the result, as in the synchronous form
     all-gather-start          with the shape (operands, results)
-    collective-permute-start  with the shape (operand, result), on some devices with two u32[] of context behind
+    collective-permute-start  with the shape (operand, result), on some devices followed by two u32[] of context
     reduce-scatter-start      and all-to-all-start, with the shape ((operands), results, context): short for
-    async-start               of the same shape, whose `calls` names a computation with the synchronous form in it
+    async-start               with the same shape, whose `calls` names a computation that contains the synchronous form
 
 each with a `-done` that takes the start as its operand (HloInstruction::CreateAsyncStart in
-xla/hlo/ir/hlo_instruction.h and the texts of xla/hlo/parser/hlo_parser_test.cc in github.com/openxla/xla). What is
-counted is the same in all forms.
+xla/hlo/ir/hlo_instruction.h and the texts of xla/hlo/parser/hlo_parser_test.cc in github.com/openxla/xla). The counts
+are the same for all forms.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ WRAPPER = re.compile(
 )
 CALLS = re.compile(r"\bcalls=%?([\w.-]+)")
 PAIRS = re.compile(r"source_target_pairs=\{(.*?\}|)\}")
-# A list of groups, groups by their number and size, or a mesh and those of its axes along which they lie.
+# A list of groups, groups by number and size, or a mesh and the axes of the groups.
 GROUPS = re.compile(r"replica_groups=(?:\{(\{[\d,]*\})\}|\[1,(\d+)\]|mesh\[([^]]*)\] \{([^}]*)\})")
 
-# On a CPU XLA sums bfloat16 in float32 (all_reduce_promotion.cc), and names the function that adds for it.
+# On a CPU XLA sums bfloat16 in float32 (all_reduce_promotion.cc), with a name for the function that adds.
 PROMOTED = re.compile(r"to_apply=%?[\w.-]*_promoted")
 
 
@@ -59,7 +59,7 @@ class Collective:
 
 
 def traffic_of(text: str, workers: int) -> Traffic:
-    """Return what each worker takes part in when a program runs once. Raises `ValueError` for what it cannot count."""
+    """Return the communication of each worker in one run of a program. Raises `ValueError` for unknown collectives."""
     times = Counter(
         called[1]
         for match in _matches(WRAPPER, text)
@@ -98,7 +98,7 @@ def _collectives(text: str) -> Iterator[Collective]:
 
 
 def _with(found: Traffic, one: Collective, workers: int) -> Traffic:
-    """Return what was found and one collective more."""
+    """Return the traffic with one collective more."""
     size = _bytes(_result(one))
     if one.kind == "collective-permute":
         pairs = _pairs(one.rest)
@@ -108,12 +108,12 @@ def _with(found: Traffic, one: Collective, workers: int) -> Traffic:
     if _group_size(one.rest) != workers:
         raise ValueError(f"a program with {one.kind} among other than all {workers} workers cannot be counted")
     if one.kind == "all-to-all":
-        # Of n workers each keeps its own n-th part: together they send n (n - 1) / n of what each of them holds.
+        # Each of n workers retains its own n-th part: together they send n (n - 1) / n of the size of one array.
         return replace(found, calls=found.calls + 1, group_sent_bytes=found.group_sent_bytes + (workers - 1) * size)
     field = f"{one.kind.replace('-', '_')}_bytes"
     size *= workers if one.kind == "reduce-scatter" else 1
     if PROMOTED.search(one.rest):
-        size //= 2  # as elsewhere, what was asked for counts
+        size //= 2  # as elsewhere, the requested type counts
     return replace(found, calls=found.calls + 1, **{field: getattr(found, field) + size})
 
 

@@ -36,7 +36,7 @@ def bytes_of(x: Tensor) -> int:
 
 
 class Worker(ABC):
-    """One of `size` workers, as its program sees it; or the same one within a group of `size`, of those of `whole`."""
+    """The interface of one of `size` workers to its program; or of the same worker within a group of `size`."""
 
     def __init__(self, size: int, whole: Worker | None = None) -> None:
         self.size = size
@@ -44,12 +44,12 @@ class Worker(ABC):
         self._whole = whole
 
     def begin_step(self) -> None:
-        """Forget what was counted."""
+        """Reset the counts."""
         self.traffic = Traffic()
 
     @abstractmethod
     def along(self, axis: Axis) -> Worker:
-        """Return this worker within its group along an axis; what that communicates is counted here."""
+        """Return this worker within its group along an axis; its communication is counted here."""
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """Return the sum of all workers' x."""
@@ -66,14 +66,14 @@ class Worker(ABC):
         return self._reduce_scatter(x, axis)
 
     def all_gather(self, x: Tensor, axis: int) -> Tensor:
-        """Return all workers' pieces side by side along an axis."""
+        """Return all workers' pieces, concatenated along an axis."""
         if self.size == 1:
             return x
         self.count("all_gather_bytes", x, self.size)
         return self._all_gather(x, axis)
 
     def scattered_sum(self, x: Tensor, axis: int) -> Tensor:
-        """Do as `reduce_scatter`, for a gradient to come back through: every worker's piece of it, gathered."""
+        """Like `reduce_scatter`, but differentiable: the gradient is gathered from every worker's piece."""
 
         @ops.custom_gradient  # type: ignore[untyped-decorator]
         def scattered(x: Tensor) -> tuple[Tensor, Callable[..., Tensor]]:
@@ -85,9 +85,9 @@ class Worker(ABC):
         return scattered(x)
 
     def divided_product(self, x: Tensor, weight: Tensor, axis: int) -> Tensor:
-        """Return this worker's piece, along an axis, of the product of a batch cut into columns and a weight into rows.
+        """Return this worker's piece, along an axis, of the product of a batch in columns and a weight in rows.
 
-        A gradient can come back through.
+        The product is differentiable.
         """
         return self.scattered_sum(ops.matmul(x, weight), axis)
 
@@ -97,14 +97,13 @@ class Worker(ABC):
         return own, [self.all_reduce(gradient) for gradient in gradients]
 
     def after_all(self, arrays: Sequence[Tensor]) -> list[Tensor]:
-        """Return the arrays; what is made of any of them waits until all have been made."""
+        """Return the arrays, so that computations with any of them wait until all are available."""
         return list(arrays) if self.size == 1 else self._after_all(arrays)
 
     def meanwhile(self, communicate: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Begin to communicate; return what waits for it and gives the result.
+        """Start to communicate; return a function that waits and returns the result.
 
-        Where a step is traced nothing runs yet, and what waits for what is the backend's to find. Elsewhere a backend
-        overrides this.
+        If a step is traced, nothing runs yet, and the backend finds the dependencies. Other backends override this.
         """
         made = communicate()
         return lambda: made
@@ -134,35 +133,35 @@ class Worker(ABC):
     def _all_gather(self, x: Tensor, axis: int) -> Tensor: ...
 
     def _after_all(self, arrays: Sequence[Tensor]) -> list[Tensor]:
-        """Do as `after_all`; an eager backend has nothing to do."""
+        """Implement `after_all`; an eager backend has nothing to do."""
         return list(arrays)
 
 
 class Stage(ABC):
-    """The worker of number `rank` of `size` in a row, each of which hands on what it has made."""
+    """Worker number `rank` of `size` in a row, each of which sends its result to the next."""
 
     def __init__(self, size: int, rank: int) -> None:
         self.size, self.rank = size, rank
         self.traffic = Traffic()
 
     def begin_step(self) -> None:
-        """Forget what was counted."""
+        """Reset the counts."""
         self.traffic = Traffic()
 
     def send(self, x: Tensor, to: int) -> None:
-        """Hand an array to a worker; do not wait for it to be fetched."""
+        """Send an array to a worker, without waiting until it is received."""
         found = self.traffic
         counted = {"handed_bytes": found.handed_bytes + bytes_of(x), "hand_overs": found.hand_overs + 1}
         self.traffic = replace(found, **counted)
         self._send(x, to)
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function as this backend runs it best; it communicates nothing."""
+        """Return a function without communication, compiled if the backend compiles."""
         return function
 
     @abstractmethod
     def receive(self, like: Tensor, shape: tuple[int, int], source: int) -> Tensor:
-        """Return the next array that a worker hands over, of a shape, and of the type and on the device of another."""
+        """Return the next array from a worker, with a shape, and with the type and device of `like`."""
 
     @abstractmethod
     def _send(self, x: Tensor, to: int) -> None: ...

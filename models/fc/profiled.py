@@ -1,7 +1,7 @@
-"""How long the collectives of a compiled step take: by the backend's own profiler, in epochs of their own.
+"""Measures the time of the collectives of a compiled step with the backend's own profiler, in separate epochs.
 
-Inside a compiled program no clock of ours can stand around a collective, so the profiler's events are read. What it
-does not know: what the profiler itself costs, which is in the step of these epochs too.
+Collectives inside a compiled program cannot be timed from outside, so the profiler's events are read. The steps of
+these epochs include the unknown cost of the profiler.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.traces.xspace.xplane import Plane, planes
 
 InsideS = Callable[[Callable[[], None]], float]
-"""Runs something under the profiler; returns the seconds inside collectives, the mean over the workers."""
+"""Runs a function under the profiler; returns the seconds inside collectives, the mean over the workers."""
 
 
 def by_profiling(inside_s: InsideS, run: Callable[[int], None], steps: int, epochs: int) -> Communication | None:
-    """Return the times of a step over so many epochs; None where the profiler saw no collective.
+    """Return the times of a step over a number of epochs; None if the profiler recorded no collective.
 
-    `run` takes a number of steps and returns with every device idle.
+    `run` takes the number of steps and returns with every device idle.
     """
     step_times_s: list[float] = []
     compute_times_s: list[float] = []
@@ -36,12 +36,12 @@ def by_profiling(inside_s: InsideS, run: Callable[[int], None], steps: int, epoc
         if not seen_s:
             return None
         compute_times_s.append(step_times_s[-1] - seen_s)
-    # The first starts the profiler.
+    # The first epoch includes the start of the profiler.
     return Communication(Method.PROFILED, step_times_s[1:], compute_times_s[1:])
 
 
 def seen_by(backend: str, run: Callable[[], None]) -> list[Plane]:
-    """Run something under the profiler of JAX or TensorFlow; return what its own file then holds."""
+    """Run a function under the profiler of JAX or TensorFlow; return the planes of its file."""
     from keras_matrix.models.profiling import load, recorded
 
     with tempfile.TemporaryDirectory(prefix="seen-") as folder:

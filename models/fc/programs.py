@@ -1,8 +1,8 @@
-"""The FC modes, once each: what one worker computes and communicates in one step, in `keras.ops`, for every backend.
+"""The FC modes: the computation and communication of one worker in one step, in `keras.ops`, for every backend.
 
-A program takes its worker, the task, this worker's weights, batch and labels, and returns this worker's loss and the
-gradients of its weights, none where it only goes forward. Capital letters in comments: N workers, S `weight_size`,
-B `batch_size`. A program of stages is in two halves, so that one process can run several stages in turn.
+A program takes its worker, the problem, this worker's weights, batch and labels, and returns this worker's loss and the
+gradients of its weights, empty if it only goes forward. Capital letters in comments: N workers, S `weight_size`,
+B `batch_size`. A program of stages has two halves, so that one process can run several stages one after the other.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from keras import ops
 
 from keras_matrix.models.fc.interface import Axis, Loss, Stage, Tensor, Worker
 from keras_matrix.models.fc.scopes import scope
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 
 Batch = tuple[Any, Any]
 Result = tuple[Tensor, list[Tensor]]
-Program = Callable[[Any, Task, Sequence[Tensor], Batch], Result]
-# What becomes of a layer's gradient (its number comes first) as soon as it has been made.
+Program = Callable[[Any, FcProblem, Sequence[Tensor], Batch], Result]
+# Applied to a layer's number and gradient as soon as it is computed.
 Each = Callable[[int, Tensor], Any]
-# Of a batch's columns and a weight's rows; the last is the axis along which it is cut.
+# Of a batch's columns and a weight's rows; the last argument is the axis along which the product is divided.
 Product = Callable[[Tensor, Tensor, int], Tensor]
 
 
@@ -56,7 +56,7 @@ def _of_batch(batch: Batch) -> Loss:
 
 
 def _product_gradients(weight: Tensor, x: Tensor, d: Tensor, first: bool) -> tuple[Tensor, Tensor]:
-    """Return the gradients of a product's weight and, unless it stands first, of its input; d is its output's."""
+    """Return the gradients of a product's weight and, unless it is the first, of its input; d is its output's."""
     gradient = ops.matmul(ops.transpose(x), d)
     return gradient, None if first else ops.matmul(d, ops.transpose(weight))
 
@@ -64,9 +64,9 @@ def _product_gradients(weight: Tensor, x: Tensor, d: Tensor, first: bool) -> tup
 def _backward(
     weights: Sequence[Tensor], inputs: list[Tensor], d: Tensor, first: bool, each: Each = lambda number, own: own
 ) -> tuple[list[Any], Tensor]:
-    """Return what becomes of the gradients of some layers' weights, and the gradient of their input, unless first.
+    """Return the results of `each` for the layers' gradients, and the gradient of their input, unless first.
 
-    Takes each input from the list as it is used, so that its memory serves the next, as in automatic backpropagation.
+    Removes each input from the list when it is used, so that its memory is free, as in automatic backpropagation.
     """
     gradients = []
     for number in reversed(range(len(weights))):
@@ -86,40 +86,40 @@ def _by_hand(weights: Sequence[Tensor], batch: Batch, each: Each = lambda number
 # One worker.
 
 
-def fc_single_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
-    """Backpropagation written out."""
+def fc_single_manual(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Explicit backpropagation."""
     return _by_hand(weights, batch)
 
 
-# Data parallel: every worker holds all weights, and B / N rows of the batch.
+# Data parallel: every worker has all weights, and B / N rows of the batch.
 
 
-def fc_data_ff(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_data_ff(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Forward only; nothing is communicated."""
     return _of_batch(batch)(weights), []
 
 
-def fc_data(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
-    """Gradients by autodiff, each summed over the workers: as the backend does it, or after the backward pass."""
-    if task.overlap == "on":
+def fc_data(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Gradients by autodiff, each summed over the workers: in the backend's way, or after the backward pass."""
+    if problem.overlap == "on":
         loss, gradients = worker.summed_gradient(_of_batch(batch), weights)
     else:
         loss, own = worker.gradient(_of_batch(batch), weights)
         gradients = [worker.all_reduce(gradient) for gradient in worker.after_all(own)]
-    return loss, _reduced(task, gradients)
+    return loss, _reduced(problem, gradients)
 
 
-def fc_data_slice(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_data_slice(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff; worker k sums the k-th S / N rows of each, then all gather the sums."""
     loss, gradients = worker.gradient(_of_batch(batch), weights)
     summed = [worker.all_gather(worker.reduce_scatter(g, 0), 0) for g in gradients]
-    return loss, _reduced(task, summed)
+    return loss, _reduced(problem, summed)
 
 
-def fc_data_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_data_manual(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by hand; worker k sums the k-th S / N columns of each; the last layer has one column: a plain sum.
 
-    Each is summed while the next is made, or all after the backward pass.
+    Each is summed while the next is computed, or all after the backward pass.
     """
 
     def summed(number: int, gradient: Tensor) -> Tensor:
@@ -127,32 +127,32 @@ def fc_data_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch:
             return worker.all_reduce(gradient)
         return worker.all_gather(worker.reduce_scatter(gradient, 1), 1)
 
-    if task.overlap == "on":
+    if problem.overlap == "on":
         loss, begun = _by_hand(weights, batch, lambda number, own: worker.meanwhile(partial(summed, number, own)))
-        return loss, _reduced(task, [finish() for finish in begun])
+        return loss, _reduced(problem, [finish() for finish in begun])
     loss, gradients = _by_hand(weights, batch)
-    return loss, _reduced(task, [summed(number, own) for number, own in enumerate(worker.after_all(gradients))])
+    return loss, _reduced(problem, [summed(number, own) for number, own in enumerate(worker.after_all(gradients))])
 
 
-def _reduced(task: Task, gradients: list[Tensor]) -> list[Tensor]:
-    """Make of sums over the rows' workers what `reduce` asks for."""
-    if task.reduce == "sum" or task.data_size == 1:
+def _reduced(problem: FcProblem, gradients: list[Tensor]) -> list[Tensor]:
+    """Return the sums over the rows' workers as requested by `reduce`."""
+    if problem.reduce == "sum" or problem.data_size == 1:
         return gradients
-    return [gradient / task.data_size for gradient in gradients]
+    return [gradient / problem.data_size for gradient in gradients]
 
 
-# Model parallel: worker k holds S / N rows of every weight and as many columns of the batch, and the labels of B / N
-# rows. A product of these is a full-width share of the layer's output; summed and cut into columns it is the next
-# input. The last output has one column and is cut into rows.
+# Model parallel: worker k has S / N rows of every weight and as many columns of the batch, and the labels of B / N
+# rows. A product of these is a full-width share of the layer's output; summed and divided into columns it is the next
+# input. The last output has one column and is divided into rows.
 
 
-def fc_model_ff(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_model_ff(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Forward only."""
     x, labels = batch
     return _loss(_forward_in_columns(weights, x, _scattered(worker))[1], labels), []
 
 
-def fc_model(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_model(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff, through the collectives; one backward pass."""
     x, labels = batch
 
@@ -162,8 +162,8 @@ def fc_model(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch
     return worker.gradient(loss, weights)
 
 
-def fc_model_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
-    """Gradients by hand: the pieces of an output's gradient are gathered, then all is local."""
+def fc_model_manual(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Gradients by hand: the pieces of an output's gradient are gathered, everything else is local."""
     x, labels = batch
     inputs, output = _forward_in_columns(weights, x, _scattered(worker))
     d = 2 * (output - labels)
@@ -177,7 +177,7 @@ def fc_model_manual(worker: Worker, task: Task, weights: Sequence[Tensor], batch
 
 
 def _axis_of(number: int, weights: Sequence[Tensor]) -> int:
-    """Return the axis along which a layer's output is cut."""
+    """Return the axis along which a layer's output is divided."""
     return 0 if number == len(weights) - 1 else 1
 
 
@@ -196,43 +196,43 @@ def _forward_in_columns(weights: Sequence[Tensor], x: Tensor, product: Product) 
     return inputs, x
 
 
-# Hybrid: the workers stand in `data_size` rows and `model_size` columns. A row has as many of the batch's rows and
-# divides the model among its columns; down a column all hold the same piece of the weights.
+# Hybrid: the workers form `data_size` rows and `model_size` columns. A row of workers has a part of the batch's rows
+# and divides the model among its columns; all workers of a column have the same piece of the weights.
 
 
-def fc_hybrid(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
-    """As `fc_model` along a row, with its batch; then each gradient is summed down the column."""
-    loss, gradients = fc_model(worker.along(Axis.MODEL), task, weights, batch)
+def fc_hybrid(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Like `fc_model` along a row, with its batch; then each gradient is summed over the column."""
+    loss, gradients = fc_model(worker.along(Axis.MODEL), problem, weights, batch)
     column = worker.along(Axis.DATA)
-    return loss, _reduced(task, [column.all_reduce(gradient) for gradient in gradients])
+    return loss, _reduced(problem, [column.all_reduce(gradient) for gradient in gradients])
 
 
-# Pipeline: every worker holds some of the layers. A micro-batch has B / `micro_batches` rows; all go forward, then all
-# go back, the last first, and their gradients are added up. (Huang et al., "GPipe", 2019.)
+# Pipeline: every worker has some of the layers. A micro-batch has B / `micro_batches` rows; all go forward, then all
+# go backward, the last first, and their gradients are summed. (Huang et al., "GPipe", 2019.)
 
 
 @dataclass(frozen=True, slots=True)
 class Halfway:
-    """What a stage keeps of each micro-batch: its layers' inputs; the last also the losses and their gradients."""
+    """The retained arrays of a stage's micro-batches: its layers' inputs; in the last also losses and gradients."""
 
     inputs: list[list[Tensor]]
     losses: list[Tensor]
     ends: list[Tensor]
 
 
-def fc_pipeline(stage: Stage, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
-    """Gradients by hand, of one stage's layers."""
-    return pipeline_back(stage, task, weights, pipeline_forward(stage, task, weights, batch))
+def fc_pipeline(stage: Stage, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Gradients of one stage's layers by hand."""
+    return pipeline_back(stage, problem, weights, pipeline_forward(stage, problem, weights, batch))
 
 
-def pipeline_forward(stage: Stage, task: Task, weights: Sequence[Tensor], batch: Batch) -> Halfway:
-    """Take each micro-batch from the stage before and hand its output to the next; the last finds its loss."""
+def pipeline_forward(stage: Stage, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Halfway:
+    """Receive each micro-batch from the previous stage and send its output to the next; the last computes the loss."""
     first, last = stage.rank == 0, stage.rank == stage.size - 1
-    batches = _micro_batches(batch[0], task) if first else []
-    labels = _micro_batches(batch[1], task) if last else []
+    batches = _micro_batches(batch[0], problem) if first else []
+    labels = _micro_batches(batch[1], problem) if last else []
     half = Halfway([], [], [])
-    for number in range(task.micro_batches):
-        x = batches[number] if first else stage.receive(weights[0], _micro_shape(task), stage.rank - 1)
+    for number in range(problem.micro_batches):
+        x = batches[number] if first else stage.receive(weights[0], _micro_shape(problem), stage.rank - 1)
         inputs, output = stage.compiled(_forward)(weights, x)
         half.inputs.append(inputs)
         if last:
@@ -244,13 +244,13 @@ def pipeline_forward(stage: Stage, task: Task, weights: Sequence[Tensor], batch:
     return half
 
 
-def pipeline_back(stage: Stage, task: Task, weights: Sequence[Tensor], half: Halfway) -> Result:
-    """Take each output's gradient from the stage behind and hand the input's to the one before."""
+def pipeline_back(stage: Stage, problem: FcProblem, weights: Sequence[Tensor], half: Halfway) -> Result:
+    """Receive each output's gradient from the next stage and send the input's to the previous one."""
     first, last = stage.rank == 0, stage.rank == stage.size - 1
     back = stage.compiled(_backward_of_first if first else _backward_of_others)
     total: list[Tensor] | None = None
-    for number in reversed(range(task.micro_batches)):
-        d = half.ends[number] if last else stage.receive(weights[0], _micro_shape(task), stage.rank + 1)
+    for number in reversed(range(problem.micro_batches)):
+        d = half.ends[number] if last else stage.receive(weights[0], _micro_shape(problem), stage.rank + 1)
         gradients, d = back(weights, half.inputs[number], d)
         if not first:
             stage.send(d, stage.rank - 1)
@@ -258,12 +258,12 @@ def pipeline_back(stage: Stage, task: Task, weights: Sequence[Tensor], half: Hal
     return sum(half.losses, start=0.0), total or []
 
 
-def _micro_batches(part: Tensor, task: Task) -> list[Tensor]:
-    return list(ops.split(part, task.micro_batches, axis=0)) if task.micro_batches > 1 else [part]
+def _micro_batches(part: Tensor, problem: FcProblem) -> list[Tensor]:
+    return list(ops.split(part, problem.micro_batches, axis=0)) if problem.micro_batches > 1 else [part]
 
 
-def _micro_shape(task: Task) -> tuple[int, int]:
-    return task.batch_size // task.micro_batches, task.weight_size
+def _micro_shape(problem: FcProblem) -> tuple[int, int]:
+    return problem.batch_size // problem.micro_batches, problem.weight_size
 
 
 def _end(output: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -278,12 +278,12 @@ def _added(some: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
 _backward_of_first, _backward_of_others = (partial(_backward, first=first) for first in (True, False))
 
 
-# Sharded: every worker keeps S / N rows of every weight, and gathers the whole for as long as a product needs it; it
-# holds B / N rows of the batch.
+# Sharded: every worker has S / N rows of every weight, gathers the complete weight only for a product, and has B / N
+# rows of the batch.
 
 
-def fc_zero(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
-    """Gradients by hand; weights are gathered going forward and again going back; worker k sums its rows of each."""
+def fc_zero(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
+    """Gradients by hand; weights are gathered in the forward and again in the backward pass; worker k sums its rows."""
     x, labels = batch
     inputs = []
     for number, weight in enumerate(weights):
@@ -297,16 +297,16 @@ def fc_zero(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch)
             whole = worker.all_gather(weights[number], 0) if number else None
             gradient, d = _product_gradients(whole, inputs.pop(), d, first=number == 0)
         gradients.append(worker.reduce_scatter(gradient, 0))
-    return _loss(x, labels), _reduced(task, gradients[::-1])
+    return _loss(x, labels), _reduced(problem, gradients[::-1])
 
 
-# Physics: every worker holds `phy_blocks` whole models, each with a batch of its own of B rows. All copies share the
-# first rows of each gradient, averaged; below them each goes its own way.
+# Physics: every worker has `phy_blocks` complete models, each with its own batch of B rows. All copies average the
+# first rows of each gradient; the other rows are independent.
 
 
-def fc_phy(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) -> Result:
+def fc_phy(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff of each block's own loss."""
-    blocks = task.phy_blocks
+    blocks = problem.phy_blocks
     depth = len(weights) // blocks
     x, labels = (ops.split(part, blocks, axis=0) if blocks > 1 else [part] for part in batch)
 
@@ -316,16 +316,16 @@ def fc_phy(worker: Worker, task: Task, weights: Sequence[Tensor], batch: Batch) 
 
     total, gradients = worker.gradient(loss, weights)
     for number in range(depth):
-        _share(worker, task, gradients, range(number, len(gradients), depth))
+        _share(worker, problem, gradients, range(number, len(gradients), depth))
     return total, gradients
 
 
-def _share(worker: Worker, task: Task, gradients: list[Tensor], same: Sequence[int]) -> None:
-    """Average, in place of the list, the first rows of the gradients of one layer in all copies."""
-    rows = task.shared_rows(int(gradients[same[0]].shape[0]))
-    if rows == 0 or task.copies == 1:
+def _share(worker: Worker, problem: FcProblem, gradients: list[Tensor], same: Sequence[int]) -> None:
+    """Average the first rows of the gradients of one layer in all copies, in the list."""
+    rows = problem.shared_rows(int(gradients[same[0]].shape[0]))
+    if rows == 0 or problem.copies == 1:
         return
-    mean = worker.all_reduce(sum(gradients[k][:rows] for k in same)) / task.copies
+    mean = worker.all_reduce(sum(gradients[k][:rows] for k in same)) / problem.copies
     for k in same:
         gradients[k] = ops.concatenate([mean, gradients[k][rows:]], axis=0)
 

@@ -1,8 +1,8 @@
-"""The proof of the FC modes on one backend: gradients and weights after a few steps against plain NumPy.
+"""The proof of the FC modes on one backend: compares gradients and weights after a few steps with NumPy.
 
-`python -P -m keras_matrix.models.fc.prove FOLDER` reads `order.json` there and writes `answer.json`. PyTorch keeps out
-of this process, so that its workers can be forked from it task after task; on GPUs they are new interpreters. There
-products are in full float32, not in TF32, whose ten bits of mantissa would be beyond the limit.
+`python -P -m keras_matrix.models.fc.prove FOLDER` reads `order.json` there and writes `answer.json`. This process does
+not use PyTorch, so that the workers of each problem can be forked from it; on GPUs they are new interpreters. There
+products are in full float32, since TF32 with its ten bits of mantissa would exceed the limit.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import numpy as np
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.reference import Trained, train
-from keras_matrix.models.fc.worker_group import Order, WorkerGroup
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec
 from keras_matrix.records.codec import decode, dumps, loads
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder
-from keras_matrix.records.fc.spec import MODES, Parallel, Task, layout_fault, parallel_of
+from keras_matrix.records.fc.spec import MODES, FcProblem, Parallel, layout_problem, parallel_of
 
 
 def prove(order: ProofOrder) -> ProofAnswer:
-    """Run each task for the steps asked and say how far it is from plain NumPy and from `fc_single_manual`."""
+    """Run each problem for the requested steps and return its errors against NumPy."""
     backend = os.environ["KERAS_BACKEND"]
     _configure(backend, order)
-    return ProofAnswer(backend, [_proof(backend, task, order) for task in order.tasks])
+    return ProofAnswer(backend, [_proof(backend, problem, order) for problem in order.problems])
 
 
-def found(backend: str, task: Task, order: ProofOrder) -> tuple[Trained, Parallel]:
-    """Return what a backend's workers hold after the steps, as whole models, and what they proved."""
-    asked = Order(task, order.seed, order.device, keep_gradients=True)
-    worker_group = assemble(backend, asked, apart=order.device == "cpu")
+def found(backend: str, problem: FcProblem, order: ProofOrder) -> tuple[Trained, Parallel]:
+    """Return the state of a backend's workers after the steps, as complete models, and their layout and counts."""
+    spec = WorkerSpec(problem, order.seed, order.device, keep_gradients=True)
+    worker_group = assemble(backend, spec, apart=order.device == "cpu")
     try:
         worker_group.run(order.steps)
-        parallel = parallel_of(task, worker_group.places(), worker_group.traffic(), worker_group.peaks_bytes())
-        return _whole(task, worker_group), replace(
+        parallel = parallel_of(problem, worker_group.places(), worker_group.traffic(), worker_group.peaks_bytes())
+        return _models(problem, worker_group), replace(
             parallel, peak_worker_device_memory_bytes=worker_group.device_peaks_bytes() or None
         )
     finally:
@@ -46,7 +46,7 @@ def found(backend: str, task: Task, order: ProofOrder) -> tuple[Trained, Paralle
 
 
 def error(found: Sequence[Sequence[layout.Array]], wanted: Sequence[Sequence[layout.Array]]) -> float | None:
-    """Return the worst max |difference| / max |wanted| of any array; None where there is none to compare."""
+    """Return the worst max |difference| / max |wanted| of any array; None without arrays."""
     errors = [
         float(np.max(np.abs(a.astype(np.float64) - b)) / np.max(np.abs(b)))
         for own, reference in zip(found, wanted, strict=True)
@@ -55,33 +55,33 @@ def error(found: Sequence[Sequence[layout.Array]], wanted: Sequence[Sequence[lay
     return max(errors, default=None)
 
 
-def update_error(task: Task, order: ProofOrder, found: Trained, wanted: Trained) -> float:
-    """Return the worst max |difference| / max |update| of any weight, an update being what all steps together changed.
+def update_error(problem: FcProblem, order: ProofOrder, found: Trained, wanted: Trained) -> float:
+    """Return the worst max |difference| / max |update| of any weight, where an update is the change by all steps.
 
-    That is a millionth of a weight, and each step rounds it to the weight's last digit: as much is no difference.
+    An update is a millionth of a weight, and each step rounds to the weight's last digit: this rounding is excluded.
     """
     errors = []
-    for own, reference, start in zip(found.weights, wanted.weights, train(task, order.seed, 0).weights, strict=True):
+    for own, reference, start in zip(found.weights, wanted.weights, train(problem, order.seed, 0).weights, strict=True):
         for a, b, first in zip(own, reference, start, strict=True):
-            last_digit = np.spacing(np.maximum(np.abs(b), np.abs(first)).astype(layout.dtype(task)))
+            last_digit = np.spacing(np.maximum(np.abs(b), np.abs(first)).astype(layout.dtype(problem)))
             beyond = np.maximum(np.abs(a.astype(np.float64) - b) - order.steps * last_digit / 2, 0)
             errors.append(float(np.max(beyond) / np.max(np.abs(b - first))))
     return max(errors)
 
 
 def _configure(backend: str, order: ProofOrder) -> None:
-    """Set what must be set before the backend's first operation. Raises `NoDevice` or `NoSuchDevices`."""
-    if backend == "jax" and any(task.precision == "float64" for task in order.tasks):
+    """Configure the backend before its first operation. Raises `NoDevice` or `NoSuchDevices`."""
+    if backend == "jax" and any(problem.precision == "float64" for problem in order.problems):
         import jax
 
         jax.config.update("jax_enable_x64", True)
     if order.device == "gpu":
         _compute_in_full_float32(backend)
-    reserve(backend, max(task.workers for task in order.tasks), order.device)
+    reserve(backend, max(problem.workers for problem in order.problems), order.device)
 
 
 def _compute_in_full_float32(backend: str) -> None:
-    """Forbid TF32 where it is the default; on PyTorch it is not for products of matrices."""
+    """Disable TF32 if it is the default, which on PyTorch is not the case for matrix products."""
     if backend == "jax":
         import jax
 
@@ -92,27 +92,27 @@ def _compute_in_full_float32(backend: str) -> None:
         tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
-def _proof(backend: str, task: Task, order: ProofOrder) -> Proof:
-    trained, parallel = found(backend, task, order)
-    wanted = train(task, order.seed, order.steps)
+def _proof(backend: str, problem: FcProblem, order: ProofOrder) -> Proof:
+    trained, parallel = found(backend, problem, order)
+    wanted = train(problem, order.seed, order.steps)
     return Proof(
-        task=task,
+        problem=problem,
         gradient_error=error(trained.gradients, wanted.gradients),
         weight_error=error(trained.weights, wanted.weights),
-        update_error=update_error(task, order, trained, wanted) if MODES[task.mode].trains else None,
+        update_error=update_error(problem, order, trained, wanted) if MODES[problem.mode].trains else None,
         loss_error=abs(trained.loss - wanted.loss) / abs(wanted.loss),
         parallel=parallel,
-        layout_fault=layout_fault(task, parallel),
+        layout_problem=layout_problem(problem, parallel),
     )
 
 
-def _whole(task: Task, worker_group: WorkerGroup) -> Trained:
-    kept = worker_group.kept()
-    weights = layout.whole(task, [one.weights for one in kept])
+def _models(problem: FcProblem, worker_group: WorkerGroup) -> Trained:
+    states = worker_group.states()
+    weights = layout.whole(problem, [one.weights for one in states])
     gradients: list[list[layout.Array]] = [[] for _ in weights]
-    if MODES[task.mode].trains:
-        gradients = layout.whole(task, [one.gradients for one in kept])
-    return Trained(sum(one.loss for one in kept), gradients, weights)
+    if MODES[problem.mode].trains:
+        gradients = layout.whole(problem, [one.gradients for one in states])
+    return Trained(sum(one.loss for one in states), gradients, weights)
 
 
 def main() -> None:

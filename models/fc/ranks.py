@@ -1,12 +1,12 @@
-"""One process a worker: started, given orders over a pipe each, and ended together.
+"""Worker processes: started and ended together, each controlled over a pipe.
 
 On a CPU workers are forked. On a GPU each is a new interpreter: "The CUDA runtime does not support the fork start
 method; either the spawn or forkserver start method are required to use CUDA in subprocesses" (PyTorch, "Multiprocessing
-best practices"), and importing Keras is enough to initialise CUDA: it calls `torch.cuda.is_available()`. Not
-`forkserver`, whose workers would be children of another process than the one with which they are to end.
+best practices"), and importing Keras is enough to initialise CUDA: it calls `torch.cuda.is_available()`. `forkserver`
+is not used, since its workers would be children of another process than the one with which they must end.
 
-Promise: when one process dies or fails, the others are ended at once and the exception names its rank; when the process
-that started them is gone, so are they, whatever they were doing. They meet at a file, so that no port can be taken.
+If one process dies or fails, the others are ended at once and the exception names its rank; if the process that started
+them dies, they are killed. They connect by means of a file, which needs no fixed port.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ import sys
 import tempfile
 import traceback
 from dataclasses import dataclass
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from keras_matrix.models.fc.network import enter
-from keras_matrix.models.fc.worker_group import Kept, Order
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState
 from keras_matrix.models.process.float64 import keep_float64
 from keras_matrix.models.process.garbage_collection import settle
 from keras_matrix.records.fc.communication import Communication, Method
-from keras_matrix.records.fc.spec import Place
+from keras_matrix.records.fc.spec import WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
 from keras_matrix.records.traces.request import TraceOrder
 
 PR_SET_PDEATHSIG = 1
 MEETING_LIMIT_S = 60.0
 StartMethod = Literal["fork", "spawn"]
-# A worker whose neighbour was killed may tell of the broken connection before the death itself is seen.
+# After the death of a worker, another one may report the broken connection before the death itself is detected.
 NEWS_OF_DEATH_S = 0.5
 
 
@@ -47,17 +48,17 @@ class WorkerDied(Exception):
 
 
 class WorkerFailed(Exception):
-    """A worker raised an exception; the message names its rank and holds the exception."""
+    """A worker raised an exception; the message contains its rank and the exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStart:
-    """What a worker's process begins with. It can be pickled, since a new interpreter shares no memory with this one.
+    """The arguments of a worker process. They can be pickled, since a new interpreter shares no memory with this one.
 
     `copied` says whether the process is a copy of the one that started it, or a new interpreter.
     """
 
-    order: Order
+    order: WorkerSpec
     rank: int
     meeting: str
     timeout_s: float
@@ -69,22 +70,24 @@ def start_method(device: str) -> StartMethod:
     return "fork" if device == "cpu" else "spawn"
 
 
-class Ranks:
-    """The crew of a task whose workers are processes."""
+class Ranks(WorkerGroup):
+    """A worker group of processes."""
 
-    def __init__(self, order: Order, timeout_s: float = MEETING_LIMIT_S, method: StartMethod | None = None) -> None:
-        """Start the workers and wait until all have met. Raises `WorkerDied` or `WorkerFailed`."""
+    def __init__(
+        self, order: WorkerSpec, timeout_s: float = MEETING_LIMIT_S, method: StartMethod | None = None
+    ) -> None:
+        """Start the workers and wait until all are connected. Raises `WorkerDied` or `WorkerFailed`."""
         copied = (method or start_method(order.device)) == "fork"
         context = multiprocessing.get_context("fork") if copied else multiprocessing.get_context("spawn")
-        self._partition = order.task.partition
+        self._partition = order.problem.partition
         self._folder = tempfile.mkdtemp(prefix="ranks-")
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
-        for rank in range(order.task.workers):
+        for rank in range(order.problem.workers):
             ours, theirs = context.Pipe()
             self._pipes.append(ours)
             start = WorkerStart(order, rank, str(Path(self._folder) / "meeting"), timeout_s, copied)
-            # A copy has these ends of the pipes, too; a new interpreter has only what it is given.
+            # A copy also has these ends of the pipes; a new interpreter only has its arguments.
             arguments = (start, theirs, list(self._pipes) if copied else [])
             process = context.Process(target=_live, args=arguments, daemon=True)
             process.start()
@@ -93,37 +96,30 @@ class Ranks:
         self._ask("places")
 
     def run(self, steps: int) -> None:
-        """Have every worker take steps; return when all have."""
         self._ask("run", steps)
 
     def loss(self) -> float:
-        """Return the sum of the workers' losses."""
         return float(sum(self._ask("loss")))
 
-    def kept(self) -> list[Kept]:
-        """Return what each worker holds."""
-        return [kept for found in self._ask("kept") for kept in found]
+    def states(self) -> list[WorkerState]:
+        return list(chain(*self._ask("states")))
 
-    def places(self) -> list[Place]:
-        """Return where each worker's arrays lie."""
-        return [place for found in self._ask("places") for place in found]
+    def places(self) -> list[WorkerPlacement]:
+        return list(chain(*self._ask("places")))
 
     def traffic(self) -> Traffic:
-        """Return what the workers counted. Raises `RuntimeError` where they differ."""
         return together(self._ask("traffic"))
 
     def peaks_bytes(self) -> list[int]:
-        """Return the peak of each worker's process."""
-        return [peak for found in self._ask("peaks_bytes") for peak in found]
+        return list(chain(*self._ask("peaks_bytes")))
 
     def device_peaks_bytes(self) -> list[int]:
-        """Return the peak of the allocator of each worker's process on its GPU."""
-        return [peak for found in self._ask("device_peaks_bytes") for peak in found]
+        return list(chain(*self._ask("device_peaks_bytes")))
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
-        """Have every worker time its collectives; a step, and what of it is no collective, are means over workers.
+        """Time the collectives in every worker; a step, and its part without collectives, are means over workers.
 
-        None where there are none, and where DTensor makes them: no clock of ours can stand around those.
+        None without collectives, and for those of DTensor, which cannot be timed from outside.
         """
         if not self.traffic().calls or self._partition != "program":
             return None
@@ -135,7 +131,7 @@ class Ranks:
         )
 
     def traced(self, order: TraceOrder) -> None:
-        """Have every worker record a file of its own."""
+        """Record a file in every worker."""
         self._ask("traced", order)
 
     def close(self) -> None:
@@ -149,12 +145,12 @@ class Ranks:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ask(self, method: str, *arguments: Any) -> list[Any]:
-        """Have every worker call a method of its own; return their answers in the order of the ranks."""
+        """Call a method in every worker; return the answers in the order of the ranks."""
         for pipe in self._pipes:
             try:
                 pipe.send((method, arguments))
             except (BrokenPipeError, ConnectionResetError):
-                break  # it has died, which is told below
+                break  # it has died, which is reported below
         answers: dict[int, Any] = {}
         while len(answers) < len(self._pipes):
             self._refuse_dead(0)
@@ -163,32 +159,32 @@ class Ranks:
         return [answers[rank] for rank in range(len(self._pipes))]
 
     def _answering(self, answers: dict[int, Any]) -> list[int]:
-        """Wait until a worker answers or dies; return the ranks that have something to say."""
+        """Wait until a worker answers or dies; return the ranks with an answer."""
         silent = {self._pipes[rank]: rank for rank in range(len(self._pipes)) if rank not in answers}
         ready = wait([*silent, *(process.sentinel for process in self._processes)])
         return [rank for pipe, rank in silent.items() if pipe in ready]
 
     def _answer(self, rank: int) -> Any:
         try:
-            told, answer = self._pipes[rank].recv()
+            kind, answer = self._pipes[rank].recv()
         except (EOFError, ConnectionResetError):
             self._refuse_dead(None)
             raise
-        if told == "answer":
+        if kind == "answer":
             return answer
         self._refuse_dead(NEWS_OF_DEATH_S)
         self.close()
         raise WorkerFailed(f"rank {rank} of {len(self._processes)}: {answer}; the other workers were ended")
 
     def _refuse_dead(self, within_s: float | None) -> None:
-        """End all and raise where a worker has died, or does so within some seconds (None: it will)."""
+        """End all workers and raise if one has died or dies within some seconds (None: wait until it dies)."""
         ending = wait([process.sentinel for process in self._processes], within_s)
         if not ending:
             return
         dead = []
         for rank, process in enumerate(self._processes):
             if process.sentinel in ending:
-                process.join()  # a sentinel speaks when files are closed, a little before the exit code is known
+                process.join()  # the sentinel is ready when files are closed, slightly before the exit code is known
                 dead.append(f"rank {rank} of {len(self._processes)} {_end_of(process.exitcode or 0)}")
         self.close()
         raise WorkerDied(f"{', '.join(dead)} before its work was done; the other workers were ended")
@@ -201,7 +197,7 @@ def _end_of(exit_code: int) -> str:
 
 
 def _live(start: WorkerStart, orders: Connection, not_mine: list[Connection]) -> NoReturn:
-    """Be a worker: meet the others, then carry out orders until nobody is left to give them."""
+    """Run a worker: connect to the others, then execute requests until the pipe is closed."""
     _end_with_parent()
     for pipe in not_mine:
         pipe.close()
@@ -213,27 +209,27 @@ def _live(start: WorkerStart, orders: Connection, not_mine: list[Connection]) ->
             orders.send(("answer", getattr(own, method)(*arguments)))
     except (EOFError, ConnectionResetError, BrokenPipeError):
         pass
-    except Exception as error:  # noqa: BLE001 - the process boundary: it is raised again by the process that asked
+    except Exception as error:  # noqa: BLE001 - the process boundary: it is raised again by the requesting process
         traceback.print_exc()
         orders.send(("failed", f"{type(error).__name__}: {error}"))
-        orders.poll(None)  # alive until it is ended, so that its end is not taken for the cause
+        orders.poll(None)  # stays alive until it is ended, so that its end is not mistaken for the cause
     finally:
         sys.stderr.flush()
         os._exit(0)
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this process with the thread that started it: amid steps no pipe is looked at."""
+    """Let the kernel kill this process with the thread that started it: during steps no pipe is read."""
     parent = multiprocessing.parent_process()
     refused = ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if refused:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
-    if parent is None or os.getppid() != parent.pid:  # it had gone before the kernel was told
+    if parent is None or os.getppid() != parent.pid:  # it ended before the call
         os._exit(0)
 
 
 def _arrive(start: WorkerStart) -> Any:
-    """Enter this worker's network, if it has one of its own, and meet the others there."""
+    """Enter this worker's network namespace, if any, and connect to the other workers."""
     order = start.order
     if order.namespaces:
         enter(order.namespaces[start.rank])
@@ -247,9 +243,9 @@ def _arrive(start: WorkerStart) -> Any:
     return worker
 
 
-def _configure(order: Order) -> None:
-    """Set in a new interpreter what the process that started it has set in itself, and a copy of it has."""
+def _configure(order: WorkerSpec) -> None:
+    """Apply in a new interpreter the settings that a copy inherits from the process that started it."""
     if order.configure is not None:
         order.configure()
-    if order.task.precision == "float64":
+    if order.problem.precision == "float64":
         keep_float64()

@@ -1,7 +1,7 @@
-"""Names round what a program computes, by which a trace knows phase and layer.
+"""Name scopes of a program's computations, by which a trace identifies phase and layer.
 
-JAX and TensorFlow write them into the graph while a step is traced, which costs nothing when it runs. On PyTorch, where
-every step is Python, they are marks of the profiler, and only there where one records.
+JAX and TensorFlow store them in the graph while a step is traced, without cost at run time. On PyTorch, where every
+step is Python, they are marks of the profiler, only while it records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOTHING = nullcontext()
 
 
 def scope(phase: str, layer: int | None = None) -> Context:
-    """Return what names what is computed within after its phase and, by its number, its layer."""
+    """Return a context that names the operations within it after their phase and the number of their layer."""
     if _naming is None:
         return _NOTHING
     within = ExitStack()
@@ -37,7 +37,7 @@ def layer_name(number: int) -> str:
 
 
 def mark_with(mark: Callable[[str], Context] | None) -> None:
-    """Have the profiler of an eager backend mark every scope from now on; None: no more."""
+    """Let the profiler of an eager backend mark every scope from now on; None stops this."""
     global _naming  # noqa: PLW0603 - a process has one profiler
     _naming = None if mark is None else lambda kind, name: mark(f"{kind}{name}")
 
@@ -52,7 +52,7 @@ def _of_jax(kind: str, name: str) -> Context:
 def _of_tensorflow(kind: str, name: str) -> Context:
     import tensorflow as tf
 
-    # With its end the name is taken as it stands; without, a second scope of the same name would get a number.
+    # With its final slash the name is absolute; otherwise a second scope with the same name would get a number.
     around = tf.get_current_name_scope()
     named: Context = tf.name_scope(f"{around}/{name}/" if around else f"{name}/")
     return named

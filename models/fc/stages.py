@@ -1,7 +1,7 @@
-"""Stages of fc_pipeline that share one process: what one hands over waits in a box until the next fetches it.
+"""Stages of fc_pipeline in one process: an array that one sends waits in a queue until the next receives it.
 
-All stages' first halves run in turn and then, from the last, their second halves, so that what a stage asks for is
-there. Where calls return before their work is done, or are only traced, the work itself overlaps.
+The first halves of all stages run one after the other and then, from the last, their second halves, so that every
+received array exists. If calls are asynchronous, or only traced, the work itself overlaps.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from keras_matrix.models.fc.interface import Stage, Tensor
 from keras_matrix.models.fc.programs import Batch, Result, pipeline_back, pipeline_forward
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 
 Boxes = dict[tuple[int, int], deque[Tensor]]
 Place = Callable[[int], AbstractContextManager[Any]]
 
 
 class LocalStage(Stage):
-    """One of the stages in this process. `fetched` moves an array to its device, `compiled` is the backend's."""
+    """One of the stages in this process. `fetched` moves an array to its device, `compiled` compiles a function."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class LocalStage(Stage):
         self._boxes, self._fetched, self._compiled = boxes, fetched, compiled
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function as the backend compiles it."""
+        """Return a function, compiled by the backend."""
         return self._compiled(function)
 
     def receive(self, like: Tensor, shape: tuple[int, int], source: int) -> Tensor:
-        """Fetch the oldest array that the source has handed over. Raises `ValueError` where its shape is another."""
+        """Fetch the oldest array from the source. Raises `ValueError` if it has another shape."""
         x = self._boxes[source, self.rank].popleft()
         if tuple(x.shape) != shape:
-            raise ValueError(f"stage {source} handed an array of shape {tuple(x.shape)} to {self.rank}, not {shape}")
+            raise ValueError(f"stage {source} sent an array of shape {tuple(x.shape)} to {self.rank}, not {shape}")
         return self._fetched(x)
 
     def _send(self, x: Tensor, to: int) -> None:
@@ -49,15 +49,19 @@ class LocalStage(Stage):
 
 
 def in_turn(
-    stages: Sequence[Stage], task: Task, weights: Sequence[Sequence[Tensor]], batches: Sequence[Batch], place: Place
+    stages: Sequence[Stage],
+    problem: FcProblem,
+    weights: Sequence[Sequence[Tensor]],
+    batches: Sequence[Batch],
+    place: Place,
 ) -> list[Result]:
-    """Return every stage's loss and gradients; `place` is entered with a rank while that stage's part is built."""
+    """Return the loss and gradients of every stage; `place(rank)` is the context in which a stage's part is built."""
     halves = []
     for rank, stage in enumerate(stages):
         with place(rank):
-            halves.append(pipeline_forward(stage, task, weights[rank], batches[rank]))
+            halves.append(pipeline_forward(stage, problem, weights[rank], batches[rank]))
     results = []
     for rank in reversed(range(len(stages))):
         with place(rank):
-            results.append(pipeline_back(stages[rank], task, weights[rank], halves[rank]))
+            results.append(pipeline_back(stages[rank], problem, weights[rank], halves[rank]))
     return results[::-1]

@@ -1,20 +1,22 @@
-"""What all workers of a task are asked to do together, and what they are made from."""
+"""The interface of all workers of a problem together, and the specification from which they are created."""
 
 from __future__ import annotations
 
+import resource
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 from keras_matrix.models.fc.layout import Array
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.spec import Place, Task
+from keras_matrix.records.fc.spec import FcProblem, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder
 
 
 class NoSuchDevices(Exception):
-    """More workers were asked for than there are devices; the message says how many there are and what to do."""
+    """There are fewer devices than workers; the message says how many there are and what to do."""
 
 
 class NoDevice(Exception):
@@ -25,8 +27,8 @@ def require_devices(backend: str, device: str, found: int, workers: int) -> None
     """Check that there is an accelerator for each worker. Raises `NoDevice` if there is none, or `NoSuchDevices`."""
     if found == 0:
         raise NoDevice(
-            f"device: {device} was requested, but {backend} finds no such device; is there one, and is the build of "
-            f"{backend} for it installed?"
+            f"device: {device} was requested, but {backend} finds no such device; check the device, and install the "
+            f"build of {backend} for it"
         )
     if found < workers:
         advice = "name more in CUDA_VISIBLE_DEVICES, or " if device == "gpu" else ""
@@ -37,58 +39,71 @@ def require_devices(backend: str, device: str, found: int, workers: int) -> None
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What one worker holds after a step: its loss, its gradients (none where none were to be kept), its weights."""
+class WorkerState:
+    """The state of one worker after a step: its loss, its gradients (empty unless they are requested), its weights."""
 
     loss: float
     gradients: list[Array]
     weights: list[Array]
 
 
-class WorkerGroup(Protocol):
-    """The workers of a task, their weights made and their step built."""
+class WorkerGroup(ABC):
+    """The workers of a problem, with their weights and the built step. The defaults are for workers in this process."""
 
+    backend = ""
+
+    @abstractmethod
     def run(self, steps: int) -> None:
-        """Take steps; return when every worker has finished and every device is idle."""
+        """Run steps; return when every worker has finished and every device is idle."""
 
+    @abstractmethod
     def loss(self) -> float:
         """Return the loss of the last step, summed over the workers."""
 
-    def kept(self) -> list[Kept]:
-        """Return what each worker holds after the last step."""
+    @abstractmethod
+    def states(self) -> list[WorkerState]:
+        """Return the state of each worker after the last step."""
 
-    def places(self) -> list[Place]:
-        """Return where each worker's arrays lie, asked of the arrays themselves."""
+    @abstractmethod
+    def places(self) -> list[WorkerPlacement]:
+        """Return the placement of each worker's arrays, as read from the arrays."""
 
+    @abstractmethod
     def traffic(self) -> Traffic:
-        """Return what each worker took part in during one step. Raises `RuntimeError` where they differ."""
+        """Return the communication of each worker in one step. Raises `RuntimeError` if workers differ."""
 
     def peaks_bytes(self) -> list[int]:
-        """Return the peak of resident memory of each process that holds workers."""
+        """Return the peak resident memory of each process with workers."""
+        return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
 
     def device_peaks_bytes(self) -> list[int]:
-        """Return the peak of the allocator on each worker's device; nothing on a CPU."""
+        """Return the peak of the allocator on each worker's device; empty on a CPU."""
+        return []
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
-        """Take more steps, in so many epochs, to see how long their collectives take; None where none was seen."""
+        """Run further epochs of `steps` steps to measure the time of their collectives; None if none was observed."""
+        return None
 
     def traced(self, order: TraceOrder) -> None:
-        """Take more steps, which the backend's profiler records. Raises `TraceError`, or what the profiler raises."""
+        """Run further steps, which the backend's profiler records. Raises `TraceError`, or the profiler's error."""
+        from keras_matrix.models.profiling import load, record_epochs
 
-    def close(self) -> None:
-        """End what was started."""
+        record_epochs(load(self.backend), order, partial(self.run, 1))
+
+    def close(self) -> None:  # noqa: B027 - in this process there is nothing to end
+        """End the processes that were started."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What a crew is made from; `device` is cpu or gpu, `keep_gradients` where they are to be looked at afterwards.
+class WorkerSpec:
+    """The specification of a worker group; `device` is cpu or gpu, `keep_gradients` stores them for inspection.
 
-    `namespaces` are the network namespaces that the workers join, by rank; none where they speak over loopback.
-    `configure` applies the cell's settings to the backend in a worker's process that is not a copy of this one: a
-    function that can be pickled.
+    `namespaces` are the network namespaces that the workers join, by rank; empty if they use the loopback interface.
+    `configure` applies the cell's settings to the backend in a worker process that is not a copy of this one; it can be
+    pickled.
     """
 
-    task: Task
+    problem: FcProblem
     seed: int
     device: str = "cpu"
     keep_gradients: bool = False

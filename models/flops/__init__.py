@@ -1,11 +1,9 @@
-"""How much work a workload is, counted from the built model; and whether the ways of counting agree.
-
-Three counts of a forward pass stand beside each other:
+"""Counts the work of a workload from the built model, in three independent ways for a forward pass:
 
   analytic    arithmetic over the shapes of dense, convolutional and recurrent layers (`analytic.py`): no backend
   counted     two FLOPs per multiply-add of every matrix product and convolution that runs, loops included; the same
               definition on every backend (`forward` in `jax.py`, `tensorflow.py`, `torch.py`)
-  framework   what the backend's own tool says (`framework` there), with its own idea of what to count
+  framework   the result of the backend's own tool (`framework` there), with its own definition
 
 Each backend's file offers `forward(model, x)`, `framework(model, x, y)` and `TOOL`.
 """
@@ -19,7 +17,7 @@ from typing import Any, Protocol, cast
 
 @dataclass(frozen=True, slots=True)
 class ToolCount:
-    """What a framework's own tool says of one batch; None where it says nothing."""
+    """The counts of a framework's own tool for one batch; None if not available."""
 
     forward_flops: float | None
     train_flops: float | None
@@ -27,7 +25,7 @@ class ToolCount:
 
 
 class Counter(Protocol):
-    """What a backend's file offers."""
+    """The interface of a backend's file."""
 
     TOOL: str
 
@@ -35,7 +33,7 @@ class Counter(Protocol):
         """Return the FLOPs of matrix products and convolutions of one forward pass over `x`."""
 
     def framework(self, model: Any, x: Any, y: Any) -> ToolCount:
-        """Return what the framework's own tool says of a forward pass and of a training step."""
+        """Return the counts of the framework's own tool for a forward pass and for a training step."""
 
 
 def load(backend: str) -> Counter:

@@ -1,6 +1,4 @@
-"""`python -P -m keras_matrix.models.flops FOLDER`: read the order there, count on the backend of KERAS_BACKEND, write
-the answer.
-"""
+"""`python -P -m keras_matrix.models.flops FOLDER`: counts the order in FOLDER on KERAS_BACKEND, writes the answer."""
 
 from __future__ import annotations
 
@@ -20,24 +18,23 @@ def answer(order: CountOrder) -> CountAnswer:
     from keras_matrix.models.flops import counting
 
     found = CountAnswer([], [], {})
-    tasks: list[tuple[Target, Callable[[], None]]] = []
-    tasks += [(t, partial(_add, found.works, counting.work, t)) for t in order.targets]
-    tasks += [(t, partial(_add, found.checks, counting.check, t, order.batch_size)) for t in order.checks]
-    for target, task in tasks:
+
+    def add(counts: list[Any], target: Target, count: Callable[[Target], Any]) -> None:
         try:
-            task()
-        except Exception as error:  # noqa: BLE001 - whatever a workload raises: this count alone is missing
+            counts.append(count(target))
+        except Exception as error:  # noqa: BLE001 - any error of a workload: only its own count is missing
             traceback.print_exc()
             found.refused[work_key(target.workload, target.params)] = f"{type(error).__name__}: {error}"[:300]
+
+    for target in order.targets:
+        add(found.works, target, counting.work)
+    for target in order.checks:
+        add(found.checks, target, partial(counting.check, batch_size=order.batch_size))
     return found
 
 
-def _add(found: list[Any], count: Callable[..., Any], *arguments: Any) -> None:
-    found.append(count(*arguments))
-
-
 def main(folder: Path) -> None:
-    """Do the order that lies in `folder`."""
+    """Count the order in `folder`."""
     order = decode(CountOrder, loads((folder / "order.json").read_bytes()), "order")
     (folder / "answer.json").write_text(dumps(answer(order)), encoding="utf-8")
 

@@ -1,9 +1,8 @@
-"""Counting by arithmetic: what the shapes of a model's layers say, without running or tracing it.
+"""Counts FLOPs by arithmetic over the shapes of a model's layers, without running or tracing it.
 
-Knows dense, convolutional, depthwise, separable and recurrent layers; for a model with a layer that multiplies
-matrices in another way it gives no figure. Two FLOPs per multiply-add; bias, activation, normalisation and pooling are
-not counted, nor is it asked whether a factor is padding. Source: Goodfellow, Bengio, Courville, "Deep Learning", 2016,
-chapters 9 and 10.
+Supports dense, convolutional, depthwise, separable and recurrent layers; a model with another layer that multiplies
+matrices has no figure. Two FLOPs per multiply-add, padding included; bias, activation, normalisation and pooling are
+not counted. Source: Goodfellow, Bengio, Courville, "Deep Learning", 2016, chapters 9 and 10.
 """
 
 from __future__ import annotations
@@ -19,27 +18,26 @@ from keras import layers
 Shape = tuple[int, ...]
 
 GATES = {"LSTM": 4, "GRU": 3, "SimpleRNN": 1}
-# Layers with weights of their own that multiply no matrix.
+# Layers with weights that multiply no matrix.
 FREE = (layers.BatchNormalization, layers.LayerNormalization, layers.Embedding)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerFlops:
-    """One layer's FLOPs on one sample: going forward, and those of its input's gradient."""
+    """One layer's FLOPs on one sample: of the forward pass, and of its input's gradient."""
 
     forward: int
     input_gradient: int
 
 
-# Standing first, it still needs the gradient of what comes out of it: the next layer computes its input's.
+# As the first layer, it still needs the gradient of its output: the next layer computes that of its input.
 NOTHING = LayerFlops(0, 0)
 
 
 def layers_flops(model: Any) -> list[LayerFlops] | None:
     """Return the FLOPs of each layer that has weights, in the model's order.
 
-    None where some layer is not among those known here, is used twice, or the model is no graph of layers, so that
-    shapes are not told.
+    None if a layer is not supported or is used twice, or if the model is not a graph of layers with known shapes.
     """
     if not hasattr(model, "operations"):
         return None
@@ -55,12 +53,12 @@ def layers_flops(model: Any) -> list[LayerFlops] | None:
 
 
 def forward_flops(layers_: list[LayerFlops]) -> int:
-    """Return the FLOPs of one sample going forward."""
+    """Return the FLOPs of one sample's forward pass."""
     return sum(layer.forward for layer in layers_)
 
 
 def train_flops(layers_: list[LayerFlops]) -> int:
-    """Return the FLOPs of forward and backward: three times forward, but nobody needs the first input's gradient."""
+    """Return the FLOPs of forward and backward: three times forward, without the first input's gradient."""
     return 3 * forward_flops(layers_) - (layers_[0].input_gradient if layers_ else 0)
 
 
@@ -96,7 +94,7 @@ def _separable(layer: Any, taken: Shape, made: Shape) -> LayerFlops:
 
 
 def _recurrent(layer: Any, taken: Shape, made: Shape) -> LayerFlops:
-    """Of the input's gradient: that of the features at every step, and of the state before the first."""
+    """The input's gradient covers the features at every step, and the state before the first."""
     steps, features = taken
     per_feature = 2 * GATES[type(layer).__name__] * layer.units
     forward = steps * per_feature * (features + layer.units)
@@ -116,7 +114,7 @@ FORMULAS: tuple[tuple[type, Callable[[Any, Shape, Shape], LayerFlops]], ...] = (
 
 
 def leaves(model: Any) -> Iterator[Any]:
-    """Yield the layers that hold weights themselves; a recurrent layer counts as one."""
+    """Yield the layers with their own weights; a recurrent layer counts as one."""
     for layer in model._flatten_layers(include_self=False, recursive=False):
         inner = [] if isinstance(layer, layers.RNN) else list(leaves(layer))
         if inner:

@@ -1,4 +1,4 @@
-"""One workload's work: FLOPs as they run, and the elements that a step must move. Needs Keras on some backend."""
+"""Counts one workload's FLOPs as they run, and the elements that a step must move. Needs Keras on some backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keras_matrix.records.instruments.work import FlopCheck, Target, Work
 
 
 def work(target: Target) -> Work:
-    """Build the workload and count it on one sample. Raises what the workload raises."""
+    """Build the workload and count it on one sample. Raises the workload's own errors."""
     built = _built(target)
     model = built.model
     x, _ = built.samples(1, 0)
@@ -41,12 +41,12 @@ def work(target: Target) -> Work:
 
 
 def slots(optimizer: Any) -> list[Any]:
-    """Return what an optimiser keeps for the weights it moves: not its counters and rates, which are scalars."""
+    """Return an optimiser's variables for the weights that it updates, without its counters and rates (scalars)."""
     return [variable for variable in optimizer.variables if len(variable.shape)]
 
 
 def check(target: Target, batch_size: int | None) -> FlopCheck:
-    """Count one batch in every way there is on this backend."""
+    """Count one batch in every way available on this backend."""
     built = _built(target)
     model = built.model
     batch = batch_size or workloads()[target.workload].batch_size
@@ -78,14 +78,14 @@ def counter() -> flops.Counter:
 
 @contextmanager
 def recording(model: Any) -> Iterator[dict[int, int]]:
-    """Within, note the elements that each layer with weights takes in; a recurrent one also what it hands on per step.
+    """Record the input elements of each layer with weights; for a recurrent one also its state per step.
 
-    The inputs of these layers are what the backward pass needs again to make the weights' gradients.
+    The backward pass needs these inputs again to compute the weights' gradients.
     """
     seen: dict[int, int] = {}
     watched = list(analytic.leaves(model))
     for layer in watched:
-        # On the instance and past Keras's own attribute tracking: the class and the weights stay as they are.
+        # On the instance, bypassing Keras's attribute tracking: class and weights remain unchanged.
         layer.__dict__["call"] = _noting(layer, seen)
     try:
         yield seen

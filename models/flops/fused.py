@@ -1,8 +1,7 @@
-"""FLOPs of fused operations: a whole recurrent layer or a whole attention in one kernel, as GPUs run them.
+"""FLOPs of fused operations: a complete recurrent layer or attention in one kernel, as on GPUs.
 
-A counter sees one operation there and no matrix product in it, so the count follows from the operation's own shapes.
-The result equals that of the unfused form of the same layer: two FLOPs per multiply-add, nothing element-wise.
-Pure: knows no backend.
+A counter finds no matrix product in such an operation, so the count is computed from the operation's shapes. It equals
+that of the unfused form of the same layer: two FLOPs per multiply-add, without element-wise operations. Pure functions.
 
 Sources: cuDNN's documentation of `cudnnRNNForward` (gates and parameters of each cell) and of scaled dot-product
 attention; Vaswani et al., "Attention is all you need", 2017, section 3.2.1.
@@ -27,7 +26,7 @@ def recurrent_flops(inputs: Sequence[int], matrix_elements: int) -> int:
 
 
 def matrix_elements(weights: Iterable[Sequence[int]]) -> int:
-    """Return the elements of those of these shapes that are matrices; biases have one axis."""
+    """Return the elements of all matrices among these shapes; biases have one axis."""
     return sum(math.prod(map(int, shape)) for shape in weights if len(shape) == 2)
 
 
@@ -42,7 +41,7 @@ def flat_matrix_elements(parameters: int, mode: str, hidden: int, cells: int) ->
 def attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> int:
     """Return the FLOPs of the two products of attention, from shapes (batch, heads, positions, features).
 
-    Masked positions count, as they do in the unfused form.
+    Masked positions count, as in the unfused form.
     """
     batch, heads, queries, features = map(int, query)
     return 2 * batch * heads * queries * int(key[2]) * (features + int(value[3]))

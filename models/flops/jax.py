@@ -1,10 +1,10 @@
-"""JAX: our count walks the traced program, loops multiplied out; XLA's own cost analysis stands beside it.
+"""JAX: our count walks the traced program, with the lengths of loops; XLA's own cost analysis is the framework's count.
 
-XLA counts every operation of the compiled program, element-wise ones too; of a convolution only the products that do
-not fall on padding; and the body of a loop as if it ran once, since it does not know how often it will.
+XLA counts every operation of the compiled program, also element-wise ones; of a convolution only the products that do
+not involve padding; and the body of a loop once, since its length is unknown.
 
-On a GPU cuDNN runs LSTM layers and half-precision attention as one operation each; the traced program shows no product
-there, so that formulas count them (`fused.py`).
+On a GPU cuDNN runs LSTM layers and half-precision attention as one operation each without products in the traced
+program, so that formulas count them (`fused.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def forward(model: Any, x: Any) -> int:
 
 
 def framework(model: Any, x: Any, y: Any) -> ToolCount:
-    """Compile forward pass and training step and return what XLA says of them; its bytes are those of the step."""
+    """Compile forward pass and training step and return XLA's counts of them; its bytes are those of the step."""
     function, arguments = _forward(model, x)
     once = _analysis(function, *arguments)
     model._symbolic_build(data_batch=(x, y))  # makes the variables of optimiser and metrics; a real step would compile
@@ -64,7 +64,7 @@ def _flops(jaxpr: Any) -> int:
         elif name == "cond":
             total += max(_flops(branch.jaxpr) for branch in equation.params["branches"])
         elif name == "while":
-            raise NotImplementedError("a loop whose length is known only when it runs")
+            raise NotImplementedError("a loop whose length is known only at run time")
         else:
             times = equation.params["length"] if name == "scan" else 1
             total += times * sum(map(_flops, _inner(equation)))
@@ -87,12 +87,12 @@ def _product(equation: Any) -> int:
 def _convolution(equation: Any) -> int:
     kernel, out = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
     made = equation.params["dimension_numbers"].rhs_spec[0]
-    # Every output needs one multiply-add per element of the kernel that made its channel.
+    # Every output needs one multiply-add per element of its channel's kernel.
     return int(2 * math.prod(out) * math.prod(kernel) // kernel[made])
 
 
 def _recurrent(equation: Any) -> int:
-    """Count cuDNN's LSTM; it is the one cell that JAX has as an operation (`jax.experimental.rnn`)."""
+    """Count cuDNN's LSTM, the only cell that JAX has as an operation (`jax.experimental.rnn`)."""
     params, (inputs, _, _, weights) = equation.params, (variable.aval.shape for variable in equation.invars[:4])
     cells = params["num_layers"] * (2 if params["bidirectional"] else 1)
     return recurrent_flops(inputs, flat_matrix_elements(math.prod(weights), "lstm", params["hidden_size"], cells))

@@ -1,7 +1,7 @@
-"""Telling the step that Keras's loop throws away from the others: needed where a count watches operations as they run.
+"""Detects the discarded step of Keras's loops, for counts of operations as they run.
 
-On TensorFlow and PyTorch, Keras runs a loop's first step once more before the loop, to see the shape of its output.
-That step is no work of the model's, and a compiled training step does without it.
+On TensorFlow and PyTorch, Keras runs a loop's first step once more before the loop, to find the shape of its output.
+That step is not part of the model's work, and a compiled training step omits it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from keras.src import backend
 
 @contextmanager
 def around_thrown_away_steps(around: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Within, enter `around()` for every step of a loop whose output nobody uses."""
+    """Enter `around()` for every loop step whose output is discarded."""
     plain = backend.rnn
 
     def rnn(step: Any, *args: Any, unroll: bool = False, **kwargs: Any) -> Any:
         seen = unroll  # an unrolled loop runs each step once
 
-        def told(*inputs: Any) -> Any:
+        def watched(*inputs: Any) -> Any:
             nonlocal seen
             if seen:
                 return step(*inputs)
@@ -29,7 +29,7 @@ def around_thrown_away_steps(around: Callable[[], AbstractContextManager[None]])
             with around():
                 return step(*inputs)
 
-        return plain(told, *args, unroll=unroll, **kwargs)
+        return plain(watched, *args, unroll=unroll, **kwargs)
 
     backend.rnn = rnn
     try:

@@ -1,9 +1,8 @@
-"""TensorFlow: our count watches the operations of an eager pass; TensorFlow's profiler reads the traced graph.
+"""TensorFlow: our count covers the operations of an eager pass; TensorFlow's profiler reads the traced graph.
 
-The profiler counts the operations it has a formula for, element-wise ones too, and the body of a loop once.
+The profiler counts operations with a known formula, also element-wise ones, and the body of a loop once.
 
-On a GPU Keras runs LSTM and GRU layers as one cuDNN operation each, with no product to see: a formula counts it
-(`fused.py`).
+On a GPU Keras runs LSTM and GRU layers as one cuDNN operation each without products: a formula counts it (`fused.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def forward(model: Any, x: Any) -> int:
 
 
 def framework(model: Any, x: Any, y: Any) -> ToolCount:
-    """Trace forward pass and training step and return what the profiler says of their graphs; it knows no bytes."""
+    """Trace forward pass and training step and return the profiler's counts of their graphs, without bytes."""
     x, y = tf.nest.map_structure(tf.convert_to_tensor, (x, y))
     model.train_on_batch(x, y)  # makes the variables of optimiser and metrics
     once = _profiled(lambda x, y: model(x, training=False), x, y)
@@ -79,7 +78,7 @@ def _text(name: str | bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute's value; in a function's graph, unlike eagerly, it is a message with one field of many."""
+    """Return an attribute's value; in a function's graph, unlike in eager mode, it is a message with one field set."""
     return getattr(value, value.WhichOneof("value")) if hasattr(value, "WhichOneof") else value
 
 
@@ -118,7 +117,7 @@ def _recurrent(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
 
 
 def _twice(shape: Any) -> int:
-    """Two FLOPs for each element that is made."""
+    """Two FLOPs for each output element."""
     return 2 * math.prod(map(int, shape))
 
 

@@ -1,8 +1,8 @@
-"""PyTorch counts as it runs: its FlopCounterMode sees every operation that is dispatched, backward ones too.
+"""PyTorch counts while it runs: its FlopCounterMode covers every dispatched operation, also backward ones.
 
-It counts matrix products and convolutions, two FLOPs per multiply-add, and nothing element-wise: the same definition
-as ours, so that there is one count here, and it says nothing of bytes. It has no formula for fused recurrent layers
-(cuDNN's and MIOpen's on a GPU, oneDNN's on a CPU) and would count them as 0: they get one here.
+It counts matrix products and convolutions, two FLOPs per multiply-add, without element-wise operations: the same
+definition as ours, so that there is one count, without bytes. It has no formula for fused recurrent layers (cuDNN's and
+MIOpen's on a GPU, oneDNN's on a CPU) and would count them as 0: this module adds the formulas.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def framework(model: Any, x: Any, y: Any) -> ToolCount:
 
 
 def counted(work: Callable[[], object]) -> int:
-    """Return the FLOPs of whatever `work` runs."""
-    # The counter does not know the fused attention of the CPU and would count it as 0: the plain formula runs instead.
+    """Return the FLOPs of `work`."""
+    # The counter would count the fused attention of the CPU as 0: the plain formula runs instead.
     thrown_away = 0
 
     @contextmanager
@@ -50,13 +50,10 @@ def counted(work: Callable[[], object]) -> int:
         yield
         thrown_away += counter.get_total_flops() - before
 
-    with sdpa_kernel(SDPBackend.MATH), _counting() as counter, around_thrown_away_steps(noted):
+    counter = FlopCounterMode(display=False, custom_mapping=RECURRENT)
+    with sdpa_kernel(SDPBackend.MATH), counter, around_thrown_away_steps(noted):
         work()
     return int(counter.get_total_flops() - thrown_away)
-
-
-def _counting() -> FlopCounterMode:
-    return FlopCounterMode(display=False, custom_mapping=RECURRENT)
 
 
 Shape = Sequence[int]
@@ -67,7 +64,7 @@ def _listed(inputs: Shape, weights: Sequence[Shape], *_: Any, **__: Any) -> int:
 
 
 def _listed_backward(inputs: Shape, weights: Sequence[Shape], *_: Any, **__: Any) -> int:
-    # Both gradients are computed whichever is asked for: cuDNN makes the weights' from what the inputs' leaves behind.
+    # Both gradients are always computed: cuDNN computes those of the weights from results of those of the inputs.
     return 2 * _listed(inputs, weights)
 
 

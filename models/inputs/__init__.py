@@ -1,1 +1,1 @@
-"""Where a workload's samples come from: synthetic by seed, scikit-learn's digits, or Keras's data sets on disk."""
+"""The sources of a workload's samples: synthetic by seed, scikit-learn's digits, or Keras's data sets on disk."""

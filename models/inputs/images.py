@@ -1,4 +1,4 @@
-"""The samples of an image classifier, from whichever source the request names."""
+"""The samples of an image classifier, from the source that the request names."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Images:
 def image_samples(request: Request, images: Images, shape: tuple[int, ...] | None = None) -> Samples:
     """The `samples` of a `Built`: x (count, *shape) float32 in [0, 1], y (count, classes) one-hot float32.
 
-    `shape` is how the model wants one image (flat, or as a sequence); the image's own shape when None.
-    Raises models.inputs.keras_datasets.DatasetUnavailable when `samples` is called and the data is not there.
+    `shape` is the model's input shape (flat, or as a sequence), by default that of the image. `samples` raises
+    models.inputs.keras_datasets.DatasetUnavailable if the data is missing.
     """
 
     def samples(count: int, seed: int) -> tuple[Any, Any]:
@@ -48,14 +48,14 @@ def _loaded(request: Request, images: Images, count: int, seed: int) -> tuple[An
         from keras_matrix.models.inputs.keras_datasets import load_keras_dataset
 
         pixels, numbers = load_keras_dataset(request.data, request.dataset_dir)
-    # Each image is enlarged once: a product of matrices may round the same row in two ways, by where it stands.
+    # Each image is resized once: a matrix product may round equal rows differently, depending on their position.
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(pixels))[:count]
     again = slice(None) if len(order) == count else np.resize(np.arange(len(order)), count)
     return resized(pixels[order], images)[again], numbers[order][again]
 
 
 def load_digits() -> tuple[Any, Any]:
-    """Return handwritten digits that need no network: (1797, 8, 8, 1) uint8 in 0..255, (1797,) class numbers.
+    """Return handwritten digits without a network: (1797, 8, 8, 1) uint8 in 0..255, (1797,) class numbers.
 
     Raises DatasetUnavailable without scikit-learn. Source: E. Alpaydin and C. Kaynak, "Optical Recognition of
     Handwritten Digits", UCI Machine Learning Repository, 1998: 8x8 pixels in 17 grey levels.
@@ -66,8 +66,8 @@ def load_digits() -> tuple[Any, Any]:
         from sklearn import datasets
     except ImportError as problem:
         raise DatasetUnavailable(
-            "data 'digits' comes with scikit-learn, which is not installed here; install scikit-learn>=1.7, "
-            "or use data: synthetic"
+            "data 'digits' requires scikit-learn, which is not installed; install scikit-learn>=1.7, or use data: "
+            "synthetic"
         ) from problem
     bunch = datasets.load_digits()
     grey = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
@@ -75,7 +75,8 @@ def load_digits() -> tuple[Any, Any]:
 
 
 def resized(pixels: Any, images: Images) -> Any:
-    """Bilinear, half-pixel centres, edges held. Input: (count, h, w, c) uint8. Output: (count, size, size, channels).
+    """Bilinear, half-pixel centres, clamped edges. Input: (count, h, w, c) uint8. Output: (count, size, size,
+    channels).
 
     Grey becomes colour by repetition, colour becomes grey by the mean of its channels. Output is float32 in [0, 1].
     """

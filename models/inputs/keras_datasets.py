@@ -1,8 +1,7 @@
 """The data sets of keras.datasets, from the published file.
 
-Promise: never hangs, and never reads another file than the one named. With a dataset folder the file must lie in it,
-whole (its checksum is compared), and no network is used. Without one Keras's own loading code runs on Keras's own
-folder, and downloads a missing file if the network answers in time.
+With a dataset folder the file must be in it with the right checksum, and no network is used. Without one Keras's own
+loading code uses Keras's own folder, and downloads a missing file if the network answers within a time limit.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NETWORK_TIMEOUT_S = 20.0
 
 
 class DatasetUnavailable(Exception):  # a state of the data
-    """The data asked for cannot be read here. The message says which file is expected where, and what to do."""
+    """The requested data cannot be read. The message says which file is expected where, and what to do."""
 
 
 def read_mnist(path: Path) -> tuple[Any, Any]:
@@ -45,7 +44,7 @@ def read_cifar10(path: Path) -> tuple[Any, Any]:
 
 
 def _unpickled(file: IO[bytes] | None) -> dict[bytes, Any]:
-    """Only for bytes whose checksum has been compared: a pickle can run code."""
+    """Only for bytes with a verified checksum: a pickle can run code."""
     if file is None:
         raise ValueError("a batch of the archive is not a file")
     with warnings.catch_warnings():
@@ -55,7 +54,7 @@ def _unpickled(file: IO[bytes] | None) -> dict[bytes, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One data set: its module in keras.datasets, the published file, and the name Keras keeps that file under."""
+    """One data set: its module in keras.datasets, the published file, and Keras's local name of that file."""
 
     module: str
     url: str

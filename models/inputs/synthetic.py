@@ -1,7 +1,7 @@
 """Deterministic synthetic samples.
 
-Promise: equal (count, seed) give equal arrays on every machine, and sample i does not depend on how many are asked
-for. Arrays are float32 or int32 from the start: a thousand 299x299x3 images need their own 1.07 GB and 17 MB more.
+Equal (count, seed) give equal arrays on every machine, and sample i does not depend on the number of samples. Arrays
+are created as float32 or int32: a thousand 299x299x3 images need their own 1.07 GB and 17 MB more.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
-# Bytes of 8-bit draws in flight at a time. It decides how samples are drawn: to change it is to change the data.
+# Bytes of 8-bit draws per block. A change of this value changes the data.
 BLOCK_BYTES = 1 << 24
-# A stream per kind of array, so that labels do not echo the pixels of the same seed.
+# A random stream per kind of array, so that labels do not correlate with the pixels of the same seed.
 INPUTS, LABELS = 0, 1
 
 
 def images(count: int, shape: tuple[int, ...], seed: int) -> Floats:
-    """Whole numbers 0..254 over 255, the 2017 suite's pixels, in [0, 1). Output: (count, *shape)."""
+    """Integers 0..254 over 255, the 2017 suite's pixels, in [0, 1). Output: (count, *shape)."""
     pixels = _drawn(count, shape, seed, lambda rng, size: rng.integers(0, 255, size, dtype=np.uint8))
     pixels *= np.float32(1 / 255)
     return pixels

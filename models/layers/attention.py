@@ -1,4 +1,4 @@
-"""Transformer blocks from public Keras layers, and the two small layers Keras does not have."""
+"""Transformer blocks from public Keras layers, and two small layers that Keras does not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ends of models: outputs the loss can trust at any precision, and the 2017 suite's optimiser."""
+"""Model outputs with sufficient precision for the loss, and the 2017 suite's optimiser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def loss_dtype() -> str:
 
 
 def rmsprop(learning_rate: float, decay: float = 0.0) -> Any:
-    """RMSprop; `decay` as Keras 1 and 2 meant it: step t uses learning_rate / (1 + decay * t).
+    """RMSprop; `decay` as in Keras 1 and 2: step t uses learning_rate / (1 + decay * t).
 
     Keras 3 has no such argument; InverseTimeDecay with decay_steps=1 is the same formula.
     """

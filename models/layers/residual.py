@@ -1,4 +1,4 @@
-"""ResNet50 written as subclassed models, for the cost of a model that Keras cannot see as a graph of layers.
+"""ResNet50 as subclassed models, which measures the cost of a model that is not a graph of layers.
 
 Source: K. He et al., "Deep Residual Learning for Image Recognition", 2015, arXiv:1512.03385.
 """
@@ -16,7 +16,7 @@ STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 
 
 class Bottleneck(Model):  # type: ignore[misc]  # Keras is untyped
-    """1x1, 3x3, 1x1 convolutions beside a shortcut. Output: (batch, h / strides, w / strides, 4 * filters)."""
+    """1x1, 3x3, 1x1 convolutions with a shortcut. Output: (batch, h / strides, w / strides, 4 * filters)."""
 
     def __init__(self, filters: int, strides: int, projects: bool) -> None:
         super().__init__()

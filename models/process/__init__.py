@@ -1,1 +1,1 @@
-"""Settings of the process that computes."""
+"""Settings of the measured process."""

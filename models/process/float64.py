@@ -1,15 +1,15 @@
-"""Float64 that stays float64: Keras's own type promotion makes float32 of it on two backends."""
+"""Keeps float64, which Keras's own type promotion converts to float32 on two backends."""
 
 from __future__ import annotations
 
 
 def keep_float64() -> None:
-    """Let Keras compute in float64 where that was asked.
+    """Let Keras compute in float64 if that was requested.
 
-    Keras 3.15 on JAX and PyTorch makes float32 of every float64 that comes out of its type promotion (the table below
-    is empty of this on TensorFlow), so that normalisations and means, on PyTorch also dense layers, compute in float32
-    under a float64 policy. For a timed cell that is Keras as it is; a twin and the FC modes lift the rule, since
-    float64 is the lens that tells faults from rounding.
+    Keras 3.15 on JAX and PyTorch converts every float64 result of its type promotion to float32 (on TensorFlow the
+    table below has no such entry), so that normalisations and means, on PyTorch also dense layers, compute in float32
+    under a float64 policy. Timed cells keep this behaviour of Keras; parity processes and the FC modes disable it,
+    since float64 distinguishes errors from rounding.
     """
     from keras.src.backend.common import dtypes
 

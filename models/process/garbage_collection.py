@@ -1,4 +1,4 @@
-"""Python's garbage collector, kept out of what is measured."""
+"""Excludes existing objects from Python's garbage collection during measurements."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import gc
 
 
 def settle() -> None:
-    """Collect what is garbage by now, and have the collector pass over all else that is there.
+    """Collect garbage now, and exclude all remaining objects from later collections.
 
-    A search of all that a backend has imported takes it 0.2 s. In which epoch that falls would hang on how many objects
-    were made by then: on the version of Python, on where its files lie. What an epoch makes is collected as ever.
+    A full collection with an imported backend takes 0.2 s. The epoch in which it happens would depend on the number of
+    objects: on the version of Python and the location of its files. Objects of later epochs are collected as usual.
     """
     gc.collect()
     gc.freeze()

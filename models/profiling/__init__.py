@@ -1,7 +1,6 @@
-"""A backend's own profiler, started and stopped round a few steps, and the marks that tell where the program is.
+"""Starts and stops a backend's own profiler around a few steps, and marks the steps of the program.
 
-A cell that is not traced, profiled for TensorBoard or watched for its collectives (models.fc.profiled) imports nothing
-from here.
+Only cells that are traced, profiled for TensorBoard or measured for their collectives (models.fc.profiled) import it.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Any, Protocol, cast
 from keras_matrix.records.traces.conversion import file_name
 from keras_matrix.records.traces.request import CLOCK, STEP, TraceError, TraceOrder
 
-# The first mark after a profiler's start may come late; of several, the nearest counts.
+# The first mark after a profiler's start may be late; the most accurate of several counts.
 CLOCK_MARKS = 5
 
 
 class Profiler(Protocol):
-    """A backend's profiler; `ending` is that of the file it leaves.
+    """A backend's profiler; `ending` is that of its file.
 
     `marks_name_layers` is whether names of marks are part of the graph, and name the layers in its file;
     `steps_are_python` whether a step that is not compiled runs as Python, where marks would cut compiled ones.
@@ -32,20 +31,20 @@ class Profiler(Protocol):
     steps_are_python: bool
 
     def start(self) -> None:
-        """Begin to record. Raises `TraceError` where this build of the backend cannot."""
+        """Start recording. Raises `TraceError` if this build of the backend does not support it."""
 
     def stop(self, path: Path) -> None:
-        """Stop recording, and put the backend's own file there."""
+        """Stop recording, and write the backend's own file to `path`."""
 
     def mark(self, name: str) -> AbstractContextManager[Any]:
-        """Return what marks with a name what is done within, where something records."""
+        """Return a context that marks the work within it with a name, while recording."""
 
     def scope(self, name: str) -> AbstractContextManager[Any] | None:
-        """Return what names, with a mark's name, what is computed within; None where Keras's own scopes tell enough."""
+        """Return a context that names the operations within it; None if Keras's own scopes suffice."""
 
 
 def load(backend: str) -> Profiler:
-    """Return a backend's profiler. Raises `TraceError` where it has none."""
+    """Return a backend's profiler. Raises `TraceError` if it is not available."""
     try:
         module = importlib.import_module(f"keras_matrix.models.profiling.{backend}")
         return cast(Profiler, module.Profiler())
@@ -55,7 +54,7 @@ def load(backend: str) -> Profiler:
 
 @contextmanager
 def recorded(profiler: Profiler, path: Path) -> Iterator[None]:
-    """Record what is done within to a file, after marks of what the machine's monotonic clock says."""
+    """Record the work within to a file, after marks with the time of the machine's monotonic clock."""
     profiler.start()
     try:
         for _ in range(CLOCK_MARKS):
@@ -67,7 +66,7 @@ def recorded(profiler: Profiler, path: Path) -> Iterator[None]:
 
 
 def record_epochs(profiler: Profiler, order: TraceOrder, step: Callable[[], None]) -> None:
-    """Take the steps of the epochs up to the last that is asked for, and record those that are, step by step marked."""
+    """Run the epochs up to the last requested one, and record the requested ones with a mark per step."""
     taken = 0
     for epoch in range(1, max(order.epochs) + 1):
         if epoch not in order.epochs:
@@ -82,5 +81,5 @@ def record_epochs(profiler: Profiler, order: TraceOrder, step: Callable[[], None
 
 
 def path_of(profiler: Profiler, order: TraceOrder, epoch: int) -> Path:
-    """Return where the file of an epoch goes."""
+    """Return the path of an epoch's file."""
     return Path(order.folder) / file_name(epoch, order.worker, profiler.ending)

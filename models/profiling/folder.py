@@ -1,44 +1,44 @@
-"""The folder into which JAX's and TensorFlow's profilers write, and the one file that is taken of it."""
+"""Starts and stops the profilers of JAX and TensorFlow, which write one file into a folder."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from keras_matrix.records.traces.conversion import XPLANE
 from keras_matrix.records.traces.request import TraceError
 
 
-class Folder:
-    """A folder for as long as a profiler records."""
+class XPlaneProfiler:
+    """A profiler that `begin` starts with the name of a folder, and `end` stops. It works on any device."""
 
-    def __init__(self) -> None:
-        self._path = ""
+    ending = XPLANE
+    marks_name_layers = False
+    steps_are_python = False
 
-    @contextmanager
-    def kept_if_begun(self) -> Iterator[str]:
-        """Make the folder; it stays if what is done within succeeds."""
-        self._path = tempfile.mkdtemp(prefix="profiler-")
+    def __init__(self, begin: Callable[[str], Any], end: Callable[[], Any]) -> None:
+        self._begin, self._end = begin, end
+        self._folder = ""
+
+    def start(self) -> None:
+        """Start recording into a new temporary folder."""
+        self._folder = tempfile.mkdtemp(prefix="profiler-")
         try:
-            yield self._path
+            self._begin(self._folder)
         except BaseException:
-            self._remove()
+            shutil.rmtree(self._folder, ignore_errors=True)
             raise
 
-    @contextmanager
-    def left_at(self, path: Path) -> Iterator[None]:
-        """Put the file that is there after what is done within at `path`. Raises `TraceError` where there is none."""
+    def stop(self, path: Path) -> None:
+        """Stop recording and move the file to `path`. Raises `TraceError` unless there is exactly one file."""
         try:
-            yield
-            found = list(Path(self._path).rglob(f"*{XPLANE}"))
+            self._end()
+            found = list(Path(self._folder).rglob(f"*{XPLANE}"))
             if len(found) != 1:
                 raise TraceError(f"the profiler left {len(found)} files that end in {XPLANE}, not one")
             shutil.move(found[0], path)
         finally:
-            self._remove()
-
-    def _remove(self) -> None:
-        shutil.rmtree(self._path, ignore_errors=True)
+            shutil.rmtree(self._folder, ignore_errors=True)

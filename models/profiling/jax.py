@@ -1,40 +1,27 @@
-"""JAX's profiler. Python's own calls are not recorded: four of five events would be these."""
+"""JAX's profiler, without Python's own calls, which would be four of five events."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import jax
 
-from keras_matrix.models.profiling.folder import Folder
-from keras_matrix.records.traces.conversion import XPLANE
+from keras_matrix.models.profiling.folder import XPlaneProfiler
 
 
-class Profiler:
-    """JAX's, on any device."""
-
-    ending = XPLANE
-    marks_name_layers = False
-    steps_are_python = False
+class Profiler(XPlaneProfiler):
+    """JAX's profiler."""
 
     def __init__(self) -> None:
-        self._options = jax.profiler.ProfileOptions()
-        self._options.python_tracer_level = 0
-        self._folder = Folder()
-
-    def start(self) -> None:
-        with self._folder.kept_if_begun() as folder:
-            jax.profiler.start_trace(folder, profiler_options=self._options)
-
-    def stop(self, path: Path) -> None:
-        with self._folder.left_at(path):
-            jax.profiler.stop_trace()
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        super().__init__(partial(jax.profiler.start_trace, profiler_options=options), jax.profiler.stop_trace)
 
     def mark(self, name: str) -> AbstractContextManager[Any]:
         mark: AbstractContextManager[Any] = jax.profiler.TraceAnnotation(name)
         return mark
 
     def scope(self, name: str) -> None:
-        return None  # each scope that Keras opens stands in the compiled program under its own name
+        return None  # each scope that Keras opens has its own name in the compiled program

@@ -1,4 +1,4 @@
-"""PyTorch's profiler (Kineto), with the shapes of what operators are given."""
+"""PyTorch's profiler (Kineto), with the shapes of the operators' inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keras_matrix.records.traces.request import TraceError
 
 
 class Profiler:
-    """PyTorch's: the CPU, and the GPU where there is one."""
+    """PyTorch's profiler, for the CPU and a GPU if available."""
 
     ending = ".json"
     marks_name_layers = False

@@ -1,1 +1,1 @@
-"""The FC modes as data: what is asked, which combinations exist, and the evidence."""
+"""The FC modes as data: problems, rules, communication, traffic and proofs."""

@@ -1,4 +1,4 @@
-"""How long the collectives of a step of the FC modes take, as a cell saw it."""
+"""The time that the collectives of a step of the FC modes take, as a cell measured it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import statistics
 from dataclasses import dataclass
 from enum import StrEnum
 
-# After everything timed so many epochs are watched, of at most so long each where a step is shorter.
+# After everything timed: number of observed epochs, and the maximum duration of each if a step is shorter.
 WATCHED_EPOCHS = 5
 WATCHED_EPOCH_S = 0.3
 
 
 class Method(StrEnum):
-    """How the time of collectives was found.
+    """How the time of collectives was measured.
 
-    TIMED: each is a call, and was timed by itself, the device idle before and after it; packing and waiting for the
-    other workers count, and nothing overlaps. PROFILED: they are parts of a compiled program, whose operations the
-    backend's own profiler saw; packing counts, waiting as far as it lies within an operation.
+    TIMED: each collective is a call that was timed separately, with an idle device before and after it; this includes
+    packing and waiting for the other workers, and nothing overlaps. PROFILED: they are parts of a compiled program,
+    measured by the backend's own profiler; this includes packing, and waiting only within an operation.
     """
 
     TIMED = "timed"
@@ -25,10 +25,10 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """How long the collectives of a step take, seen in epochs of their own, after everything that is timed.
+    """The time of the collectives of a step, in separate epochs after everything that is timed.
 
-    Seconds of one step, the mean over an epoch and over all workers; the two lists go together epoch by epoch:
-    the step as it was then, and what of it is not communication.
+    Seconds of one step, the mean over an epoch and over all workers. Both lists have a value per epoch: the step, and
+    its part without communication.
     """
 
     method: Method
@@ -42,6 +42,6 @@ class Communication:
 
     @property
     def share(self) -> float:
-        """Return the median share of a step spent in collectives, of 1."""
+        """Return the median share of a step that is spent in collectives."""
         pairs = zip(self.compute_times_s, self.step_times_s, strict=True)
         return 1 - statistics.median(compute / step for compute, step in pairs)

@@ -1,6 +1,6 @@
-"""Network namespaces for workers that are processes, as `ci/netns` names them to whoever measures inside it.
+"""The network namespaces that `ci/netns` creates for worker processes, as read from an environment variable.
 
-One variable holds the rate of the links and the namespaces, apart by blanks: `200mbit kbm-net-71-0 kbm-net-71-1`.
+Its value is the rate of the links and the namespaces, separated by blanks: `200mbit kbm-net-71-0 kbm-net-71-1`.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ import re
 from dataclasses import dataclass
 
 VARIABLE = "KERAS_BENCHMARK_NETWORK"
-# What each namespace calls its own end of a link.
+# The name of each namespace's end of a link.
 INTERFACE = "link"
 RATE = re.compile(r"([1-9][0-9]{0,8})([kmg])bit", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Namespaces whose links are held to a rate, spelt as `tc` does."""
+    """Namespaces whose links are limited to a rate in the syntax of `tc`."""
 
     rate: str
     namespaces: tuple[str, ...]
 
 
 def parse(text: str) -> Network | None:
-    """Return what the variable's text names, None where it is empty."""
+    """Return the network that the variable's text names, None if it is empty."""
     rate, *namespaces = text.split() or [""]
     return Network(rate, tuple(namespaces)) if rate else None
 
 
 def normal_rate(text: str) -> str | None:
-    """Return a rate in the largest unit that makes it a whole number (1gbit for 1000mbit); None if it is no rate."""
+    """Return a rate in the largest unit that makes it an integer (1gbit for 1000mbit); None if it is not a rate."""
     if (match := RATE.fullmatch(text)) is None:
         return None
     number, unit = int(match[1]), "kmg".index(match[2])
@@ -38,13 +38,13 @@ def normal_rate(text: str) -> str | None:
     return f"{number}{'kmg'[unit]}bit"
 
 
-def shortfall(found: Network | None, rate: str, workers: int) -> str | None:
-    """Return why these namespaces do not serve so many workers at this rate, None where they do."""
+def network_problem(found: Network | None, rate: str, workers: int) -> str | None:
+    """Return why these namespaces do not suffice for this rate and number of workers, None if they do."""
     advice = f"start the runner in: ci/netns {workers} --rate {rate} -- runner ..."
     if found is None:
-        return f"network: there are no namespaces with links of {rate}; {advice}"
+        return f"network: no namespaces with links of {rate} exist; {advice}"
     if normal_rate(found.rate) != normal_rate(rate):
-        return f"network: the links here are of {found.rate}, not {rate}; {advice}"
+        return f"network: the links have a rate of {found.rate}, not {rate}; {advice}"
     if len(found.namespaces) < workers:
-        return f"network: there are {len(found.namespaces)} namespaces for {workers} workers; {advice}"
+        return f"network: {len(found.namespaces)} namespaces exist for {workers} workers; {advice}"
     return None

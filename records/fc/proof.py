@@ -1,17 +1,17 @@
-"""The proof of the FC modes as data: what one process is to prove on its backend, and what it found."""
+"""The proof of the FC modes as data: the problems that one process proves on its backend, and the errors found."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keras_matrix.records.fc.spec import Parallel, Task
+from keras_matrix.records.fc.spec import FcProblem, Parallel
 
 
 @dataclass(frozen=True, slots=True)
 class ProofOrder:
-    """What one process is to prove on its backend; `device` is cpu or gpu."""
+    """The problems that one process proves on its backend; `device` is cpu or gpu."""
 
-    tasks: list[Task]
+    problems: list[FcProblem]
     steps: int = 5
     seed: int = 0
     device: str = "cpu"
@@ -19,25 +19,24 @@ class ProofOrder:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How far a task's result is from plain NumPy in float64: max |difference| / max |reference|, the worst array.
+    """The error of a problem's result against NumPy in float64: max |difference| / max |reference|, the worst array.
 
-    None for the gradients and the updates of a mode that only goes forward. An update is what all steps together
-    changed; its error is what rounding a weight at each step does not explain. `layout_fault` says what of its layout
-    or of its bytes is not as it must be.
+    None for the gradients and updates of a mode that only goes forward. An update is the change by all steps together;
+    its error excludes the rounding of a weight at each step. `layout_problem` says how layout or bytes are wrong.
     """
 
-    task: Task
+    problem: FcProblem
     gradient_error: float | None
     weight_error: float | None
     update_error: float | None
     loss_error: float
     parallel: Parallel
-    layout_fault: str | None
+    layout_problem: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class ProofAnswer:
-    """What one process proved."""
+    """The proofs of one process."""
 
     backend: str
     proofs: list[Proof]

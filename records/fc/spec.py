@@ -1,11 +1,11 @@
-"""The FC modes as data: what a cell of the workload `fc` asks, and what it must compute and communicate.
+"""The FC modes as data: the problem of a cell of the workload `fc`, and what it must compute and communicate.
 
-A task is a stack of `level` matrices of `weight_size` x `weight_size` and a last one of `weight_size` x 1, without bias
-or activation, trained on one batch that stays; its loss is the sum of the squared differences to the labels.
+A problem is a stack of `level` matrices of `weight_size` x `weight_size` and a last one of `weight_size` x 1, without
+bias or activation, trained on one fixed batch; its loss is the sum of the squared differences to the labels.
 
-Promise: pure arithmetic, exact in whole numbers, known before anything runs. What the workers did communicate is
-counted apart (`records.fc.traffic`, by `models.fc.interface`) and must come to the same. Which tasks are possible, and
-which are the same work, is in `records.fc.rules`.
+Pure integer arithmetic that needs no run. The workers' actual communication is counted separately
+(`records.fc.traffic`, by `models.fc.interface`) and must be equal. `records.fc.rules` defines which problems are valid,
+and which are the same work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keras_matrix.records.settings import Settings
 
 WORKLOAD = "fc"
 LEARNING_RATE = 1e-6
-# The value of `network` without links of their own: the workers' processes use this machine's loopback interface.
+# The value of `network` without separate links: the workers' processes use this machine's loopback interface.
 LOCAL = "local"
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
 
@@ -41,7 +41,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What is fixed about a mode: how it divides the work, whether it goes backward, and by hand or by autodiff."""
+    """The properties of a mode: how it divides the work, whether it trains, and whether gradients are by hand."""
 
     name: str
     kind: Kind
@@ -68,18 +68,18 @@ MODES = {
         Mode("fc_phy", Kind.PHYSICS),
     )
 }
-# Modes whose gradients may be summed while others are still being made.
+# Modes whose gradients may be summed while others are still being computed.
 OVERLAPPING = ("fc_data", "fc_data_manual")
-# Who inserts the collectives: the program, or a backend that divides arrays by itself, in these modes.
+# Other ways than the program itself to insert the collectives: the backend's array partitioning, and its modes.
 DIVIDERS = {own.name: (one.name, own.modes) for one in TABLE.values() if (own := one.partition) is not None}
 PARTITIONS = ("program", *DIVIDERS)
-# Modes of which the original had two variants, `gpu_aggr` 0 and 1: its weights on the CPU or on the first GPU.
+# Modes of which the original has two variants, `gpu_aggr` 0 and 1: its weights on the CPU or on the first GPU.
 CENTRAL = ("fc_data", "fc_data_slice", "fc_data_ff")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where one worker's arrays were found: their device and their shapes, as the backend tells them."""
+class WorkerPlacement:
+    """The device and shapes of one worker's arrays, as the backend reports them."""
 
     worker: int
     device: str
@@ -92,16 +92,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """What a cell of the FC modes proved and counted.
+    """The layout and the counts of a cell of the FC modes.
 
-    Formula and counted bytes are the payload: what the mode's collectives have to move. `wire_bytes_per_step` is what
-    the backend's collectives really send from process to process; None where workers share a process, and on GPUs.
+    Formula and counted bytes are the payload that the mode's collectives must move. `wire_bytes_per_step` is what the
+    backend's collectives send from process to process; None if workers share a process, and on GPUs.
     `peak_worker_device_memory_bytes` is the peak of the allocator on each worker's GPU; None on a CPU.
     """
 
     mode: str
     workers: int
-    places: list[Place] = field(default_factory=list)
+    places: list[WorkerPlacement] = field(default_factory=list)
     flops_per_step: int = 0
     formula_bytes_per_step: int = 0
     counted_bytes_per_step: int = 0
@@ -113,7 +113,7 @@ class Parallel:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class FcProblem:
     """One cell's work."""
 
     mode: str = "fc_single_manual"
@@ -138,25 +138,25 @@ class Task:
 
     @property
     def model_size(self) -> int:
-        """Workers that one layer is divided among. Of fc_hybrid by default two, where the workers are even."""
+        """The number of workers that share one layer. In fc_hybrid by default two, for an even number of workers."""
         if self.kind is Kind.HYBRID:
             return self.model_workers or (1 if self.workers % 2 else 2)
         return self.workers if self.kind is Kind.MODEL else 1
 
     @property
     def data_size(self) -> int:
-        """Pieces into which the rows of the batch are divided: worker r has the piece r // `model_size`."""
+        """The number of pieces of the batch's rows: worker r has the piece r // `model_size`."""
         return 1 if self.kind is Kind.PIPELINE else self.workers // self.model_size
 
     @property
     def weight_pieces(self) -> int:
-        """Pieces into which the rows of each weight are divided: worker r has the piece r modulo these."""
+        """The number of pieces of each weight's rows: worker r has the piece r modulo this number."""
         return self.workers if self.kind is Kind.SHARDED else self.model_size
 
     def layers_of(self, rank: int) -> range:
         """Return the layers of which a worker has weights: in fc_pipeline its stage, otherwise all.
 
-        The first stages have one square layer more where these do not come out even; the last layer is the last's.
+        The first stages have one square layer more if the division leaves a remainder; the last layer is in the last.
         """
         if self.kind is not Kind.PIPELINE:
             return range(self.level + 1)
@@ -166,164 +166,162 @@ class Task:
 
     @property
     def copies(self) -> int:
-        """Whole models that are trained side by side, each on a batch of its own: more than one in fc_phy only."""
+        """The number of complete models, each trained on its own batch: more than one only in fc_phy."""
         return self.workers * self.phy_blocks if self.kind is Kind.PHYSICS else 1
 
     @property
     def samples_per_step(self) -> int:
-        """Samples that all workers together take in one step."""
+        """The samples of one step of all workers."""
         return self.batch_size * self.copies
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """The weights of one whole model, first layer first."""
+        """The shapes of the weights of one complete model, first layer first."""
         return [(self.weight_size, self.weight_size)] * self.level + [(self.weight_size, 1)]
 
-    def changed(self, **changes: Any) -> Task:
-        """Return the task with some of it changed."""
+    def changed(self, **changes: Any) -> FcProblem:
+        """Return the problem with some parameters changed."""
         return replace(self, **changes)
 
     def shared_rows(self, rows: int) -> int:
-        """Return how many first rows of a gradient the copies of fc_phy share."""
+        """Return how many leading rows of a gradient the copies of fc_phy share."""
         return int(rows * self.shared_ratio)
 
 
 def gpu_aggr(mode: str, workers: int, device: str) -> int:
-    """Return the original's `gpu_aggr` that describes a cell: 1 where several workers keep their weights on GPUs."""
+    """Return the original's `gpu_aggr` of a cell: 1 if several workers have their weights on GPUs."""
     return int(mode in CENTRAL and workers > 1 and device == "gpu")
 
 
-def task_of(settings: Settings) -> Task:
-    """Return the task that a cell of the workload `fc` asks for; what its parameters leave out is at its default."""
-    return Task(**settings.params, batch_size=settings.batch_size, precision=settings.precision)  # type: ignore[arg-type]
+def problem_of(settings: Settings) -> FcProblem:
+    """Return the problem of a cell of the workload `fc`; parameters that it omits have their defaults."""
+    return FcProblem(**settings.params, batch_size=settings.batch_size, precision=settings.precision)  # type: ignore[arg-type]
 
 
 def is_native(settings: Settings) -> bool:
     """Return whether a cell runs a program of `models.fc` rather than Keras's own `fit`."""
-    return settings.workload == WORKLOAD and MODES[task_of(settings).mode].native
+    return settings.workload == WORKLOAD and MODES[problem_of(settings).mode].native
 
 
-def flops_per_step(task: Task) -> int:
-    """Return the floating-point operations of the matrix products of one step, of all workers; two a multiply-add.
+def flops_per_step(problem: FcProblem) -> int:
+    """Return the FLOPs of the matrix products of one step, of all workers; two per multiply-add.
 
-    Nobody needs the gradient of the first layer's input. The update of the weights is not counted.
+    The gradient of the first layer's input is not needed. The update of the weights is not counted.
     """
-    forward = sum(2 * task.batch_size * rows * columns for rows, columns in task.shapes)
-    if not MODES[task.mode].trains:
-        return forward * task.copies
-    rows, columns = task.shapes[0]
-    return (3 * forward - 2 * task.batch_size * rows * columns) * task.copies
+    forward = sum(2 * problem.batch_size * rows * columns for rows, columns in problem.shapes)
+    if not MODES[problem.mode].trains:
+        return forward * problem.copies
+    rows, columns = problem.shapes[0]
+    return (3 * forward - 2 * problem.batch_size * rows * columns) * problem.copies
 
 
-def traffic_per_step(task: Task) -> Traffic:
-    """Return what each worker has to take part in during one step; nothing where there is one. `calls` stays 0."""
-    if task.workers == 1:
+def traffic_per_step(problem: FcProblem) -> Traffic:
+    """Return the traffic of each worker in one step; none for a single worker. `calls` stays 0."""
+    if problem.workers == 1:
         return Traffic()
-    item = ITEM_BYTES[task.precision]
-    first = task.weight_size**2 * item
-    square, last = task.level * first, task.weight_size * item
-    if task.partition == "named_sharding":
-        return Traffic(square + last + item)  # of the loss, too
-    if task.kind is Kind.MODEL:
-        crossing = task.batch_size * (task.level * task.weight_size + 1) * item
-        return Traffic(0, crossing, crossing if MODES[task.mode].trains else 0)
-    if task.kind is Kind.PHYSICS:
-        shared = sum(task.shared_rows(rows) * columns for rows, columns in task.shapes)
+    item = ITEM_BYTES[problem.precision]
+    first = problem.weight_size**2 * item
+    square, last = problem.level * first, problem.weight_size * item
+    if problem.partition == "named_sharding":
+        return Traffic(square + last + item)  # includes the loss
+    if problem.kind is Kind.MODEL:
+        crossing = problem.batch_size * (problem.level * problem.weight_size + 1) * item
+        return Traffic(0, crossing, crossing if MODES[problem.mode].trains else 0)
+    if problem.kind is Kind.PHYSICS:
+        shared = sum(problem.shared_rows(rows) * columns for rows, columns in problem.shapes)
         return Traffic(shared * item)
-    if task.kind is Kind.HYBRID:
-        crossing = task.batch_size * (task.level * task.weight_size + 1) * item
-        sent = (task.model_size - 1) * crossing + (task.data_size - 1) * (square + last)
+    if problem.kind is Kind.HYBRID:
+        crossing = problem.batch_size * (problem.level * problem.weight_size + 1) * item
+        sent = (problem.model_size - 1) * crossing + (problem.data_size - 1) * (square + last)
         return Traffic(group_sent_bytes=2 * sent)
-    if task.kind is Kind.PIPELINE:
-        return Traffic(handed_bytes=2 * (task.workers - 1) * task.batch_size * task.weight_size * item)
+    if problem.kind is Kind.PIPELINE:
+        return Traffic(handed_bytes=2 * (problem.workers - 1) * problem.batch_size * problem.weight_size * item)
     return {
         "fc_data": Traffic(square + last),
         "fc_data_slice": Traffic(0, square + last, square + last),
         "fc_data_manual": Traffic(last, square, square),
         "fc_zero": Traffic(0, square + last, 2 * (square + last) - first),
-    }.get(task.mode, Traffic())
+    }.get(problem.mode, Traffic())
 
 
-def least_memory_bytes(task: Task) -> int:
-    """Return what all workers together hold at least: weights, their gradients, each layer's input, its gradient."""
-    held = 2 if MODES[task.mode].trains else 1
-    weights = sum(rows * columns for rows, columns in task.shapes)
-    if task.kind in (Kind.DATA, Kind.HYBRID):
-        weights *= task.data_size
-    inputs = task.batch_size * task.weight_size * (task.level + 1 if MODES[task.mode].trains else 2)
-    return (held * weights + inputs) * task.copies * ITEM_BYTES.get(task.precision, 4)
+def least_memory_bytes(problem: FcProblem) -> int:
+    """Return the least memory of all workers together: weights, their gradients, each layer's input, its gradient."""
+    arrays = 2 if MODES[problem.mode].trains else 1
+    weights = sum(rows * columns for rows, columns in problem.shapes)
+    if problem.kind in (Kind.DATA, Kind.HYBRID):
+        weights *= problem.data_size
+    inputs = problem.batch_size * problem.weight_size * (problem.level + 1 if MODES[problem.mode].trains else 2)
+    return (arrays * weights + inputs) * problem.copies * ITEM_BYTES.get(problem.precision, 4)
 
 
-def expected_shapes(task: Task, rank: int) -> tuple[list[list[int]], list[int], list[int]]:
+def expected_shapes(problem: FcProblem, rank: int) -> tuple[list[list[int]], list[int], list[int]]:
     """Return the shapes of one worker's weights, batch and labels.
 
-    In fc_pipeline the first worker has the batch and the last the labels; the others have none of their rows.
+    In fc_pipeline the first worker has the batch and the last the labels; the others have no rows of them.
     """
-    size, samples, pieces = task.weight_size, task.samples_per_step, task.weight_pieces
-    weights = [[rows // pieces, columns] for rows, columns in (task.shapes[k] for k in task.layers_of(rank))]
-    if task.kind is Kind.PIPELINE:
-        rows, labelled = samples * (rank == 0), samples * (rank == task.workers - 1)
+    size, samples, pieces = problem.weight_size, problem.samples_per_step, problem.weight_pieces
+    weights = [[rows // pieces, columns] for rows, columns in (problem.shapes[k] for k in problem.layers_of(rank))]
+    if problem.kind is Kind.PIPELINE:
+        rows, labelled = samples * (rank == 0), samples * (rank == problem.workers - 1)
         return weights, [rows, size], [labelled, 1]
-    blocks = task.phy_blocks if task.kind is Kind.PHYSICS else 1
-    rows = samples // task.data_size
-    return weights * blocks, [rows, size // task.model_size], [rows // task.model_size, 1]
+    blocks = problem.phy_blocks if problem.kind is Kind.PHYSICS else 1
+    rows = samples // problem.data_size
+    return weights * blocks, [rows, size // problem.model_size], [rows // problem.model_size, 1]
 
 
-def layout_fault(task: Task, found: Parallel) -> str | None:
-    """Return how what a cell proved differs from what its task means; None where it is as it must be."""
+def layout_problem(problem: FcProblem, found: Parallel) -> str | None:
+    """Return how a cell's layout and counts differ from those of its problem; None if they are equal."""
     shown = [place.worker for place in found.places]
-    if len(shown) != task.workers:
-        return f"it shows {len(shown)} workers, not {task.workers}"
-    if shown != list(range(task.workers)):
-        return f"it shows the workers {', '.join(map(str, shown))}, not 0 to {task.workers - 1}"
-    if len({(place.device, place.process) for place in found.places}) != task.workers:
-        return f"its {task.workers} workers share a device: {', '.join(place.device for place in found.places)}"
+    if len(shown) != problem.workers:
+        return f"it has {len(shown)} workers, not {problem.workers}"
+    if shown != list(range(problem.workers)):
+        return f"it has the workers {', '.join(map(str, shown))}, not 0 to {problem.workers - 1}"
+    if len({(place.device, place.process) for place in found.places}) != problem.workers:
+        return f"its {problem.workers} workers share a device: {', '.join(place.device for place in found.places)}"
     networks = {place.network for place in found.places}
-    if task.network != LOCAL and task.workers > 1 and (None in networks or len(networks) != task.workers):
-        return f"its {task.workers} workers share a network"
+    if problem.network != LOCAL and problem.workers > 1 and (None in networks or len(networks) != problem.workers):
+        return f"its {problem.workers} workers share a network"
     for place in found.places:
-        weights, batch, labels = expected_shapes(task, place.worker)
-        for what, is_, must in (
-            ("weights", place.weights, weights),
-            ("batch", place.batch, batch),
-            ("labels", place.labels, labels),
-        ):
-            if is_ != must:
-                return f"worker {place.worker} holds {what} of shape {is_}, not {must}"
+        weights, batch, labels = expected_shapes(problem, place.worker)
+        for name, expected in (("weights", weights), ("batch", batch), ("labels", labels)):
+            if (actual := getattr(place, name)) != expected:
+                return f"worker {place.worker} has {name} of shape {actual}, not {expected}"
     if found.counted_bytes_per_step != found.formula_bytes_per_step:
-        told = f"{found.counted_bytes_per_step}, not {found.formula_bytes_per_step}"
-        return f"its workers communicated {told} bytes a step"
+        counted = f"{found.counted_bytes_per_step}, not {found.formula_bytes_per_step}"
+        return f"its workers communicated {counted} bytes per step"
     return None
 
 
-def parallel_of(task: Task, places: list[Place], traffic: Traffic, peaks_bytes: list[int]) -> Parallel:
-    """Return what a cell says of itself, beside what it must be by formula."""
+def parallel_of(
+    problem: FcProblem, places: list[WorkerPlacement], traffic: Traffic, peaks_bytes: list[int]
+) -> Parallel:
+    """Return a cell's layout and counted traffic, with the expected values by formula."""
     return Parallel(
-        mode=task.mode,
-        workers=task.workers,
+        mode=problem.mode,
+        workers=problem.workers,
         places=places,
-        flops_per_step=flops_per_step(task),
-        formula_bytes_per_step=traffic_per_step(task).sent_bytes(task.workers),
-        counted_bytes_per_step=traffic.sent_bytes(task.workers),
+        flops_per_step=flops_per_step(problem),
+        formula_bytes_per_step=traffic_per_step(problem).sent_bytes(problem.workers),
+        counted_bytes_per_step=traffic.sent_bytes(problem.workers),
         traffic=traffic,
         peak_worker_memory_bytes=peaks_bytes,
-        wire_bytes_per_step=wire_bytes_per_step(task, places, traffic),
+        wire_bytes_per_step=wire_bytes_per_step(problem, places, traffic),
     )
 
 
 def wire_bytes_of(found: Iterable[Parallel | None]) -> int | None:
-    """Return the bytes on the wire of a cell's repeats, which send the same; None where they are not recorded."""
+    """Return the bytes on the wire of a cell's repeats, which are equal; None if they are not recorded."""
     return next((one.wire_bytes_per_step for one in found if one is not None), None)
 
 
-def wire_bytes_per_step(task: Task, places: Sequence[Place], traffic: Traffic) -> int | None:
+def wire_bytes_per_step(problem: FcProblem, places: Sequence[WorkerPlacement], traffic: Traffic) -> int | None:
     """Return the bytes that all workers' processes together send in a step, without the headers of TCP and IP.
 
-    gloo's sum over a ring and its gathering send what the formula says, and so does the exchange that a worker scatters
-    sums with (`models.fc.native.torch`). Its own reduce-scatter, which DTensor calls, sums the whole array everywhere.
-    None where workers are devices of one process, which share memory, or GPUs, whose library chooses how to send.
+    gloo's ring all-reduce and all-gather send as many bytes as the formula, like the exchange that replaces its
+    reduce-scatter (`models.fc.native.torch`). Its own reduce-scatter, which DTensor calls, sums the entire array
+    everywhere. None if workers are devices of one process, which share memory, or GPUs, whose library decides.
     """
     if any(place.process is None or place.device != "cpu" for place in places):
         return None
-    again = (task.workers - 1) * traffic.reduce_scatter_bytes if task.partition == "dtensor" else 0
-    return traffic.sent_bytes(task.workers) + again
+    extra = (problem.workers - 1) * traffic.reduce_scatter_bytes if problem.partition == "dtensor" else 0
+    return traffic.sent_bytes(problem.workers) + extra

@@ -1,7 +1,7 @@
-"""The control groups this process lies in, versions 1 and 2: where their files are, and what they limit.
+"""The control groups of this process, versions 1 and 2: the paths of their files, and their limits.
 
-Promise: the tightest limit of the group and of all above it that can be seen. Inside a container only the groups from
-its own upwards to its root show; a tighter one above that root is not known here.
+Returns the tightest limit of the group and of all visible groups above it. Inside a container only the groups up to its
+root are visible; a tighter limit above that root is unknown.
 Sources: cgroups(7); the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from keras_matrix.records.host.procfs import Tree, Unread, whole_number
+from keras_matrix.records.host.procfs import Tree, Unread, integer
 
 # Version 1 writes "no limit" as the largest multiple of a page that fits; no machine has 4 EiB.
 NO_LIMIT_BYTES = 1 << 62
@@ -19,7 +19,7 @@ NO_LIMIT_BYTES = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Where one controller's files of this process's group lie, and those of the groups above it."""
+    """The location of one controller's files for this process's group, and for the groups above it."""
 
     version: int
     mount: str
@@ -33,7 +33,7 @@ class Group:
 
 
 def group(tree: Tree, controller: str, process: str = "self") -> Group | Unread:
-    """Return this process's group of a controller, `cpu` or `memory`, or that of another, by its number."""
+    """Return a process's group for a controller, `cpu` or `memory`; `process` is its number, by default this one."""
     memberships, mounts = tree.text(f"/proc/{process}/cgroup"), tree.text("/proc/self/mountinfo")
     if isinstance(memberships, Unread):
         return memberships
@@ -48,7 +48,7 @@ def group(tree: Tree, controller: str, process: str = "self") -> Group | Unread:
         if kind == ("cgroup" if version == 1 else "cgroup2") and (version == 2 or controller in options):
             found = Group(version, mount, _below(path, root))
             here = next(found.folders())
-            return found if tree.at(here).is_dir() else Unread(f"{here} is not there")
+            return found if tree.at(here).is_dir() else Unread(f"{here} does not exist")
     return Unread(f"no cgroup file system for {controller} is mounted")
 
 
@@ -71,7 +71,7 @@ def memory_limit_bytes(tree: Tree) -> int | Unread | None:
 
 
 def memory_used_bytes(tree: Tree) -> int | Unread:
-    """Return what the group holds, less the page cache that the kernel would give up first."""
+    """Return the group's memory usage, without the page cache that the kernel would reclaim first."""
     found = group(tree, "memory")
     if isinstance(found, Unread):
         return found
@@ -81,12 +81,13 @@ def memory_used_bytes(tree: Tree) -> int | Unread:
     if isinstance(used, Unread) or isinstance(stat, Unread):
         return used
     wanted = "inactive_file" if found.version == 2 else "total_inactive_file"
-    cache = [whole_number(value) for name, _, value in map(_split, stat.splitlines()) if name == wanted]
+    lines = (line.partition(" ") for line in stat.splitlines())
+    cache = [integer(value) for name, _, value in lines if name == wanted]
     return max(0, used - (cache[0] or 0)) if cache else used
 
 
 def quota_folder(tree: Tree) -> str | None:
-    """Return the folder whose `cpu.stat` counts how long this process's group was stopped by its quota."""
+    """Return the folder whose `cpu.stat` counts how long the quota throttled this process's group."""
     found = group(tree, "cpu")
     return None if isinstance(found, Unread) else next(found.folders())
 
@@ -94,12 +95,12 @@ def quota_folder(tree: Tree) -> str | None:
 def _tightest(found: Group, read: Callable[[str], float | Unread | None]) -> float | Unread | None:
     """Return the smallest limit of the group and those above it.
 
-    A missing file is no limit: version 2's root has none, nor has a group without the controller. Of version 1 every
-    group has it. A file that is there but cannot be read makes the answer unknown.
+    In version 2 a missing file means no limit: the root has no such file, nor does a group without the controller. In
+    version 1 every group has it. An existing file that cannot be read makes the limit unknown.
     """
-    told = [read(folder) for folder in found.folders()]
-    unread = [limit for limit in told if isinstance(limit, Unread) and not (limit.absent and found.version == 2)]
-    limits = [limit for limit in told if isinstance(limit, float)]
+    values = [read(folder) for folder in found.folders()]
+    unread = [limit for limit in values if isinstance(limit, Unread) and not (limit.absent and found.version == 2)]
+    limits = [limit for limit in values if isinstance(limit, float)]
     return unread[0] if unread else min(limits, default=None)
 
 
@@ -110,16 +111,16 @@ def _quota(tree: Tree, version: int, folder: str) -> float | Unread | None:
             return text
         quota, _, period = text.partition(" ")
     else:
-        quota_us, period_us = tree.number(f"{folder}/cpu.cfs_quota_us"), tree.number(f"{folder}/cpu.cfs_period_us")
-        if isinstance(quota_us, Unread):
-            return quota_us
-        quota, period = ("max" if quota_us < 0 else str(quota_us)), str(period_us)
+        number = tree.number(f"{folder}/cpu.cfs_quota_us")
+        if isinstance(number, Unread):
+            return number
+        quota, period = ("max" if number < 0 else str(number)), str(tree.number(f"{folder}/cpu.cfs_period_us"))
     if quota == "max":
         return None
-    used, whole = whole_number(quota), whole_number(period)
-    if used is None or not whole or used < 0 or whole < 0:
-        return Unread(f"{folder} holds {quota[:20]!r} of {period[:20]!r}, no quota")
-    return used / whole
+    quota_us, period_us = integer(quota), integer(period)
+    if quota_us is None or not period_us or quota_us < 0 or period_us < 0:
+        return Unread(f"{folder} contains {quota[:20]!r} of {period[:20]!r}, not a quota")
+    return quota_us / period_us
 
 
 def _limit(tree: Tree, path: str) -> float | Unread | None:
@@ -128,9 +129,9 @@ def _limit(tree: Tree, path: str) -> float | Unread | None:
         return text
     if text == "max":
         return None
-    number = whole_number(text)
+    number = integer(text)
     if number is None or number < 0:
-        return Unread(f"{path} holds {text[:20]!r}, not a number")
+        return Unread(f"{path} contains {text[:20]!r}, not a number")
     return None if number >= NO_LIMIT_BYTES else float(number)
 
 
@@ -144,7 +145,7 @@ def _memberships(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Yield (type, where, root within the file system, options of the file system) of each line of mountinfo."""
+    """Yield (type, mount point, root within the file system, options of the file system) for each line of mountinfo."""
     for line in text.splitlines():
         before, found, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
@@ -153,13 +154,9 @@ def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
 
 
 def _below(path: str, root: str) -> str:
-    """Return a group's path below what is mounted; the mount itself where the group lies outside of what shows."""
+    """Return a group's path below the mounted root; the mount itself if the group is outside of it."""
     if ".." in path.split("/"):
         return ""
     if root == "/":
         return path
     return path[len(root) :] if path == root or path.startswith(f"{root}/") else ""
-
-
-def _split(line: str) -> tuple[str, str, str]:
-    return line.partition(" ")

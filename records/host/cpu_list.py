@@ -1,6 +1,6 @@
-"""Lists of CPUs as the kernel writes them: `0-3,8`.
+"""Lists of CPUs in the kernel's format: `0-3,8`.
 
-One spelling a list: sorted, ranges closed up; a CPU alone is `3-3`, since a bare `3` in a matrix file is a count.
+Each list has one canonical text: sorted, with merged ranges; a single CPU is `3-3`, since `3` in a matrix is a count.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-# Where a cell's processes find the CPUs they are held to, before they import anything that makes threads.
+# Environment variable with a cell's CPUs, which its processes apply before importing anything that creates threads.
 VARIABLE = "KERAS_BENCHMARK_CPUS"
 PATTERN = r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*"
 MOST = 1 << 16
@@ -16,7 +16,7 @@ _LIST = re.compile(PATTERN)
 
 
 def parse(text: str) -> list[int] | None:
-    """Return the numbers of a list, none of an empty text; None where it is no list, or a number is beyond MOST."""
+    """Return the numbers of a list, empty for an empty text; None if it is invalid or a number is beyond MOST."""
     if not text:
         return []
     if not _LIST.fullmatch(text):
@@ -32,7 +32,7 @@ def parse(text: str) -> list[int] | None:
 
 
 def text(cpus: Iterable[int]) -> str:
-    """Return the one spelling of some CPUs."""
+    """Return the canonical text of some CPUs."""
     runs: list[list[int]] = []
     for cpu in sorted(set(cpus)):
         if runs and runs[-1][1] == cpu - 1:

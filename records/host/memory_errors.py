@@ -1,7 +1,7 @@
-"""The texts by which frameworks and CUDA's libraries say that the memory of a device is used up.
+"""The error texts of frameworks and CUDA's libraries for exhausted device memory.
 
-XLA and TensorFlow say RESOURCE_EXHAUSTED, PyTorch's allocator "CUDA out of memory", the CUDA runtime "CUDA error: out
-of memory", its driver CUDA_ERROR_OUT_OF_MEMORY; cuDNN and cuBLAS have a status where they cannot allocate a workspace.
+XLA and TensorFlow report RESOURCE_EXHAUSTED, PyTorch's allocator "CUDA out of memory", the CUDA runtime "CUDA error:
+out of memory", its driver CUDA_ERROR_OUT_OF_MEMORY; cuDNN and cuBLAS a status if they cannot allocate a workspace.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ OUT_OF_MEMORY_TEXTS = (
 
 
 def says_out_of_memory(text: str) -> bool:
-    """Return whether an error's message says that the device has no memory left."""
+    """Return whether an error's message reports that the device is out of memory."""
     return any(one in text for one in OUT_OF_MEMORY_TEXTS)

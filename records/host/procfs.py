@@ -1,7 +1,7 @@
-"""Reading small files of /proc and /sys below a root, which a test replaces by a synthetic tree.
+"""Reads small files of /proc and /sys below a root, which a test replaces by a synthetic tree.
 
-Promise: no exception for what is missing, forbidden, no regular file or garbage: it is `Unread`, with the path and the
-reason. A read never blocks and takes at most `LIMIT_BYTES`.
+A file that is missing, forbidden, irregular or malformed raises no exception: its value is `Unread`, with the path and
+the reason. A read never blocks and takes at most `LIMIT_BYTES`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import Path
 
 LIMIT_BYTES = 1 << 20
 _REASONS = {
-    errno.ENOENT: "is not there",
-    errno.ENOTDIR: "is not there",
-    errno.EACCES: "is forbidden to this user",
-    errno.EPERM: "is forbidden to this user",
-    errno.EOPNOTSUPP: "is switched off in this kernel",
+    errno.ENOENT: "does not exist",
+    errno.ENOTDIR: "does not exist",
+    errno.EACCES: "is not readable for this user",
+    errno.EPERM: "is not readable for this user",
+    errno.EOPNOTSUPP: "is disabled in this kernel",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A value that could not be read, and why; `absent` where nothing is there to be read."""
+    """A value that could not be read, and why; `absent` if it does not exist."""
 
     why: str
     absent: bool = False
@@ -31,40 +31,40 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The files below `root`; every path is given as on the machine, from `/`."""
+    """The files below `root`; paths are absolute paths of the machine."""
 
     root: Path = Path("/")
 
     def text(self, path: str) -> str | Unread:
-        """Return a file's text without blanks at its ends."""
+        """Return a file's text without surrounding blanks."""
         try:
             descriptor = os.open(self.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             return _unread(path, error)
         try:
-            return _whole(descriptor).decode("utf-8", errors="replace").strip()
+            return _content(descriptor).decode("utf-8", errors="replace").strip()
         except OSError as error:
             return _unread(path, error)
         finally:
             os.close(descriptor)
 
     def number(self, path: str) -> int | Unread:
-        """Return the whole number that a file holds."""
+        """Return the integer in a file."""
         text = self.text(path)
         if isinstance(text, Unread):
             return text
-        found = whole_number(text)
-        return Unread(f"{path} holds {text[:20]!r}, not a number") if found is None else found
+        found = integer(text)
+        return Unread(f"{path} contains {text[:20]!r}, not a number") if found is None else found
 
     def names(self, folder: str, pattern: str) -> list[str]:
-        """Return the names in a folder that fit a pattern, sorted; none where it cannot be read."""
+        """Return the names in a folder that match a pattern, sorted; empty if it cannot be read."""
         try:
             return sorted(found.name for found in self.at(folder).glob(pattern))
         except OSError:
             return []
 
     def at(self, path: str) -> Path:
-        """Return where a path lies below the root."""
+        """Return a path below the root."""
         return self.root / path.lstrip("/")
 
 
@@ -76,13 +76,13 @@ def stated_bytes(tree: Tree, path: str, key: str) -> int | Unread:
     for line in text.splitlines():
         name, _, value = line.partition(":")
         if name == key:
-            kibibytes = whole_number((value.split() or [""])[0])
-            return kibibytes * 1024 if kibibytes is not None else Unread(f"{path}: {key} is no number")
+            kibibytes = integer((value.split() or [""])[0])
+            return kibibytes * 1024 if kibibytes is not None else Unread(f"{path}: {key} is not a number")
     return Unread(f"{path} has no {key}", absent=True)
 
 
-def whole_number(text: str) -> int | None:
-    """Return the number that a text is; None for anything but ASCII digits with an optional sign, at most 20 long."""
+def integer(text: str) -> int | None:
+    """Parse an integer; None unless the text is at most 20 ASCII digits with an optional minus sign."""
     digits = text[1:] if text[:1] == "-" else text
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None
 
@@ -92,7 +92,7 @@ def _unread(path: str, error: OSError) -> Unread:
     return Unread(f"{path} {reason}", absent=error.errno in (errno.ENOENT, errno.ENOTDIR))
 
 
-def _whole(descriptor: int) -> bytes:
+def _content(descriptor: int) -> bytes:
     parts: list[bytes] = []
     left = LIMIT_BYTES
     while left > 0 and (part := os.read(descriptor, left)):

@@ -1,7 +1,6 @@
-"""The memory of this host and the container engine it runs under, as every part of the program needs to know them.
+"""The memory and the container engine of this host: the one reader for all parts of the program.
 
-Sources: proc(5); cgroups(7), by `records.host.cgroups`. A limit set above a container's own control group is not
-visible.
+Sources: proc(5); cgroups(7), by `records.host.cgroups`. A limit above a container's own control group is not visible.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ HERE = Tree()
 
 
 def container_engine(tree: Tree = HERE) -> str | None:
-    """Return the container engine by the file it leaves or the name of the control group; None for no sign of one."""
+    """Return the container engine, by its marker file or the control group's name; None outside of containers."""
     for path, engine in CONTAINER_MARKS.items():
         if tree.at(path).exists():
             return engine
@@ -31,12 +30,12 @@ def total_memory_bytes(tree: Tree = HERE) -> int | None:
 
 
 def usable_memory_bytes(tree: Tree = HERE) -> int | None:
-    """Return the memory this process may use: the machine's, or its control group's limit if less."""
+    """Return the memory that this process may use: the machine's, or its control group's limit if lower."""
     return _least(stated_bytes(tree, MEMORY, "MemTotal"), memory_limit_bytes(tree))
 
 
 def free_memory_bytes(tree: Tree = HERE) -> int | None:
-    """Return the memory that may still be taken without swapping, of the machine or of its control group if less."""
+    """Return the memory that can be allocated without swapping, of the machine or of its control group if lower."""
     limit, used = memory_limit_bytes(tree), memory_used_bytes(tree)
     left = max(0, limit - used) if isinstance(limit, int) and isinstance(used, int) else None
     return _least(stated_bytes(tree, MEMORY, "MemAvailable"), left)

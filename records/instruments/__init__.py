@@ -1,1 +1,1 @@
-"""What instruments measured: peaks, usage, work and parity."""
+"""Results of instruments: peaks, usage, work and parity."""

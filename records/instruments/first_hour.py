@@ -1,4 +1,4 @@
-"""What `runner first-hour` asks of a backend's process, and what that answers."""
+"""The request of `runner first-hour` to a backend's process, and its answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keras_matrix.records.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ProbeOrder:
-    """Under which settings to ask; the barrier waits for so many products of square matrices with `rows` rows."""
+    """The settings of the probe; its barrier waits for `products` products of square matrices with `rows` rows."""
 
     settings: Settings
     rows: int
@@ -19,11 +19,11 @@ class ProbeOrder:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """What a backend answered.
+    """The answer of a backend.
 
-    From the first request on: `called_s` until the last product had been asked for, `waited_s` until the barrier had
-    returned; `read_s` is what reading one number of the result took after that. `errors` are the relative errors of a
-    matrix product, a convolution and a recurrent layer ("matmul", "convolution", "rnn") in float32.
+    From the first request: `called_s` until the last product was requested, `waited_s` until the barrier returned;
+    `read_s` is the time to read one number of the result after that. `errors` are the relative errors of a matrix
+    product, a convolution and a recurrent layer ("matmul", "convolution", "rnn") in float32.
     """
 
     device: DeviceProof

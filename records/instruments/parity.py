@@ -1,16 +1,14 @@
-"""What a workload's parity twin showed: the same weights, batches and steps on every backend, compared untimed.
+"""Parity comparisons of a workload: the same weights, batches and steps on every backend, compared without timing.
 
-A twin is one process of one backend at one precision; a `Trace` is what it hands to its host beside its arrays. A
-`ParityRecord` is what the twins of one workload said together, kept as `results/parity/<name>.json`: the newest
-comparison replaces the one before it.
+Each parity process runs one backend at one precision and returns arrays and a `ParityOutput`. A `ParityRecord` is the
+comparison of one workload's processes, stored as `results/parity/<name>.json`; a newer comparison replaces it.
 
-Promise: `None` means not measured. It does not know how deviations are computed or judged: that is
-`analysis.parity.deviations`.
+`None` means not measured. Deviations are computed and judged in `analysis.parity.deviations`.
 
 History of `PARITY_VERSION`:
   1  first version
-  2  `nudged`, without which no float32 figure counts as explained by rounding; the finding `initial`
-  3  `facts` and `corrected`, without which no known cause explains a figure
+  2  `nudged`, which is needed to explain a float32 figure by rounding; the finding `initial`
+  3  `facts` and `corrected`, which are needed to explain a figure by a known cause
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ FOLDER = "parity"
 class Weight:
     """One of a model's weights, in the model's own order, which is the same on every backend."""
 
-    path: str = about("its name; what stands after the last underscore may differ between backends")
+    path: str = about("its name; the part after the last underscore may differ between backends")
     shape: list[int] = about("its shape")
-    trainable: bool = about("whether the optimiser moves it; a moving statistic is not")
-    norm: float | None = about("Euclidean norm after step 1, which says how finely an update is resolved", default=None)
+    trainable: bool = about("whether the optimiser updates it; false for moving statistics")
+    norm: float | None = about("Euclidean norm after step 1, which limits the resolution of an update", default=None)
     initial: list[float] | None = about(
-        "mean and standard deviation of what this backend itself drew before the weights were loaded", default=None
+        "mean and standard deviation of this backend's own initial values, before the weights were loaded", default=None
     )
 
 
@@ -55,7 +53,7 @@ class Sketch:
 
 
 class Operation(StrEnum):
-    """An operation that a backend is known to compute inexactly. A twin can compute it exactly instead."""
+    """An operation that a backend is known to compute inexactly. A parity process can compute it exactly instead."""
 
     PYTHON_FLOATS = "python_floats"  # TensorFlow: a Python float becomes a tensor of float64
     GELU = "gelu"  # TensorFlow
@@ -65,66 +63,62 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a twin did that the known causes of deviations depend on, as its own process reports it."""
+    """Facts about a parity process on which the known causes of deviations depend, as it reports them."""
 
-    optimizer: str = about("Keras's class of optimizer, or the one that a user's class derives from")
+    optimizer: str = about("Keras's class of optimizer, or the one from which a user's class derives")
     hyperparameters: dict[str, float] = about("the numbers in its configuration", default_factory=dict)
     scheduled: bool = about("whether the learning rate follows a schedule", default=False)
-    operations: list[Operation] = about("operations known to be inexact that ran", default_factory=list)
+    operations: list[Operation] = about("inexact operations that ran", default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """What one twin tells. Its arrays lie beside it, `gradient.<i>` and `update.<i>` for weight i of `weights`."""
+class ParityOutput:
+    """The output of a parity process. Its arrays `gradient.<i>` and `update.<i>` belong to weight i of `weights`."""
 
-    nonce: str = about("the parent's, without which nothing here counts")
-    weights_sha256: str = about("of the content of the initial weights that were loaded")
+    nonce: str = about("the parent's nonce, required to accept this output")
+    weights_sha256: str = about("hash of the initial weights that were loaded")
     weights: list[Weight] = about("every weight of the model", default_factory=list)
-    losses: list[float | None] = about("loss of each step, null where it was not finite", default_factory=list)
-    sketches: list[Sketch] = about(
-        "the layers' outputs, where the twin was asked where it differs", default_factory=list
-    )
+    losses: list[float | None] = about("loss of each step, null if not finite", default_factory=list)
+    sketches: list[Sketch] = about("the layers' outputs, if a difference is to be located", default_factory=list)
     switched_off: list[str] = about("random layers that ran at rate 0", default_factory=list)
     versions: dict[str, str] = about("Python, Keras, the backend and others", default_factory=dict)
-    facts: Facts | None = about("what known causes depend on, of a twin that trained", default=None)
+    facts: Facts | None = about("facts on which known causes depend, if it trained", default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """How far two backends are apart at one precision; every figure is relative and 0 means equal."""
+    """The deviation of two backends at one precision; every figure is relative and 0 means equal."""
 
     loss: float | None = about("loss of step 1", default=None)
-    gradient_norm: float | None = about("norm of the whole gradient at step 1", default=None)
-    gradient: float | None = about("gradient at step 1, the worst weight's: |a - b| / max(|a|, |b|)", default=None)
+    gradient_norm: float | None = about("norm of the entire gradient at step 1", default=None)
+    gradient: float | None = about("gradient at step 1, of the worst weight: |a - b| / max(|a|, |b|)", default=None)
     gradient_at: str | None = about("that weight", default=None)
-    update: float | None = about("what step 2 added to a weight, the worst weight's", default=None)
+    update: float | None = about("change of a weight by step 2, of the worst weight", default=None)
     update_at: str | None = about("that weight", default=None)
     losses: float | None = about("loss, the worst of all steps", default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ParityFinding:
     """A figure beyond its limit."""
 
     precision: str
-    figure: str = about("field of `Deviation`; or initial, what a backend draws as weights, in standard errors")
-    value: float | None = about("null where it could not be computed: a loss or gradient was not finite")
-    limit: float = about("the largest deviation that is none")
-    at: str | None = about("the weight, for the figures that are a worst weight's", default=None)
-    explanation: str | None = about("why it is no fault, where that was shown; else null", default=None)
+    figure: str = about("field of `Deviation`; or initial: a backend's own initial weights, in standard errors")
+    value: float | None = about("null if it could not be computed: a loss or gradient was not finite")
+    limit: float = about("the largest accepted deviation")
+    at: str | None = about("the weight, for figures of the worst weight", default=None)
+    explanation: str | None = about("why it is not an error, if that was shown; otherwise null", default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two backends compared."""
+    """The comparison of two backends."""
 
-    backends: list[str] = about("two names, sorted as the backends are")
+    backends: list[str] = about("two names, in the order of the backends")
     deviations: dict[str, Deviation] = about("by precision")
-    findings: list[Finding] = about("figures beyond their limit", default_factory=list)
-    located: str | None = about("the layer or weight where they part, where it was looked for", default=None)
-    corrected: dict[str, Deviation] = about(
-        "by precision, with the operations computed exactly to which known causes apply", default_factory=dict
-    )
+    findings: list[ParityFinding] = about("figures beyond their limit", default_factory=list)
+    located: str | None = about("the first layer or weight that differs, if it was located", default=None)
+    corrected: dict[str, Deviation] = about("by precision, without the known causes", default_factory=dict)
 
     @property
     def agrees(self) -> bool:
@@ -134,32 +128,30 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class ParityRecord:
-    """What the twins of one workload said."""
+    """The comparison of the parity processes of one workload."""
 
     version: int = about("version of this schema")
     workload: str = about("name, or package.module:function")
-    params: dict[str, Scalar] = about("the workload's parameters, the small preset's where none were given")
+    params: dict[str, Scalar] = about("the workload's parameters; without any, those of the small preset")
     batch_size: int = about("samples in a batch")
     steps: int = about("training steps")
     seed: int = about("seed of weights and batches")
     started_at: str = about("wall-clock label, UTC, ISO 8601")
-    weights_sha256: str | None = about("content of the initial weights, loaded by every twin", default=None)
+    weights_sha256: str | None = about("hash of the initial weights, loaded by every process", default=None)
     switched_off: list[str] = about("random layers that ran at rate 0", default_factory=list)
-    zero_gradients: list[str] = about("weights whose gradient is zero but for rounding", default_factory=list)
-    zero_updates: list[str] = about("other weights whose update is zero but for rounding", default_factory=list)
+    zero_gradients: list[str] = about("weights whose gradient is zero except for rounding", default_factory=list)
+    zero_updates: list[str] = about("other weights whose update is zero except for rounding", default_factory=list)
     own: dict[str, float] = about("a backend's own float32 losses, 1 thread against 2", default_factory=dict)
-    rounding: dict[str, Deviation] = about(
-        "a backend's float32 against its own float64, where that was asked", default_factory=dict
-    )
+    rounding: dict[str, Deviation] = about("a backend's float32 against its own float64", default_factory=dict)
     nudged: dict[str, Deviation] = about(
-        "a backend's float32 against itself with each weight moved by one unit in its last place, the largest of "
-        "several, where that was asked; without `losses`",
+        "a backend's float32 against itself with each weight changed by one unit in the last place, the largest of "
+        "several; without `losses`",
         default_factory=dict,
     )
-    facts: dict[str, Facts] = about("what each backend's twin reported of itself", default_factory=dict)
+    facts: dict[str, Facts] = about("facts reported by each backend's process", default_factory=dict)
     pairs: list[Pair] = about("every two backends", default_factory=list)
-    failures: dict[str, str] = about("twins that could not be compared, and why", default_factory=dict)
-    unsupported: dict[str, str] = about("twins that a backend does not offer, and why", default_factory=dict)
+    failures: dict[str, str] = about("processes that could not be compared, and why", default_factory=dict)
+    unsupported: dict[str, str] = about("processes that a backend does not support, and why", default_factory=dict)
     versions: dict[str, dict[str, str]] = about("by backend", default_factory=dict)
 
     @property
@@ -169,7 +161,7 @@ class ParityRecord:
 
 
 def content_hash(parts: Iterable[bytes]) -> str:
-    """Return the sha256 of a sequence of byte strings; where one ends and the next begins counts too."""
+    """Return the sha256 of a sequence of byte strings, including their lengths."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
@@ -178,14 +170,14 @@ def content_hash(parts: Iterable[bytes]) -> str:
 
 
 def record_path(results: Path, record: ParityRecord) -> Path:
-    """Return where a comparison is kept: one file per workload and parameters."""
+    """Return the path of a comparison: one file per workload and parameters."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", record.workload)
     settings = hashlib.sha256(canonical([record.workload, record.params]).encode()).hexdigest()[:8]
     return results / FOLDER / f"{name}.{settings}.json"
 
 
 def save(results: Path, record: ParityRecord) -> Path:
-    """Keep a comparison in place of the last one. Raises OSError."""
+    """Store a comparison, replacing the previous one. Raises OSError."""
     path = record_path(results, record)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.replace(path, dumps(record))
@@ -193,18 +185,16 @@ def save(results: Path, record: ParityRecord) -> Path:
 
 
 def load(results: Path) -> tuple[list[ParityRecord], list[str]]:
-    """Return every comparison kept, oldest first, and a line for each file that is none. Changes nothing."""
+    """Return every stored comparison, oldest first, and a line for each invalid file. Changes no file."""
     records, problems = [], []
     for path in sorted((results / FOLDER).glob("*.json")):
         try:
-            records.append(_read(path))
+            record = decode(ParityRecord, loads(path.read_bytes()), "parity")
         except (OSError, CodecError) as error:
             problems.append(f"{path}: not a parity record: {error}")
+        else:
+            if record.version == PARITY_VERSION:
+                records.append(record)
+            else:
+                problems.append(f"{path}: not a parity record: version must be {PARITY_VERSION}, got {record.version}")
     return sorted(records, key=lambda record: record.started_at), problems
-
-
-def _read(path: Path) -> ParityRecord:
-    record = decode(ParityRecord, loads(path.read_bytes()), "parity")
-    if record.version != PARITY_VERSION:
-        raise CodecError(f"version must be {PARITY_VERSION}, got {record.version}")
-    return record

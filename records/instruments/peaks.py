@@ -1,9 +1,9 @@
-"""What a machine can do at its best, as measured: matrix products and memory traffic; and the file that keeps it.
+"""The measured peaks of a machine, for matrix products and memory traffic, and their file.
 
-    results/peaks/<fingerprint>.json     one measurement; a new one takes its place whole
+    results/peaks/<fingerprint>.json     one measurement; a new one replaces it
 
-The fingerprint names the machine and the libraries whose kernels were timed, so that new hardware or a new version is
-measured anew. Every timed call is kept: best and median follow from them, none is dropped.
+The fingerprint identifies the machine and the libraries whose kernels were timed, so that new hardware or versions are
+measured again. Every timed call is stored; best and median are computed from all of them.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import StoreFailure
 
 PEAKS_VERSION = 1
-# Whose kernels a peak times. Keras is not among them: a matrix product goes past it.
+# Libraries whose kernels are timed. Keras is not among them: matrix products bypass it.
 LIBRARIES = (*dict.fromkeys(name for one in TABLE.values() for name in (one.name, one.cpu_package)), "numpy")
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Rates in FLOP/s or byte/s over `processes` processes: of single calls, on an accelerator of stretches."""
+    """Rates in FLOP/s or byte/s over `processes` processes: of single calls, on an accelerator of series of calls."""
 
     rates: list[float]
     processes: int
 
     @property
     def best(self) -> float:
-        """Return the highest rate: what the machine was seen to reach."""
+        """Return the highest measured rate."""
         return max(self.rates)
 
     @property
     def median(self) -> float:
-        """Return the middle rate; far below the best where others used the machine."""
+        """Return the median rate; far below the best if other processes used the machine."""
         return statistics.median(self.rates)
 
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """C = A B of square matrices with `size` rows: 2 size^3 FLOPs. `precision` is that of A, B and C."""
+    """C = A B of square matrices with `size` rows: 2 size^3 FLOPs. `precision` applies to A, B and C."""
 
     backend: str
     device: str
@@ -71,11 +71,11 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class PeakOrder:
-    """What one process is to time: products in these precisions, memory traffic of these kernels. Durations in seconds.
+    """The measurements of one process: products in these precisions, memory traffic of these kernels.
 
-    `settings` names backend, device and threads, as for a cell; `backend` "numpy" is the host without one. Empty
-    `sizes` let the process find a size that keeps the device busy; `array_bytes` None lets it follow the caches.
-    `device_free_bytes` is an accelerator's free memory as its driver reports it; None if that is not known.
+    `settings` are backend, device and threads, as for a cell; `backend` "numpy" is the host without a backend. With
+    empty `sizes` the process chooses a size that keeps the device busy, with `array_bytes` None one by the caches.
+    `device_free_bytes` is an accelerator's free memory as reported by its driver; None if unknown.
     """
 
     settings: Settings
@@ -92,7 +92,7 @@ class PeakOrder:
 
 @dataclass(frozen=True, slots=True)
 class PeakAnswer:
-    """What one process timed; `refused` says, per precision or kernel, why it was not, `notes` what limits a figure."""
+    """The measurements of one process; `refused` has reasons by precision or kernel, `notes` the limits of a figure."""
 
     gemms: list[Gemm]
     streams: list[Stream]
@@ -105,9 +105,9 @@ class PeakAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """One measurement of one machine. `refused` maps `backend precision` to why there is no figure.
+    """One measurement of one machine. `refused` maps `backend precision` to the reason for a missing figure.
 
-    `notes` maps the same to what limits a figure; `gpu_uuid` is the GPU that was timed, None if NVML did not say.
+    `notes` likewise maps to the limits of a figure; `gpu_uuid` is the GPU that was timed, None if NVML did not say.
     """
 
     version: int
@@ -129,9 +129,9 @@ class Peaks:
 
 
 def fingerprint(machine: Machine, versions: Mapping[str, str]) -> str:
-    """Return the name under which this machine's peaks are kept: 16 hex digits.
+    """Return the name of this machine's peaks: 16 hex digits.
 
-    It follows from host, CPU model, CPUs the runner may use, GPUs, and the versions of `LIBRARIES`.
+    A hash of host, CPU model, CPUs that the runner may use, GPUs, and the versions of `LIBRARIES`.
     """
     libraries = {name: versions[name] for name in LIBRARIES if name in versions}
     identity = [machine.host_id, machine.cpu_model, machine.logical_cpus, machine.gpus, libraries]
@@ -139,12 +139,12 @@ def fingerprint(machine: Machine, versions: Mapping[str, str]) -> str:
 
 
 def path_of(results: Path, name: str) -> Path:
-    """Return where the peaks of a fingerprint lie."""
+    """Return the path of a fingerprint's peaks."""
     return results / "peaks" / f"{name}.json"
 
 
 def read(results: Path, name: str) -> Peaks | None:
-    """Return the peaks kept under a fingerprint, None where there are none. Raises `StoreFailure`."""
+    """Return the peaks of a fingerprint, None if they were not measured. Raises `StoreFailure`."""
     path = path_of(results, name)
     try:
         return decode(Peaks, loads(path.read_bytes()), "peaks")
@@ -155,7 +155,7 @@ def read(results: Path, name: str) -> Peaks | None:
 
 
 def read_others(results: Path, name: str) -> list[Peaks]:
-    """Return the peaks kept under other fingerprints; a file that cannot be read is left out."""
+    """Return the peaks of other fingerprints; files that cannot be read are omitted."""
     found = []
     for path in sorted((results / "peaks").glob("*.json")):
         with contextlib.suppress(OSError, CodecError):
@@ -165,21 +165,17 @@ def read_others(results: Path, name: str) -> list[Peaks]:
 
 
 def keep(results: Path, peaks: Peaks) -> Path:
-    """Put the peaks in their place, whole or not at all, over an older measurement. Raises `StoreFailure`."""
+    """Store the peaks atomically, replacing an older measurement. Raises `StoreFailure`."""
     path = path_of(results, peaks.fingerprint)
     put(path, dumps(peaks))
     return path
 
 
 def put(path: Path, text: str) -> None:
-    """Write a text so that a reader sees the old file or the new one, the new one once this returns.
-
-    Raises `StoreFailure`.
-    """
+    """Write a file atomically, with its folder. Raises `StoreFailure`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.replace(path, text)
     except OSError as error:
-        raise StoreFailure(
-            f"{path}: cannot be written: {error.strerror or error}; choose a writable folder with --results"
-        ) from error
+        reason = error.strerror or error
+        raise StoreFailure(f"{path}: cannot be written: {reason}; choose a writable folder with --results") from error

@@ -1,13 +1,13 @@
-"""What one process and its device used over time: in a record as few figures, beside it as a course of few points.
+"""The usage of one process and its device over time: summary figures in a record, and a thinned series in a file.
 
-Sampled by the process's parent while the process works; while it waits for its turn nothing is sampled. Of a workload
-mean, deviation and the largest value are those of its kept epochs, and `peak_` is of its life up to the end of the last
-one: what comes after (counting FLOPs, a profile) is no part of what was measured. Of an external command, and of what
-came to no kept epoch, all are of the whole life. Of several GPUs each is a sample of its own, so that a mean is that of
-one GPU and a largest value that of the largest; `devices_memory`, energy and average power are of all together.
+Sampled by the process's parent while the process works, not while it waits. For a workload, mean, deviation and maximum
+cover its measured epochs, and `peak_` covers its life up to the end of the last one: later work (counting FLOPs, a
+profile) is not part of the measurement. For an external command, and without any measured epoch, all cover the entire
+life. Several GPUs are separate samples, so that a mean is per GPU and a maximum is that of the largest;
+`devices_memory`, energy and average power are sums over all.
 
-Promise: `None` means not measured. A course never has more than `MOST_POINTS` points, each the largest value of the
-samples it stands for, so that thinning hides no peak.
+`None` means not measured. A series has at most `MOST_POINTS` points, each the maximum of the samples that it replaces,
+so that thinning hides no peak.
 """
 
 from __future__ import annotations
@@ -53,55 +53,47 @@ class PowerUse:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process, with all below it, and its device used."""
+    """The usage of a process, with its descendants, and its device."""
 
-    span_s: float = about("time the process worked and was sampled")
-    interval_s: float = about("time between two samples, as asked for")
-    host_source: str = about(
-        "where anonymous host memory was read: processes (RssAnon summed over the tree), or cgroup (of its container)"
-    )
-    course: str | None = about("file of the run's folder that holds the course", default=None)
-    host_anonymous: MemoryUse | None = about("host memory that no file backs, of the process tree", default=None)
-    host_resident: MemoryUse | None = about(
-        "resident size summed over the process tree; what processes share counts once for each", default=None
-    )
+    span_s: float = about("time that the process worked and was sampled")
+    interval_s: float = about("requested time between two samples")
+    host_source: str = about("source of host_anonymous: processes (RssAnon of the tree), or cgroup (of its container)")
+    course: str | None = about("file of the usage series, in the run's folder", default=None)
+    host_anonymous: MemoryUse | None = about("host memory without a backing file, of the process tree", default=None)
+    host_resident: MemoryUse | None = about("resident size of the tree; shared pages count repeatedly", default=None)
     host_proportional_bytes: list[int | None] = about(
-        "proportional set size of the tree after each kept epoch, at rest: what processes share is divided among them",
+        "proportional set size of the tree after each measured epoch, at rest: shared pages are divided",
         default_factory=list,
     )
     device_memory: MemoryUse | None = about(
-        "memory reserved on the device, by whomever, as its driver says, with what backends reserve beforehand",
-        default=None,
+        "memory reserved on the device by all processes, as its driver reports it, preallocation included", default=None
     )
     device_process_memory: MemoryUse | None = about("memory the driver counts for these processes", default=None)
     device_utilisation: ShareUse | None = about(
-        "share of the time that the device had work; null if each measured epoch was shorter than the driver's period, "
-        "one second",
+        "share of time in which the device had work; null if measured epochs are shorter than the driver's 1 s period",
         default=None,
     )
-    device_power: PowerUse | None = about("samples of the power that a device drew", default=None)
-    device_energy_j: float | None = about("energy the device used in the kept epochs, by its own counter", default=None)
+    device_power: PowerUse | None = about("samples of a device's power", default=None)
+    device_energy_j: float | None = about("energy used in the measured epochs, by the device's counter", default=None)
     samples_per_j: float | None = about("samples trained or predicted in them, per joule", default=None)
     device_average_power_w: float | None = about(
-        "that energy divided by the time of those epochs: the power of all its devices", default=None
+        "that energy over the time of those epochs: the power of all devices", default=None
     )
     device_power_source: str | None = about(
-        "what the samples of power are: instant (NVML_FI_DEV_POWER_INSTANT), or power_usage (nvmlDeviceGetPowerUsage, "
-        "an average over one second on Ampere and later except GA100)",
+        "source of the power samples: instant (NVML_FI_DEV_POWER_INSTANT), or power_usage (nvmlDeviceGetPowerUsage, an "
+        "average over one second on Ampere and later except GA100)",
         default=None,
     )
-    devices: int | None = about("GPUs that were sampled", default=None)
-    devices_memory: MemoryUse | None = about(
-        "memory reserved on all of them together, where there are several", default=None
-    )
+    devices: int | None = about("number of sampled GPUs", default=None)
+    devices_memory: MemoryUse | None = about("memory reserved on all of several GPUs together", default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class UsageSeries:
-    """Values over the time a process worked, `times_s` from its start, its rests left out.
+    """Values over the working time of a process; `times_s` count from its start, without its waiting times.
 
-    A quantity that was never measured has an empty list; else there is a value, or None, for each time. `epochs_s`
-    holds begin and end of each kept epoch.
+    A quantity that was never measured has an empty list, any other a value or None per time. `epochs_s` are begin and
+    end of each measured epoch.
     """
 
     times_s: list[float] = field(default_factory=list)
@@ -114,13 +106,13 @@ class UsageSeries:
     epochs_s: list[list[float]] = field(default_factory=list)
 
     @property
-    def whole(self) -> bool:
-        """Whether there is a value or None for each time of each quantity, and a begin and an end of each epoch."""
+    def complete(self) -> bool:
+        """Whether each measured quantity has a value or None per time, and each epoch a begin and an end."""
         columns = [getattr(self, one.name) for one in fields(self) if one.name not in ("times_s", "epochs_s")]
         lengths = {len(column) for column in columns} - {0}
         return lengths <= {len(self.times_s)} and all(len(ends) == 2 for ends in self.epochs_s)
 
 
 def usage_series_name(key: tuple[str, int, int]) -> str:
-    """Return where the course of the record with this key lies in its run's folder."""
+    """Return the file of the series of the record with this key, in its run's folder."""
     return "{}/{}.{}.{}.json".format(COURSES, *key)

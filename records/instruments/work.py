@@ -1,9 +1,9 @@
-"""How much work a workload is: FLOPs and elements, counted from the built model; and the file that keeps the count.
+"""The work of a workload in FLOPs and elements, counted from the built model, and its file.
 
     results/work/<digest>.json     one workload with its parameters, as counted by this version of `models`
 
-Promise: a count is of one sample and of float operations that a matrix product or convolution needs, two per
-multiply-add; `None` means that it was not counted.
+A count is for one sample and covers the float operations of matrix products and convolutions, two per multiply-add;
+`None` means not counted.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from keras_matrix.records.settings import Scalar
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One workload at these parameters. Everything is in FLOPs or elements; per sample where the name says so.
+    """The work of one workload at these parameters, in FLOPs or elements; per sample if the name says so.
 
-    `lookup_elements` are the weights of embedding tables, of which a forward pass reads a few rows; `slot_elements`
-    what the optimiser keeps besides the weights; `kept_elements_per_sample` the inputs of layers with weights, which
-    the backward pass needs again.
+    `lookup_elements` are the weights of embedding tables, of which a forward pass reads a few rows; `slot_elements` the
+    optimiser's variables besides the weights; `kept_elements_per_sample` the inputs of layers with weights, which are
+    retained for the backward pass.
     """
 
     workload: str
@@ -41,11 +41,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class FlopCheck:
-    """One workload on one backend: counts of the same batch, None where there is no such count.
+    """Counts of one workload's batch on one backend, None if a count is not available.
 
-    `analytic` and `analytic_train` are arithmetic over the layers' shapes, `counted` ours over the operations that ran
-    going forward, `framework` and `framework_train` what the backend's own `tool` says of the forward pass and of the
-    whole training step. `loops` says whether a recurrent layer is among them.
+    `analytic` and `analytic_train` are arithmetic over the layers' shapes, `counted` is ours over the operations of a
+    forward pass, `framework` and `framework_train` are the results of the backend's own `tool` for the forward pass and
+    for a training step. `loops` says whether the model has a recurrent layer.
     """
 
     workload: str
@@ -73,7 +73,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class CountOrder:
-    """What one process is to count: the work of `targets`, and every count there is of a batch of `checks`."""
+    """The counts requested from one process: the work of `targets`, and all counts of a batch of `checks`."""
 
     targets: list[Target]
     checks: list[Target] = field(default_factory=list)
@@ -82,7 +82,7 @@ class CountOrder:
 
 @dataclass(frozen=True, slots=True)
 class CountAnswer:
-    """What one process counted; `refused` says, per workload, why it was not."""
+    """The counts of one process; `refused` has the reasons for missing ones by workload."""
 
     works: list[Work]
     checks: list[FlopCheck]
@@ -90,20 +90,20 @@ class CountAnswer:
 
 
 def work_key(workload: str, params: Mapping[str, Scalar]) -> str:
-    """Return what names a workload at these parameters."""
+    """Return the key of a workload at these parameters."""
     return canonical([workload, dict(params)])
 
 
 def read(results: Path, key: str, source: str) -> Work | None:
-    """Return the kept count of a workload by this `source` (a digest of `models`), None where there is none."""
+    """Return the stored count of a workload by this `source` (a digest of `models`); None if missing or damaged."""
     try:
         return decode(Work, loads(_path(results, key, source).read_bytes()), "work")
     except (OSError, CodecError):
-        return None  # missing or torn: it is counted again
+        return None
 
 
 def keep(results: Path, key: str, source: str, work: Work) -> None:
-    """Keep a count. Raises `StoreFailure`."""
+    """Store a count. Raises `StoreFailure`."""
     put(_path(results, key, source), dumps(work))
 
 

@@ -1,8 +1,8 @@
-"""From a backend's own files, one a worker and traced epoch, to one neutral trace.
+"""Converts a backend's own files, one per worker and traced epoch, to one neutral trace.
 
-The clocks of several files are brought together by marks, each of which holds what the machine's monotonic clock said
-just before it was made: a mark is never early, so that the smallest difference is nearest. It does not know how far
-apart the clocks of several machines are.
+The clocks of several files are aligned by marks, each of which contains the time of the machine's monotonic clock just
+before it was made: a mark is never early, so that the smallest difference is the most accurate. Clocks of different
+machines are not aligned.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_matrix.records.traces import neutral, torch
-from keras_matrix.records.traces.neutral import Flow, Head, Kind, Point, Span
+from keras_matrix.records.traces.neutral import Flow, Head, Kind, Span
 from keras_matrix.records.traces.request import Names, TraceError
 from keras_matrix.records.traces.xspace import reader, tracks
 
 XPLANE = ".xplane.pb"
 CHROME = (".json", ".json.gz")
-# Some profilers count nanoseconds since 1970; of two such times the difference is still one that a trace may hold.
+# Some profilers count nanoseconds since 1970; the difference of two such times is still valid in a trace.
 MOST_NS = neutral.MOST_NS // 2
 MOST_WARNINGS, WARNING_CHARACTERS = 5, 300
 _NAME = re.compile(r"epoch(\d+)\.worker(\d+)\.")
@@ -27,7 +27,7 @@ _NAME = re.compile(r"epoch(\d+)\.worker(\d+)\.")
 
 @dataclass(slots=True)
 class Part:
-    """What one file holds, in the clock of its own profiler; `clocks` pairs what that and the machine's said.
+    """The content of one file, in the clock of its own profiler; `clocks` pairs times of that clock and the machine's.
 
     Its workers begin with `first_worker`.
     """
@@ -42,7 +42,7 @@ class Part:
 
 
 def file_name(epoch: int, worker: int, ending: str) -> str:
-    """Return what the file of a worker's epoch is called."""
+    """Return the file name of a worker's epoch."""
     return f"epoch{epoch}.worker{worker}{ending}"
 
 
@@ -52,12 +52,12 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def make(files: Sequence[Path], target: Path, backend: str, names: Names | None = None) -> Head:
-    """Make one neutral trace of these files and return what it is of. Raises `TraceError` or OSError."""
+    """Convert these files to one neutral trace and return its head. Raises `TraceError` or OSError."""
     if not files:
-        raise TraceError(f"{target.parent}: holds no file of a profiler")
+        raise TraceError(f"{target.parent}: contains no file of a profiler")
     parts = [_part(path, names or Names()) for path in files]
     if not any(part.spans for part in parts):
-        raise TraceError(f"{files[0]}: holds no event that a profiler left; record it again, or name another file")
+        raise TraceError(f"{files[0]}: contains no event of a profiler; record it again, or name another file")
     steps = {(part.first_worker, span.step) for part in parts for span in part.spans if span.track.kind is Kind.STEPS}
     workers = {worker for worker, _ in steps} or {0}
     head = Head(
@@ -69,12 +69,12 @@ def make(files: Sequence[Path], target: Path, backend: str, names: Names | None 
         warnings=_warnings(parts),
     )
     shifts = _shifts_ns(parts)
-    neutral.write(target, head, _spans(parts, shifts), _flows(parts, shifts))
+    neutral.write(target, head, *_shifted(parts, shifts))
     return head
 
 
 def make_of(path: Path, target: Path) -> None:
-    """Make a neutral trace of one file that is anybody's, a neutral one too. Raises `TraceError` or OSError."""
+    """Convert one file of any backend, or a neutral trace, to a neutral trace. Raises `TraceError` or OSError."""
     if neutral.is_one(path):
         neutral.write(target, neutral.head_of(path), neutral.spans(path), neutral.flows(path))
     else:
@@ -82,7 +82,7 @@ def make_of(path: Path, target: Path) -> None:
 
 
 def backend_of(path: Path) -> str:
-    """Return whose file this is, by its name. Raises `TraceError`."""
+    """Return the backend of a file, by its name. Raises `TraceError`."""
     if path.name.endswith(XPLANE):
         return "xla"
     if path.name.endswith(CHROME):
@@ -99,16 +99,16 @@ def _part(path: Path, names: Names) -> Part:
     try:
         part = _read(path, _place(path)[1], names)
     except (LookupError, TypeError, ValueError) as error:
-        raise TraceError(f"{path}: holds a mark that no traced cell makes: {error}; record it again") from error
+        raise TraceError(f"{path}: contains an invalid mark: {error}; record it again") from error
     for span in part.spans:
         if span.track.worker >= neutral.MOST_WORKERS or abs(span.start_ns) + span.duration_ns > MOST_NS:
-            told = f"{span.name!r} on device {span.track.worker} at {span.start_ns} ns for {span.duration_ns} ns"
-            raise TraceError(f"{path}: holds an event that no machine leaves: {told}; record it again")
+            text = f"{span.name!r} on device {span.track.worker} at {span.start_ns} ns for {span.duration_ns} ns"
+            raise TraceError(f"{path}: contains an event out of range: {text}; record it again")
     return part
 
 
 def _warnings(parts: Sequence[Part]) -> list[str]:
-    """Return what the profilers themselves warned of, each text once and in a line."""
+    """Return the profilers' own warnings, each text once and in a line."""
     found = dict.fromkeys(" ".join(text.split())[:WARNING_CHARACTERS] for part in parts for text in part.warnings)
     return [text for text in found if text][:MOST_WARNINGS]
 
@@ -124,8 +124,9 @@ def _read(path: Path, worker: int, names: Names) -> Part:
 
 
 def _shifts_ns(parts: Sequence[Part]) -> list[int]:
-    """Return what brings each part into one clock, which is zero where the first step begins."""
-    lags = [_lag_ns(part) for part in parts]
+    """Return each part's shift to a common clock, which is zero at the beginning of the first step."""
+    # By how much a file's clock is ahead of the machine's; without marks, of the file's time base.
+    lags = [min((profiler - machine for profiler, machine in part.clocks), default=-part.base_ns) for part in parts]
     for steps_only in (True, False):
         begins = [
             span.start_ns - lag
@@ -138,21 +139,13 @@ def _shifts_ns(parts: Sequence[Part]) -> list[int]:
     return [0] * len(parts)
 
 
-def _spans(parts: Sequence[Part], shifts: Sequence[int]) -> Iterator[Span]:
-    for part, shift in zip(parts, shifts, strict=True):
-        for span in part.spans:
-            yield span._replace(start_ns=span.start_ns + shift)
-
-
-def _flows(parts: Sequence[Part], shifts: Sequence[int]) -> Iterator[Flow]:
-    for part, shift in zip(parts, shifts, strict=True):
-        yield from (Flow(flow.name, _at(flow.source, shift), _at(flow.target, shift)) for flow in part.flows)
-
-
-def _lag_ns(part: Part) -> int:
-    """Return what the file's clock says more than the machine's; of a file without marks, than the first of time."""
-    return min((seen - told for seen, told in part.clocks), default=-part.base_ns)
-
-
-def _at(point: Point, shift_ns: int) -> Point:
-    return Point(point.track, point.at_ns + shift_ns)
+def _shifted(parts: Sequence[Part], shifts: Sequence[int]) -> tuple[Iterator[Span], Iterator[Flow]]:
+    """Return all spans and flows, each part's shifted to the common clock."""
+    pairs = list(zip(parts, shifts, strict=True))
+    spans = (span._replace(start_ns=span.start_ns + shift) for part, shift in pairs for span in part.spans)
+    flows = (
+        Flow(name, *(point._replace(at_ns=point.at_ns + shift) for point in ends))
+        for part, shift in pairs
+        for name, *ends in part.flows
+    )
+    return spans, flows

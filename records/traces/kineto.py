@@ -1,7 +1,6 @@
-"""PyTorch's own file, a Chrome trace in JSON, read piece by piece: one event at a time is in memory.
+"""Reads PyTorch's own file, a Chrome trace in JSON, as a stream: one event at a time is in memory.
 
-Its members are `traceEvents`, a list, and a few small ones round it, such as `baseTimeNanoseconds`, to which the times
-of the events are added.
+Its members are `traceEvents`, a list, and a few small ones, such as `baseTimeNanoseconds`, the time base of the events.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from keras_matrix.records.traces.request import TraceError
 
 EVENTS = "traceEvents"
 CHUNK_CHARACTERS = 1 << 20
-# A single value that takes more is no event of a profiler's.
+# A larger value is not an event of a profiler.
 MAX_VALUE_CHARACTERS = 64 << 20
 
 DELIMITERS = frozenset(",:]} \t\r\n")
@@ -27,7 +26,7 @@ _DECODER = json.JSONDecoder()
 
 
 def members(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of each member of the file, of `traceEvents` each event. Raises `TraceError`."""
+    """Yield (name, value) for each member of the file, and for each event of `traceEvents`. Raises `TraceError`."""
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8", errors="replace") as file:
@@ -35,11 +34,11 @@ def members(path: Path) -> Iterator[tuple[str, Any]]:
     except (OSError, EOFError, zlib.error) as error:
         raise TraceError(f"{path}: cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path}: is no whole Chrome trace: {error}; record it again") from error
+        raise TraceError(f"{path}: is not a complete Chrome trace: {error}; record it again") from error
 
 
 class _Reading:
-    """A text that is read as it is needed, and a place in it."""
+    """A text that is read on demand, and a position in it."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -47,34 +46,34 @@ class _Reading:
         self._at = 0
 
     def next(self) -> str:
-        """Return the next character that is no blank, and stay before it. Raises `ValueError` at the end."""
+        """Return the next non-blank character without passing it. Raises `ValueError` at the end."""
         while True:
             found = _BLANK.match(self._text, self._at)
             self._at = found.end() if found else self._at
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._more():
-                raise ValueError("it ends too early")
+                raise ValueError("unexpected end of file")
 
     def skip(self, wanted: str) -> str:
-        """Pass the next character, one of those wanted, and return it."""
+        """Pass the next character, which must be one of `wanted`, and return it."""
         found = self.next()
         if found not in wanted:
-            raise ValueError(f"it has {found!r} where one of {wanted!r} should stand")
+            raise ValueError(f"expected one of {wanted!r}, got {found!r}")
         self._at += 1
         return found
 
     def value(self) -> Any:
-        """Return the next value whole."""
+        """Return the next complete value."""
         self.next()
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
             except ValueError as error:
                 if len(self._text) - self._at > MAX_VALUE_CHARACTERS or not self._more():
-                    raise ValueError(f"a value is not whole ({error})") from error
+                    raise ValueError(f"a value is incomplete ({error})") from error
                 continue
-            # What has no delimiter behind it, such as `0` of `0.5`, may go on in what is not read yet.
+            # Without a delimiter, such as `0` of `0.5`, the value may continue in the next chunk.
             if self._text[end : end + 1] in DELIMITERS or not self._more():
                 self._at = end
                 return value

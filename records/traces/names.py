@@ -1,10 +1,10 @@
-"""From where an operation comes, as XLA and TensorFlow tell it, to its phase and its layer.
+"""From the origin of an operation, as XLA and TensorFlow report it, to its phase and its layer.
 
-XLA's origin is a path of scopes, `jit(train_step)/transpose(jvp(dense_1))/dot_general`; TensorFlow's node has a path,
-too, `gradient_tape/functional_1/dense_1/MatMul`. Keras opens a scope of a layer's name round each call, the FC modes
-one of a phase's name. Promise: what the path does not say is None.
+XLA's origin is a path of scopes, `jit(train_step)/transpose(jvp(dense_1))/dot_general`; TensorFlow's node also has a
+path, `gradient_tape/functional_1/dense_1/MatMul`. Keras opens a scope named after the layer around each call, the FC
+modes one named after the phase. A phase or layer that the path does not contain is None.
 
-What runs on a device's stream has a name by CUPTI. XLA's and TensorFlow's collector names copies by direction, such as
+Events of a device's stream have names by CUPTI. XLA's and TensorFlow's collector names copies by direction, such as
 MemcpyH2D (`AddMemcpyActivityEvent` in xla/backends/profiler/gpu/cupti_buffer_events.cc); Kineto writes
 `Memcpy HtoD (Pageable -> Device)` (`memcpyName` in libkineto/src/CuptiActivity.cpp). NCCL's kernels are named
 ncclDevKernel_AllReduce_..., before version 2.19 ncclKernel_AllReduce_..., those of AMD's library rccl.
@@ -18,23 +18,23 @@ from functools import cache
 from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.request import LAYER, PHASE, Names, scope_of
 
-# Of a transformation such as jvp(...) what is within belongs to the path; of a call, jit(name), it does not.
+# The content of a transformation such as jvp(...) belongs to the path; that of a call, jit(name), does not.
 _WRAPPED = re.compile(r"^(?:jvp|transpose|vmap|checkpoint|custom_jvp|custom_vjp|shard_map)\((.*)\)$")
 _TAPE = "gradient_tape"
-# Scopes of marks; where there are such, others are not asked.
+# Scopes of marks; if there are any, other scopes are ignored.
 _LAYER, _PHASE = scope_of(LAYER), scope_of(PHASE)
 
 _COPY = re.compile(r"^Memcpy ?(?:([HDAP])(?:to|2)([HDAP])\b|Peer|PtoP|P2P|Other)?")
 TO_DEVICE = "copy host to device"
 _PLACES = {"H": "host", "D": "device", "A": "device"}
 _COLLECTIVE = re.compile(r"^(?:nccl|rccl)(?:Dev)?(?:Kernel|Func)?[A-Z_]")
-# Events of CUPTI that stand on a stream's line and are no work of the device: memory that is allocated or freed, for
-# as long as it lives (`CuptiTracerEventType` in cupti_buffer_events.h).
+# Events of CUPTI on a stream's line that are not work of the device: the lifetime of allocated memory
+# (`CuptiTracerEventType` in cupti_buffer_events.h).
 NOT_WORK = frozenset({"MemoryAlloc", "MemoryFree", "MemoryResidency", "HostRegister", "HostUnregister", "Overhead"})
 
 
 class Scopes:
-    """What paths of scopes mean, given the names that a cell's layers and optimiser have."""
+    """Finds phase and layer of paths of scopes, given the names of a cell's layers and optimiser."""
 
     def __init__(self, names: Names) -> None:
         self._layers = frozenset(names.layers)
@@ -43,7 +43,7 @@ class Scopes:
         self.read = cache(self._read)
 
     def _read(self, origin: str) -> tuple[Phase | None, str | None]:
-        """Return phase and layer of an operation that comes from there."""
+        """Return phase and layer of an operation with this origin."""
         parts = [_bare(part) for part in origin.split("/")]
         marked = [part.removeprefix(_LAYER) for part in parts if part.startswith(_LAYER)]
         layer = "/".join(marked or (part for part in parts if part in self._layers)) or None
@@ -63,14 +63,14 @@ class Scopes:
 
 
 def _bare(part: str) -> str:
-    """Return a scope less the transformations round it."""
+    """Return a scope without the transformations around it."""
     while match := _WRAPPED.match(part):
         part = match[1]
     return part
 
 
 def copy_of(name: str) -> str | None:
-    """Return the operation that a copy is, such as "copy host to device", or None if `name` is not a copy's."""
+    """Return the operation of a copy, such as "copy host to device"; None if `name` is not that of a copy."""
     match = _COPY.match(name)
     if match is None:
         return None
@@ -81,5 +81,5 @@ def copy_of(name: str) -> str | None:
 
 
 def is_collective(name: str) -> bool:
-    """Return whether this is the name of a kernel of NCCL."""
+    """Return whether this is the name of an NCCL kernel."""
     return _COLLECTIVE.match(name) is not None

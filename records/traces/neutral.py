@@ -1,12 +1,12 @@
-"""The neutral trace: what workers did, in one vocabulary, as a Chrome trace that Perfetto and chrome://tracing open.
+"""The neutral trace: the work of workers in one vocabulary, as a Chrome trace for Perfetto and chrome://tracing.
 
-A process of the picture is a worker, a thread of it a track: `steps`, `layers` (marks of the program), `input`,
-`compute`, `communication`, `host` (what drives a device), `copy` (a device's transfers of memory). Of a kind there are
-as many tracks as threads or streams: `compute`, `compute 2`. Spans of a track nest and never cross. Times are of one
-clock, zero at the first step.
+A process of the trace is a worker, a thread of it a track: `steps`, `layers` (marks of the program), `input`,
+`compute`, `communication`, `host` (which drives a device), `copy` (a device's memory transfers). Each kind has as many
+tracks as threads or streams: `compute`, `compute 2`. Spans of a track nest and never cross. Times are of one clock,
+zero at the first step.
 
-Each event stands on a line of its own, which is what makes `spans` a stream. `phase`, `layer` and `step` are missing
-where the backend does not tell them: nothing is guessed.
+Each event is on a separate line, so that `spans` can read the file as a stream. `phase`, `layer` and `step` are missing
+if the backend does not report them: they are never guessed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 VERSION = 1
 # Measured on a trace of 100 MB: level 6 takes three times as long as level 2 and saves a sixth of the size.
 COMPRESSION = 2
-LANES = 1000  # tracks of one kind, at most
+LANES = 1000  # maximum number of tracks of one kind
 MOST_WORKERS = 4096
 MOST_NS = 1 << 62
 
@@ -42,7 +42,7 @@ _UNREADABLE = (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError
 
 
 class Phase(StrEnum):
-    """What a span is for."""
+    """The phase of a step that a span belongs to."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -52,7 +52,7 @@ class Phase(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a track shows, in the order in which they are drawn."""
+    """The kinds of tracks, in the order in which they are drawn."""
 
     STEPS = "steps"
     LAYERS = "layers"
@@ -60,20 +60,19 @@ class Kind(StrEnum):
     COMPUTE = "compute"
     COMMUNICATION = "communication"
     HOST = "host"
-    COPY = "copy"  # the last one: a track's number in a file is that of its kind
+    COPY = "copy"  # new kinds follow: the position determines a track's number in a file
 
 
 KINDS = tuple(Kind)
-# Where a worker's device works.
+# Tracks with work of a worker's device.
 WORKING = frozenset({Kind.COMPUTE, Kind.COMMUNICATION, Kind.COPY})
-# What a span that is read back may have for a layer and a step.
 OF_DEVICE = ("stream", "bytes", "correlation")
 NO_DEVICE = [None] * len(OF_DEVICE)
-TEXT, FILE_RULES = frozenset({str, type(None)}), frozenset({int, type(None)})
+TEXT, WHOLE = frozenset({str, type(None)}), frozenset({int, type(None)})
 
 
 class Track(NamedTuple):
-    """One line of the picture: a worker's, of a kind, the first of its kind being lane 0."""
+    """One line of a worker, of a kind; the first of its kind has lane 0."""
 
     worker: int
     kind: Kind
@@ -81,17 +80,17 @@ class Track(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the name that is shown."""
+        """Return the displayed name."""
         return f"{self.kind} {self.lane + 1}" if self.lane else str(self.kind)
 
 
 class Span(NamedTuple):
-    """Something that took time. `name` is the backend's own, `op` the kind of operation; `step` counts from 1.
+    """An interval. `name` is the backend's own, `op` the kind of operation; `step` counts from 1.
 
-    Work of a device has its `stream`, a copy its `size_bytes`; `correlation` is the number of the call that launched
-    it, which the profiler gave. Each is None if not known.
+    Work of a device has its `stream`, a copy its `size_bytes`; `correlation` is the profiler's number of the call that
+    launched it. Each is None if unknown.
 
-    A tuple, since a trace holds a million of them.
+    A tuple, since a trace has millions of them.
     """
 
     track: Track
@@ -108,19 +107,19 @@ class Span(NamedTuple):
 
     @property
     def end_ns(self) -> int:
-        """Return when it was over."""
+        """Return its end."""
         return self.start_ns + self.duration_ns
 
 
 class Point(NamedTuple):
-    """A moment on a track, within the span that a flow leaves or reaches."""
+    """A time on a track, within the span at which a flow begins or ends."""
 
     track: Track
     at_ns: int
 
 
 class Flow(NamedTuple):
-    """That one span led to another: `forward_backward` or `launch`."""
+    """A connection of two spans: `forward_backward` or `launch`."""
 
     name: str
     source: Point
@@ -129,10 +128,10 @@ class Flow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a trace is of. `steps` counts the traced steps of a worker, None where they were not marked.
+    """Metadata of a trace. `steps` counts the traced steps of a worker, None if they were not marked.
 
-    They lie in so many `epochs` of equal length, apart from each other. `warnings` are those of the profiler itself,
-    such as that it dropped events.
+    The steps are in `epochs` separate epochs of equal length. `warnings` are those of the profiler itself, such as
+    about dropped events.
     """
 
     backend: str
@@ -145,7 +144,7 @@ class Head:
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Return how long at least one of these spans, each from its start to its end, lasts."""
+    """Return the length of the union of these spans, each from start to end."""
     total, reached = 0.0, -math.inf
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))
@@ -154,7 +153,7 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def write(path: Path, head: Head, spans: Iterable[Span], flows: Iterable[Flow] = ()) -> None:
-    """Write a trace whole or not at all. Raises OSError."""
+    """Write a trace atomically. Raises OSError."""
     with (
         files.replacing(path) as temporary,
         gzip.open(temporary, "wt", encoding="utf-8", compresslevel=COMPRESSION) as file,
@@ -163,7 +162,7 @@ def write(path: Path, head: Head, spans: Iterable[Span], flows: Iterable[Flow] =
 
 
 def plain(path: Path, target: Path) -> None:
-    """Write a trace uncompressed, as the seed's `full_trace.ctf` was. Raises `TraceError` or OSError."""
+    """Write a trace uncompressed, like the 2017 suite's `full_trace.ctf`. Raises `TraceError` or OSError."""
     try:
         with gzip.open(path, "rb") as packed, target.open("wb") as file:
             shutil.copyfileobj(packed, file, 1 << 20)
@@ -172,7 +171,7 @@ def plain(path: Path, target: Path) -> None:
 
 
 def is_one(path: Path) -> bool:
-    """Return whether a file, packed or plain, begins as a neutral trace does."""
+    """Return whether a file, compressed or not, begins like a neutral trace."""
     try:
         with _opened(path) as file:
             return file.read(len(BEGINNING)) == BEGINNING
@@ -181,23 +180,20 @@ def is_one(path: Path) -> bool:
 
 
 def head_of(path: Path) -> Head:
-    """Return what a trace, packed or plain, is of. Raises `TraceError`."""
+    """Return the head of a trace, compressed or not. Raises `TraceError`."""
     try:
         with _opened(path) as file:
             line = file.readline(MOST_HEAD_CHARACTERS)
-        told = json.loads(line.rstrip().removesuffix(",") + "}")["otherData"]
-        if told.get("version") != VERSION:
-            raise TraceError(
-                f"{path}: is of version {told.get('version')!r}, this program reads {VERSION}; trace again"
-            )
-        head = decode(Head, told, "otherData")
+        data = json.loads(line.rstrip().removesuffix(",") + "}")["otherData"]
+        if (version := data.get("version")) != VERSION:
+            raise TraceError(f"{path}: has version {version!r}, this program reads {VERSION}; trace again")
+        head = decode(Head, data, "otherData")
         if not (0 <= head.workers <= MOST_WORKERS and head.epochs >= 1):
-            raise ValueError(f"it is of {head.workers} workers and {head.epochs} epochs")
+            raise ValueError(f"it has {head.workers} workers and {head.epochs} epochs")
         return head
     except _UNREADABLE as error:
-        raise TraceError(
-            f"{path}: is no neutral trace ({error}); make one with: runner trace FILE --to FILE"
-        ) from error
+        advice = "create one with: runner trace FILE --to FILE"
+        raise TraceError(f"{path}: is not a neutral trace ({error}); {advice}") from error
 
 
 def spans(path: Path) -> Iterator[Span]:
@@ -221,15 +217,15 @@ def flows(path: Path) -> Iterator[Flow]:
 
 
 def track_of(pid: int, tid: int) -> Track:
-    """Return the track that a process and a thread of the picture stand for. Raises TypeError or LookupError."""
+    """Return the track of a process and a thread of the file. Raises TypeError or LookupError."""
     if type(pid) is not int:
-        raise TypeError(f"a process of number {pid!r}")
+        raise TypeError(f"pid: must be an integer, got {pid!r}")
     return Track(pid, KINDS[tid // LANES], tid % LANES)
 
 
 def _write(file: IO[str], head: Head, spans: Iterable[Span], flows: Iterable[Flow]) -> None:
-    told = json.dumps(to_json(head), separators=(",", ":"))
-    file.write(f'{BEGINNING}{told},\n"traceEvents":[\n')
+    metadata = json.dumps(to_json(head), separators=(",", ":"))
+    file.write(f'{BEGINNING}{metadata},\n"traceEvents":[\n')
     for worker in range(head.workers):
         _metadata(file, worker, 0, "process_name", {"name": f"{head.backend} worker {worker}"})
         _metadata(file, worker, 0, "process_sort_index", {"sort_index": worker})
@@ -242,17 +238,17 @@ def _write(file: IO[str], head: Head, spans: Iterable[Span], flows: Iterable[Flo
         tid = text.tracks[track]
         _metadata(file, track.worker, tid, "thread_name", {"name": track.name})
         _metadata(file, track.worker, tid, "thread_sort_index", {"sort_index": tid})
-    # What ends a list in JSON is no comma.
+    # The last event of a JSON list has no comma.
     file.write('{"ph":"M","pid":0,"tid":0,"name":"end_of_trace","args":{}}\n]}\n')
 
 
-def _metadata(file: IO[str], pid: int, tid: int, name: str, told: dict[str, Any]) -> None:
-    event = {"ph": "M", "pid": pid, "tid": tid, "name": name, "args": told}
+def _metadata(file: IO[str], pid: int, tid: int, name: str, args: dict[str, Any]) -> None:
+    event = {"ph": "M", "pid": pid, "tid": tid, "name": name, "args": args}
     file.write(json.dumps(event, separators=(",", ":")) + ",\n")
 
 
 class _Text:
-    """Lines of a trace. Names, phases and layers come again and again: their text is made once."""
+    """Formats the lines of a trace. The text of repeated names, phases and layers is formatted once."""
 
     def __init__(self) -> None:
         self.tracks: dict[Track, int] = {}
@@ -272,15 +268,15 @@ class _Text:
 
     def flow(self, number: int, flow: Flow) -> str:
         name = json.dumps(flow.name)
-        told = f'"id":{number},"name":{name},"cat":{name}}},\n'
+        tail = f'"id":{number},"name":{name},"cat":{name}}},\n'
         source, target = (f'{self._of(point.track)},"ts":{point.at_ns / 1000:.3f}' for point in flow[1:])
-        return f'{{"ph":"s",{source},{told}{{"ph":"f","bp":"e",{target},{told}'
+        return f'{{"ph":"s",{source},{tail}{{"ph":"f","bp":"e",{target},{tail}'
 
     def _tail(self, key: tuple[Kind, str, str, Phase | None, str | None]) -> str:
-        """Return what a span's line ends with, less its step."""
+        """Return the end of a span's line, without its step."""
         kind, name, op, phase, layer = key
-        told = {"op": op, "phase": phase, "layer": layer}
-        args = {name: value for name, value in told.items() if value is not None}
+        values = {"op": op, "phase": phase, "layer": layer}
+        args = {name: value for name, value in values.items() if value is not None}
         found = {"name": name, "cat": phase or kind, "args": args}
         self._tails[key] = tail = json.dumps(found, separators=(",", ":"))[1:-2]
         return tail
@@ -294,24 +290,19 @@ class _Text:
 
 
 def _span(event: dict[str, Any]) -> Span:
-    told, name = event["args"], event["name"]
-    phase, layer, *numbers = (told.get(key) for key in ("phase", "layer", "step", *OF_DEVICE))
-    track, op = track_of(event["pid"], event["tid"]), told.get("op", name)
+    args, name = event["args"], event["name"]
+    phase, layer, *numbers = (args.get(key) for key in ("phase", "layer", "step", *OF_DEVICE))
+    track, op = track_of(event["pid"], event["tid"]), args.get("op", name)
     begin_ns, duration_ns = round(event["ts"] * 1000), round(event["dur"] * 1000)
     if not (-MOST_NS < begin_ns < MOST_NS and 0 <= duration_ns < MOST_NS):
-        raise ValueError(f"a span begins at {event['ts']} and lasts {event['dur']}")
-    if (
-        type(name) is not str
-        or type(op) is not str
-        or type(layer) not in TEXT
-        or not FILE_RULES.issuperset(map(type, numbers))
-    ):
+        raise ValueError(f"a span out of range: ts {event['ts']}, dur {event['dur']}")
+    if {type(name), type(op)} != {str} or type(layer) not in TEXT or not WHOLE.issuperset(map(type, numbers)):
         raise TypeError(f"a span of {name!r}, {op!r}, {layer!r}, {numbers!r}")
     return Span(track, name, op, begin_ns, duration_ns, Phase(phase) if phase else None, layer, *numbers)
 
 
 def _read(path: Path, made: Callable[[dict[str, Any]], T], *beginnings: str) -> Iterator[T]:
-    """Yield what is made of each event whose line begins so. Raises `TraceError`."""
+    """Yield `made` of each event whose line has one of these beginnings. Raises `TraceError`."""
     try:
         with _opened(path) as file:
             for line in file:
@@ -326,7 +317,7 @@ def _damaged(path: Path, error: Exception) -> TraceError:
 
 
 def _opened(path: Path) -> IO[str]:
-    """Open a trace, whether it is packed or plain."""
+    """Open a trace, compressed or not."""
     with path.open("rb") as file:
         packed = file.read(len(PACKED)) == PACKED
     return gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8")

@@ -1,25 +1,27 @@
-"""What is asked to be traced, what became of it, and the marks by which a traced cell tells where it is.
+"""What to trace, the result, and the marks that identify the steps, phases and layers of a traced cell.
 
-Marks are annotations of the backend's own profiler. Each begins with `MARK`, so that nothing else is taken for one.
+Marks are annotations of the backend's own profiler. Each begins with `MARK`, which distinguishes it from others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from keras_matrix.records.field_docs import about
+
 MARK = "kbm:"
 STEP, LAYER, PHASE, CLOCK = (f"{MARK}{kind}:" for kind in ("step", "layer", "phase", "clock"))
 
 
 def scope_of(mark: str) -> str:
-    """Return a mark's name as the name of a scope, where colons are not allowed."""
+    """Return a mark's name as the name of a scope, in which colons are not allowed."""
     return mark.replace(":", ".")
 
 
-# Begins the scopes of what one of several workers of a process computes; its number follows.
+# Prefix of the scopes of one of several workers in a process; its number follows.
 WORKER_SCOPE = "worker_"
 
-# Of the folder of a process's trace.
+# Files in the folder of a process's trace.
 TRACE_NAME = "trace.json.gz"
 TABLE_NAME = "table.json"
 NATIVE_NAME = "native"
@@ -32,12 +34,12 @@ MAX_STEPS = 10_000
 
 
 class TraceError(Exception):
-    """A trace cannot be made or read; the message says which, what is wrong, and what to do."""
+    """A trace cannot be written or read; the message says which, what is wrong, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What to trace: these of the epochs that come after the measured ones, counted from 1, of so many steps each."""
+    """What to trace: these of the epochs after the measured ones, counted from 1, with `steps` steps each."""
 
     epochs: list[int] = field(default_factory=lambda: [*DEFAULT_EPOCHS])
     steps: int = DEFAULT_STEPS
@@ -50,7 +52,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TraceOrder:
-    """What a process is to record: these epochs, counted from 1, of so many steps each, into a folder, as a worker."""
+    """The epochs, counted from 1, that a process records as a worker, with `steps` steps each, into a folder."""
 
     folder: str
     epochs: list[int]
@@ -60,22 +62,19 @@ class TraceOrder:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What became of the trace of a process; `folder` lies in the run's and is None where there is no trace.
+    """The result of tracing a process."""
 
-    `problem` says why there is none. `native_bytes` is the size of the backend's own files.
-    """
-
-    steps: int = field(metadata={"meaning": "steps that were to be traced, of all traced epochs"})
-    folder: str | None = field(default=None, metadata={"meaning": "where the trace lies, in the run's folder"})
-    problem: str | None = field(default=None, metadata={"meaning": "why there is no trace"})
-    native_bytes: int | None = field(default=None, metadata={"meaning": "size of the profiler's own files"})
+    steps: int = about("steps to trace, of all traced epochs")
+    folder: str | None = about("folder of the trace, in the run's folder; null without a trace", default=None)
+    problem: str | None = about("why there is no trace", default=None)
+    native_bytes: int | None = about("size of the profiler's own files", default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of scopes by which operations are known: of layers, the model, the optimiser.
+    """The names of scopes that identify operations: those of layers, the model, the optimiser.
 
-    With `phases` there are scopes of the phases' names, too.
+    `phases` says whether scopes are also named after phases.
     """
 
     layers: list[str] = field(default_factory=list)
@@ -84,5 +83,5 @@ class Names:
     phases: bool = False
 
 
-# What a process says before it traces, and before it is profiled for TensorBoard: its figures are complete by then.
-BEGUN = "the process ended before its trace was whole"
+# Reported by a process before it traces, and before it is profiled for TensorBoard: its figures are complete by then.
+BEGUN = "the process ended before its trace was complete"

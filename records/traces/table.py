@@ -1,4 +1,4 @@
-"""What a trace comes to: where the time of its steps went. Kept beside it as `table.json`."""
+"""The summary of a trace: how the time of its steps was spent. Stored next to it as `table.json`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the device's time: of an operation, a layer or a phase; `name` is None for what was not told.
+class TimeShare:
+    """The share of an operation, a layer or a phase in the device's time; `name` is None for the unknown rest.
 
-    `time_s` is the time of itself alone, without what is nested in it, of all steps and workers; `share` that of all.
+    `time_s` is its own time without nested operations, over all steps and workers; `share` is relative to all.
     """
 
     name: str | None
@@ -20,9 +20,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A time in which no operation ran on a worker's device; `begin_s` counts from the first step.
+    """A time without any operation on a worker's device; `begin_s` counts from the first step.
 
-    `before` and `after` are the operations round it, `meanwhile` what the program was marked to do for most of it.
+    `before` and `after` are the neighbouring operations, `meanwhile` is the program's mark for most of this time.
     """
 
     worker: int
@@ -35,13 +35,13 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a trace comes to.
+    """The summary of a trace.
 
-    `window_s` is the time from the first step's beginning until the device had done the last, over the traced epochs,
-    the mean over workers; `busy_share` the share of it in which an operation ran, the mean over workers. `computed_s`
-    is the operations' time, which is more than the busy time where several run at once; `by_kind` divides it into
-    compute, communication and copies. `overlap_share` is the share of the time with communication in which the same
-    worker computed, too; None without communication. `warnings` are the profiler's own.
+    `window_s` is the time from the beginning of the first step until the device finished the last, over the traced
+    epochs, the mean over workers; `busy_share` is the share of it in which an operation ran, the mean over workers.
+    `computed_s` is the operations' time, which exceeds the busy time if several run concurrently; `by_kind` divides it
+    into compute, communication and copies. `overlap_share` is the share of the time with communication in which the
+    same worker also computed; None without communication. `warnings` are the profiler's own.
     """
 
     backend: str
@@ -51,10 +51,10 @@ class Table:
     window_s: float
     busy_share: float | None
     computed_s: float
-    by_operation: list[Part] = field(default_factory=list)
-    by_layer: list[Part] = field(default_factory=list)
-    by_phase: list[Part] = field(default_factory=list)
-    by_kind: list[Part] = field(default_factory=list)
+    by_operation: list[TimeShare] = field(default_factory=list)
+    by_layer: list[TimeShare] = field(default_factory=list)
+    by_phase: list[TimeShare] = field(default_factory=list)
+    by_kind: list[TimeShare] = field(default_factory=list)
     overlap_share: float | None = None
     gaps: list[Gap] = field(default_factory=list)
     gap_count: int = 0

@@ -1,13 +1,13 @@
-"""From PyTorch's own file to the neutral trace.
+"""Converts PyTorch's own file to the neutral trace.
 
-Where kernels ran on a device, `compute` holds these and `host` the operators that launched them; elsewhere operators
-are what computes. Phase and layer come from what surrounds an operator on its own thread: marks of a traced cell,
+If kernels ran on a device, `compute` has these and `host` the operators that launched them; otherwise `compute` has the
+operators. Phase and layer come from the events that surround an operator on its own thread: marks of a traced cell,
 autograd's own events, `Optimizer.step`. An operator of the backward pass belongs to the layer of the forward operator
-with the same sequence number, a kernel to whatever launched it (its correlation). Without marks an operator is of the
-forward pass where autograd later went back over it.
+with the same sequence number, a kernel to the call that launched it (its correlation). Without marks an operator
+belongs to the forward pass if autograd later has the same sequence number.
 
-A thread without marks of its own, as autograd's is where a device computes, works for the step that the marked thread
-is in: that one waits for it. A kernel belongs to the step that launched it, whenever it runs.
+A thread without marks, such as autograd's if a device computes, belongs to the current step of the marked thread, which
+waits for it. A kernel belongs to the step that launched it, whenever it runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Place = tuple[Any, ...]  # a process and a thread, or a device and a stream
 Step = tuple[int, int, int]  # begin, end, number
 
 
-class Seen(NamedTuple):
+class KinetoEvent(NamedTuple):
     """One event: times in nanoseconds, its category, sequence number, correlation and external id, -1 if missing.
 
     What ran on a device has its stream, a copy its size, None if missing.
@@ -57,8 +57,8 @@ class Seen(NamedTuple):
     size_bytes: int | None = None
 
 
-class Around(NamedTuple):
-    """What holds within an event, of what surrounds it."""
+class Context(NamedTuple):
+    """The context within an event: its end, and the innermost surrounding phase, layer, step and operator."""
 
     end_ns: int
     phase: Phase | None = None
@@ -67,21 +67,21 @@ class Around(NamedTuple):
     operator: str | None = None
 
 
-OUTSIDE = Around(1 << 62)
+OUTSIDE = Context(1 << 62)
 
 
 @dataclass(slots=True)
 class Recording:
-    """What is kept of a file: events by thread or stream, flows, and when the machine's clock said what."""
+    """The content of a file: events by thread or stream, flows, and pairs of profiler time and machine time."""
 
-    threads: dict[Place, list[Seen]] = field(default_factory=dict)
+    threads: dict[Place, list[KinetoEvent]] = field(default_factory=dict)
     flows: dict[tuple[str, int], list[tuple[Place, int] | None]] = field(default_factory=dict)
     base_ns: int = 0
     clocks: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def device(self) -> str:
-        """Return gpu where something ran on one, else cpu."""
+        """Return gpu if any event ran on one, otherwise cpu."""
         return "gpu" if any(seen.category in DEVICE for events in self.threads.values() for seen in events) else "cpu"
 
 
@@ -96,12 +96,12 @@ def read(path: Path) -> Recording:
             elif member == "baseTimeNanoseconds":
                 found.base_ns = int(value)
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-            raise TraceError(f"{path}: {member} holds what PyTorch's profiler does not write: {error!r}") from error
+            raise TraceError(f"{path}: {member} has an invalid value: {error!r}; record it again") from error
     return found
 
 
 def _take(found: Recording, event: dict[str, Any], names: dict[str, str]) -> None:
-    """Keep of an event what is wanted."""
+    """Add an event, if it is of a known kind."""
     phase = event.get("ph")
     if phase == "X" and event.get("cat") in KEPT:
         _keep(found, event, names)
@@ -111,20 +111,20 @@ def _take(found: Recording, event: dict[str, Any], names: dict[str, str]) -> Non
 
 
 def _keep(found: Recording, event: dict[str, Any], names: dict[str, str]) -> None:
-    told = event.get("args") or {}
-    # One text of each name, however often it comes.
+    args = event.get("args") or {}
+    # One string object per distinct name.
     name = names.setdefault(event["name"], event["name"])
     start_ns = round(event["ts"] * 1000)
     if name.startswith(CLOCK):
         found.clocks.append((start_ns, int(name.removeprefix(CLOCK))))
         return
-    # What ended is rounded, not how long it took: the ends of what is nested must not cross. Clocks of a device may
-    # have it end before it began.
+    # The end is rounded, not the duration, so that nested events do not cross. By a device's clock, an event may end
+    # before it began.
     duration_ns = max(0, round((event["ts"] + event["dur"]) * 1000) - start_ns)
-    sequence, correlation = told.get("Sequence number", _NO_NUMBER), told.get("correlation", _NO_NUMBER)
-    external, category = told.get("External id", _NO_NUMBER), names.setdefault(event["cat"], event["cat"])
-    of_device = (_whole(told.get("stream")), _whole(told.get("bytes"))) if category in DEVICE else ()
-    seen = Seen(start_ns, duration_ns, name, category, sequence, correlation, external, *of_device)
+    sequence, correlation = args.get("Sequence number", _NO_NUMBER), args.get("correlation", _NO_NUMBER)
+    external, category = args.get("External id", _NO_NUMBER), names.setdefault(event["cat"], event["cat"])
+    of_device = (_whole(args.get("stream")), _whole(args.get("bytes"))) if category in DEVICE else ()
+    seen = KinetoEvent(start_ns, duration_ns, name, category, sequence, correlation, external, *of_device)
     found.threads.setdefault((event["pid"], event["tid"]), []).append(seen)
 
 
@@ -134,31 +134,31 @@ def _whole(value: Any) -> int | None:
 
 @dataclass(slots=True)
 class Making:
-    """The spans of one worker as they come about."""
+    """State of the conversion of one worker's spans."""
 
     worker: int
     gpu: bool
     tracks: dict[tuple[Place, Kind], Track] = field(default_factory=dict)
     layers: dict[int, str | None] = field(default_factory=dict)
     gone_back: set[int] = field(default_factory=set)
-    launched: dict[int, Around] = field(default_factory=dict)
-    operators: dict[int, Around] = field(default_factory=dict)
+    launched: dict[int, Context] = field(default_factory=dict)
+    operators: dict[int, Context] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     reached: dict[Place, int] = field(default_factory=dict)
     streams: dict[Place, Track] = field(default_factory=dict)
     elsewhere: dict[tuple[Place, int], Track] = field(default_factory=dict)
 
     def track(self, place: Place, kind: Kind) -> Track:
-        """Return the track of a kind that a thread or stream has, a new one where it has none yet."""
+        """Return the track of a kind for a thread or stream; creates it if necessary."""
         if (place, kind) not in self.tracks:
             lane = sum(other is kind for _, other in self.tracks)
             self.tracks[place, kind] = Track(self.worker, kind, lane)
         return self.tracks[place, kind]
 
-    def stream(self, place: Place, kind: Kind, seen: Seen) -> Track:
-        """Return the track of what ran on a stream: another one where it began before the one before it had ended.
+    def stream(self, place: Place, kind: Kind, seen: KinetoEvent) -> Track:
+        """Return the track of an event of a stream: a further one if it overlaps with the previous event.
 
-        Kernels of a CUDA graph, and those of programmatic dependent launch, do.
+        Kernels of a CUDA graph, and those of programmatic dependent launch, overlap.
         """
         also = 0
         while self.reached.get((place, kind, also), seen.start_ns) > seen.start_ns:
@@ -170,7 +170,7 @@ class Making:
         return track
 
     def step_at(self, at_ns: int) -> int | None:
-        """Return the step that was marked then, None if none was."""
+        """Return the marked step at a time, None outside of all."""
         at = bisect_right(self.steps, at_ns, key=lambda step: step[0]) - 1
         return self.steps[at][2] if at >= 0 and at_ns < self.steps[at][1] else None
 
@@ -189,14 +189,14 @@ def spans(recording: Recording, worker: int) -> tuple[list[Span], list[Flow]]:
     found: list[Span] = []
     for place in sorted(recording.threads, key=lambda one: _order(recording.threads[one])):
         events = recording.threads[place]
-        # As they are nested: what begins first, and of what begins together the longest, is the outer one.
+        # In the order of nesting: the event that begins first, or the longest of several, is the outer one.
         events.sort(key=lambda seen: (seen.start_ns, -seen.duration_ns))
         found += _on_device(making, place, events) if events[0].category in DEVICE else _on_host(making, place, events)
     return found, list(_flows(recording, making))
 
 
-def _order(events: list[Seen]) -> tuple[bool, bool, int]:
-    """Sort streams behind threads, and threads that only go back behind those whose layers they go back over."""
+def _order(events: list[KinetoEvent]) -> tuple[bool, bool, int]:
+    """Sort streams after threads, and threads with only backward passes after those with their layers."""
     on_device = events[0].category in DEVICE
     only_back = not any(seen.name.startswith(MARK) for seen in events) and any(
         seen.name.startswith(BACKWARD) for seen in events
@@ -204,7 +204,7 @@ def _order(events: list[Seen]) -> tuple[bool, bool, int]:
     return on_device, only_back, min(seen.start_ns for seen in events)
 
 
-def _on_host(making: Making, place: Place, events: list[Seen]) -> Iterator[Span]:
+def _on_host(making: Making, place: Place, events: list[KinetoEvent]) -> Iterator[Span]:
     stack = [OUTSIDE]
     follows = making.steps if not any(_step_of(seen) for seen in events) else []
     for seen in events:
@@ -212,7 +212,7 @@ def _on_host(making: Making, place: Place, events: list[Seen]) -> Iterator[Span]
             stack.pop()
         if follows and len(stack) == 1:
             stack[0] = OUTSIDE._replace(step=making.step_at(seen.start_ns))
-        # Clocks of two sources, as of a runtime's call and its operator, may differ by a hair.
+        # The clocks of two sources, such as a runtime's call and its operator, may differ slightly.
         end_ns = min(seen.start_ns + seen.duration_ns, stack[-1].end_ns)
         around = _within(making, seen, stack[-1], end_ns)
         stack.append(around)
@@ -226,8 +226,8 @@ def _on_host(making: Making, place: Place, events: list[Seen]) -> Iterator[Span]
             yield Span(track, name, name, seen.start_ns, end_ns - seen.start_ns, around.phase, layer, around.step)
 
 
-def _within(making: Making, seen: Seen, outer: Around, end_ns: int) -> Around:
-    """Return what holds within an event."""
+def _within(making: Making, seen: KinetoEvent, outer: Context, end_ns: int) -> Context:
+    """Return the context within an event."""
     if seen.category in ANNOTATIONS:
         return _annotated(seen.name, outer, end_ns)
     if seen.category not in OPERATORS:
@@ -238,53 +238,51 @@ def _within(making: Making, seen: Seen, outer: Around, end_ns: int) -> Around:
     elif seen.name.startswith(COLLECTIVES):
         phase = Phase.COMMUNICATION
     elif seen.sequence != _NO_NUMBER and phase is not Phase.BACKWARD:
-        # The last operator to begin with a number is the one that autograd goes back over.
+        # The last operator that begins with a number is the one with that number in the backward pass.
         making.layers[seen.sequence] = layer
         if phase is None and seen.sequence in making.gone_back:
             phase = Phase.FORWARD
-    return Around(end_ns, phase, layer, outer.step, seen.name)
+    return Context(end_ns, phase, layer, outer.step, seen.name)
 
 
 def _steps(recording: Recording) -> Iterator[Step]:
-    """Yield the steps that are marked on any thread."""
+    """Yield the marked steps of all threads."""
     for events in recording.threads.values():
         for seen in events:
             if (number := _step_of(seen)) is not None:
                 yield seen.start_ns, seen.start_ns + seen.duration_ns, number
 
 
-def _step_of(seen: Seen) -> int | None:
-    """Return the number of the step that an event marks, None if it marks none; PyTorch's own count from 0."""
-    if seen.category not in ANNOTATIONS:
-        return None
-    if seen.name.startswith(STEP):
-        return int(seen.name.removeprefix(STEP))
-    if seen.name.startswith(PROFILER_STEP):
-        return int(seen.name.removeprefix(PROFILER_STEP)) + 1
-    return None
+def _step_of(seen: KinetoEvent) -> int | None:
+    """Return the number of the step that an event marks, None for other events; PyTorch's own count from 0."""
+    return _step_in(seen.name) if seen.category in ANNOTATIONS else None
 
 
-def _annotated(name: str, outer: Around, end_ns: int) -> Around:
-    """Return what holds within an annotation: a mark of ours, one of PyTorch's own, or none that says anything."""
-    inner = outer._replace(end_ns=end_ns)
+def _step_in(name: str) -> int | None:
     if name.startswith(STEP):
-        return inner._replace(step=int(name.removeprefix(STEP)))
+        return int(name.removeprefix(STEP))
+    return int(name.removeprefix(PROFILER_STEP)) + 1 if name.startswith(PROFILER_STEP) else None
+
+
+def _annotated(name: str, outer: Context, end_ns: int) -> Context:
+    """Return the context within an annotation: a mark of ours, one of PyTorch's own, or another one."""
+    inner = outer._replace(end_ns=end_ns)
+    if (step := _step_in(name)) is not None:
+        return inner._replace(step=step)
     if name.startswith(PHASE):
         return inner._replace(phase=Phase(name.removeprefix(PHASE)))
     if name.startswith(LAYER):
         own = name.removeprefix(LAYER)
-        # Where a layer is called again going back, to compute what was not kept, it is still the backward pass.
+        # A layer that is called again in the backward pass, to recompute its output, still belongs to that pass.
         return inner._replace(phase=inner.phase or Phase.FORWARD, layer=f"{inner.layer}/{own}" if inner.layer else own)
     if name.startswith(OPTIMIZER):
         return inner._replace(phase=Phase.UPDATE)
     if name.startswith(COLLECTIVES):
         return inner._replace(phase=Phase.COMMUNICATION)
-    if name.startswith(PROFILER_STEP):
-        return inner._replace(step=int(name.removeprefix(PROFILER_STEP)) + 1)
     return inner
 
 
-def _kind(making: Making, seen: Seen) -> Kind | None:
+def _kind(making: Making, seen: KinetoEvent) -> Kind | None:
     """Return the kind of track that shows an event of a thread."""
     if seen.category in OPERATORS:
         return Kind.HOST if making.gpu else Kind.COMPUTE
@@ -300,14 +298,14 @@ def _kind(making: Making, seen: Seen) -> Kind | None:
 
 
 def _shown(name: str) -> str:
-    """Return a mark's name as it is shown: what it says."""
+    """Return the displayed name of an event; for a mark, its value."""
     if not name.startswith(MARK):
         return name
-    kind, _, told = name.removeprefix(MARK).partition(":")
-    return f"step {told}" if kind == "step" else told
+    kind, _, value = name.removeprefix(MARK).partition(":")
+    return f"step {value}" if kind == "step" else value
 
 
-def _on_device(making: Making, place: Place, events: list[Seen]) -> Iterator[Span]:
+def _on_device(making: Making, place: Place, events: list[KinetoEvent]) -> Iterator[Span]:
     """Return a stream's spans."""
     for seen in events:
         around = making.launched.get(seen.correlation) or making.operators.get(seen.external, OUTSIDE)
@@ -324,7 +322,7 @@ def _on_device(making: Making, place: Place, events: list[Seen]) -> Iterator[Spa
 
 
 def _flows(recording: Recording, making: Making) -> Iterator[Flow]:
-    """Return those flows of which both ends lie on a track of work."""
+    """Yield the flows with both ends on a track of work."""
     kinds = (Kind.HOST, Kind.COMPUTE, Kind.COMMUNICATION)
     tracks = {place: track for (place, kind), track in making.tracks.items() if kind in kinds} | making.streams
     for (category, _), (source, target) in recording.flows.items():

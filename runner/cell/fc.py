@@ -13,7 +13,7 @@ from functools import partial
 
 from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.scopes import layer_name
-from keras_matrix.models.fc.worker_group import NoDevice, NoSuchDevices, Order, WorkerGroup
+from keras_matrix.models.fc.worker_group import NoDevice, NoSuchDevices, WorkerGroup, WorkerSpec
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc import network, rules, spec
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
@@ -44,7 +44,7 @@ from keras_matrix.runner.cell.phases import Timeline, agreed
 
 def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     """Do the job and return its result. Raises `Unsupported`, `DeviceMismatch`, or what a worker raised."""
-    settings, task = job.settings, spec.task_of(job.settings)
+    settings, task = job.settings, spec.problem_of(job.settings)
     refuse_impossible(settings, system.free_memory_bytes())
     namespaces = namespaces_for(task, os.environ.get(network.VARIABLE, ""))
     cuda_cache = inherited_environment.cuda_cache_state(os.environ)
@@ -53,7 +53,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     _reserve_devices(settings, task.workers)
     begun_s = monotonic()
     configure = partial(configure_worker, settings, job.compile_cache_dir)
-    order = Order(task, settings.seed, settings.device, namespaces=namespaces, configure=configure)
+    order = WorkerSpec(task, settings.seed, settings.device, namespaces=namespaces, configure=configure)
     worker_group = assemble(settings.backend, order)
     build_time_s = monotonic() - begun_s
     try:
@@ -109,7 +109,10 @@ def configure_worker(settings: Settings, compile_cache_dir: str | None) -> None:
 
 
 def _memory(
-    adapter: BackendAdapter, measured: MeasuredEpochs, device_peaks: list[int] | None, places: Sequence[spec.Place]
+    adapter: BackendAdapter,
+    measured: MeasuredEpochs,
+    device_peaks: list[int] | None,
+    places: Sequence[spec.WorkerPlacement],
 ) -> Memory:
     """Return the peaks so far: on the device the largest of all workers; of other processes only the peak is known."""
     host_peak, allocated = memory.peak_resident_bytes(), measured.allocated
@@ -119,7 +122,7 @@ def _memory(
     return Memory(host_peak, device_peak, [], PROCESS if device_peaks else None)
 
 
-def _here(places: Sequence[spec.Place]) -> bool:
+def _here(places: Sequence[spec.WorkerPlacement]) -> bool:
     """Return whether all workers are in this process."""
     return all(place.process in (None, os.getpid()) for place in places)
 
@@ -127,7 +130,7 @@ def _here(places: Sequence[spec.Place]) -> bool:
 class TracedWorkers:
     """All workers of a task, for the profiler: their programs open a scope for each phase and layer, or mark it."""
 
-    def __init__(self, worker_group: WorkerGroup, task: spec.Task) -> None:
+    def __init__(self, worker_group: WorkerGroup, task: spec.FcProblem) -> None:
         self._task, self.traced = task, worker_group.traced
 
     def names(self) -> Names:
@@ -140,20 +143,20 @@ def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:
 
     `free_bytes` are those of the host, not of a GPU.
     """
-    task = spec.task_of(settings)
-    problems = rules.settings_faults(settings)
-    if not problems and settings.device == "cpu" and (fault := rules.memory_fault(task, free_bytes)):
+    task = spec.problem_of(settings)
+    problems = rules.settings_problems(settings)
+    if not problems and settings.device == "cpu" and (fault := rules.memory_problem(task, free_bytes)):
         problems = [fault]
     if problems:
         raise Unsupported("; ".join(problems))
 
 
-def namespaces_for(task: spec.Task, named: str) -> tuple[str, ...]:
+def namespaces_for(task: spec.FcProblem, named: str) -> tuple[str, ...]:
     """Return the network namespaces of a task's workers, from those in `named`. Raises `Unsupported`."""
     if task.network == spec.LOCAL or task.workers == 1:
         return ()
     found = network.parse(named)
-    if fault := network.shortfall(found, task.network, task.workers):
+    if fault := network.network_problem(found, task.network, task.workers):
         raise Unsupported(fault)
     assert found is not None
     return found.namespaces[: task.workers]
@@ -178,7 +181,7 @@ def _proved(adapter: BackendAdapter, worker_group: WorkerGroup, settings: Settin
 
 def _trained(job: Job, worker_group: WorkerGroup, measured: MeasuredEpochs) -> tuple[Times, Learning, int]:
     """Take the first step, agree on the steps per epoch, run the epochs; return times, learning and steps."""
-    settings, task = job.settings, spec.task_of(job.settings)
+    settings, task = job.settings, spec.problem_of(job.settings)
     first_step_s = timed(lambda: worker_group.run(1))
     steps, calibration_s = agreed(
         job, measured.turns, lambda count: min(_epoch_s(worker_group, count) for _ in range(2))
@@ -200,9 +203,9 @@ def _epoch_s(worker_group: WorkerGroup, steps: int) -> float:
 
 
 def _resolved(
-    settings: Settings, adapter: BackendAdapter, run: tuple[str, int], places: Sequence[spec.Place]
+    settings: Settings, adapter: BackendAdapter, run: tuple[str, int], places: Sequence[spec.WorkerPlacement]
 ) -> Resolved:
-    task = spec.task_of(settings)
+    task = spec.problem_of(settings)
     trains, weights = spec.MODES[task.mode].trains, sum(rows * columns for rows, columns in task.shapes)
     return replace(
         resolved_of(settings, adapter, run),

@@ -239,7 +239,7 @@ def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: 
         steps_per_s=steps / mean_s,
         short_epoch_steps=short_steps,
         short_epoch_times_s=short_times_s,
-        seed_total_time_s=_suite_total(measured_s, short_times_s, settings, steps),
+        suite_total_time_s=_suite_total(measured_s, short_times_s, settings, steps),
     )
     if short_steps is None:
         return times

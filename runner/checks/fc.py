@@ -9,7 +9,7 @@ from typing import Any
 from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
-from keras_matrix.records.fc.spec import DIVIDERS, MODES, Kind, Task
+from keras_matrix.records.fc.spec import DIVIDERS, MODES, FcProblem, Kind
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.checks.peaks import probe_settings
 from keras_matrix.runner.executors.probe import Probe, ProbeFailed
@@ -21,7 +21,7 @@ WORKERS = (1, 2, 3, 4)
 PRECISIONS = ("float64", "float32")
 # Small, with different sizes, so that a product of the wrong shape does not pass. All numbers of workers divide its
 # sizes, and five layers make unequal stages.
-SMALL = Task(level=5, weight_size=48, batch_size=24)
+SMALL = FcProblem(level=5, weight_size=48, batch_size=24)
 RATIOS = (0.0, 0.3, 1.0)
 # The original discards the same number of first steps.
 GROUP = 10
@@ -36,34 +36,34 @@ class ProofRequest:
     precisions: Sequence[str] = PRECISIONS
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[FcProblem]:
         """Return the tasks that prove the modes."""
         return [task for precision in self.precisions for base in self._bases(precision) for task in self._of(base)]
 
-    def problems(self) -> list[tuple[Task, str]]:
+    def problems(self) -> list[tuple[FcProblem, str]]:
         """Return the impossible combinations of mode and workers, and the reasons."""
-        return [(base, problem) for base in self._bases(self.precisions[0]) for problem in rules.faults(base)]
+        return [(base, problem) for base in self._bases(self.precisions[0]) for problem in rules.problems_of(base)]
 
     def skipped(self) -> list[str]:
         """Return the impossible combinations as lines, except several workers in a mode for one."""
         found = [(base, problem) for base, problem in self.problems() if base.kind is not Kind.SINGLE]
         return [f"{base.mode} with {base.workers} workers: {problem}" for base, problem in found]
 
-    def _bases(self, precision: str) -> list[Task]:
+    def _bases(self, precision: str) -> list[FcProblem]:
         small = SMALL.changed(precision=precision, **self.fixed)
         return [small.changed(mode=mode, workers=n) for mode in self.modes if MODES[mode].native for n in self.workers]
 
-    def _of(self, base: Task) -> list[Task]:
+    def _of(self, base: FcProblem) -> list[FcProblem]:
         """Return a task in all its variants without duplicates of the same work."""
-        found: dict[Task, Task] = {}
-        for variant in _variants(base) if not rules.faults(base) else []:
+        found: dict[FcProblem, FcProblem] = {}
+        for variant in _variants(base) if not rules.problems_of(base) else []:
             task = base.changed(**{**variant, **self.fixed})
-            if not rules.faults(task):
+            if not rules.problems_of(task):
                 found.setdefault(rules.normalised(task), task)
         return list(found.values())
 
 
-def _variants(task: Task) -> list[dict[str, Any]]:
+def _variants(task: FcProblem) -> list[dict[str, Any]]:
     """Return variants of the parameters of a mode, each with one parameter changed."""
     found: list[dict[str, Any]] = [{}]
     if task.kind is Kind.PHYSICS:
@@ -92,18 +92,18 @@ def prove(
         if why := probe.missing(backend):
             refused[backend] = why
             continue
-        own = [task for task in order.tasks if not rules.backend_faults(task, backend)]
+        own = [task for task in order.problems if not rules.backend_problems(task, backend)]
         report(f"proving {len(own)} tasks on {backend}")
         try:
             settings = _settings(backend, order.device, own)
-            answer = probe.ask(MODULE, replace(order, tasks=own), settings, TIMEOUT_S[order.device])
+            answer = probe.ask(MODULE, replace(order, problems=own), settings, TIMEOUT_S[order.device])
             answers.append(decode(ProofAnswer, answer, "answer"))
         except (ProbeFailed, CodecError) as error:
             refused[backend] = str(error)
     return answers, refused
 
 
-def _settings(backend: str, device: str, tasks: Sequence[Task]) -> Settings:
+def _settings(backend: str, device: str, tasks: Sequence[FcProblem]) -> Settings:
     """Return the settings of a cell with the devices of the task with most workers."""
     workers = max((task.workers for task in tasks), default=1)
     return replace(probe_settings(backend, device), workload=spec.WORKLOAD, params={"workers": workers})

@@ -21,7 +21,15 @@ from keras_matrix.analysis.parity import deviations, explanations
 from keras_matrix.analysis.parity.explanations import Evidence
 from keras_matrix.records.backends import BY_COMPILE_TIME
 from keras_matrix.records.instruments import parity
-from keras_matrix.records.instruments.parity import FOLDER, Deviation, Facts, Operation, Pair, ParityRecord, Trace
+from keras_matrix.records.instruments.parity import (
+    FOLDER,
+    Deviation,
+    Facts,
+    Operation,
+    Pair,
+    ParityOutput,
+    ParityRecord,
+)
 from keras_matrix.records.schema import Status
 from keras_matrix.runner.cell.job import WEIGHTS_NAME, ParityWorker
 from keras_matrix.runner.checks.parity_processes import Key, ParityContext, ProcessSlot, Reply, Subject, process_slots
@@ -295,5 +303,5 @@ class _Comparison:
         return replace(pair, located=deviations.backward_difference(pair, (a, b), precision, zero))
 
 
-def _paths(trace: Trace | None, indices: Iterable[int]) -> list[str]:
+def _paths(trace: ParityOutput | None, indices: Iterable[int]) -> list[str]:
     return [trace.weights[i].path for i in sorted(indices)] if trace else []

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.codec import CodecError, decode, loads
 from keras_matrix.records.identity import cell_id
-from keras_matrix.records.instruments.parity import Trace
+from keras_matrix.records.instruments.parity import ParityOutput
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.runner.cell.job import ARRAYS_NAME, Job, ParityWorker
@@ -67,7 +67,7 @@ class Reply:
     """The output of a process: a trace, or a status and its reason. Its arrays are in `folder`."""
 
     folder: Path
-    trace: Trace | None = None
+    trace: ParityOutput | None = None
     status: Status = Status.OK
     reason: str = ""
 
@@ -186,13 +186,13 @@ def _finish(running: deque[tuple[ProcessSlot, Job, Running]], free: deque[Proces
     return Reply(Path(job.folder), None, status, f"{status}: {verdict.reason or problem}")
 
 
-def _read_trace(job: Job) -> tuple[Trace | None, str | None]:
+def _read_trace(job: Job) -> tuple[ParityOutput | None, str | None]:
     """Return the trace that a process wrote, or why it is refused."""
     try:
         raw = read_bounded(job.trace_path, TRACE_LIMIT_BYTES)
         if raw is None:
             return None, "no_trace: the process did not write one"
-        trace = decode(Trace, loads(raw), "trace")
+        trace = decode(ParityOutput, loads(raw), "trace")
     except (ResultRefused, CodecError) as error:
         return None, f"bad_trace: {error}"
     return (trace, None) if trace.nonce == job.nonce else (None, "bad_trace: the trace belongs to another process")

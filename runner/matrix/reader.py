@@ -125,7 +125,7 @@ def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = Fal
             changed = settings is not point.settings
             cell = replace(point, settings=settings, cell_id=identity(settings)) if changed else point
             if is_fc and len(impossible) < strict_yaml.MAX_PROBLEMS:
-                found = rules.settings_faults(point.settings)
+                found = rules.settings_problems(point.settings)
                 impossible += [f"{matrix.name}:{point.line}: {entry.where}: {problem}" for problem in found]
             if changed:
                 normalised.add(cell.cell_id)

@@ -278,4 +278,4 @@ def _unproved_layout(result: CellResult, job: Job) -> str | None:
         return None
     if result.parallel is None:
         return "it does not prove its layout"
-    return spec.layout_fault(spec.task_of(job.settings), result.parallel)
+    return spec.layout_problem(spec.problem_of(job.settings), result.parallel)

@@ -108,7 +108,7 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
         session = _session(request, results, wanted, here, display)
         if log_dir is not None:
             for run in session.runs.values():
-                run.keep(LOG_DIR_NAME, {"log_dir": str(log_dir)})
+                run.store_object(LOG_DIR_NAME, {"log_dir": str(log_dir)})
         preflight = _preflight(request, session, display)
         adaptive = Adaptive(session, wanted.cells, goal)
         expected_s = estimates(request.results, wanted.cells).within_limit_s

@@ -287,7 +287,7 @@ class _Scheduler:
         if times_s:
             found_steps = {"step_time_s": times_s, "steps_per_epoch": steps_for(times_s.values())}
             for arm in {planned.arm for planned in repeats}:
-                self._context.arms[arm].run.keep_calibration(calibration_group(repeats[0].cell.settings), found_steps)
+                self._context.arms[arm].run.store_calibration(calibration_group(repeats[0].cell.settings), found_steps)
         for waiting in found.values():
             if waiting is not None:
                 waiting.running.resume(self._steps_per_epoch(waiting.planned))

@@ -81,7 +81,7 @@ class Session:
     def finish(self, why: Mapping[str, str], now: datetime) -> None:
         """Mark the session as complete, with the reasons why no further repeats were added."""
         for run in self.runs.values():
-            run.keep(FINISHED, {"ended_at": now.isoformat(timespec="seconds"), "stopped": dict(why)})
+            run.store_object(FINISHED, {"ended_at": now.isoformat(timespec="seconds"), "stopped": dict(why)})
 
 
 def begin(results: Results, request: SessionRequest, here: Machine, now: datetime) -> Session:
@@ -125,7 +125,9 @@ def resume(
         published = [key for arm, one in runs.items() for key in _published(arm, one, say)]
         repeats = order(request.cells, seed, list(request.arms))
         pending = remaining(repeats, published)
-        open_ended = any(cell.auto for cell in request.cells) and not all(r.kept(FINISHED) for r in runs.values())
+        open_ended = any(cell.auto for cell in request.cells) and not all(
+            r.load_object(FINISHED) for r in runs.values()
+        )
         if not pending and not open_ended:
             return None
         for one in runs.values():

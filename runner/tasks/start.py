@@ -44,7 +44,7 @@ class Command:
 
 def command_of(job: Job, python: str, mark: str, caller: Mapping[str, str]) -> Command:
     """Return the command of a task's job; `python` is the value of `{python}`. Raises `NotStarted`."""
-    task = task_of(job)
+    task = problem_of(job)
     values = {"python": python, "outputs": job.outputs_dir or job.folder}
     gpus = _gpus(task, caller)
     folder = _folder(job)
@@ -61,7 +61,7 @@ def contained(job: Job, mark: str, caller: Mapping[str, str]) -> tuple[Command, 
 
     Its folder is mounted read-only, its outputs are writable. The caller's environment is not passed on.
     """
-    task = task_of(job)
+    task = problem_of(job)
     gpus = _gpus(task, caller)
     mounts = (
         Mount(job.folder, f"{WORK}/{Path(job.folder).name}", writable=True),
@@ -75,14 +75,14 @@ def contained(job: Job, mark: str, caller: Mapping[str, str]) -> tuple[Command, 
     return Command(_argv(task, values), environment, f"{ROOT}/task", gpus), mounts
 
 
-def task_of(job: Job) -> Task:
+def problem_of(job: Job) -> Task:
     """Return the task of a job for an external command."""
     assert job.task is not None
     return job.task
 
 
 def _folder(job: Job) -> Path:
-    folder = Path(job.import_roots[-1] if job.import_roots else ".") / task_of(job).folder
+    folder = Path(job.import_roots[-1] if job.import_roots else ".") / problem_of(job).folder
     if not folder.is_dir():
         raise NotStarted(f"folder: there is no folder {folder}; the path is relative to the matrix file")
     return folder.resolve()
@@ -128,7 +128,7 @@ def _gpus(task: Task, caller: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _environment(job: Job, mark: str, caller: Mapping[str, str], gpus: Sequence[str]) -> dict[str, str]:
-    task = task_of(job)
+    task = problem_of(job)
     names = [*ALLOWED, *task.inherit] if task.inherit is not None else list(caller)
     found = {name: caller[name] for name in names if name in caller}
     homes = make_home(job)

@@ -27,7 +27,7 @@ from keras_matrix.runner.host import process_tree
 from keras_matrix.runner.host.gpus.readings import open_gpu, readable
 from keras_matrix.runner.tasks.metrics.search import Written, metrics_of
 from keras_matrix.runner.tasks.observation import TaskObservation
-from keras_matrix.runner.tasks.start import Command, NoDevice, NotStarted, task_of
+from keras_matrix.runner.tasks.start import Command, NoDevice, NotStarted, problem_of
 
 GRACE_S = 5.0
 LOG_LIMIT_BYTES = 16 << 30
@@ -94,7 +94,7 @@ class TaskWatch(ProcessWatch):
         return replace(
             self._outcome(self._ended),
             output_tail=_ends_of(self._job.log_path),
-            task=self._observation(task_of(self._job), self._ended.get("outlived", 0)),
+            task=self._observation(problem_of(self._job), self._ended.get("outlived", 0)),
         )
 
     def abandon(self) -> None:
@@ -193,7 +193,7 @@ def words(task: Task) -> list[str]:
 
 def never(job: Job, why: NotStarted) -> TaskObservation:
     """Return the observation of a command that cannot be started."""
-    task = task_of(job)
+    task = problem_of(job)
     run = TaskRun(task.name, words(task), task.primary, [])
     return (
         TaskObservation(run, no_device=str(why)) if isinstance(why, NoDevice) else TaskObservation(run, never=str(why))

@@ -6,8 +6,8 @@ import pytest
 
 from keras_matrix.analysis.traces import table
 from keras_matrix.records.traces.neutral import Head, Kind
-from keras_matrix.records.traces.table import Gap, Part
-from tests.records.traces.made_up import span
+from keras_matrix.records.traces.table import Gap, TimeShare
+from tests.records.traces.synthetic import span
 
 HEAD = Head("torch", 1, "cpu", 1)
 STEP = span("step 1", 0, 100, Kind.STEPS, step=1)
@@ -25,9 +25,9 @@ def test_time_of_an_operation_excludes_nested_ones() -> None:
         ],
     )
     assert found.by_operation == [
-        Part("mm", 2, pytest.approx(50e-6), pytest.approx(5 / 7)),
-        Part("add", 1, pytest.approx(10e-6), pytest.approx(1 / 7)),
-        Part("linear", 1, pytest.approx(10e-6), pytest.approx(1 / 7)),
+        TimeShare("mm", 2, pytest.approx(50e-6), pytest.approx(5 / 7)),
+        TimeShare("add", 1, pytest.approx(10e-6), pytest.approx(1 / 7)),
+        TimeShare("linear", 1, pytest.approx(10e-6), pytest.approx(1 / 7)),
     ]
     assert [(part.name, part.count) for part in found.by_phase] == [("forward", 3), ("backward", 1)]
     assert [(part.name, part.share) for part in found.by_layer] == [("dense", pytest.approx(1))]

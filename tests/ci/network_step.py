@@ -9,16 +9,16 @@ import sys
 from time import perf_counter
 
 from keras_matrix.models.fc.ranks import Ranks
-from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc import network
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 
 STEPS = 5
-TASK = Task(mode="fc_data", workers=2, level=4, weight_size=256, batch_size=32)
+TASK = FcProblem(mode="fc_data", workers=2, level=4, weight_size=256, batch_size=32)
 
 if __name__ == "__main__":
     found = network.parse(os.environ.get(network.VARIABLE, ""))
-    worker_group = Ranks(Order(TASK, seed=0, namespaces=found.namespaces if found else ()))
+    worker_group = Ranks(WorkerSpec(TASK, seed=0, namespaces=found.namespaces if found else ()))
     try:
         worker_group.run(1)
         begun_s = perf_counter()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments import peaks
 from keras_matrix.records.schema import Evidence, Memory, Record, Status, Times
@@ -107,7 +107,7 @@ def _failed(settings: Settings, reason: str) -> Record:
 
 def _fc(backend: str) -> list[Record]:
     """FC modes on one worker and two: two take 62 % of the time of one."""
-    tasks = [(Task("fc_data", workers, 2, 64), 1.0 if workers == 1 else 0.62) for workers in (1, 2)]
+    tasks = [(FcProblem("fc_data", workers, 2, 64), 1.0 if workers == 1 else 0.62) for workers in (1, 2)]
     noise = [1 + 0.002 * repeat for repeat in range(REPEATS)]
     return [r for task, part in tasks for r in fc_records(task, backend, [0.01 * part * one for one in noise])]
 

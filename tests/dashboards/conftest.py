@@ -18,7 +18,7 @@ from keras_matrix.analysis.hardware.roofline import roofline
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.identity import cell_id
-from keras_matrix.records.instruments.parity import Deviation, Finding, Pair, ParityRecord
+from keras_matrix.records.instruments.parity import Deviation, Pair, ParityFinding, ParityRecord
 from keras_matrix.records.instruments.usage import MemoryUse, Usage, UsageSeries
 from keras_matrix.records.schema import (
     DeviceProof,
@@ -34,9 +34,9 @@ from keras_matrix.records.schema import (
     Times,
 )
 from keras_matrix.records.settings import Settings
-from keras_matrix.records.traces.table import Part
+from keras_matrix.records.traces.table import TimeShare
 from tests.conftest import make_settings
-from tests.records.traces.made_up import TABLE
+from tests.records.traces.synthetic import TABLE
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 REPEATS = 5
@@ -128,7 +128,7 @@ def times_of(work: Work, backend: str, noise: random.Random) -> Times:
         step_time_s=median / work.steps,
         fixed_time_per_epoch_s=None if predict else 0.004 * noise.lognormvariate(0, 0.1),
         short_epoch_steps=None if predict else 32,
-        seed_total_time_s=None if predict else process * 32 * KEPT_EPOCHS + 0.012,
+        suite_total_time_s=None if predict else process * 32 * KEPT_EPOCHS + 0.012,
         samples_per_s=work.batch_size * work.steps / median,
         steps_per_s=work.steps / median,
         call_time_p50_s=process if predict else None,
@@ -254,14 +254,14 @@ def _ended(record: Record) -> Record:
 
 
 # A name as long as those of oneDNN, and one that must be escaped.
-LONG, PLAIN = "_MklNativeConv2DBackpropFilterWithBias", Part(HOSTILE, 4, 0.001, 0.2)
+LONG, PLAIN = "_MklNativeConv2DBackpropFilterWithBias", TimeShare(HOSTILE, 4, 0.001, 0.2)
 
 
 def synthetic_context(rows: list[Row]) -> RunContext:
     """Return parity records of three workloads, one explained, and shares of a peak for the measured cells."""
     versions = {backend: dict(VERSIONS_OF[backend]) for backend in BACKENDS}
     pairs = [Pair([*two], {"float64": Deviation(loss=4e-12, gradient=3e-9)}) for two in combinations(BACKENDS, 2)]
-    cause = Finding("float64", "update", 0.04, 1e-6, explanation="a cause that was found and shown by itself")
+    cause = ParityFinding("float64", "update", 0.04, 1e-6, explanation="a cause that was found and shown by itself")
     parted = [replace(pair, findings=[cause] if pair.backends == ["tensorflow", "torch"] else []) for pair in pairs]
     parity = [
         ParityRecord(1, name, {}, 8, 20, 0, "2025-11-20", pairs=found, versions=versions)
@@ -275,7 +275,7 @@ def synthetic_context(rows: list[Row]) -> RunContext:
         for share in roofline(cells, {}, None).shares
     }
     usage_series = usage_series_of([record for _, cell in cells for record in cell.records])
-    traced = ShownTrace("traces/a/trace.json.gz", replace(TABLE, by_operation=[Part(LONG, 8, 0.004, 0.8), PLAIN]))
+    traced = ShownTrace("traces/a/trace.json.gz", replace(TABLE, by_operation=[TimeShare(LONG, 8, 0.004, 0.8), PLAIN]))
     return RunContext(tuple(parity), shares, usage_series=usage_series, traces={cells[0][1].cell_id: traced})
 
 

@@ -34,7 +34,7 @@ return [...document.querySelectorAll('#parallel *')]
 def parallel_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from keras_matrix.analysis.comparison.table import table
     from keras_matrix.dashboards.report import page
-    from keras_matrix.records.fc.spec import Task
+    from keras_matrix.records.fc.spec import FcProblem
     from tests.synthetic_fc import fc_records, made_up_run
 
     path = tmp_path_factory.mktemp("parallel") / "report.html"
@@ -43,7 +43,7 @@ def parallel_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         record
         for power in range(1, 14)
         for mode, seconds in (("fc_data_manual", 0.1), ("fc_model_manual", 0.001 * 2**power))
-        for record in fc_records(Task(mode=mode, workers=2, batch_size=2**power), "torch", [seconds])
+        for record in fc_records(FcProblem(mode=mode, workers=2, batch_size=2**power), "torch", [seconds])
     ]
     records = made_up_run() + wide
     page.write(path, page.render(records, table(records), {}))

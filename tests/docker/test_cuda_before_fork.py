@@ -39,12 +39,13 @@ cells:
 # A cell without a GPU ends before it starts workers; here they are started all the same, and find no GPU.
 WORKERS = """
 import keras
-from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.models.fc.ranks import Ranks, WorkerFailed
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 
 try:
-    Ranks(Order(Task(mode="fc_data", workers=2, level=1, weight_size=8, batch_size=4), 0, "gpu"), timeout_s=10.0)
+    problem = FcProblem(mode="fc_data", workers=2, level=1, weight_size=8, batch_size=4)
+    Ranks(WorkerSpec(problem, 0, "gpu"), timeout_s=10.0)
 except WorkerFailed as error:
     print("WorkerFailed:", error)
 """

@@ -135,7 +135,7 @@ class FakeExecutor:
             learning=Learning(loss=[1.0 / (epoch + 1) for epoch in range(job.settings.epochs)]),
             memory=Memory(peak_host_memory_bytes=500 << 20),
             versions={"python": "3", "keras": "3", job.settings.backend: "1"},
-            parallel=_parallel(spec.task_of(job.settings)) if spec.is_native(job.settings) else None,
+            parallel=_parallel(spec.problem_of(job.settings)) if spec.is_native(job.settings) else None,
             work=None if spec.is_native(job.settings) else work_as_asked(job.settings, steps),
         )
 
@@ -247,8 +247,8 @@ def work_as_asked(settings: Settings, steps: int) -> WorkDone:
     )
 
 
-def _parallel(task: spec.Task) -> spec.Parallel:
-    places = [spec.Place(k, f"fake:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
+def _parallel(task: spec.FcProblem) -> spec.Parallel:
+    places = [spec.WorkerPlacement(k, f"fake:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
     return spec.parallel_of(task, places, spec.traffic_per_step(task), [])
 
 

@@ -1,4 +1,4 @@
-"""Plants every kind of fault in a small workload on the backend of KERAS_BACKEND and prints what each did, as JSON."""
+"""Injects every kind of fault into a small workload on KERAS_BACKEND and prints the effect of each as JSON."""
 
 from __future__ import annotations
 

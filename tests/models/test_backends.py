@@ -51,7 +51,7 @@ def test_the_stack_of_layers_of_the_fc_modes_begins_with_the_same_weights_on_eve
 
 
 @pytest.mark.process
-def test_a_recurrent_layer_with_bfloat16_weights_is_unsupported_and_says_what_to_use():
+def test_recurrent_layer_with_bfloat16_weights_is_unsupported_with_an_alternative():
     seen = trained("torch", "bfloat16", ["lstm", "mnist_mlp"])
     assert "use mixed_bfloat16. Received: precision 'bfloat16'" in seen["lstm"]["unsupported"]
     assert seen["mnist_mlp"]["output_dtype"] == "float32"

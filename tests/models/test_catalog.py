@@ -1,4 +1,4 @@
-"""The catalogue: current, and right where the literature or arithmetic says what is right."""
+"""The catalogue is current, and agrees with the literature and with arithmetic."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Counts of FLOPs: the same on every backend, equal to arithmetic, and explained where a tool counts otherwise."""
+"""Counts of FLOPs are the same on every backend and equal to arithmetic; differences of tools are explained."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_fused_attention_counts_both_products() -> None:
 
 
 @pytest.mark.process
-def test_arithmetic_knows_convolutions_of_every_kind_and_declines_what_it_does_not_know() -> None:
+def test_arithmetic_counts_every_kind_of_convolution_and_no_unknown_layer() -> None:
     program = """
 import json, keras
 from keras import layers

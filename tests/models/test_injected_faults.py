@@ -1,4 +1,4 @@
-"""Each planted fault does real work of its kind, and no other, on every backend."""
+"""Each injected fault does only its own kind of work, on every backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The samples: equal by seed, in range, in shape, and clear about data that is not there."""
+"""Samples are equal for equal seeds, with valid range and shape; missing data gives a clear error."""
 
 import dataclasses
 import hashlib
@@ -28,7 +28,7 @@ def test_synthetic_images_are_the_same_on_every_machine():
     assert np.rint(pixels * 255).astype(int).ravel().tolist() == KNOWN_PIXELS
 
 
-def test_a_sample_does_not_depend_on_how_many_are_asked_for(monkeypatch):
+def test_sample_does_not_depend_on_the_number_of_samples(monkeypatch):
     monkeypatch.setattr(synthetic, "BLOCK_BYTES", 64)
     many, few = synthetic.images(50, (3, 3), 7), synthetic.images(20, (3, 3), 7)
     assert (many[:20] == few).all()
@@ -106,7 +106,7 @@ def test_a_missing_file_is_named_with_its_address(tmp_path):
     assert "https://storage.googleapis.com/" in str(raised.value)
 
 
-def test_a_torn_file_is_told_by_its_checksum(tmp_path):
+def test_damaged_data_file_is_detected_by_its_checksum(tmp_path):
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"half")
     with pytest.raises(DatasetUnavailable, match="incomplete or another one"):
         load_keras_dataset("keras:cifar10", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Profilers, started and stopped round the steps that are asked for."""
+"""Profilers are started and stopped around the requested steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.models.profiling import CLOCK_MARKS, load, record_epochs, recorded
-from keras_matrix.models.profiling.folder import Folder
+from keras_matrix.models.profiling.folder import XPlaneProfiler
 from keras_matrix.records.traces.request import CLOCK, TraceError, TraceOrder
 
 
@@ -19,28 +19,28 @@ class Telling:
     ending = ".json"
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def start(self) -> None:
-        self.told.append("start")
+        self.calls.append("start")
 
     def stop(self, path: Path) -> None:
-        self.told.append(f"stop {path.name}")
+        self.calls.append(f"stop {path.name}")
 
     @contextmanager
     def mark(self, name: str) -> Iterator[None]:
-        self.told.append("clock" if name.startswith(CLOCK) else name)
+        self.calls.append("clock" if name.startswith(CLOCK) else name)
         yield
 
     def scope(self, name: str) -> None:
         return None
 
 
-def test_epochs_that_are_asked_for_are_recorded_each_in_a_file_and_their_steps_numbered_through() -> None:
+def test_requested_epochs_are_recorded_in_separate_files_with_consecutive_steps() -> None:
     profiler = Telling()
-    record_epochs(profiler, TraceOrder("folder", [2, 4], 2, worker=1), lambda: profiler.told.append("step"))
+    record_epochs(profiler, TraceOrder("folder", [2, 4], 2, worker=1), lambda: profiler.calls.append("step"))
     begun = ["start", *["clock"] * CLOCK_MARKS]
-    assert profiler.told == [
+    assert profiler.calls == [
         *("step", "step"),
         *(*begun, "kbm:step:1", "step", "kbm:step:2", "step", "stop epoch2.worker1.json"),
         *("step", "step"),
@@ -48,48 +48,55 @@ def test_epochs_that_are_asked_for_are_recorded_each_in_a_file_and_their_steps_n
     ]
 
 
-def test_a_profiler_is_stopped_whatever_becomes_of_what_it_records() -> None:
+def test_profiler_is_stopped_if_the_recorded_work_fails() -> None:
     profiler = Telling()
     with pytest.raises(ZeroDivisionError), recorded(profiler, Path("mine.json")):
         raise ZeroDivisionError
-    assert profiler.told[-1] == "stop mine.json"
+    assert profiler.calls[-1] == "stop mine.json"
 
 
-def test_a_backend_without_a_profiler_has_none() -> None:
+def test_unknown_backend_has_no_profiler() -> None:
     with pytest.raises(TraceError, match="profiler_unavailable: theano: "):
         load("theano")
 
 
-def test_the_one_file_that_a_profiler_leaves_is_taken_and_its_folder_goes(tmp_path: Path) -> None:
-    folder, target = Folder(), tmp_path / "epoch1.worker0.xplane.pb"
-    with folder.kept_if_begun() as path:
-        deep = Path(path) / "plugins" / "profile"
-    with folder.left_at(target):
+def test_single_file_of_a_profiler_is_moved_and_its_folder_removed(tmp_path: Path) -> None:
+    folders, target = [], tmp_path / "epoch1.worker0.xplane.pb"
+
+    def write_file() -> None:
+        deep = Path(folders[0]) / "plugins" / "profile"
         deep.mkdir(parents=True)
-        (deep / "host.xplane.pb").write_bytes(b"seen")
-    assert target.read_bytes() == b"seen"
-    assert not Path(path).exists()
+        (deep / "host.xplane.pb").write_bytes(b"profile")
+
+    profiler = XPlaneProfiler(folders.append, write_file)
+    profiler.start()
+    profiler.stop(target)
+    assert target.read_bytes() == b"profile"
+    assert not Path(folders[0]).exists()
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_profiler_that_leaves_none_or_several_files_left_no_trace(tmp_path: Path, count: int) -> None:
-    folder, target = Folder(), tmp_path / "epoch1.worker0.xplane.pb"
-    with folder.kept_if_begun() as path:
+def test_profiler_without_exactly_one_file_raises_and_leaves_no_trace(tmp_path: Path, count: int) -> None:
+    folders, target = [], tmp_path / "epoch1.worker0.xplane.pb"
+
+    def write_files() -> None:
         for number in range(count):
-            (Path(path) / f"{number}.xplane.pb").touch()
-    with pytest.raises(TraceError, match=f"the profiler left {count} files that end in"), folder.left_at(target):
-        pass
-    assert (target.exists(), Path(path).exists()) == (False, False)
+            (Path(folders[0]) / f"{number}.xplane.pb").touch()
+
+    profiler = XPlaneProfiler(folders.append, write_files)
+    profiler.start()
+    with pytest.raises(TraceError, match=f"the profiler left {count} files that end in"):
+        profiler.stop(target)
+    assert (target.exists(), Path(folders[0]).exists()) == (False, False)
 
 
-def test_the_folder_of_a_profiler_that_does_not_begin_goes() -> None:
-    places: list[Path] = []
+def test_folder_of_a_profiler_that_fails_to_start_is_removed() -> None:
+    folders: list[str] = []
 
-    def begin() -> None:
-        with Folder().kept_if_begun() as path:
-            places.append(Path(path))
-            raise RuntimeError("only one at a time")
+    def begin(folder: str) -> None:
+        folders.append(folder)
+        raise RuntimeError("only one at a time")
 
     with pytest.raises(RuntimeError, match="only one"):
-        begin()
-    assert [path.exists() for path in places] == [False]
+        XPlaneProfiler(begin, lambda: None).start()
+    assert [Path(folder).exists() for folder in folders] == [False]

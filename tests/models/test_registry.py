@@ -57,7 +57,7 @@ def test_defaults_are_filled_in():
     assert build(size=4) == {"size": 4, "rate": 0.5, "kind": "tiny"}
 
 
-def test_a_whole_number_is_a_float_where_one_is_asked_for():
+def test_integer_is_accepted_for_a_float_parameter():
     assert build(rate=1)["rate"] == 1.0
 
 

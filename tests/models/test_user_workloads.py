@@ -1,4 +1,4 @@
-"""A user's own workload: every way it can be wrong before its model is looked at, and the documented example."""
+"""A user's own workload: every error before its model is used, and the documented example."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def refused(kind, name, data="synthetic", **params):
 
 @pytest.mark.usefixtures("own")
 class TestRefusals:
-    def test_a_name_that_is_no_path_to_a_function(self):
+    def test_name_must_be_a_path_to_a_function(self):
         assert "package.module:function. Received: 'a b:c'" in refused(ValueError, "a b:c")
         assert "package.module:function. Received: 'own_workloads:'" in refused(ValueError, "own_workloads:")
 
@@ -61,14 +61,14 @@ class TestRefusals:
         missing = "own_workloads.no_such:build: no module named 'own_workloads.no_such' in 'own_workloads'"
         assert refused(ValueError, "own_workloads.no_such:build") == f"{missing} (a module, not a package)"
 
-    def test_a_module_whose_own_import_fails_says_so_itself(self):
+    def test_import_error_within_the_users_module_is_passed_on(self):
         assert refused(ModuleNotFoundError, "own_broken:build") == "No module named 'no_such_dependency'"
 
     def test_a_function_that_is_not_there_is_answered_with_a_near_one(self):
         expected = "own_workloads:singel: module 'own_workloads' has no 'singel' (did you mean 'single'?)"
         assert refused(ValueError, "own_workloads:singel") == expected
 
-    def test_something_that_is_no_function(self):
+    def test_non_callable_is_rejected(self):
         assert refused(TypeError, "own_workloads:number") == "own_workloads:number: must be a function. Received: 3"
 
     def test_parameters_the_function_does_not_take(self):
@@ -91,7 +91,7 @@ class TestRefusals:
             ("empty", ValueError, "x and y are empty"),
         ],
     )
-    def test_what_it_returns_is_checked(self, name, kind, message):
+    def test_result_of_a_users_workload_is_checked(self, name, kind, message):
         assert refused(kind, f"own_workloads:{name}") == f"own_workloads:{name}: {message}"
 
     def test_an_exception_of_the_users_own_code_passes_through(self):

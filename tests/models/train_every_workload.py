@@ -1,4 +1,4 @@
-"""Run in a process with KERAS_BACKEND set: builds workloads small, trains one batch, prints what came out as JSON.
+"""Run in a process with KERAS_BACKEND set: builds workloads small, trains one batch, prints the results as JSON.
 
 Usage: python train_every_workload.py POLICY NAME...
 """

@@ -1,4 +1,4 @@
-"""Notes of intended changes: appended whole, never changed, read past damage."""
+"""Notes about intended changes are appended atomically and never changed; damaged ones are skipped."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ def withdrawn(cells: list[str]) -> Annotation:
     return Annotation(KERAS.run_id, cells, KERAS.hosts, None, "jax:mnist_mlp")
 
 
-def test_what_was_appended_is_read_in_order(tmp_path: Path) -> None:
+def test_appended_notes_are_read_in_order(tmp_path: Path) -> None:
     append(tmp_path, KERAS)
     append(tmp_path, withdrawn(["a" * 16]))
     assert load(tmp_path) == ([KERAS, withdrawn(["a" * 16])], [])
 
 
-def test_a_folder_without_notes_has_none(tmp_path: Path) -> None:
+def test_folder_without_a_file_has_no_notes(tmp_path: Path) -> None:
     assert load(tmp_path) == ([], [])
 
 
-def test_what_stands_already_is_never_changed(tmp_path: Path) -> None:
+def test_existing_line_is_never_changed(tmp_path: Path) -> None:
     append(tmp_path, KERAS)
     before = (tmp_path / FILE).read_bytes()
     append(tmp_path, KERAS)
     assert (tmp_path / FILE).read_bytes() == before * 2
 
 
-def test_a_torn_line_swallows_no_later_one_and_is_told(tmp_path: Path) -> None:
+def test_line_after_a_truncated_one_is_read(tmp_path: Path) -> None:
     append(tmp_path, KERAS)
     whole = (tmp_path / FILE).read_bytes()
     (tmp_path / FILE).write_bytes(whole + whole[:40])
@@ -44,7 +44,7 @@ def test_a_torn_line_swallows_no_later_one_and_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ['{"run_id": 7}', "[]", '{"version": 2, "cells": []}', "\xff"])
-def test_a_line_that_is_no_note_is_told_and_passed_over(tmp_path: Path, line: str) -> None:
+def test_damaged_note_is_skipped_with_a_problem(tmp_path: Path, line: str) -> None:
     (tmp_path / FILE).write_bytes(line.encode("latin-1") + b"\n")
     append(tmp_path, KERAS)
     found, problems = load(tmp_path)
@@ -57,9 +57,9 @@ def test_the_last_line_about_a_cell_counts_and_may_take_the_note_back() -> None:
     assert notes == {("b" * 16, "0" * 16, KERAS.run_id): "keras 3.16 and jax"}
 
 
-def test_a_note_that_cannot_be_kept_says_where(tmp_path: Path) -> None:
+def test_note_that_cannot_be_stored_is_reported_with_its_path(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()
-    with pytest.raises(StoreFailure, match=r"history\.jsonl: the note cannot be kept"):
+    with pytest.raises(StoreFailure, match=r"history\.jsonl: cannot store the note"):
         append(tmp_path, KERAS)
 
 
@@ -69,5 +69,5 @@ def test_a_note_that_is_not_one_printable_line_is_refused(text: str) -> None:
         checked_note(text)
 
 
-def test_a_note_is_kept_without_the_blanks_around_it() -> None:
+def test_note_is_stored_without_surrounding_blanks() -> None:
     assert checked_note(" neuer Kernel 6.12, größer ") == "neuer Kernel 6.12, größer"

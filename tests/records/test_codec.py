@@ -24,7 +24,7 @@ def test_nan_is_never_written(record: Record) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": 1, "a": 2}', "{", "[" * 100_000, b"\xff\xfe\x00"])
-def test_what_is_not_strict_json_is_refused(text: str | bytes) -> None:
+def test_invalid_json_is_rejected(text: str | bytes) -> None:
     with pytest.raises(CodecError):
         loads(text)
 
@@ -53,7 +53,7 @@ def test_a_missing_field_is_named(record: Record) -> None:
         decode(Record, data)
 
 
-def test_a_whole_number_may_stand_for_a_float() -> None:
+def test_integer_is_decoded_as_a_float_field() -> None:
     assert decode(Times, {"step_time_s": 1}).step_time_s == 1.0
 
 

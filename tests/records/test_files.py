@@ -10,7 +10,7 @@ import pytest
 from keras_matrix.records import files
 
 
-def test_replaced_file_holds_the_new_text_and_lone_surrogates_are_escaped(tmp_path: Path) -> None:
+def test_replaced_file_has_the_new_text_with_escaped_lone_surrogates(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
     files.replace(path, "new \ud800")

@@ -1,4 +1,4 @@
-"""A run's findings are kept beside it, and a set that is equal keeps its revision."""
+"""Findings are stored per run, and an equal set does not change the revision."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def run(tmp_path: Path) -> Run:
     return Results(tmp_path).create("20260101T000000Z-abcdef", {})
 
 
-def test_what_was_kept_is_read_back(run: Run) -> None:
+def test_stored_findings_are_read_back(run: Run) -> None:
     kept = findings.keep(run, [ONE, OTHER])
     assert findings.load(run) == kept
     assert kept.found == [ONE, OTHER]
 
 
-def test_a_run_without_findings_has_none(run: Run) -> None:
+def test_run_without_a_findings_file_has_no_findings(run: Run) -> None:
     assert findings.load(run) is None
 
 
-def test_only_what_differs_is_a_new_revision(run: Run) -> None:
+def test_revision_increases_only_for_changed_findings(run: Run) -> None:
     assert [findings.keep(run, found).revision for found in ([ONE], [ONE], [ONE, OTHER], [ONE])] == [1, 1, 2, 3]
 
 
-def test_a_finding_is_named_by_what_it_is_about_and_not_by_its_figure(run: Run) -> None:
+def test_finding_id_depends_on_the_subject_and_not_on_the_figure(run: Run) -> None:
     again = Finding(Kind.FIGURE, "times.step_time_s", "mlp", "another", 2, cell_id="0" * 16, estimate=0.5)
     assert again.finding_id == ONE.finding_id != OTHER.finding_id
 
 
-def test_a_damaged_file_is_told_and_made_again(run: Run) -> None:
+def test_damaged_findings_are_reported_and_replaced(run: Run) -> None:
     (run.folder / findings.FILE).write_text("{")
     with pytest.raises(StoreFailure, match="write it again with: runner report"):
         findings.load(run)

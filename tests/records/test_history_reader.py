@@ -1,4 +1,4 @@
-"""Reading the stored past: leanly, and past whatever is damaged."""
+"""The history reader reads only what a history needs, and skips damaged files."""
 
 from __future__ import annotations
 
@@ -30,13 +30,24 @@ def test_every_attempt_is_read_with_what_a_history_needs(tmp_path: Path) -> None
     assert (past.problems, past.caveats) == ((), ())
 
 
-@pytest.mark.parametrize(("asked", "told"), [("auto", None), (50, "50")])
+@pytest.mark.parametrize(("setting", "expected"), [("auto", None), (50, "50")])
 def test_steps_that_a_session_found_for_itself_are_no_fact_of_it(
-    tmp_path: Path, asked: int | str, told: str | None
+    tmp_path: Path, setting: int | str, expected: str | None
 ) -> None:
-    nights(tmp_path, [0.01], settings=make_settings(steps_per_epoch=asked))
+    nights(tmp_path, [0.01], settings=make_settings(steps_per_epoch=setting))
     facts = dict(read([tmp_path]).runs[0].attempts[0].facts)
-    assert facts.get("steps_per_epoch") == told
+    assert facts.get("steps_per_epoch") == expected
+
+
+def test_records_of_version_3_have_the_same_history_as_current_ones(tmp_path: Path) -> None:
+    nights(tmp_path, [0.01])
+    expected = read([tmp_path]).runs
+    for path in (tmp_path / run_name(0)).glob("records/*.json"):
+        data = json.loads(path.read_text()) | {"schema_version": 3}
+        data["times"]["seed_total_time_s"] = data["times"].pop("suite_total_time_s")
+        path.write_text(json.dumps(data))
+    past = read([tmp_path])
+    assert (past.runs, past.problems) == (expected, ())
 
 
 def test_the_machine_type_is_a_fact_where_it_is_known(tmp_path: Path) -> None:
@@ -55,30 +66,30 @@ def test_nothing_is_changed_by_reading(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"times": {"step_time_s": -1.0}}, "must be a positive number, got -1.0"),
         ({"times": {"step_time_s": float("nan")}}, "must be a positive number, got nan"),
         ({"times": {"step_time_s": 10**400}}, "too large"),
         ({"status": "splendid"}, "'splendid' is not a valid Status"),
-        ({"schema_version": 99}, "schema version 99"),
-        ({"repeat": 7}, "holds the record of another attempt"),
+        ({"schema_version": 99}, "must be an integer up to 4, got 99"),
+        ({"repeat": 7}, "contains the record of another attempt"),
         ({"machine": None}, "NoneType"),
         ({"versions": "3.15"}, "str"),
     ],
 )
-def test_a_damaged_record_is_told_and_passed_over(tmp_path: Path, change: dict[str, object], told: str) -> None:
+def test_damaged_record_is_skipped_with_a_problem(tmp_path: Path, change: dict[str, object], message: str) -> None:
     nights(tmp_path, [0.01, 0.02])
     path = record_files(tmp_path)[0]
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     past = read([tmp_path])
     assert [problem.path for problem in past.problems] == [path]
-    assert told in past.problems[0].reason
+    assert message in past.problems[0].reason
     assert [len(run.attempts) for run in past.runs] == [2, 3]
 
 
 @pytest.mark.parametrize("text", ["", "{torn", "[]", "7", '{"status": "ok"}', "[" * 100_000])
-def test_a_file_that_is_no_record_is_told_and_passed_over(tmp_path: Path, text: str) -> None:
+def test_invalid_record_file_is_skipped_with_a_problem(tmp_path: Path, text: str) -> None:
     nights(tmp_path, [0.01])
     path = record_files(tmp_path)[0]
     path.write_text(text)
@@ -87,7 +98,7 @@ def test_a_file_that_is_no_record_is_told_and_passed_over(tmp_path: Path, text: 
     assert len(past.runs[0].attempts) == 2
 
 
-def test_a_run_whose_description_is_torn_is_told_and_passed_over(tmp_path: Path) -> None:
+def test_run_with_a_damaged_description_is_skipped_with_a_problem(tmp_path: Path) -> None:
     nights(tmp_path, [0.01, 0.02])
     (tmp_path / run_name(0) / "run.json").write_text("{torn")
     past = read([tmp_path])
@@ -95,7 +106,7 @@ def test_a_run_whose_description_is_torn_is_told_and_passed_over(tmp_path: Path)
     assert [run.run_id for run in past.runs] == [run_name(1)]
 
 
-def test_a_file_with_another_name_is_told_and_what_is_set_aside_is_not(tmp_path: Path) -> None:
+def test_unexpected_file_name_is_a_problem_but_hidden_and_corrupt_files_are_ignored(tmp_path: Path) -> None:
     nights(tmp_path, [0.01])
     folder = tmp_path / run_name(0) / "records"
     (folder / "corrupt").mkdir()
@@ -104,7 +115,7 @@ def test_a_file_with_another_name_is_told_and_what_is_set_aside_is_not(tmp_path:
     assert [problem.path.name for problem in read([tmp_path]).problems] == ["notes.txt"]
 
 
-def test_only_the_cells_that_are_wanted_are_kept_and_each_is_asked_for_once(tmp_path: Path) -> None:
+def test_only_selected_cells_are_read_and_the_selection_is_called_once_each(tmp_path: Path) -> None:
     nights(tmp_path, [0.01, 0.02])
     nights(tmp_path, [0.3, 0.3], first=2, settings=make_settings(workload="bert"))
     asked = []
@@ -119,7 +130,7 @@ def test_only_the_cells_that_are_wanted_are_kept_and_each_is_asked_for_once(tmp_
     assert [settings["workload"] for settings in past.settings.values()] == ["bert"]
 
 
-def test_a_run_with_a_planted_fault_and_the_second_arm_of_a_session_stand_for_no_session(tmp_path: Path) -> None:
+def test_run_with_an_injected_fault_and_second_arm_of_a_session_are_excluded(tmp_path: Path) -> None:
     arms = {"slow": {"python": None, "fault": "slow:5"}, "base": {"fault": None}, "new": {"fault": None}}
     for number, arm in enumerate(arms):
         store_session(tmp_path, run_name(number), processes(0.01), arm=arm, arms=arms)
@@ -127,8 +138,8 @@ def test_a_run_with_a_planted_fault_and_the_second_arm_of_a_session_stand_for_no
     past = read([tmp_path])
     assert [run.run_id for run in past.runs] == [run_name(1), run_name(3)]
     assert [caveat.partition(": ")[2] for caveat in past.caveats] == [
-        "the fault 'slow:5' was planted in it",
-        "its session is told by the arm 'base', this is 'new'",
+        "the fault 'slow:5' was injected into it",
+        "the arm 'base' represents its session, this is 'new'",
     ]
 
 
@@ -141,18 +152,18 @@ def test_a_pinned_base_does_not_stand_for_its_session(tmp_path: Path, new_python
     assert [run.run_id for run in read([tmp_path]).runs] == [names["new"]]
 
 
-def test_a_run_that_lies_in_two_folders_counts_once(tmp_path: Path) -> None:
+def test_run_in_two_folders_counts_once(tmp_path: Path) -> None:
     for name in ("one", "two"):
         nights(tmp_path / name, [0.01])
     past = read([tmp_path / "one", tmp_path / "two"])
     assert len(past.runs) == 1
-    assert [f"was read from {tmp_path / 'one'} already" in caveat for caveat in past.caveats] == [True]
+    assert [f"was already read from {tmp_path / 'one'}" in caveat for caveat in past.caveats] == [True]
 
 
-def test_a_run_begun_last_that_sorts_first_betrays_a_clock_that_went_back(tmp_path: Path) -> None:
+def test_latest_run_that_sorts_first_gives_a_caveat_about_the_clock(tmp_path: Path) -> None:
     nights(tmp_path, [0.01], first=5)
     nights(tmp_path, [0.01], first=2)
-    assert [caveat for caveat in read([tmp_path]).caveats if "the clock went back between them" in caveat] != []
+    assert [caveat for caveat in read([tmp_path]).caveats if "the clock was set back between them" in caveat] != []
 
 
 def test_two_arms_of_the_same_second_betray_no_clock(tmp_path: Path) -> None:
@@ -170,7 +181,7 @@ def test_a_process_that_began_before_its_run_betrays_a_clock_that_went_back(tmp_
     assert ["before its run" in caveat for caveat in read([tmp_path]).caveats] == [True]
 
 
-def test_a_run_that_began_before_an_earlier_one_ended_is_told(tmp_path: Path) -> None:
+def test_overlapping_runs_give_a_caveat(tmp_path: Path) -> None:
     nights(tmp_path, [0.01, 0.01])
     path = record_files(tmp_path)[2]
     path.write_text(json.dumps({**json.loads(path.read_text()), "started_at": "2026-01-05T00:00:00+00:00"}))

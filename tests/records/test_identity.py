@@ -1,4 +1,4 @@
-"""Names follow from what is named."""
+"""Identifiers are determined by the settings."""
 
 from __future__ import annotations
 

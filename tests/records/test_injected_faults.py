@@ -1,4 +1,4 @@
-"""The names of faults are strict, and what a fault asks of the base makes only what it names differ."""
+"""Names of faults are parsed strictly, and the counterpart in the base leaves only the named difference."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def test_a_fault_is_a_kind_and_a_value(text: str, expected: tuple[str, float]) -
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("faster:1", "must be slower:SHARE, copy:MEBIBYTES"),
         ("slower", "slower: SHARE must be a number above 0 and up to 10; got 'slower'"),
         ("slower:nan", "got 'slower:nan'"),
         ("copy:5000", "copy: MEBIBYTES must be a number above 0 and up to 4096"),
-        ("recompile:1.5", "recompile: EVERY must be a whole number above 0"),
+        ("recompile:1.5", "recompile: EVERY must be an integer above 0"),
         ("variance:0", "above 0"),
     ],
 )
-def test_what_is_no_fault_is_refused_with_what_would_be_one(text: str, told: str) -> None:
+def test_invalid_fault_is_rejected_with_the_valid_names(text: str, message: str) -> None:
     with pytest.raises(UnknownFault) as refused:
         parse(text)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_scattered_work_has_the_geometric_mean_of_the_steady_work_of_the_base() -> None:
@@ -49,5 +49,5 @@ def test_scattered_work_has_the_geometric_mean_of_the_steady_work_of_the_base() 
 
 
 @pytest.mark.parametrize("fault", [None, "slower:1", "copy:8", "recompile:9", "first-epoch:1"])
-def test_the_base_of_other_faults_carries_none(fault: str | None) -> None:
+def test_base_of_other_faults_has_no_fault(fault: str | None) -> None:
     assert counterpart(fault) is None

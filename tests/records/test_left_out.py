@@ -1,4 +1,4 @@
-"""What a service left out of a matrix, as it is listed and as a run.json is read."""
+"""Entries of a matrix that a service left out: their list, and reading them from run.json."""
 
 from __future__ import annotations
 

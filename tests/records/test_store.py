@@ -1,4 +1,4 @@
-"""The store never tears, loses or doubles a record."""
+"""The store never damages, loses or duplicates a record."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_published_record_is_read_back(run: Run, record: Record) -> None:
 
 def test_a_record_is_published_once(run: Run, record: Record) -> None:
     run.publish(record)
-    with pytest.raises(StoreFailure, match="already there and is never replaced"):
+    with pytest.raises(StoreFailure, match="already exists and is never replaced"):
         run.publish(replace(record, warnings=["another"]))
     assert run.load()[0] == [record]
 
@@ -58,24 +58,44 @@ def test_a_record_of_version_1_is_read_with_the_memory_that_its_command_had(run:
     assert found.task.host_memory == MemoryUse(2.0, 0.5, 3, 4)
 
 
-def test_a_course_lies_beside_its_record_and_one_that_a_killed_runner_left_is_replaced(
+def test_record_of_version_3_is_read_with_the_current_name_of_the_suite_total(run: Run, record: Record) -> None:
+    data = to_json(replace(record, schema_version=3, times=replace(record.times, suite_total_time_s=1.5)))
+    data["times"]["seed_total_time_s"] = data["times"].pop("suite_total_time_s")
+    path = run.folder / "records" / "{}.{}.{}.json".format(*record.key)
+    path.write_text(json.dumps(data))
+    (found,), problems = run.load()
+    assert problems == []
+    assert (found.schema_version, found.times.suite_total_time_s) == (3, 1.5)
+    assert found.times == replace(record.times, suite_total_time_s=1.5)
+
+
+def test_old_field_name_in_a_current_record_is_rejected(run: Run, record: Record) -> None:
+    path = run.publish(record)
+    data = json.loads(path.read_text())
+    data["times"]["seed_total_time_s"] = data["times"].pop("suite_total_time_s")
+    path.write_text(json.dumps(data))
+    records, (problem,) = run.load()
+    assert (records, problem.reason) == ([], "record.times: unknown field 'seed_total_time_s'")
+
+
+def test_usage_series_is_stored_next_to_the_records_and_replaces_that_of_a_killed_runner(
     run: Run, record: Record
 ) -> None:
-    assert run.course(record) is None
-    for course in (UsageSeries([0.0], [7]), UsageSeries([0.0, 0.1], [7, None])):
-        run.store_usage_series(record, course)
+    assert run.usage_series(record) is None
+    for series in (UsageSeries([0.0], [7]), UsageSeries([0.0, 0.1], [7, None])):
+        run.store_usage_series(record, series)
     assert (run.folder / "courses" / "{}.{}.{}.json".format(*record.key)).is_file()
-    assert run.course(record) == course
+    assert run.usage_series(record) == series
     assert run.load() == ([], [])
 
 
-def test_what_a_killed_runner_left_of_a_course_is_cleared_and_the_courses_stay(run: Run, record: Record) -> None:
+def test_partial_usage_series_of_a_killed_runner_is_removed(run: Run, record: Record) -> None:
     run.store_usage_series(record, UsageSeries([0.0], [7]))
-    aside = run.folder / "courses" / ".0.0.json.1.tmp"
-    aside.write_text("{")
+    temporary = run.folder / "courses" / ".0.0.json.1.tmp"
+    temporary.write_text("{")
     run.clear_leftovers()
-    assert not aside.exists()
-    assert run.course(record) == UsageSeries([0.0], [7])
+    assert not temporary.exists()
+    assert run.usage_series(record) == UsageSeries([0.0], [7])
 
 
 SHORT = '{"times_s": [0.0], "host_anonymous_bytes": [5, 6]}'
@@ -83,10 +103,10 @@ HALF = '{"times_s": [0.0], "host_anonymous_bytes": [5], "epochs_s": [[1.0]]}'
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"times_s": [NaN]}', '{"stranger": 1}', SHORT, HALF])
-def test_a_course_that_is_none_is_a_picture_less_and_no_error(run: Run, record: Record, text: str) -> None:
+def test_damaged_usage_series_reads_as_missing(run: Run, record: Record, text: str) -> None:
     run.store_usage_series(record, UsageSeries())
     (run.folder / "courses" / "{}.{}.{}.json".format(*record.key)).write_text(text)
-    assert run.course(record) is None
+    assert run.usage_series(record) is None
 
 
 def test_latest_is_a_relative_link_to_the_newest_run(tmp_path: Path, run: Run) -> None:
@@ -96,7 +116,7 @@ def test_latest_is_a_relative_link_to_the_newest_run(tmp_path: Path, run: Run) -
 
 
 @pytest.mark.parametrize("name", ["stranger.txt", "0123456789abcdef.0.0.json", "core"])
-def test_a_foreign_file_is_set_aside_and_kept(run: Run, record: Record, name: str) -> None:
+def test_foreign_file_is_moved_to_corrupt_and_not_deleted(run: Run, record: Record, name: str) -> None:
     run.publish(record)
     (run.folder / "records" / name).write_text("hello")
     records, problems = run.load()
@@ -106,7 +126,7 @@ def test_a_foreign_file_is_set_aside_and_kept(run: Run, record: Record, name: st
     assert run.load() == ([record], [])
 
 
-def test_two_corrupt_files_of_one_name_are_both_kept(run: Run) -> None:
+def test_two_corrupt_files_with_the_same_name_are_both_preserved(run: Run) -> None:
     for text in ("one", "two"):
         (run.folder / "records" / "x.json").write_text(text)
         run.quarantine(run.load()[1])
@@ -137,7 +157,7 @@ def test_a_record_of_a_newer_schema_is_refused_with_both_versions(run: Run, reco
         run.load()
 
 
-def test_a_full_disk_keeps_what_was_published_and_leaves_nothing_half_written(
+def test_full_disk_preserves_published_records_and_leaves_no_partial_file(
     run: Run, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.publish(record)
@@ -154,7 +174,7 @@ def test_a_full_disk_keeps_what_was_published_and_leaves_nothing_half_written(
 
 
 @pytest.mark.process
-def test_a_crash_at_any_step_of_publishing_leaves_the_whole_record_or_none(run: Run, record: Record) -> None:
+def test_crash_at_any_step_of_publishing_leaves_a_complete_record_or_no_file(run: Run, record: Record) -> None:
     """Each call that changes the disk is made to be the last one, as a SIGKILL would."""
     script = (
         "import os, sys\n"
@@ -184,7 +204,7 @@ def test_a_crash_at_any_step_of_publishing_leaves_the_whole_record_or_none(run: 
     assert not list((run.folder / "records").glob(".*.tmp"))
 
 
-def test_a_second_runner_is_told_who_holds_the_folder(tmp_path: Path) -> None:
+def test_second_runner_gets_the_process_id_of_the_first(tmp_path: Path) -> None:
     first, second = Results(tmp_path), Results(tmp_path)
     first.open_for_writing()
     with pytest.raises(StoreInUse, match=f"process {os.getpid()}"):
@@ -209,12 +229,12 @@ def test_a_folder_that_cannot_be_written_is_refused_with_advice(
 
 def test_a_file_in_place_of_the_results_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
-    with pytest.raises(StoreFailure, match="is a file, not a folder"):
+    with pytest.raises(StoreFailure, match="must be a folder, got a file"):
         Results(tmp_path / "results").open_for_writing()
 
 
-def test_a_torn_calibration_counts_as_none(run: Run) -> None:
-    run.keep_calibration("g", {"steps_per_epoch": 3})
+def test_damaged_calibration_reads_as_missing(run: Run) -> None:
+    run.store_calibration("g", {"steps_per_epoch": 3})
     assert run.calibration("g") == {"steps_per_epoch": 3}
     (run.folder / "calibration" / "g.json").write_text("{")
     assert run.calibration("g") is None
@@ -238,7 +258,7 @@ def test_a_records_folder_that_cannot_be_listed_is_an_error_and_not_an_empty_run
     folder = run.folder / "records"
     folder.rmdir()
     folder.symlink_to(folder)  # no user can list this one, root included
-    with pytest.raises(StoreFailure, match=f"{folder}: cannot be listed: .*; let this user read it"):
+    with pytest.raises(StoreFailure, match=f"{folder}: cannot be listed: .*; make it readable"):
         run.load()
 
 

@@ -138,7 +138,7 @@ def test_sampled_usage_peaks_and_parity_results_are_read() -> None:
     results = Results(DATA / BEFORE)
     for run in results.runs():
         records = run.load()[0]
-        assert {record.key for record in records if record.usage and run.course(record) is None} == set()
+        assert {record.key for record in records if record.usage and run.usage_series(record) is None} == set()
     about = Run(DATA / BEFORE / BASE).about()
     found = peaks.read(results.root, peaks.fingerprint(decode(Machine, about["machine"]), about["versions"]))
     assert found is not None

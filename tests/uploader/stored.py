@@ -77,7 +77,7 @@ def import_two_rows(results: Results, tmp_path: Path) -> None:
     path = tmp_path / "old.csv"
     path.write_text("name,lib,seconds,when\nmlp,theano,1.5,2017-10-02\nmlp,cntk,2,2017-10-02\n")
     maps = [f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds", "started_at=when")]
-    command = ["import", str(path), "--metric", "times.seed_total_time_s", "--source", "lab", *maps]
+    command = ["import", str(path), "--metric", "times.suite_total_time_s", "--source", "lab", *maps]
     assert main([*command, "--results", str(results.root)]) == 0
 
 

@@ -29,7 +29,7 @@ THEIRS = {
     "metrics": {"totaltime": 12.5, "batch_size": 32},
     "recorded_time": "2017-10-02 10:00:00 UTC",
 }
-SPEC = ImportSpec(MAPPING, "times.seed_total_time_s", "lab 2017")
+SPEC = ImportSpec(MAPPING, "times.suite_total_time_s", "lab 2017")
 
 
 def test_external_row_becomes_a_run_a_cell_and_a_measurement_with_their_source() -> None:
@@ -43,7 +43,7 @@ def test_external_row_becomes_a_run_a_cell_and_a_measurement_with_their_source()
         "theano",
         32,
     )
-    assert (figure["metric"], figure["value"], figure["unit"]) == ("times.seed_total_time_s", 12.5, "s")
+    assert (figure["metric"], figure["value"], figure["unit"]) == ("times.suite_total_time_s", 12.5, "s")
 
 
 def test_equal_rows_are_repeats_of_one_cell_and_importing_again_gives_the_same_lines() -> None:
@@ -154,7 +154,7 @@ def test_unknown_metric_is_rejected() -> None:
 def test_csv_file_is_imported_once_and_creates_no_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "old.csv"
     path.write_text("name,lib,seconds,when\nmlp,theano,1.5,2017-10-02\nmlp,cntk,x,2017-10-02\n")
-    command = ["import", str(path), "--results", str(tmp_path / "results"), "--metric", "times.seed_total_time_s"]
+    command = ["import", str(path), "--results", str(tmp_path / "results"), "--metric", "times.suite_total_time_s"]
     command += ["--source", "lab", *(f"--map={one}" for one in ("workload=name", "backend=lib", "value=seconds"))]
     for new in (3, 0):
         assert main([*command, "--map", "started_at=when"]) == 1

@@ -218,7 +218,7 @@ def test_an_imported_row_has_its_source_in_a_column_and_in_its_name(tmp_path: Pa
     pushed(results)
     (tmp_path / "old.csv").write_text("w,b,s,t,n\nmnist_mlp,jax,9.5,2017-10-02,32\n")
     maps = [f"--map={one}" for one in ("workload=w", "backend=b", "value=s", "started_at=t", "batch_size=n")]
-    command = ["import", str(tmp_path / "old.csv"), "--metric", "times.seed_total_time_s", "--source", "lab 2017"]
+    command = ["import", str(tmp_path / "old.csv"), "--metric", "times.suite_total_time_s", "--source", "lab 2017"]
     assert main([*command, *maps, "--results", str(results.root)]) == 0
     rows = LocalWarehouse(results.root / "warehouse").query("SELECT * FROM benchmarks ORDER BY test_type").dicts()
     assert [(row["source"], row["test_type"], row["metrics"]["totaltime"]) for row in rows] == [
@@ -231,8 +231,8 @@ def test_an_imported_row_has_its_source_in_a_column_and_in_its_name(tmp_path: Pa
 
 
 def test_total_time_is_the_2017_suite_total_if_it_was_measured(tmp_path: Path) -> None:
-    times = Times(step_time_s=0.01, samples_per_s=3200.0, epoch_times_s=[0.5] * 3, seed_total_time_s=0.9)
-    shorter = replace(times, seed_total_time_s=None)
+    times = Times(step_time_s=0.01, samples_per_s=3200.0, epoch_times_s=[0.5] * 3, suite_total_time_s=0.9)
+    shorter = replace(times, suite_total_time_s=None)
     rows = flat(store(tmp_path / "results", [make_record(times=times), make_record(repeat=1, times=shorter)]))
     found = {row["repeat"]: (row["metrics"]["totaltime"], row["steps_per_epoch"]) for row in rows}
     assert found == {0: (0.9, 32), 1: (1.5, 50)}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar, Settings
 from keras_matrix.records.task import ALONE
 from keras_matrix.runner.tasks.request import workload_of
@@ -79,7 +79,7 @@ FC_OTHERS: Mapping[str, Sequence[Scalar]] = {
 
 
 def fc_settings(**changes: Any) -> Settings:
-    params = {name: value for name, value in asdict(Task()).items() if name not in ("batch_size", "precision")}
+    params = {name: value for name, value in asdict(FcProblem()).items() if name not in ("batch_size", "precision")}
     return make_settings(workload="fc", params=dict(sorted((params | changes).items())), batch_size=128, samples=128)
 
 

@@ -1,4 +1,4 @@
-"""Plugins that follow the advice in docs/workloads.md, and plugins that do not."""
+"""Plugins that follow the advice of docs/workloads.md, and plugins that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell's process that claims to run on a GPU, on a machine without one: for tests of the context of a GPU cell.
+"""A cell's process that claims to run on a GPU, on a machine without one: for tests of the code around a GPU cell.
 
 As a script it takes the place of `runner.cell.entry`: the backend computes on the CPU, and says that it is a GPU.
 As a module it has workloads: `tests.workloads.gpu_stand_in:NAME`.

@@ -1,4 +1,4 @@
-"""A workload whose memory grows with the batch so quickly that few batch sizes fit; a sample has `megabytes`."""
+"""A workload whose memory grows so much with the batch that few batch sizes fit; a sample has `megabytes`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads that do less, or other, work than requested; each is `tests.workloads.hostile:NAME` in a matrix.
+"""Workloads that do less work than requested, or other work; each is `tests.workloads.hostile:NAME` in a matrix.
 
 Some cheat, some are honest in an unusual way. What must be reported of each:
 `tests/runner/cell/test_hostile_workloads.py`.

@@ -1,4 +1,4 @@
-"""Workloads with every kind of error; each is `tests.workloads.misbehaving:NAME` in a matrix."""
+"""Workloads with every kind of error in a user's code; each is `tests.workloads.misbehaving:NAME` in a matrix."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def empty(**_: Any) -> Any:
 def telling(**_: Any) -> Any:
     """Print the whole environment."""
     print(dict(os.environ), flush=True)
-    raise RuntimeError("the environment was reported")
+    raise RuntimeError("the environment was received")
 
 
 def threads_told(**_: Any) -> Any:
@@ -114,7 +114,7 @@ def threads_told(**_: Any) -> Any:
     for status in Path("/proc/self/task").glob("*/status"):
         text = status.read_text(encoding="ascii")
         print(f"affinity={text.partition('Cpus_allowed_list:')[2].split()[0]}", flush=True)
-    raise RuntimeError("the threads were reported")
+    raise RuntimeError("the threads were received")
 
 
 def hoarding(megabytes: int = 2000, **_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A workload that recompiles programs in every epoch; on JAX it also burns a CPU, even while it waits."""
+"""A workload that recompiles in every epoch; on JAX it also uses a CPU all the time, also while it waits."""
 
 from __future__ import annotations
 

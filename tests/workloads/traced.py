@@ -43,7 +43,7 @@ def nested(**_: Any) -> Any:
 
 
 def telling(**_: Any) -> Any:
-    """Report what has been imported, at the last call of a cell to its model."""
+    """Report the modules imported until the last request of a cell to its model."""
     model = _model()
     count = model.count_params
 

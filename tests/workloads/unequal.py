@@ -1,4 +1,4 @@
-"""Workloads that do different work on one backend, each in one way; `equal` does not."""
+"""Workloads that each do other work on one backend in one way; `equal` does not."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ figures AS (
     cell_id,
     repeat,
     attempt,
-    MAX(IF(metric = 'times.seed_total_time_s', value, NULL)) AS seed_total_time_s,
+    -- Records of schema version 3 and older call it seed_total_time_s.
+    MAX(IF(metric IN ('times.suite_total_time_s', 'times.seed_total_time_s'), value, NULL)) AS suite_total_time_s,
     SUM(IF(metric = 'times.epoch_times_s', value, NULL)) AS epochs_total_time_s,
     MAX(IF(metric = 'task.metrics.uptime_in_seconds', value, NULL)) AS command_time_s,
     MAX(IF(metric = 'times.step_time_s', value, NULL)) AS step_time_s,
@@ -25,6 +26,7 @@ figures AS (
   FROM measurements
   WHERE
     metric IN (
+      'times.suite_total_time_s',
       'times.seed_total_time_s',
       'times.epoch_times_s',
       'task.metrics.uptime_in_seconds',
@@ -108,7 +110,7 @@ SELECT
   ) AS test_type,
   c.started_at AS recorded_time,
   STRUCT(
-    COALESCE(m.seed_total_time_s, m.epochs_total_time_s, m.command_time_s) AS totaltime,
+    COALESCE(m.suite_total_time_s, m.epochs_total_time_s, m.command_time_s) AS totaltime,
     c.epochs - c.discard AS epochs,
     c.batch_size AS batch_size,
     c.data AS sampletype
@@ -164,7 +166,7 @@ SELECT
     c.freed_memory AS freed_memory,
     c.set_by_matrix AS set_by_matrix
   ) AS settings,
-  IF(m.seed_total_time_s IS NULL, c.resolved_steps_per_epoch, c.resolved_seed_steps_per_epoch) AS steps_per_epoch,
+  IF(m.suite_total_time_s IS NULL, c.resolved_steps_per_epoch, c.resolved_seed_steps_per_epoch) AS steps_per_epoch,
   m.step_time_s,
   m.samples_per_s
 FROM listed AS c
@@ -178,4 +180,4 @@ WHERE
   r.fault IS NULL
   AND r.day >= CAST(@since AS DATE)
   AND c.status IN ('ok', 'unstable')
-  AND COALESCE(m.seed_total_time_s, m.epochs_total_time_s, m.command_time_s) IS NOT NULL
+  AND COALESCE(m.suite_total_time_s, m.epochs_total_time_s, m.command_time_s) IS NOT NULL

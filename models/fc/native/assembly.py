@@ -1,31 +1,31 @@
-"""All workers of a task, ready to step: in this process for JAX and TensorFlow, one process a worker for PyTorch."""
+"""Creates the worker group of a problem: in this process for JAX and TensorFlow, a process per worker for PyTorch."""
 
 from __future__ import annotations
 
 import importlib
 from typing import cast
 
-from keras_matrix.models.fc.worker_group import Order, WorkerGroup
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec
 from keras_matrix.models.process.float64 import keep_float64
 from keras_matrix.records.backends import TABLE
 
 
 def reserve(backend: str, workers: int, device: str) -> None:
-    """See to it that the backend has a device for each worker; before it is used for anything.
+    """Ensure that the backend has a device for each worker; must be called before the backend is used.
 
     Raises `NoDevice` if there is no such device at all, `NoSuchDevices` if there are too few.
     """
     importlib.import_module(f"keras_matrix.models.fc.native.{backend}").reserve(workers, device)
 
 
-def assemble(backend: str, order: Order, *, apart: bool = False) -> WorkerGroup:
-    """Return the workers of a task; with `apart`, PyTorch stays out of this process even for one worker.
+def assemble(backend: str, order: WorkerSpec, *, apart: bool = False) -> WorkerGroup:
+    """Return the worker group of a problem; with `apart` even a single PyTorch worker is in a separate process.
 
     On a CPU PyTorch's workers are forked from this process, which therefore must not have used PyTorch before.
     """
-    if order.task.precision == "float64":
+    if order.problem.precision == "float64":
         keep_float64()
-    if TABLE[backend].fc_in_processes and (apart or order.task.workers > 1):
+    if TABLE[backend].fc_in_processes and (apart or order.problem.workers > 1):
         from keras_matrix.models.fc.ranks import Ranks
 
         return Ranks(order)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import resource
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,40 +21,39 @@ from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import scope
-from keras_matrix.models.fc.worker_group import Kept, Order, WorkerGroup, require_devices
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, require_devices
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.spec import LEARNING_RATE, Kind, Place, Task
+from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
-from keras_matrix.records.traces.request import TraceOrder
 
-# The mesh of every task has both; where the work is divided one way only, one of them is 1 long.
+# The mesh of every problem has both; if the work is divided in one way only, one of them has length 1.
 AXES = tuple(axis.value for axis in Axis)
-# XLA's CPU client keeps up to 32 computations of a device in flight and starts them in no fixed order. With more steps
-# queued than that, one device may wait for a step that the other has not begun: their collective never ends, and XLA
-# aborts after 40 s (jaxlib 0.10.2: epochs of 31 steps pass, of 34 fail). Half as many never leave a device idle.
+# XLA's CPU client has up to 32 computations of a device in flight and starts them in no fixed order. With more queued
+# steps, a device may wait for a step that another one has not begun: their collective never ends, and XLA aborts after
+# 40 s (jaxlib 0.10.2: epochs of 31 steps pass, of 34 fail). Half as many steps never leave a device idle.
 STEPS_AHEAD = 16
 
 
 def reserve(workers: int, device: str) -> None:
-    """Make virtual devices of the CPU, or check that there is a real one for each worker."""
+    """Create virtual devices of the CPU, or check that there is a real one for each worker."""
     if device == "cpu":
         jax.config.update("jax_num_cpu_devices", workers)
-    # Where there is no accelerator, JAX shows the CPU in its place.
+    # Without an accelerator, JAX lists the CPU instead.
     found = [one for one in jax.devices() if device == "cpu" or one.platform != "cpu"]
     require_devices("jax", device, len(found), workers)
 
 
-def make(order: Order) -> WorkerGroup:
-    """Return the crew."""
-    if order.task.kind is Kind.PIPELINE:
+def make(order: WorkerSpec) -> WorkerGroup:
+    """Return the worker group."""
+    if order.problem.kind is Kind.PIPELINE:
         from keras_matrix.models.fc.native.jax_stages import JaxStages
 
         return JaxStages(order)
-    return JaxCrew(order)
+    return JaxWorkerGroup(order)
 
 
 class JaxWorker(Worker):
-    """Every worker at once: inside `shard_map` one trace stands for all."""
+    """All workers: a single tracing inside `shard_map` represents each of them."""
 
     def __init__(self, mesh: Mesh, axes: tuple[str, ...] = AXES, whole: Worker | None = None) -> None:
         super().__init__(math.prod(mesh.shape[axis] for axis in axes), whole)
@@ -78,31 +76,33 @@ class JaxWorker(Worker):
         return jax.lax.all_gather(x, self._axes, axis=axis, tiled=True)
 
     def _after_all(self, arrays: Sequence[Tensor]) -> list[Tensor]:
-        # Real numbers hold where XLA drops what only orders: it does not know that 0 x is 0, since x may be NaN.
+        # XLA removes pure ordering constraints, but not this sum: it cannot assume 0 x = 0, since x may be NaN.
         nothing = 0 * sum(array[:1, :1] for array in arrays)
         return [jax.lax.dynamic_update_slice(array, array[:1, :1] + nothing, (0, 0)) for array in arrays]
 
 
-class JaxCrew:
-    """Arrays over a mesh, and the compiled step that takes and gives back the weights."""
+class JaxWorkerGroup(WorkerGroup):
+    """Arrays over a mesh, and the compiled step, which takes and returns the weights."""
 
-    def __init__(self, order: Order) -> None:
-        task = order.task
+    backend = "jax"
+
+    def __init__(self, order: WorkerSpec) -> None:
+        problem = order.problem
         self._order = order
-        shape = (task.data_size, task.model_size)
-        self._mesh = Mesh(np.asarray(jax.devices()[: task.workers]).reshape(shape), AXES)
-        # Where JAX divides the work itself, the program is that of one worker.
+        shape = (problem.data_size, problem.model_size)
+        self._mesh = Mesh(np.asarray(jax.devices()[: problem.workers]).reshape(shape), AXES)
+        # If JAX divides the work itself, the program is that of one worker.
         self._worker = JaxWorker(Mesh(self._mesh.devices[:1, :1], AXES) if self._divides else self._mesh)
-        weights, *specs = _specs(task)
+        weights, *specs = _specs(problem)
         self._weights = self._placed_weights(weights)
-        batch, labels = map(self._placed, layout.draw_batch(task, order.seed), specs)
+        batch, labels = map(self._placed, layout.draw_batch(problem, order.seed), specs)
         self._batch = batch, labels
         self._step = self._compiled(self._worker)
         self._losses: Any = None
         self._gradients: list[Any] = []
 
     def run(self, steps: int) -> None:
-        """Take steps; Python is at most `STEPS_AHEAD` of them ahead of JAX and waits for the last one."""
+        """Run steps; Python is at most `STEPS_AHEAD` steps ahead of JAX and waits for the last one."""
         in_flight: deque[Any] = deque()
         for _ in range(steps):
             self._weights, self._losses, self._gradients = self._step(self._weights, self._batch)
@@ -112,71 +112,55 @@ class JaxCrew:
         jax.block_until_ready((self._weights, self._losses))
 
     def loss(self) -> float:
-        """Return the sum of the workers' losses."""
         return float(np.sum(np.asarray(self._losses, np.float64)))
 
-    def kept(self) -> list[Kept]:
-        """Return each worker's shards."""
-        losses = np.zeros(self._order.task.workers)
-        losses[: len(self._losses)] = self._losses  # one for all where JAX divides the work itself
-        held = zip(self._of_each(self._gradients), self._of_each(self._weights), strict=True)
-        return [Kept(float(loss), *arrays) for loss, arrays in zip(losses, held, strict=True)]
+    def states(self) -> list[WorkerState]:
+        losses = np.zeros(self._order.problem.workers)
+        losses[: len(self._losses)] = self._losses  # a single one if JAX divides the work itself
+        arrays = zip(self._of_each(self._gradients), self._of_each(self._weights), strict=True)
+        return [WorkerState(float(loss), *own) for loss, own in zip(losses, arrays, strict=True)]
 
-    def places(self) -> list[Place]:
-        """Read devices and shapes from the shards."""
+    def places(self) -> list[WorkerPlacement]:
         batch, labels = (_shards(part) for part in self._batch)
         weights = [_shards(weight) for weight in self._weights]
         return [
-            Place(
+            WorkerPlacement(
                 rank,
                 str(batch[rank].device),
                 [list(shards[rank].data.shape) for shards in weights],
                 list(batch[rank].data.shape),
                 list(labels[rank].data.shape),
             )
-            for rank in range(self._order.task.workers)
+            for rank in range(self._order.problem.workers)
         ]
 
     def traffic(self) -> Traffic:
-        """Return what was counted while the step was traced, or what JAX put into the compiled step."""
+        """Return the counts while the step was traced, or those of the collectives in the compiled step."""
         if not self._divides:
             return self._worker.traffic
-        return hlo.traffic_of(self._text(), self._order.task.workers)
-
-    def peaks_bytes(self) -> list[int]:
-        """Return the peak of this process."""
-        return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+        return hlo.traffic_of(self._text(), self._order.problem.workers)
 
     def device_peaks_bytes(self) -> list[int]:
-        """Return the peak of JAX's allocator on each worker's GPU."""
         return device_peaks_bytes(list(self._mesh.devices.flat))
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
-        """Have JAX's profiler see the collective instructions of the compiled step."""
+        """Measure the collective instructions of the compiled step with JAX's profiler."""
         if not self.traffic().calls:
             return None
-        return by_profiling(partial(_inside_s, hlo.collectives(self._text())), self.run, steps, epochs)
-
-    def traced(self, order: TraceOrder) -> None:
-        """Have the profiler record more steps, of all workers in one file."""
-        from keras_matrix.models.profiling import load, record_epochs
-
-        record_epochs(load("jax"), order, partial(self.run, 1))
-
-    def close(self) -> None:
-        """There is nothing to end."""
+        names = hlo.collectives(self._text())
+        return by_profiling(lambda run: jax_collectives_s(seen_by("jax", run), names), self.run, steps, epochs)
 
     @property
     def _divides(self) -> bool:
-        """Whether JAX divides the work, by what it is told of the arrays."""
-        return self._order.task.partition == "named_sharding"
+        """Whether JAX divides the work, by the sharding of the arrays."""
+        return self._order.problem.partition == "named_sharding"
 
     def _text(self) -> str:
-        """Return the compiled step as XLA writes it."""
+        """Return the text of the compiled step."""
         return str(self._step.lower(self._weights, self._batch).compile().as_text())
 
     def _compiled(self, worker: JaxWorker) -> Any:
-        weights, batch, labels = _specs(self._order.task)
+        weights, batch, labels = _specs(self._order.problem)
         step: Any = partial(self._local, worker)
         if self._divides:
             sharding = NamedSharding(self._mesh, weights)
@@ -187,48 +171,43 @@ class JaxCrew:
                 mesh=self._mesh,
                 in_specs=(weights, (batch, labels)),
                 out_specs=(weights, P(AXES), weights),
-                check_vma=False,  # a gathered gradient is the same everywhere, which the checker cannot see
+                check_vma=False,  # a gathered gradient is the same everywhere, which the checker cannot infer
             )
         return jax.jit(step, donate_argnums=0)
 
     def _local(self, worker: JaxWorker, weights: list[Any], batch: tuple[Any, Any]) -> tuple[list[Any], Any, list[Any]]:
         """One worker's step."""
-        task = self._order.task
+        problem = self._order.problem
         worker.begin_step()
-        loss, gradients = program(task.mode)(worker, task, weights, batch)
+        loss, gradients = program(problem.mode)(worker, problem, weights, batch)
         with scope("update"):
             new = [w - LEARNING_RATE * g for w, g in zip(weights, gradients, strict=True)] if gradients else weights
         return new, jnp.reshape(loss, (1,)), gradients if self._order.keep_gradients else []
 
     def _placed_weights(self, spec: P) -> list[Any]:
-        task = self._order.task
-        drawn = list(layout.draw_weights(task, self._order.seed))
-        if task.kind is Kind.PHYSICS:
-            drawn = [np.concatenate([weight] * task.workers) for weight in drawn] * task.phy_blocks
+        problem = self._order.problem
+        drawn = list(layout.draw_weights(problem, self._order.seed))
+        if problem.kind is Kind.PHYSICS:
+            drawn = [np.concatenate([weight] * problem.workers) for weight in drawn] * problem.phy_blocks
         return [self._placed(weight, spec) for weight in drawn]
 
     def _placed(self, array: layout.Array, spec: P) -> Any:
-        typed = array.astype(jnp.dtype(self._order.task.precision))
+        typed = array.astype(jnp.dtype(self._order.problem.precision))
         return jax.block_until_ready(jax.device_put(typed, NamedSharding(self._mesh, spec)))
 
     def _of_each(self, arrays: Sequence[Any]) -> list[list[layout.Array]]:
-        """Return what each worker holds of these arrays."""
+        """Return each worker's pieces of these arrays."""
         shards = [_shards(array) for array in arrays]
-        return [[np.asarray(own[rank].data) for own in shards] for rank in range(self._order.task.workers)]
+        return [[np.asarray(own[rank].data) for own in shards] for rank in range(self._order.problem.workers)]
 
 
-def _specs(task: Task) -> tuple[P, P, P]:
-    """Return how weights, batch and labels are cut: by rows of the mesh, its columns, or both."""
-    # In fc_phy every worker has weights of its own: the whole of them is the workers' one above the other.
-    rows = Axis.DATA if task.kind in (Kind.SHARDED, Kind.PHYSICS) else Axis.MODEL
+def _specs(problem: FcProblem) -> tuple[P, P, P]:
+    """Return how weights, batch and labels are divided: by rows of the mesh, its columns, or both."""
+    # In fc_phy every worker has its own weights, which are stacked.
+    rows = Axis.DATA if problem.kind in (Kind.SHARDED, Kind.PHYSICS) else Axis.MODEL
     return P(rows.value), P(*AXES), P(AXES)
 
 
 def _shards(array: Any) -> list[Any]:
     """Return an array's pieces in the order of the workers."""
     return sorted(array.addressable_shards, key=lambda shard: shard.device.id)
-
-
-def _inside_s(names: set[str], run: Callable[[], None]) -> float:
-    """Return the seconds that instructions of these names took while something ran, the mean over the devices."""
-    return jax_collectives_s(seen_by("jax", run), names)

@@ -1,12 +1,11 @@
-"""JAX: fc_pipeline. Every stage's weights lie on a device of their own, and so does what is made of them.
+"""JAX: fc_pipeline. The weights of each stage, and all results computed from them, are on a separate device.
 
-`shard_map` runs one program on all devices, for which all stages would have to be alike. Here what a stage makes of one
-micro-batch is a compiled program of its device; JAX runs ahead of Python, so that devices work at the same time.
+`shard_map` runs one program on all devices, which would require equal stages. Here each stage has compiled programs for
+one micro-batch on its device; JAX dispatches asynchronously, so that devices work at the same time.
 """
 
 from __future__ import annotations
 
-import resource
 from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any
@@ -20,54 +19,52 @@ from keras_matrix.models.fc.device_memory import device_peaks_bytes
 from keras_matrix.models.fc.interface import Tensor
 from keras_matrix.models.fc.scopes import scope
 from keras_matrix.models.fc.stages import Boxes, LocalStage, in_turn
-from keras_matrix.models.fc.worker_group import Kept, Order
-from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.spec import LEARNING_RATE, Place
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState
+from keras_matrix.records.fc.spec import LEARNING_RATE, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
-from keras_matrix.records.traces.request import TraceOrder
 
 _compiled = cache(jax.jit)
 
 
-class JaxStages:
-    """The crew of a task whose workers are stages."""
+class JaxStages(WorkerGroup):
+    """A worker group of stages, which have no collectives."""
 
-    def __init__(self, order: Order) -> None:
-        task = order.task
+    backend = "jax"
+
+    def __init__(self, order: WorkerSpec) -> None:
+        problem = order.problem
         self._order = order
-        self._devices = jax.devices()[: task.workers]
-        ranks, boxes = range(task.workers), Boxes()
+        self._devices = jax.devices()[: problem.workers]
+        ranks, boxes = range(problem.workers), Boxes()
         self._weights = [
-            [self._placed(weight, rank) for weight in layout.weights_of(task, order.seed, rank)] for rank in ranks
+            [self._placed(weight, rank) for weight in layout.weights_of(problem, order.seed, rank)] for rank in ranks
         ]
         self._batches = [self._placed_batch(rank) for rank in ranks]
         self._stages = [
-            LocalStage(task.workers, rank, boxes, partial(jax.device_put, device=self._devices[rank]), _compiled)
+            LocalStage(problem.workers, rank, boxes, partial(jax.device_put, device=self._devices[rank]), _compiled)
             for rank in ranks
         ]
         self._losses: list[Any] = []
         self._gradients: list[list[Any]] = []
 
     def run(self, steps: int) -> None:
-        """Take steps; wait for what the last has left on every device."""
+        """Run steps; wait for the results of the last one on every device."""
         for _ in range(steps):
             self._step()
         jax.block_until_ready((self._weights, self._losses))
 
     def loss(self) -> float:
-        """Return the last stage's loss; the others have none."""
+        """Return the loss of the last stage; the others have no loss."""
         return sum(map(float, self._losses))
 
-    def kept(self) -> list[Kept]:
-        """Return each worker's arrays."""
-        held = zip(self._losses, self._gradients, self._weights, strict=True)
-        return [Kept(float(loss), _arrays(gradients), _arrays(weights)) for loss, gradients, weights in held]
+    def states(self) -> list[WorkerState]:
+        stages = zip(self._losses, self._gradients, self._weights, strict=True)
+        return [WorkerState(float(loss), _arrays(gradients), _arrays(weights)) for loss, gradients, weights in stages]
 
-    def places(self) -> list[Place]:
-        """Read devices and shapes from the arrays."""
+    def places(self) -> list[WorkerPlacement]:
         held = zip(self._weights, self._batches, strict=True)
         return [
-            Place(
+            WorkerPlacement(
                 rank,
                 ", ".join(sorted({str(device) for array in (*weights, *batch) for device in array.devices()})),
                 [list(weight.shape) for weight in weights],
@@ -78,44 +75,25 @@ class JaxStages:
         ]
 
     def traffic(self) -> Traffic:
-        """Return what the stages counted in the last step."""
         return together([stage.traffic for stage in self._stages])
 
-    def peaks_bytes(self) -> list[int]:
-        """Return the peak of this process."""
-        return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
-
     def device_peaks_bytes(self) -> list[int]:
-        """Return the peak of JAX's allocator on each stage's GPU."""
         return device_peaks_bytes(self._devices)
-
-    def communication(self, steps: int, epochs: int) -> Communication | None:
-        """Stages hand over, and no collective can be taken from them: None."""
-        return None
-
-    def traced(self, order: TraceOrder) -> None:
-        """Have the profiler record more steps, of all workers in one file."""
-        from keras_matrix.models.profiling import load, record_epochs
-
-        record_epochs(load("jax"), order, partial(self.run, 1))
-
-    def close(self) -> None:
-        """There is nothing to end."""
 
     def _step(self) -> None:
         for stage in self._stages:
             stage.begin_step()
-        found = in_turn(self._stages, self._order.task, self._weights, self._batches, lambda rank: nullcontext())
+        found = in_turn(self._stages, self._order.problem, self._weights, self._batches, lambda rank: nullcontext())
         self._losses = [loss for loss, _ in found]
         self._weights = [_descended(own, new) for own, (_, new) in zip(self._weights, found, strict=True)]
         self._gradients = [gradients for _, gradients in found] if self._order.keep_gradients else []
 
     def _placed(self, array: layout.Array, rank: int) -> Any:
-        typed = array.astype(jnp.dtype(self._order.task.precision))
+        typed = array.astype(jnp.dtype(self._order.problem.precision))
         return jax.block_until_ready(jax.device_put(typed, self._devices[rank]))
 
     def _placed_batch(self, rank: int) -> tuple[Any, Any]:
-        batch, labels = layout.batch_of(self._order.task, self._order.seed, rank)
+        batch, labels = layout.batch_of(self._order.problem, self._order.seed, rank)
         return self._placed(batch, rank), self._placed(labels, rank)
 
 

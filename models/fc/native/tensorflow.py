@@ -5,11 +5,11 @@ from __future__ import annotations
 import tensorflow as tf
 
 from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup
-from keras_matrix.models.fc.worker_group import Order, require_devices
+from keras_matrix.models.fc.worker_group import WorkerSpec, require_devices
 
 
 def reserve(workers: int, device: str) -> None:
-    """Make logical devices of the CPU, or check that there is a real one for each worker."""
+    """Create logical devices of the CPU, or check that there is a real one for each worker."""
     physical = tf.config.list_physical_devices(device.upper())
     if device != "cpu":
         require_devices("tensorflow", device, len(physical), workers)
@@ -18,9 +18,9 @@ def reserve(workers: int, device: str) -> None:
     tf.config.set_logical_device_configuration(physical[0], single)
 
 
-def make(order: Order) -> TensorFlowWorkerGroup:
-    """Return the crew."""
-    if order.task.partition == "mirrored_strategy" and order.task.workers > 1:
+def make(order: WorkerSpec) -> TensorFlowWorkerGroup:
+    """Return the worker group."""
+    if order.problem.partition == "mirrored_strategy" and order.problem.workers > 1:
         from keras_matrix.models.fc.native.tensorflow_mirrored import MirroredWorkerGroup
 
         return MirroredWorkerGroup(order)

@@ -1,4 +1,4 @@
-"""TensorFlow: data parallelism by `tf.distribute.MirroredStrategy`, which keeps replicas and sums their gradients."""
+"""TensorFlow: data parallelism by `tf.distribute.MirroredStrategy`, which has replicas and sums their gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
 from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup, taped_gradient
 from keras_matrix.models.fc.programs import Result, program
-from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.communication import Communication
 
 
@@ -25,7 +25,7 @@ class MirroredWorker(Worker):
         return taped_gradient(loss, weights)
 
     def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Sum all gradients in one call, as an optimizer under a strategy does; the strategy packs them as it likes."""
+        """Sum all gradients in one call, like an optimizer under a strategy; the strategy decides how to pack them."""
         own, gradients = self.gradient(loss, weights)
         for gradient in gradients:
             self.count("all_reduce_bytes", gradient)
@@ -36,42 +36,43 @@ class MirroredWorker(Worker):
         raise NotImplementedError("a mirrored worker sums all its gradients at once")
 
     def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
-        raise NotImplementedError("a mirrored worker holds all weights whole")
+        raise NotImplementedError("a mirrored worker has complete weights")
 
-    def _all_gather(self, x: Tensor, axis: int) -> Tensor:
-        raise NotImplementedError("a mirrored worker holds all weights whole")
+    _all_gather = _reduce_scatter
 
 
 class MirroredWorkerGroup(TensorFlowWorkerGroup):
     """Variables mirrored on logical devices; each replica runs the program of one worker."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: WorkerSpec) -> None:
         super().__init__(order)
         self._batch = self._strategy.experimental_distribute_values_from_function(
             lambda replica: self._batches[replica.replica_id_in_sync_group]
         )
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
-        """The collectives are the strategy's own operations, which the profiler's names do not tell from others."""
+        """Return None: by the profiler's names, the strategy's collectives cannot be distinguished from others."""
         return None
 
     def _laid_out(self) -> list[list[Any]]:
         """Return each replica's part of the mirrored variables."""
-        # The collective operations that it would take on a CPU can serve one strategy in the life of a process.
+        # Its default collective operations on a CPU support only one strategy per process.
         sums = tf.distribute.ReductionToOneDevice() if self._order.device == "cpu" else None
         self._strategy = tf.distribute.MirroredStrategy(self._devices, sums)
         with self._strategy.scope():
-            drawn = layout.weights_of(self._order.task, self._order.seed, 0)  # a replica has what any other has
+            drawn = layout.weights_of(self._order.problem, self._order.seed, 0)  # equal for all replicas
             self._mirrored = [tf.Variable(self._typed(weight)) for weight in drawn]
-        return [[own.values[rank] for own in self._mirrored] for rank in range(self._order.task.workers)]
+        return [[own.values[rank] for own in self._mirrored] for rank in range(self._order.problem.workers)]
 
     def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
-        task = self._order.task
+        problem = self._order.problem
         workers: list[Worker] = []
 
         def local(batch: tuple[Any, Any]) -> Result:
-            workers.append(MirroredWorker(task.workers))
-            return program(task.mode)(workers[-1], task, [tf.convert_to_tensor(own) for own in self._mirrored], batch)
+            workers.append(MirroredWorker(problem.workers))
+            return program(problem.mode)(
+                workers[-1], problem, [tf.convert_to_tensor(own) for own in self._mirrored], batch
+            )
 
         loss, gradients = self._strategy.run(local, args=(self._batch,))
         self._workers = workers

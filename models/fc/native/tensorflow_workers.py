@@ -1,12 +1,11 @@
 """TensorFlow: each worker's part of one traced step is placed on its own logical device.
 
-`keras.distribution` distributes nothing on TensorFlow, so that placement and copies are written out. While the step is
-traced the workers' programs run as threads of which one at a time goes on; at a collective each waits for the others.
+`keras.distribution` does not support TensorFlow, so that placement and copies are explicit. While the step is traced
+the workers' programs run as threads, one at a time; at a collective each waits for the others.
 """
 
 from __future__ import annotations
 
-import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,14 +22,14 @@ from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import Result, program
 from keras_matrix.models.fc.scopes import scope
 from keras_matrix.models.fc.stages import Boxes, LocalStage, in_turn
-from keras_matrix.models.fc.worker_group import Kept, Order
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.spec import LEARNING_RATE, Kind, Place, Task
+from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
-from keras_matrix.records.traces.request import WORKER_SCOPE, TraceOrder
+from keras_matrix.records.traces.request import WORKER_SCOPE
 
 Combine = Callable[[list[Tensor]], list[Tensor]]
-# Makes of a group's parts, and their devices, an answer for each.
+# Computes a result for each worker of a group from their parts and devices.
 CombineGroup = Callable[[list[Tensor], list[str]], list[Tensor]]
 
 
@@ -39,7 +38,7 @@ class Stopped(Exception):
 
 
 class Lockstep:
-    """Runs the programs of several workers in turn, each from one collective to the next."""
+    """Runs the programs of several workers interleaved, each from one collective to the next."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -50,7 +49,7 @@ class Lockstep:
         self._failure: BaseException | None = None
 
     def run(self, programs: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Return what each program returned. Raises what the first to fail raised."""
+        """Return the result of each program. Raises the error of the first that fails."""
         results: list[Any] = [None] * self._size
         threads = [threading.Thread(target=self._follow, args=(k, one, results)) for k, one in enumerate(programs)]
         for thread in threads:
@@ -62,7 +61,7 @@ class Lockstep:
         return results
 
     def exchange(self, rank: int, part: Tensor, combine: Combine) -> Tensor:
-        """Give this worker's part; return its answer, of those that `combine` makes of all parts."""
+        """Submit this worker's part; return its result of `combine`, which takes all parts."""
         self._parts[rank] = part
         if rank == self._size - 1:
             self._answers = combine(list(self._parts))
@@ -96,14 +95,14 @@ class Lockstep:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the workers of one traced step have in common."""
+    """The common state of the workers of one traced step."""
 
-    task: Task
+    problem: FcProblem
     devices: Sequence[str]
     lockstep: Lockstep
 
     def on_each(self, devices: Sequence[str], make: Callable[[int], Any]) -> list[Any]:
-        """Return what `make` makes for each of these devices, by its number, placed there."""
+        """Return the result of `make` for the index of each of these devices, placed there."""
         made = []
         for number, device in enumerate(devices):
             with self.collective(device, 1):
@@ -112,7 +111,7 @@ class Step:
 
     @contextmanager
     def collective(self, device: str, waiting: int) -> Iterator[None]:
-        """Place on a device, and name, what stands for a collective that makes so many workers wait."""
+        """Place operations of a collective on a device and name them, with the number of workers that wait for it."""
         with _of_worker(self.devices.index(device), device), tf.name_scope(f"{SCOPE}{waiting}"):
             yield
 
@@ -133,7 +132,7 @@ class TensorFlowWorker(Worker):
         self._rank, self._step, self._groups = rank, step, groups
 
     def along(self, axis: Axis) -> Worker:
-        groups = layout.groups(self._step.task, axis is Axis.MODEL)
+        groups = layout.groups(self._step.problem, axis is Axis.MODEL)
         return type(self)(self._rank, self._step, groups, self)
 
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -166,7 +165,7 @@ class TensorFlowWorker(Worker):
             return [tf.identity(array) for array in arrays]
 
     def _exchange(self, x: Tensor, combine: CombineGroup) -> Tensor:
-        """Give x; return this worker's answer of those made of its group's parts."""
+        """Submit x; return this worker's result from its group's parts."""
 
         def of_all(parts: list[Tensor]) -> list[Tensor]:
             answers: list[Tensor] = [None] * len(parts)
@@ -179,41 +178,40 @@ class TensorFlowWorker(Worker):
         return self._step.lockstep.exchange(self._rank, x, of_all)
 
 
-class TensorFlowWorkerGroup:
+class TensorFlowWorkerGroup(WorkerGroup):
     """Variables on logical devices, and the traced step that changes them."""
 
-    def __init__(self, order: Order) -> None:
+    backend = "tensorflow"
+
+    def __init__(self, order: WorkerSpec) -> None:
         self._order = order
         self._devices = _devices(order)
         self._workers: Sequence[Worker | Stage] = []
         self._weights = self._laid_out()
-        self._batches = [self._constants(rank) for rank in range(order.task.workers)]
-        self._step = tf.function(self._traced, autograph=False)
+        self._batches = [self._constants(rank) for rank in range(order.problem.workers)]
+        self._step = tf.function(self._all_workers, autograph=False)
         self._found: list[Any] = []
 
     def run(self, steps: int) -> None:
-        """Take steps; wait for the last."""
+        """Run steps; wait for the last."""
         for _ in range(steps):
             self._found = self._step()
         tf.test.experimental.sync_devices()
 
     def loss(self) -> float:
-        """Return the sum of the workers' losses."""
         return sum(float(loss) for loss, _ in self._found)
 
-    def kept(self) -> list[Kept]:
-        """Return each worker's variables."""
+    def states(self) -> list[WorkerState]:
         return [
-            Kept(float(loss), [g.numpy() for g in gradients], [w.numpy() for w in weights])
+            WorkerState(float(loss), [g.numpy() for g in gradients], [w.numpy() for w in weights])
             for (loss, gradients), weights in zip(self._found, self._weights, strict=True)
         ]
 
-    def places(self) -> list[Place]:
-        """Read devices and shapes from the variables and tensors."""
+    def places(self) -> list[WorkerPlacement]:
         return [
-            Place(
+            WorkerPlacement(
                 rank,
-                _one_device([batch, labels, *weights]),
+                ", ".join(sorted({array.device for array in (batch, labels, *weights)})),
                 [list(map(int, weight.shape)) for weight in weights],
                 list(map(int, batch.shape)),
                 list(map(int, labels.shape)),
@@ -222,67 +220,56 @@ class TensorFlowWorkerGroup:
         ]
 
     def traffic(self) -> Traffic:
-        """Return what was counted while the step was traced."""
+        """Return the counts while the step was traced."""
         return together([worker.traffic for worker in self._workers])
 
-    def peaks_bytes(self) -> list[int]:
-        """Return the peak of this process."""
-        return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
-
     def device_peaks_bytes(self) -> list[int]:
-        """Return the peak of TensorFlow's allocator on each worker's GPU."""
         if self._order.device == "cpu":
             return []
-        # It takes no more of a device's name than its type and number.
+        # TensorFlow accepts only the type and number of a device's name.
         names = [device.rpartition("device:")[2] for device in self._devices]
         return [int(tf.config.experimental.get_memory_info(name)["peak"]) for name in names]
 
     def communication(self, steps: int, epochs: int) -> Communication | None:
-        """Have TensorFlow's profiler see the operations that stand for collectives."""
+        """Measure the operations of collectives with TensorFlow's profiler."""
         if not self.traffic().calls:
             return None
-        return by_profiling(partial(_inside_s, self._order.task.workers), self.run, steps, epochs)
-
-    def traced(self, order: TraceOrder) -> None:
-        """Have the profiler record more steps, of all workers in one file."""
-        from keras_matrix.models.profiling import load, record_epochs
-
-        record_epochs(load("tensorflow"), order, partial(self.run, 1))
-
-    def close(self) -> None:
-        """There is nothing to end."""
+        workers = self._order.problem.workers
+        return by_profiling(
+            lambda run: tensorflow_collectives_s(seen_by("tensorflow", run), workers), self.run, steps, epochs
+        )
 
     def _laid_out(self) -> list[list[Any]]:
         """Return each worker's variables, on its device."""
-        return [self._variables(rank) for rank in range(self._order.task.workers)]
+        return [self._variables(rank) for rank in range(self._order.problem.workers)]
 
-    def _traced(self) -> list[Result]:
-        """Every worker's step: its loss, and its gradients where they are kept."""
-        task = self._order.task
-        weights = [self._read(rank) for rank in range(task.workers)]
-        found = self._in_turn(weights) if task.kind is Kind.PIPELINE else self._in_lockstep(weights)
+    def _all_workers(self) -> list[Result]:
+        """The step of every worker: its loss, and its gradients if they are requested."""
+        problem = self._order.problem
+        weights = [self._read(rank) for rank in range(problem.workers)]
+        found = self._in_stages(weights) if problem.kind is Kind.PIPELINE else self._in_lockstep(weights)
         for rank, (_, gradients) in enumerate(found):
             self._descend(rank, gradients)
         return [(loss, gradients if self._order.keep_gradients else []) for loss, gradients in found]
 
     def _in_lockstep(self, weights: Sequence[list[Tensor]]) -> list[Result]:
-        task, graph = self._order.task, tf.compat.v1.get_default_graph()
-        step = Step(task, self._devices, Lockstep(task.workers))
-        ranks = range(task.workers)
+        problem, graph = self._order.problem, tf.compat.v1.get_default_graph()
+        step = Step(problem, self._devices, Lockstep(problem.workers))
+        ranks = range(problem.workers)
         self._workers = workers = [TensorFlowWorker(rank, step, [[*ranks]]) for rank in ranks]
 
         def local(rank: int) -> Result:
             with graph.as_default(), _of_worker(rank, self._devices[rank]):
-                return program(task.mode)(workers[rank], task, weights[rank], self._batches[rank])
+                return program(problem.mode)(workers[rank], problem, weights[rank], self._batches[rank])
 
         return step.lockstep.run([partial(local, rank) for rank in ranks])
 
-    def _in_turn(self, weights: Sequence[list[Tensor]]) -> list[Result]:
-        task, boxes = self._order.task, Boxes()
-        # Fetched is what is made on the fetching stage's own device.
-        stages = [LocalStage(task.workers, rank, boxes, tf.identity) for rank in range(task.workers)]
+    def _in_stages(self, weights: Sequence[list[Tensor]]) -> list[Result]:
+        problem, boxes = self._order.problem, Boxes()
+        # An array is fetched by creating a copy on the fetching stage's own device.
+        stages = [LocalStage(problem.workers, rank, boxes, tf.identity) for rank in range(problem.workers)]
         self._workers = stages
-        return in_turn(stages, task, weights, self._batches, lambda rank: _of_worker(rank, self._devices[rank]))
+        return in_turn(stages, problem, weights, self._batches, lambda rank: _of_worker(rank, self._devices[rank]))
 
     def _read(self, rank: int) -> list[Tensor]:
         with _of_worker(rank, self._devices[rank]):
@@ -297,38 +284,28 @@ class TensorFlowWorkerGroup:
     def _variables(self, rank: int) -> list[Any]:
         order = self._order
         with tf.device(self._devices[rank]):
-            return [tf.Variable(self._typed(w)) for w in layout.weights_of(order.task, order.seed, rank)]
+            return [tf.Variable(self._typed(w)) for w in layout.weights_of(order.problem, order.seed, rank)]
 
     def _constants(self, rank: int) -> tuple[Any, Any]:
         order = self._order
         with tf.device(self._devices[rank]):
-            batch, labels = layout.batch_of(order.task, order.seed, rank)
+            batch, labels = layout.batch_of(order.problem, order.seed, rank)
             return self._typed(batch), self._typed(labels)
 
     def _typed(self, array: layout.Array) -> Any:
-        return tf.cast(tf.convert_to_tensor(array), self._order.task.precision)
+        return tf.cast(tf.convert_to_tensor(array), self._order.problem.precision)
 
 
 @contextmanager
 def _of_worker(rank: int, device: str) -> Iterator[None]:
-    """Place what is made within on a worker's device and name it after the worker, by which a trace knows it.
+    """Place operations on a worker's device and name them after the worker, which identifies it in a trace.
 
-    With its end the name stands for itself, whatever scope it is in and however often it comes.
+    With its final slash the name is absolute, whatever scope it is in and however often it is used.
     """
     with tf.device(device), tf.name_scope(f"{WORKER_SCOPE}{rank}/"):
         yield
 
 
-def _devices(order: Order) -> list[str]:
+def _devices(order: WorkerSpec) -> list[str]:
     found = tf.config.list_logical_devices(order.device.upper())
-    return [device.name for device in found[: order.task.workers]]
-
-
-def _one_device(arrays: Sequence[Any]) -> str:
-    """Return the device that all these arrays say they are on, or all of them where there are several."""
-    return ", ".join(sorted({array.device for array in arrays}))
-
-
-def _inside_s(workers: int, run: Callable[[], None]) -> float:
-    """Return the seconds that collectives took while something ran, the mean over the workers."""
-    return tensorflow_collectives_s(seen_by("tensorflow", run), workers)
+    return [device.name for device in found[: order.problem.workers]]

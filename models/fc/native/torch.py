@@ -1,9 +1,8 @@
-"""PyTorch: one process a worker, gloo between them on a CPU and NCCL on GPUs; DistributedDataParallel for fc_data."""
+"""PyTorch: a process per worker, with gloo on a CPU and NCCL on GPUs; DistributedDataParallel for fc_data."""
 
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -20,20 +19,19 @@ from keras_matrix.models.fc.native.torch_worker import COLLECTIVE_LIMIT, TorchWo
 from keras_matrix.models.fc.network import own_network
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import mark_with, scope
-from keras_matrix.models.fc.worker_group import Kept, Order, require_devices
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, require_devices
 from keras_matrix.records.fc import network
-from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, Place
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder
 
 
 class NotMet(Exception):
-    """The workers did not all come to the meeting in time."""
+    """The workers did not all connect in time."""
 
 
 class PortInUse(Exception):
-    """A worker found no free port to be reached at."""
+    """A worker found no free port."""
 
 
 def reserve(workers: int, device: str) -> None:
@@ -42,14 +40,14 @@ def reserve(workers: int, device: str) -> None:
         require_devices("torch", device, torch.cuda.device_count(), workers)
 
 
-def make(order: Order) -> TorchRank:
-    """Return the crew of one worker."""
+def make(order: WorkerSpec) -> TorchRank:
+    """Return the worker group of a single worker."""
     return TorchRank(order, 0)
 
 
-def join(order: Order, rank: int, meeting: str, timeout_s: float) -> TorchRank:
-    """Join the other workers at the file `meeting` and return this one. Raises where not all come in time."""
-    size = order.task.workers
+def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> TorchRank:
+    """Join the other workers by the file `meeting` and return this one. Raises unless all join in time."""
+    size = order.problem.workers
     interface = network.INTERFACE if order.namespaces else "lo"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if order.device == "cpu":
@@ -58,7 +56,7 @@ def join(order: Order, rank: int, meeting: str, timeout_s: float) -> TorchRank:
     else:
         torch.cuda.set_device(rank)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # "=": the interface of exactly this name
-        # With its device NCCL connects here, within the time limit, and not at the first collective.
+        # With a device NCCL connects here, within the time limit, and not at the first collective.
         backend = {"backend": "nccl", "device_id": torch.device("cuda", rank)}
     limit = timedelta(seconds=timeout_s)
     try:
@@ -71,15 +69,17 @@ def join(order: Order, rank: int, meeting: str, timeout_s: float) -> TorchRank:
 
 
 def _not_met(error: RuntimeError, size: int, timeout_s: float) -> Exception:
-    """Return what kept workers from meeting. Ports are the system's choice: one is taken only where none is free."""
+    """Return the reason why workers did not connect. The system chooses ports, so "in use" means that none is free."""
     if "address already in use" in str(error).lower():
         interface = os.environ["GLOO_SOCKET_IFNAME"]
-        return PortInUse(f"no port was free on {interface} for a worker: end what holds them (ss -tan): {error}")
-    return NotMet(f"the {size} workers did not all meet within {timeout_s:g} s: {error}")
+        return PortInUse(
+            f"no port was free on {interface} for a worker; end processes with open ports (ss -tan): {error}"
+        )
+    return NotMet(f"the {size} workers did not all connect within {timeout_s:g} s: {error}")
 
 
 def _take_share_of_cpus(rank: int, size: int) -> None:
-    """Hold this worker to its share of the CPUs, where there is at least one for each, and to as many threads."""
+    """Bind this worker to its share of the CPUs, if there is at least one for each, and set as many threads."""
     cpus = sorted(os.sched_getaffinity(0))
     share = len(cpus) // size
     if share and size > 1:
@@ -95,7 +95,7 @@ class TorchStage(Stage):
         self._sending: list[tuple[Any, Tensor]] = []
 
     def begin_step(self) -> None:
-        """Let go of what has been sent."""
+        """Release the arrays that have been sent."""
         super().begin_step()
         for sending, _ in self._sending:
             sending.wait()
@@ -111,33 +111,33 @@ class TorchStage(Stage):
         self._sending.append((dist.isend(x, to), x))  # the array must live until it is sent
 
 
-def _worker(order: Order, rank: int) -> TorchWorker | TorchStage:
-    task = order.task
-    if task.kind is Kind.PIPELINE:
-        return TorchStage(task.workers, rank)
-    if task.partition == "dtensor" and task.workers > 1:
+def _worker(order: WorkerSpec, rank: int) -> TorchWorker | TorchStage:
+    problem = order.problem
+    if problem.kind is Kind.PIPELINE:
+        return TorchStage(problem.workers, rank)
+    if problem.partition == "dtensor" and problem.workers > 1:
         from keras_matrix.models.fc.native.torch_dtensor import DTensorWorker
 
-        return DTensorWorker(task.workers, "cpu" if order.device == "cpu" else "cuda")
+        return DTensorWorker(problem.workers, "cpu" if order.device == "cpu" else "cuda")
     worker = _plain_worker(order)
-    if task.kind is Kind.HYBRID:
-        worker.divide(task, rank)
+    if problem.kind is Kind.HYBRID:
+        worker.divide(problem, rank)
     return worker
 
 
-def _plain_worker(order: Order) -> TorchWorker:
+def _plain_worker(order: WorkerSpec) -> TorchWorker:
     if order.device == "cpu":
-        return TorchWorker(order.task.workers)
+        return TorchWorker(order.problem.workers)
     from keras_matrix.models.fc.native.torch_cuda import CudaWorker
 
-    return CudaWorker(order.task.workers)
+    return CudaWorker(order.problem.workers)
 
 
 COLLECTIVES = ("_all_reduce", "_reduce_scatter", "_all_gather", "bucket_reduce")
 
 
 class Watch:
-    """From now on times each collective of a worker by itself, the device idle before and after; none overlaps."""
+    """Times each collective of a worker separately from now on, with an idle device before and after it."""
 
     def __init__(self, worker: TorchWorker, device: torch.device) -> None:
         self.inside_s = 0.0
@@ -167,39 +167,36 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-class TorchRank:
-    """One worker's weights and step."""
+class TorchRank(WorkerGroup):
+    """One worker's weights and step. Several workers are a `Ranks`, which measures their communication."""
 
-    def __init__(self, order: Order, rank: int) -> None:
+    def __init__(self, order: WorkerSpec, rank: int) -> None:
         self._order, self._rank = order, rank
         self._worker = _worker(order, rank)
         self._device = torch.device("cpu" if order.device == "cpu" else f"cuda:{rank}")
-        self._weights = [self._weight(w) for w in layout.weights_of(order.task, order.seed, rank)]
-        batch, labels = layout.batch_of(order.task, order.seed, rank)
+        self._weights = [self._weight(w) for w in layout.weights_of(order.problem, order.seed, rank)]
+        batch, labels = layout.batch_of(order.problem, order.seed, rank)
         self._batch = self._placed(batch), self._placed(labels)
         self._loss: Any = None
         self._gradients: list[Any] = []
 
     def run(self, steps: int) -> None:
-        """Take steps. Outside of the gradients that a program asks for nothing is recorded for autodiff."""
+        """Run steps. Autodiff records only the gradients that a program requests."""
         with torch.no_grad():
             for _ in range(steps):
                 self._step()
         settle(self._device)
 
     def loss(self) -> float:
-        """Return this worker's loss."""
         return float(self._loss)
 
-    def kept(self) -> list[Kept]:
-        """Return what this worker holds."""
-        return [Kept(self.loss(), _arrays(self._gradients), _arrays(self._weights))]
+    def states(self) -> list[WorkerState]:
+        return [WorkerState(self.loss(), _arrays(self._gradients), _arrays(self._weights))]
 
-    def places(self) -> list[Place]:
-        """Read device and shapes from the tensors."""
+    def places(self) -> list[WorkerPlacement]:
         batch, labels = self._batch
         devices = {str(tensor.device) for tensor in (batch, labels, *self._weights)}
-        place = Place(
+        place = WorkerPlacement(
             self._rank,
             ", ".join(sorted(devices)),
             [list(weight.shape) for weight in self._weights],
@@ -211,23 +208,13 @@ class TorchRank:
         return [place]
 
     def traffic(self) -> Traffic:
-        """Return what was counted in the last step."""
         return self._worker.traffic
 
-    def peaks_bytes(self) -> list[int]:
-        """Return the peak of this process."""
-        return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
-
     def device_peaks_bytes(self) -> list[int]:
-        """Return the peak of the allocator on this worker's GPU."""
         return [torch.cuda.max_memory_allocated(self._device)] if self._device.type == "cuda" else []
 
-    def communication(self, steps: int, epochs: int) -> Communication | None:
-        """One worker alone communicates with nobody; for several, `Ranks` asks each what it `watched`."""
-        return None
-
     def watched(self, steps: int, epochs: int) -> list[tuple[float, float]]:
-        """Take more steps; return for each epoch the seconds of a step, and those of it inside collectives."""
+        """Run further epochs; return for each the seconds of a step, and those of it inside collectives."""
         assert isinstance(self._worker, TorchWorker), "stages have no collectives"
         watch = Watch(self._worker, self._device)
         found = []
@@ -239,7 +226,7 @@ class TorchRank:
         return found[1:]
 
     def traced(self, order: TraceOrder) -> None:
-        """Take steps that the profiler records, all workers at once."""
+        """Run steps that the profiler records, all workers at the same time."""
         from keras_matrix.models.profiling import load, record_epochs
 
         profiler = load("torch")
@@ -257,25 +244,25 @@ class TorchRank:
             dist.destroy_process_group()
 
     def _step(self) -> None:
-        task = self._order.task
+        problem = self._order.problem
         self._worker.begin_step()
-        self._loss, gradients = program(task.mode)(self._worker, task, self._weights, self._batch)
+        self._loss, gradients = program(problem.mode)(self._worker, problem, self._weights, self._batch)
         with scope("update"):
             for weight, gradient in zip(self._weights if gradients else [], gradients, strict=True):
                 weight.sub_(gradient, alpha=LEARNING_RATE)
         self._gradients = gradients if self._order.keep_gradients else []
 
     def _weight(self, array: layout.Array) -> Any:
-        mode = MODES[self._order.task.mode]
+        mode = MODES[self._order.problem.mode]
         placed = self._placed(array)
         return torch.nn.Parameter(placed, requires_grad=mode.trains and not mode.manual)
 
     def _placed(self, array: layout.Array) -> Any:
-        # A copy: the blocks of fc_phy begin with the same array, and each is trained in place.
+        # A copy: the blocks of fc_phy start from the same array, and each is trained in place.
         tensor = torch.tensor(array, device=self._device)
-        return tensor.to(getattr(torch, self._order.task.precision))
+        return tensor.to(getattr(torch, self._order.problem.precision))
 
 
 def _arrays(tensors: Sequence[Any]) -> list[layout.Array]:
-    # NumPy has no bfloat16 of its own.
+    # NumPy has no bfloat16.
     return [tensor.detach().cpu().to(torch.float64).numpy() for tensor in tensors]

@@ -1,4 +1,4 @@
-"""PyTorch: tensor parallelism by DTensor, as `RowwiseParallel` does it, which puts the collectives in itself."""
+"""PyTorch: tensor parallelism by DTensor, which inserts the collectives itself, like `RowwiseParallel`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras_matrix.models.fc.native.torch_worker import TorchWorker
 
 
 class DTensorWorker(TorchWorker):
-    """A worker whose products of divided arrays are DTensor's. What that calls is counted in the first step only."""
+    """A worker that multiplies divided arrays with DTensor, whose collectives are counted in the first step only."""
 
     def __init__(self, size: int, device: str) -> None:
         super().__init__(size)
@@ -23,12 +23,12 @@ class DTensorWorker(TorchWorker):
         self._counted = False
 
     def begin_step(self) -> None:
-        """Forget what was counted, unless that was all there will be."""
+        """Reset the counts, unless they are final."""
         if not self._counted:
             super().begin_step()
 
     def divided_product(self, x: Tensor, weight: Tensor, axis: int) -> Tensor:
-        """Have DTensor multiply a batch cut into columns by a weight cut into rows, and cut the sum along an axis."""
+        """Multiply a batch in columns by a weight in rows with DTensor, and divide the sum along an axis."""
         columns = DTensor.from_local(x, self._mesh, [Shard(1)], run_check=False)
         rows = DTensor.from_local(weight, self._mesh, [Shard(0)], run_check=False)
         return torch.matmul(columns, rows).redistribute(placements=[Shard(axis)]).to_local()
@@ -42,7 +42,7 @@ class DTensorWorker(TorchWorker):
         return found
 
 
-# What DTensor calls, where it is counted, and whether on one worker's piece of the whole.
+# DTensor's collectives, the field that counts each, and whether its argument is one worker's piece of the array.
 COUNTED = {
     "all_reduce": ("all_reduce_bytes", False),
     "reduce_scatter_tensor": ("reduce_scatter_bytes", False),
@@ -52,14 +52,15 @@ WAITS = ("wait_tensor", "_wrap_tensor_autograd")
 
 
 class Counting(TorchDispatchMode):  # type: ignore[misc]
-    """Counts the collectives that DTensor calls, with the arrays it calls them on."""
+    """Counts the collectives that DTensor calls, with their arrays."""
 
     def __init__(self, worker: DTensorWorker) -> None:
         super().__init__()
         self._worker = worker
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let DTensor make plain calls of its own first; count those. Raises `RuntimeError` for one unknown."""
+        """Count the plain calls to which DTensor decomposes its own. Raises `RuntimeError` for an unknown
+        collective."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         if func.namespace == "_c10d_functional":

@@ -12,10 +12,10 @@ import torch.distributed as dist
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 
-# Workers that have met wait for each other as long as it takes, over a slow network or beside a slower worker: a cell
-# has a limit of its own, and where a worker dies the others are ended.
+# Connected workers wait for each other without a limit, over a slow network or for a slower worker: a cell has its own
+# limit, and if a worker dies the others are ended.
 COLLECTIVE_LIMIT = timedelta(days=7)
 
 
@@ -29,10 +29,10 @@ class TorchWorker(Worker):
         self._replica: torch.nn.parallel.DistributedDataParallel | None = None
         self._aside: ThreadPoolExecutor | None = None
 
-    def divide(self, task: Task, rank: int) -> None:
-        """Form the groups of a task; every worker does so, in the same order."""
+    def divide(self, problem: FcProblem, rank: int) -> None:
+        """Form the groups of a problem; every worker does so, in the same order."""
         for axis in Axis:
-            groups = layout.groups(task, axis is Axis.MODEL)
+            groups = layout.groups(problem, axis is Axis.MODEL)
             apart = [ranks if 1 < len(ranks) < self.size else None for ranks in groups]
             handles = [dist.new_group(ranks, timeout=COLLECTIVE_LIMIT) if ranks else None for ranks in apart]
             (own,) = (handle for handle, ranks in zip(handles, groups, strict=True) if rank in ranks)
@@ -63,7 +63,7 @@ class TorchWorker(Worker):
         return value.detach(), gradients
 
     def meanwhile(self, communicate: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Communicate in a thread of its own, in the order asked."""
+        """Communicate in a separate thread, in the order of the calls."""
         if self.size == 1:
             return super().meanwhile(communicate)
         self._aside = self._aside or ThreadPoolExecutor(1)
@@ -72,12 +72,12 @@ class TorchWorker(Worker):
     def _replicated(self, weights: Sequence[Tensor]) -> Any:
         if self._replica is None:
             self._replica = torch.nn.parallel.DistributedDataParallel(Replica(weights))
-            # A lambda, for the annotations of a hook are checked, and are text in this file.
+            # A lambda, since PyTorch checks the annotations of a hook, which are strings in this file.
             self._replica.register_comm_hook(self, lambda worker, bucket: _summed(worker, bucket))  # noqa: PLW0108
         return self._replica
 
     def bucket_reduce(self, buffer: Tensor) -> Any:
-        """Begin to sum a bucket of gradients; return its future."""
+        """Start to sum a bucket of gradients; return its future."""
         work = dist.all_reduce(buffer, async_op=True)
         return work.get_future().then(lambda done: done.value()[0])
 
@@ -87,13 +87,13 @@ class TorchWorker(Worker):
         return x
 
     def _reduce_scatter(self, x: Tensor, axis: int) -> Tensor:
-        # Pieces along the first axis already lie one behind the other, as the collectives want them.
+        # Pieces along the first axis are already contiguous, as the collectives require.
         pieces = x.contiguous() if axis == 0 else torch.cat(torch.chunk(x, self.size, axis))
         if x.is_cuda:
             own = x.new_empty((pieces.shape[0] // self.size, *pieces.shape[1:]))
             dist.reduce_scatter_single(own, pieces, group=self._group)
             return own
-        # gloo's reduce-scatter sums the whole array on every worker, which sends twice as much as this exchange.
+        # gloo's reduce-scatter sums the entire array on every worker, which sends twice as much as this exchange.
         received = torch.empty_like(pieces)
         dist.all_to_all_single(received, pieces, group=self._group)
         return received.unflatten(0, (self.size, -1)).sum(0)
@@ -106,7 +106,7 @@ class TorchWorker(Worker):
 
 
 class Replica(torch.nn.Module):  # type: ignore[misc]
-    """The weights of one worker as a module, whose output is the loss of them that it is given."""
+    """The weights of one worker as a module, whose output is the given loss of them."""
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Replica(torch.nn.Module):  # type: ignore[misc]
 
 
 def _summed(worker: TorchWorker, bucket: Any) -> Any:
-    """Sum one bucket over the workers, and count it; without a hook of ours it would be averaged."""
+    """Sum one bucket over the workers, and count it; without this hook it would be averaged."""
     buffer = bucket.buffer()
     worker.count("all_reduce_bytes", buffer)
     return worker.bucket_reduce(buffer)

@@ -1,7 +1,7 @@
-"""Protocol buffers by the million: the fields of many messages at once, as columns.
+"""Reads the fields of millions of protocol buffer messages at once, as columns.
 
 `wire.fields` reads one message from its first field to its last. Here the first fields of all messages are read
-together, then the second ones, and so on: as many turns as the longest message has fields, however many messages.
+together, then the second ones, and so on: as many iterations as the longest message has fields.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]
 Numbers = NDArray[np.uint64]
 
-# Zeros behind the last byte: any number that breaks off ends there.
+# Zeros after the last byte: any truncated number ends there.
 PADDING = 16
 PIECE = 2
 KINDS = frozenset({0, PIECE, *FIXED_BYTES})
 
 
 class Fields(NamedTuple):
-    """One field of each of some messages: of which, its key, its value, and the place behind it.
+    """One field of each of some messages: the message, the field's key, its value, and its end.
 
-    `key` is the field's number, three bits to the left, and its kind. `value` is a number of variable length, or the
-    place where anything else begins.
+    `key` is the field's number, shifted left by three bits, and its kind. `value` is a number of variable length, or
+    the position where any other value begins.
     """
 
     message: Places
@@ -38,16 +38,16 @@ class Fields(NamedTuple):
 
 
 def padded(data: bytes | memoryview) -> Bytes:
-    """Return a copy of these bytes in which `fields` can read."""
+    """Return a copy of these bytes with padding for `fields`."""
     found = np.zeros(len(data) + PADDING, np.uint8)
     found[: len(data)] = np.frombuffer(data, np.uint8)
     return found
 
 
 def fields(data: Bytes, begins: Places, ends: Places) -> Iterator[Fields]:
-    """Yield the first fields of messages that lie at these places, then the second ones, until none has more.
+    """Yield the first fields of the messages at these positions, then the second ones, until all are read.
 
-    `data` is `padded`. Raises `Malformed` where a message breaks off or has a field of no kind.
+    `data` is `padded`. Raises `Malformed` for a truncated message, or a field of an unknown kind.
     """
     message = np.flatnonzero(begins < ends)
     at, end = begins[message], ends[message]
@@ -59,7 +59,7 @@ def fields(data: Bytes, begins: Places, ends: Places) -> Iterator[Fields]:
         else:
             value, at = varints(data, at)
         if (at > end).any():
-            raise Malformed("a message breaks off")
+            raise Malformed("a message is truncated")
         yield Fields(message, key, value, at)
         more = at < end
         if not more.all():
@@ -67,16 +67,16 @@ def fields(data: Bytes, begins: Places, ends: Places) -> Iterator[Fields]:
 
 
 def _values(data: Bytes, at: Places, kind: NDArray[np.uint8], end: Places) -> tuple[Numbers, Places]:
-    """Return the values of fields of several kinds, and the places behind them."""
+    """Return the values of fields of several kinds, and the positions after them."""
     if unknown := set(np.flatnonzero(np.bincount(kind)).tolist()) - KINDS:
-        raise Malformed(f"a message has a field of kind {min(unknown)}")
+        raise Malformed(f"a message has a field of unknown kind {min(unknown)}")
     value, behind = np.zeros(at.size, np.uint64), at.copy()
     variable = np.flatnonzero((kind == 0) | (kind == PIECE))
     value[variable], behind[variable] = varints(data, at[variable])
     pieces = np.flatnonzero(kind == PIECE)
-    # Compared before it is added: a length may be anything.
+    # Checked before it is added: a length may have any value.
     if (value[pieces] > (end[pieces] - behind[pieces]).clip(0).astype(np.uint64)).any():
-        raise Malformed("a message breaks off")
+        raise Malformed("a message is truncated")
     length = value[pieces].astype(np.int64)
     value[pieces] = behind[pieces].astype(np.uint64)
     behind[pieces] += length
@@ -88,7 +88,7 @@ def _values(data: Bytes, at: Places, kind: NDArray[np.uint8], end: Places) -> tu
 
 
 def varints(data: Bytes, at: Places) -> tuple[Numbers, Places]:
-    """Return the numbers of variable length at these places, and the places behind them. Raises `Malformed`."""
+    """Return the numbers of variable length at these positions, and the positions after them. Raises `Malformed`."""
     low = data[at]
     value, behind = (low & 127).astype(np.uint64), at + 1
     more, shift = np.flatnonzero(low > 127), 7

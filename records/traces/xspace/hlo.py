@@ -1,7 +1,7 @@
-"""XLA's programs, as a profiler keeps them beside its events: of each instruction, its operation and where it is from.
+"""XLA's programs, as a profiler stores them with its events: the operation and the origin of each instruction.
 
 The layout is that of `HloProto` in xla/service/hlo.proto. An instruction's origin is a path of name scopes, such as
-`jit(train_step)/transpose(jvp(dense_1))/dot_general`; of a fusion it is that of its last instruction.
+`jit(train_step)/transpose(jvp(dense_1))/dot_general`; that of a fusion is the origin of its last instruction.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ STAT = "Hlo Proto"
 
 
 class Instruction(NamedTuple):
-    """What an instruction does, such as dot or fusion, and the path of scopes it comes from, empty where unknown."""
+    """The operation of an instruction, such as dot or fusion, and its path of scopes, empty if unknown."""
 
     opcode: str
     origin: str
 
 
 def instructions(data: memoryview) -> dict[str, Instruction]:
-    """Return the instructions of a program's every computation by their names. Raises `IndexError` or `ValueError`."""
+    """Return the instructions of all computations of a program by name. Raises `IndexError` or `ValueError`."""
     found: dict[str, Instruction] = {}
     for key, module in fields(data):
         if key != 1:

@@ -1,13 +1,13 @@
-"""From what runs on a device to the step that launched it, in a file of JAX or TensorFlow.
+"""Finds the step that launched the work of a device, in a file of JAX or TensorFlow.
 
 CUPTI numbers each call that launches work. The call, on the host's thread, and the kernel or copy, on the device's
-stream, hold that number as `correlation_id` (`CreateXEvent` in xla/backends/profiler/gpu/cupti_collector.cc; the
-post-processing of a session merges the calls into the plane /host:CPU). A call belongs to the step within which its
-thread is. Where another thread launches, an event that surrounds the call names who gave it the work: the consumer's
-`_ct` and `_c` are the producer's `_pt` and `_p` (tsl/profiler/lib/connected_traceme.h). TensorFlow's step returns only
+stream, have that number as `correlation_id` (`CreateXEvent` in xla/backends/profiler/gpu/cupti_collector.cc; the
+post-processing of a session merges the calls into the plane /host:CPU). A call belongs to the current step of its
+thread. If another thread launches, an event around the call identifies the producer of its work: the consumer's `_ct`
+and `_c` equal the producer's `_pt` and `_p` (tsl/profiler/lib/connected_traceme.h). TensorFlow's step returns only
 after its operations are launched, so that a call on any thread during it belongs to it.
 
-When a kernel ran never decides its step: it may run while the host is in a later one.
+The time of a kernel never determines its step: it may run while the host is in a later one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from keras_matrix.records.traces.xspace.xplane import Events, Line, Plane
 
 CORRELATION = "correlation_id"
 NO_CORRELATION = NO_STEP = -1
-# How often work is handed from one thread to another between a step and a launch, at most.
+# Maximum number of thread changes between a step and a launch.
 MOST_HOPS = 8
 
 Flags = NDArray[np.bool_]
@@ -32,7 +32,7 @@ Key = tuple[int, int]  # type and number of a connection
 
 
 class StepMark(NamedTuple):
-    """A step as it was marked on a thread; its number counts from 1."""
+    """A marked step of a thread; its number counts from 1."""
 
     plane: str
     line: int
@@ -42,13 +42,13 @@ class StepMark(NamedTuple):
 
 
 class Launches(NamedTuple):
-    """Numbers of calls that launched work, in ascending order, and the step of each, `NO_STEP` if not known."""
+    """Numbers of calls that launched work, in ascending order, and the step of each, `NO_STEP` if unknown."""
 
     correlations: Places
     steps: Places
 
     def steps_of(self, correlations: Places) -> Places:
-        """Return the step that launched the work with each of these numbers, `NO_STEP` if not known."""
+        """Return the step that launched the work with each of these numbers, `NO_STEP` if unknown."""
         if not self.correlations.size:
             return np.full(correlations.size, NO_STEP)
         at = np.searchsorted(self.correlations, correlations, side="right") - 1
@@ -62,7 +62,7 @@ NO_LAUNCHES = Launches(np.zeros(0, np.int64), np.zeros(0, np.int64))
 def launches(planes: Iterable[Plane], marks: Sequence[StepMark], synchronous: bool) -> Launches:
     """Return the calls on these planes of hosts. Raises `Malformed`.
 
-    `synchronous` says that a step lasts until its work is launched, on whatever thread.
+    `synchronous` means that a step lasts until its work is launched, on any thread.
     """
     threads = [thread for plane in planes for line in plane.lines if (thread := _thread(plane, line)) is not None]
     for thread in threads:
@@ -80,9 +80,9 @@ def launches(planes: Iterable[Plane], marks: Sequence[StepMark], synchronous: bo
 
 @dataclass(slots=True)
 class _Thread:
-    """What a thread launched and gave to others, in order: when, for which step, and the number of what.
+    """The calls and producers of a thread, in order: their times, steps and numbers.
 
-    `consumed` says what it was given, and the first of these within that event and the one after it, the outer first.
+    `consumed` are the connections of its consumers, each with the range of calls within that event, the outer first.
     """
 
     place: tuple[str, int]
@@ -94,17 +94,19 @@ class _Thread:
     marked: bool = False
 
     def take_marked(self, marks: Sequence[StepMark]) -> None:
-        """Take the steps that were marked on this thread."""
+        """Assign the steps that were marked on this thread."""
         self.marked = bool(marks)
         self.take_timed(marks)
 
     def take_timed(self, marks: Sequence[StepMark]) -> None:
-        """Take the step during which each call was made, where no step is known yet."""
+        """Assign the step during which each call was made, if its step is still unknown."""
         for mark in marks:
-            self._take(mark.start_ns, mark.end_ns, mark.number)
+            first, after = np.searchsorted(self.starts_ns, (mark.start_ns, mark.end_ns))
+            these = self.steps[first:after]
+            these[these == NO_STEP] = mark.number
 
     def take_consumed(self, producers: dict[Key, int]) -> int:
-        """Take the steps of those who gave the work, the innermost event's last; return how many are new."""
+        """Assign the steps of the producers, the innermost event's last; return how many are new."""
         before = int((self.steps == NO_STEP).sum())
         known = self.steps != NO_STEP
         steps = self.steps.copy()
@@ -114,15 +116,9 @@ class _Thread:
         self.steps = np.where(known, self.steps, steps)
         return before - int((self.steps == NO_STEP).sum())
 
-    def _take(self, start_ns: int, end_ns: int, step: int) -> None:
-        first = np.searchsorted(self.starts_ns, start_ns)
-        after = np.searchsorted(self.starts_ns, end_ns)
-        these = self.steps[first:after]
-        these[these == NO_STEP] = step
-
 
 def _thread(plane: Plane, line: Line) -> _Thread | None:
-    """Return what a line has of calls and connections, None if nothing."""
+    """Return the calls and connections of a line, None if it has none."""
     events = line.events()
     correlations, launched = events.numbers(CORRELATION)
     producers, produced = _connections(events, "_pt", "_p")
@@ -142,7 +138,7 @@ def _thread(plane: Plane, line: Line) -> _Thread | None:
 
 
 def _consumed(events: Events, starts_ns: Places) -> Iterator[tuple[Key, int, int]]:
-    """Yield the connection of each consumer, and the first of these times within it and the one after it."""
+    """Yield the connection of each consumer, and the range of these times within it."""
     keys, there = _connections(events, "_ct", "_c")
     first, after = (np.searchsorted(starts_ns, times) for times in (events.start_ns, events.end_ns))
     at = np.flatnonzero(there & (first < after))
@@ -161,16 +157,11 @@ def _connections(events: Events, kind: str, number: str) -> tuple[list[Key], Fla
 def _producers(threads: Iterable[_Thread]) -> dict[Key, int]:
     """Return the step of each connection, `NO_STEP` for a number that several steps used."""
     found: dict[Key, int] = {}
-    for key, step in _produced(threads):
-        found[key] = step if found.setdefault(key, step) == step else NO_STEP
-    return found
-
-
-def _produced(threads: Iterable[_Thread]) -> Iterator[tuple[Key, int]]:
     for thread in threads:
         for key, step in zip(thread.produced, thread.steps.tolist(), strict=True):
             if key is not None and step != NO_STEP:
-                yield key, step
+                found[key] = step if found.setdefault(key, step) == step else NO_STEP
+    return found
 
 
 def _sorted(threads: Sequence[_Thread]) -> Launches:
@@ -179,6 +170,6 @@ def _sorted(threads: Sequence[_Thread]) -> Launches:
     correlations = np.concatenate([thread.correlations for thread in threads])
     steps = np.concatenate([thread.steps for thread in threads])
     of_call = np.flatnonzero(correlations != NO_CORRELATION)
-    # Of several calls with one number, as a runtime's and a driver's, one whose step is known.
+    # Of several calls with the same number, such as a runtime's and a driver's, one with a known step.
     order = of_call[np.lexsort((steps[of_call], correlations[of_call]))]
     return Launches(correlations[order], steps[order])

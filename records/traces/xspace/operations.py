@@ -1,4 +1,4 @@
-"""What worked, as a file of JAX or TensorFlow tells it: operations as columns, for there may be millions."""
+"""The operations in a file of JAX or TensorFlow, as columns: there may be millions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from keras_matrix.records.traces.xspace.launches import NO_CORRELATION
 from keras_matrix.records.traces.xspace.xplane import Events
 
 NO_SIZE = -1
-NO_RUN = -1  # any other number is one, negative ones too
+NO_RUN = -1  # any other number, also a negative one, is a run
 
-Place = tuple[str, int]  # a plane and a line's number
+LineKey = tuple[str, int]  # a plane and a line's number
 Flags = NDArray[np.bool_]
 
 
-class What(NamedTuple):
-    """What an operation was: what it is called, its kind, where it comes from, and of which program it is a part."""
+class Operation(NamedTuple):
+    """An operation: its name, its kind, its origin, and its program."""
 
     name: str
     op: str
@@ -27,13 +27,13 @@ class What(NamedTuple):
     program: str = ""
 
 
-class Worked(NamedTuple):
-    """Operations, as columns: on which line, when, what, on which device, in which run of its program or `NO_RUN`.
+class OperationColumns(NamedTuple):
+    """Executed operations as columns: line, times, operation, device, and run of the program or `NO_RUN`.
 
-    `places` and `whats` number what a recording has of those. `contexts` are the numbers by which ends are told, where
-    one is `awaited`; `apart` is what ended later than its line went on. `on_device` is what ran on a device's stream,
-    launched by the call with the number in `correlations`, `NO_CORRELATION` if not known; a copy moved `sizes` bytes,
-    `NO_SIZE` if not known.
+    `places` and `whats` are indices of a recording's lines and operations. `contexts` are the numbers of separate end
+    events, if one is `awaited`; `apart` marks operations that ended after their line continued. `on_device` marks those
+    of a device's stream, launched by the call with the number in `correlations`, `NO_CORRELATION` if unknown; a copy
+    moved `sizes` bytes, `NO_SIZE` if unknown.
     """
 
     places: Places
@@ -49,36 +49,36 @@ class Worked(NamedTuple):
     correlations: Places
     sizes: Places
 
-    def at(self, places: Places) -> Worked:
+    def at(self, places: Places) -> OperationColumns:
         """Return the operations at these places of the columns."""
-        return Worked._make(column[places] for column in self)
+        return OperationColumns._make(column[places] for column in self)
 
 
 NONE = np.zeros(0, np.int64)
-NOTHING = Worked(*(NONE,) * 7, *(NONE.astype(np.bool_),) * 3, NONE, NONE)
+NOTHING = OperationColumns(*(NONE,) * 7, *(NONE.astype(np.bool_),) * 3, NONE, NONE)
 
 
-class Sheets:
-    """What worked, line by line, and what was told of ends, until both are put together."""
+class OperationTable:
+    """Collects operations line by line, and their separate end events."""
 
     def __init__(self) -> None:
-        self.whats: dict[What, int] = {}
-        self.places: dict[Place, int] = {}
+        self.whats: dict[Operation, int] = {}
+        self.places: dict[LineKey, int] = {}
         self._ends = [(NONE, NONE)]
         self._worked = [NOTHING]
 
-    def what(self, what: What) -> int:
-        """Return the number of what an operation was."""
+    def what(self, what: Operation) -> int:
+        """Return the index of an operation."""
         return self.whats.setdefault(what, len(self.whats))
 
     def end(self, contexts: Places, end_ns: Places) -> None:
-        """Keep when what had these numbers ended."""
+        """Add the ends of the operations with these numbers."""
         self._ends.append((contexts, end_ns))
 
-    def add(self, place: Place, events: Events, whats: Places, devices: Places, **told: NDArray[Any]) -> None:
-        """Keep operations of a line; `told` may hold any of the columns that begin with `runs`."""
+    def add(self, place: LineKey, events: Events, whats: Places, devices: Places, **columns: NDArray[Any]) -> None:
+        """Add operations of a line; `columns` are any of those from `runs` on."""
         size, number = len(events), self.places.setdefault(place, len(self.places))
-        columns: dict[str, NDArray[Any]] = {
+        defaults: dict[str, NDArray[Any]] = {
             "places": np.full(size, number),
             "start_ns": events.start_ns,
             "end_ns": events.end_ns,
@@ -92,15 +92,15 @@ class Sheets:
             "correlations": np.full(size, NO_CORRELATION),
             "sizes": np.full(size, NO_SIZE),
         }
-        self._worked.append(Worked(**columns | told))
+        self._worked.append(OperationColumns(**defaults | columns))
 
-    def worked(self) -> Worked:
-        """Return all that worked, with the ends that were told apart where those are later."""
-        found = Worked(*map(np.concatenate, zip(*self._worked, strict=True)))
+    def worked(self) -> OperationColumns:
+        """Return all operations, with their separate end events if those are later."""
+        found = OperationColumns(*map(np.concatenate, zip(*self._worked, strict=True)))
         contexts, end_ns = map(np.concatenate, zip(*self._ends, strict=True))
         if not contexts.size:
             return found
-        order = np.argsort(contexts, kind="stable")  # of several ends the last one counts
+        order = np.argsort(contexts, kind="stable")  # the last of several ends counts
         at = np.searchsorted(contexts[order], found.contexts, side="right") - 1
         at = order[at.clip(0)]
         apart = found.awaited & (contexts[at] == found.contexts) & (end_ns[at] > found.end_ns)

@@ -1,11 +1,11 @@
-"""JAX's and TensorFlow's own file, read: what computed, which marks there are, and what their clock said.
+"""Reads operations, marks and clock times from JAX's and TensorFlow's own file.
 
-What computes: instructions of XLA's programs (events with `hlo_op`), TensorFlow's operations (`node:Type`), and what
-ran on a device's streams. XLA's CPU client may leave an instruction to other threads: it ends where the event `end: `
-with its number says, and lies on a track apart, since its thread went on meanwhile. Phase and layer come from where an
-instruction or a node is from (names.py): the programs beside the events tell it of instructions, its path of a node.
-`tracks` makes spans of it. Where a device has streams of its own, its kernels and copies are the work; what the host
-does meanwhile, TensorFlow's operations included, launches them.
+Operations are instructions of XLA's programs (events with `hlo_op`), TensorFlow's operations (`node:Type`), and events
+of a device's streams. XLA's CPU client may delegate an instruction to other threads: it ends at the event `end: ` with
+its number, and is on a separate track, since its thread continues. Phase and layer come from the origin of an
+instruction, in the programs stored with the events, or from the path of a node (names.py). `tracks` makes spans of
+them. If a device has its own streams, its kernels and copies are the work; operations of the host, those of TensorFlow
+included, launch them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,15 @@ from keras_matrix.records.traces.xspace.launches import (
     StepMark,
     launches,
 )
-from keras_matrix.records.traces.xspace.operations import NO_RUN, NO_SIZE, NOTHING, Place, Sheets, What, Worked
+from keras_matrix.records.traces.xspace.operations import (
+    NO_RUN,
+    NO_SIZE,
+    NOTHING,
+    LineKey,
+    Operation,
+    OperationColumns,
+    OperationTable,
+)
 from keras_matrix.records.traces.xspace.wire import Malformed
 from keras_matrix.records.traces.xspace.xplane import UNTOLD, Event, Events, Line, Plane
 
@@ -43,26 +51,26 @@ MARKED = re.compile(rf"{MARK}(?!{CLOCK.removeprefix(MARK)})")
 # A node's path, a colon, the type of its operation.
 NODE = re.compile(r"^([\w./>=-]+):(_?[A-Z]\w*)$")
 NUMBER = re.compile(r"(\.\d+)+$")
-# TensorFlow does not tell a node's logical device; where several of a process work, scopes are named after them, as
-# MirroredStrategy names its replicas but the first.
+# TensorFlow does not report a node's logical device; with several workers in a process, scopes are named after them,
+# like MirroredStrategy's replicas except the first.
 WORKER = re.compile(rf"(?:^|/)(?:{WORKER_SCOPE}|replica_)(\d+)/")
-# What fetches a batch within TensorFlow's step: an operation that goes on elsewhere, of which no node is told.
+# Fetches a batch within TensorFlow's step: an operation in another thread, without a node.
 FETCH = re.compile(r"^IteratorGetNext\w*Op::DoCompute$")
-# Lines of a device that tools derive from its streams, which are the same time again, and lines that are no stream:
-# samples of counters, and what the profiler itself did (xla/tsl/profiler/utils/xplane_schema.cc, cupti_collector.cc).
+# Lines of a device that tools derive from its streams, which repeat the same time, and lines that are not streams:
+# samples of counters, and the profiler's own work (xla/tsl/profiler/utils/xplane_schema.cc, cupti_collector.cc).
 DERIVED = ("Steps", "XLA ", "TensorFlow ", "Framework ", "Source code", "Async XLA", "Launch Stats")
 NO_STREAMS = ("_counters_", "CUPTI overhead")
-# Of a copy, in the text of its statistic memcpy_details (cupti_collector.cc).
+# In the text of a copy's statistic memcpy_details (cupti_collector.cc).
 SIZE = re.compile(r"\bsize:(\d{1,18})\b")
-# What jax.profiler.StepTraceAnnotation and tf.profiler.experimental.Trace(..., step_num=N) leave; they count from 0.
+# Of jax.profiler.StepTraceAnnotation and tf.profiler.experimental.Trace(..., step_num=N), which count from 0.
 STEP_NUMBER = "step_num"
 HOLDERS = frozenset({"fusion", "call", "custom-call"})
 
 
-class Marked(NamedTuple):
-    """A mark, or anything else that the program's own thread did."""
+class Mark(NamedTuple):
+    """A mark, or another event of the program's own thread."""
 
-    place: Place
+    place: LineKey
     start_ns: int
     end_ns: int
     name: str
@@ -70,19 +78,19 @@ class Marked(NamedTuple):
 
 @dataclass(slots=True)
 class Recording:
-    """What is kept of a file. Times in nanoseconds of the profiler's clock.
+    """The content of a file. Times are nanoseconds of the profiler's clock.
 
-    Steps are marks of a traced cell; in a file without these, those that another program has `annotated`.
+    Steps are marks of a traced cell; in a file without these, the steps that another program has `annotated`.
 
-    `device` is gpu where something ran on one; `launches` says which step launched that.
+    `device` is gpu if any event ran on one; `launches` are the steps that launched these events.
     """
 
-    worked: Worked = NOTHING
-    whats: list[What] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
-    marks: list[Marked] = field(default_factory=list)
-    fetches: list[Marked] = field(default_factory=list)
-    annotated: list[Marked] = field(default_factory=list)
+    worked: OperationColumns = NOTHING
+    whats: list[Operation] = field(default_factory=list)
+    places: list[LineKey] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    fetches: list[Mark] = field(default_factory=list)
+    annotated: list[Mark] = field(default_factory=list)
     clocks: list[tuple[int, int]] = field(default_factory=list)
     device: str = "cpu"
     launches: Launches = NO_LAUNCHES
@@ -99,11 +107,11 @@ def read(path: Path) -> Recording:
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise TraceError(f"{path}: is no whole profile of JAX or TensorFlow: {error}; record it again") from error
+        raise TraceError(f"{path}: is not a complete profile of JAX or TensorFlow: {error}; record it again") from error
 
 
 def _read(planes: list[Plane]) -> Recording:
-    programs, sheets = Programs(planes), Sheets()
+    programs, sheets = Programs(planes), OperationTable()
     found = Recording()
     hosts = [p for p in planes if not p.name.startswith(DEVICE_PLANE) and p.name != xplane.METADATA_PLANE]
     for plane in planes:
@@ -120,52 +128,52 @@ def _read(planes: list[Plane]) -> Recording:
 
 
 def _launches(found: Recording, hosts: list[Plane]) -> Launches:
-    """Return which step launched what ran on the devices."""
+    """Return the steps that launched the events of the devices."""
     steps = [
         StepMark(*mark.place, mark.start_ns, mark.end_ns, int(mark.name.removeprefix(STEP)))
         for mark in found.marks
         if mark.name.startswith(STEP)
     ]
-    # Operations of a graph, which belong to no program of XLA's, are TensorFlow's.
+    # Operations of a graph, which do not belong to a program of XLA, are TensorFlow's.
     of_graph = np.array([not what.program for what in found.whats], np.bool_)
     return launches(hosts, steps, bool(of_graph[found.worked.whats[~found.worked.on_device]].any()))
 
 
 class Programs:
-    """The programs that stand beside the events. An instruction of one runs again and again, and is looked up once."""
+    """The programs stored with the events. An instruction that runs many times is looked up once."""
 
     def __init__(self, planes: Iterable[Plane]) -> None:
         self._instructions: dict[str, dict[str, Instruction]] = {}
-        self._known: dict[tuple[str, str, int | None], What] = {}
+        self._known: dict[tuple[str, str, int | None], Operation] = {}
         for plane in planes:
             if plane.name == xplane.METADATA_PLANE:
-                for name, told in plane.own_stats():
-                    if isinstance(program := told.get(hlo.STAT), memoryview):
+                for name, stats in plane.own_stats():
+                    if isinstance(program := stats.get(hlo.STAT), memoryview):
                         found = hlo.instructions(program)
                         self._instructions[name] = self._instructions[name.partition("(")[0]] = found
 
-    def instruction(self, name: str, module: str, number: int | None) -> What:
-        """Return what an instruction of a program is; the program's number goes before its name."""
+    def instruction(self, name: str, module: str, number: int | None) -> Operation:
+        """Return the operation of an instruction; a program with this number precedes one with this name."""
         key = name, module, number
         return self._known.get(key) or self._found(*key)
 
-    def _found(self, name: str, module: str, number: int | None) -> What:
-        # Its number stands in a program's name without a sign.
+    def _found(self, name: str, module: str, number: int | None) -> Operation:
+        # A program's name contains its number as unsigned.
         program = f"{module}({None if number is None else number % (1 << 64)})"
         own = self._instructions.get(program) or self._instructions.get(module, {})
         found = own.get(name) or Instruction(NUMBER.sub("", name), "")
-        self._known[name, module, number] = what = What(name, _op_of(found), found.origin, program)
+        self._known[name, module, number] = what = Operation(name, _op_of(found), found.origin, program)
         return what
 
 
 def _op_of(instruction: Instruction) -> str:
-    """Return the kind of an instruction; of what only holds others, also what it was made for."""
+    """Return the kind of an instruction; for one that contains others, also the last scope of its origin."""
     last = instruction.origin.rpartition("/")[2]
     return f"{instruction.opcode} ({last})" if last and instruction.opcode in HOLDERS else instruction.opcode
 
 
 class _Role(Enum):
-    """What events of one name are."""
+    """The role of all events with the same name."""
 
     MARK = 0
     END = 1
@@ -177,9 +185,9 @@ class _Role(Enum):
 
 
 class _Host:
-    """Reads the plane of a host. What events of one name are is found out once."""
+    """Reads the plane of a host. The role of events with the same name is determined once."""
 
-    def __init__(self, found: Recording, plane: Plane, programs: Programs, sheets: Sheets) -> None:
+    def __init__(self, found: Recording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
         self._found, self._plane, self._programs, self._sheets = found, plane, programs, sheets
         self._roles: dict[int, _Role] = {}
         self._nodes: dict[int, tuple[int, int]] = {}
@@ -192,16 +200,16 @@ class _Host:
     def _line(self, line: Line) -> None:
         place = (self._plane.name, line.number)
         kinds, first, which = np.unique(line.kinds(), return_index=True, return_inverse=True)
-        told = kinds.tolist()
-        self._learn(line, told, first)
-        roles = np.array([self._roles[kind].value for kind in told], np.int64)[which]
-        readers: dict[Callable[[Place, Events], None], list[_Role]] = {
+        distinct = kinds.tolist()
+        self._learn(line, distinct, first)
+        roles = np.array([self._roles[kind].value for kind in distinct], np.int64)[which]
+        readers: dict[Callable[[LineKey, Events], None], list[_Role]] = {
             self._end: [_Role.END],
             self._node: [_Role.NODE],
             self._instruction: [_Role.INSTRUCTION],
             self._fetch: [_Role.FETCH],
-            # What the thread that is marked does besides is what the program does; other threads' is passed over.
-            self._mark: [_Role.MARK] if self._marks.isdisjoint(told) else [_Role.MARK, _Role.OTHER],
+            # Other events of the marked thread are the program's; those of other threads are skipped.
+            self._mark: [_Role.MARK] if self._marks.isdisjoint(distinct) else [_Role.MARK, _Role.OTHER],
             self._step: [_Role.STEP],
         }
         for reader, its in readers.items():
@@ -210,46 +218,46 @@ class _Host:
                 reader(place, line.events(at))
 
     def _learn(self, line: Line, kinds: list[int], first: Places) -> None:
-        """Find out what events of these kinds are, by their names, else by what is told of the first of them."""
+        """Determine the roles of events of these kinds, by their names or by the statistics of the first of them."""
         new = [at for at, kind in enumerate(kinds) if kind not in self._roles]
         if not new:
             return
         for event in line.events(first[new]):
             self._roles[event.kind] = _role(event)
 
-    def _mark(self, place: Place, events: Events) -> None:
+    def _mark(self, place: LineKey, events: Events) -> None:
         for event in events:
             if event.name.startswith(CLOCK):
                 self._found.clocks.append((event.start_ns, int(event.name.removeprefix(CLOCK))))
             else:
                 self._found.marks.append(_marked(place, event))
 
-    def _step(self, place: Place, events: Events) -> None:
+    def _step(self, place: LineKey, events: Events) -> None:
         numbers, _ = events.numbers(STEP_NUMBER)
         for event, number in zip(events, numbers.tolist(), strict=True):
             self._found.annotated.append(_marked(place, event)._replace(name=f"{STEP}{number + 1}"))
 
-    def _fetch(self, place: Place, events: Events) -> None:
+    def _fetch(self, place: LineKey, events: Events) -> None:
         named = f"{PHASE}{Phase.INPUT}"
         self._found.fetches += (_marked(place, event)._replace(name=named) for event in events)
 
-    def _end(self, place: Place, events: Events) -> None:
-        contexts, told = events.numbers("_c")
-        self._sheets.end(contexts[told], events.end_ns[told])
+    def _end(self, place: LineKey, events: Events) -> None:
+        contexts, known = events.numbers("_c")
+        self._sheets.end(contexts[known], events.end_ns[known])
 
-    def _node(self, place: Place, events: Events) -> None:
+    def _node(self, place: LineKey, events: Events) -> None:
         kinds, which = np.unique(events.kinds, return_inverse=True)
         known = np.array([self._nodes.get(kind) or self._new_node(kind) for kind in kinds.tolist()], np.int64)
         self._sheets.add(place, events, *known[which].T)
 
     def _new_node(self, kind: int) -> tuple[int, int]:
-        """Return what a node is and which device works on it."""
+        """Return the operation of a node, and the number of its worker."""
         node, _, op = self._plane.event_names[kind].rpartition(":")
         worker = WORKER.search(node)
-        self._nodes[kind] = found = self._sheets.what(What(node, op, node)), int(worker[1]) if worker else 0
+        self._nodes[kind] = found = self._sheets.what(Operation(node, op, node)), int(worker[1]) if worker else 0
         return found
 
-    def _instruction(self, place: Place, events: Events) -> None:
+    def _instruction(self, place: LineKey, events: Events) -> None:
         runs, has_run = events.numbers("run_id")
         devices, _ = events.numbers("device_ordinal")
         contexts, awaited = events.numbers("_p")
@@ -264,12 +272,12 @@ class _Host:
         )
 
     def _instructions(self, events: Events) -> Places:
-        """Return which instruction each of these is."""
+        """Return the operation of each of these instructions."""
         instructions, which = _instruction_of(events)
         found = []
         for one in instructions:
             if one is None:
-                raise Malformed("one of several events of a name is no instruction")
+                raise Malformed("one of several events with the same name is not an instruction")
             found.append(self._sheets.what(self._programs.instruction(*one)))
         return np.array(found, np.int64)[which]
 
@@ -289,11 +297,11 @@ def _role(event: Event) -> _Role:
     return _Role.INSTRUCTION if "hlo_op" in event.stats else _Role.OTHER
 
 
-def _marked(place: Place, event: Event) -> Marked:
-    return Marked(place, event.start_ns, event.end_ns, event.name)
+def _marked(place: LineKey, event: Event) -> Mark:
+    return Mark(place, event.start_ns, event.end_ns, event.name)
 
 
-def _read_device(found: Recording, plane: Plane, programs: Programs, sheets: Sheets) -> None:
+def _read_device(found: Recording, plane: Plane, programs: Programs, sheets: OperationTable) -> None:
     """Read the streams of a device; each event is a kernel or a copy."""
     number = plane.name.rpartition(":")[2]
     device = int(number) if number.isdecimal() else 0
@@ -321,20 +329,20 @@ def _read_device(found: Recording, plane: Plane, programs: Programs, sheets: She
 
 
 def _work(line: Line, plane: Plane) -> Events:
-    """Return what the device did on a stream."""
+    """Return the events of a stream that are work of the device."""
     others = [kind for kind, name in plane.event_names.items() if name in NOT_WORK]
     return line.events(np.flatnonzero(~np.isin(line.kinds(), others))) if others else line.events()
 
 
 def _sizes(events: Events) -> Places:
-    """Return how many bytes each copy moved, `NO_SIZE` if that is not known."""
+    """Return the bytes of each copy, `NO_SIZE` if unknown."""
     which, words = events.words("memcpy_details")
     sizes = [int(size[1]) if (size := SIZE.search(word)) else NO_SIZE for word in words]
-    return np.array([*sizes, NO_SIZE], np.int64)[which]  # what has no details has the number -1
+    return np.array([*sizes, NO_SIZE], np.int64)[which]  # without details, `which` is -1
 
 
-def _kernels(events: Events, plane: Plane, programs: Programs, sheets: Sheets) -> Places:
-    """Return what each kernel is, and for which instruction or node it ran."""
+def _kernels(events: Events, plane: Plane, programs: Programs, sheets: OperationTable) -> Places:
+    """Return the operation of each kernel, by the instruction or node for which it ran."""
     instructions, of_instruction = _instruction_of(events)
     paths, words = events.words("tf_op")
     rows, which = _distinct(events.kinds, of_instruction, paths)
@@ -346,26 +354,26 @@ def _kernels(events: Events, plane: Plane, programs: Programs, sheets: Sheets) -
             _, op, origin, program = programs.instruction(*instruction)
         elif path != UNTOLD and (node := NODE.match(words[path])):
             origin, op = node[1], node[2]
-        found.append(sheets.what(What(name, copy_of(name) or op, origin, program)))
+        found.append(sheets.what(Operation(name, copy_of(name) or op, origin, program)))
     return np.array(found, np.int64)[which]
 
 
 def _instruction_of(events: Events) -> tuple[list[tuple[str, str, int | None] | None], Places]:
-    """Return instructions, each its name, its program's name and number, or None, and which of them each event is."""
+    """Return the distinct instructions (name, program's name and number; or None), and the index of each event's."""
     ops, names = events.words("hlo_op")
     modules, module_names = events.words("hlo_module")
-    numbers, told = events.numbers("program_id")
-    rows, which = _distinct(ops, modules, numbers, told.astype(np.int64))
+    numbers, known = events.numbers("program_id")
+    rows, which = _distinct(ops, modules, numbers, known.astype(np.int64))
     return [
         None
         if op == UNTOLD
-        else (names[op], "" if module == UNTOLD else module_names[module], number if is_told else None)
-        for op, module, number, is_told in rows
+        else (names[op], "" if module == UNTOLD else module_names[module], number if is_known else None)
+        for op, module, number, is_known in rows
     ], which
 
 
 def _distinct(*columns: Places) -> tuple[list[tuple[int, ...]], Places]:
-    """Return the distinct rows of these columns, and which of them stands in each row."""
+    """Return the distinct rows of these columns, and the index of each row among them."""
     parts = [np.unique(column, return_inverse=True) for column in columns]
     shape = tuple(max(1, values.size) for values, _ in parts)
     codes, which = np.unique(np.ravel_multi_index(tuple(at for _, at in parts), shape), return_inverse=True)

@@ -1,10 +1,9 @@
-"""From a recording of JAX or TensorFlow to spans: on which track each operation lies, of which phase, layer and step.
+"""Converts a recording of JAX or TensorFlow to spans: the track, phase, layer and step of each operation.
 
-A step's instructions are those of the runs that it called: of a program that ran as often as there are steps, or a
-multiple of it, the first runs are the first step's. TensorFlow's operations end within the step that calls them. What
-runs on the streams of a device belongs to the step that launched it (`launches`); of a file that does not say what
-launched it, instructions that ran as often as there are steps, or a multiple of it, are divided as runs are. Of what
-fits none of these no step is told.
+The instructions of a step are those of its program runs: if the number of a program's runs is a multiple of the number
+of steps, the first runs belong to the first step. TensorFlow's operations end within the step that calls them. Events
+on the streams of a device belong to the step that launched them (`launches`); in a file without launches, instructions
+are divided like runs. In all other cases the step is unknown.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from keras_matrix.records.traces.neutral import KINDS, Kind, Phase, Span, Track
 from keras_matrix.records.traces.request import PHASE, STEP, Names
 from keras_matrix.records.traces.xspace.columns import Places
 from keras_matrix.records.traces.xspace.launches import NO_CORRELATION, NO_STEP
-from keras_matrix.records.traces.xspace.operations import NO_RUN, NO_SIZE, Flags, Place, What, Worked
+from keras_matrix.records.traces.xspace.operations import NO_RUN, NO_SIZE, Flags, LineKey, Operation, OperationColumns
 from keras_matrix.records.traces.xspace.reader import Recording
 
 COLLECTIVE = re.compile(
     r"^(all-reduce|all-gather|reduce-scatter|all-to-all|collective-|ragged-all-to-all|Collective|Nccl)"
 )
-# What stands for a collective in a traced step of the FC modes (models.fc.native.tensorflow_workers).
+# The scope of a collective in a traced step of the FC modes (models.fc.native.tensorflow_workers).
 COLLECTIVE_SCOPE = re.compile(r"(?:^|/)collective_of_\d+")
 INPUT = re.compile(r"^(Iterator\w*GetNext\w*|IteratorV2|MultiDeviceIteratorGetNextFromShard)$")
 
@@ -38,17 +37,17 @@ Objects = NDArray[np.object_]
 def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
     """Return the spans of a file, in the profiler's own clock; its devices are the workers from `worker` on."""
     worked = recording.worked
-    # In the order of their beginning, what holds others first.
+    # In the order of their beginning, the outer operation first.
     order = np.lexsort((-worked.end_ns, worked.start_ns))
     worked = worked.at(order)
     whats, scopes = recording.whats, Scopes(names)
-    told = [_read(what, scopes) for what in whats]
+    read = [_read(what, scopes) for what in whats]
 
     def of_each(values: Iterable[Any]) -> Objects:
         return _objects(list(values))[worked.whats]
 
     marks = list(_marks(recording, worker))
-    kinds = np.array([KINDS.index(kind) for kind, _, _ in told], np.int64)[worked.whats]
+    kinds = np.array([KINDS.index(kind) for kind, _, _ in read], np.int64)[worked.whats]
     if worked.on_device.any():
         kinds[~worked.on_device] = KINDS.index(Kind.HOST)
     which, tracks = _tracks(worked, kinds, worker, {mark.track for mark in marks})
@@ -58,8 +57,8 @@ def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
         of_each(what.op for what in whats),
         worked.start_ns,
         worked.end_ns - worked.start_ns,
-        of_each(phase for _, phase, _ in told),
-        of_each(layer for _, _, layer in told),
+        of_each(phase for _, phase, _ in read),
+        of_each(layer for _, _, layer in read),
         _Steps(recording).of(worked),
         *_of_device(recording, worked),
     )
@@ -72,8 +71,8 @@ def _objects(values: list[Any]) -> Objects:
     return found
 
 
-def _of_device(recording: Recording, worked: Worked) -> list[Objects]:
-    """Return stream, size and correlation of what ran on a device, None of everything else."""
+def _of_device(recording: Recording, worked: OperationColumns) -> list[Objects]:
+    """Return stream, size and correlation of each operation on a device, None for others."""
     streams = _objects([line for _, line in recording.places])[worked.places]
     numbers = (
         (streams, worked.on_device),
@@ -86,8 +85,8 @@ def _of_device(recording: Recording, worked: Worked) -> list[Objects]:
     return found
 
 
-def _read(what: What, scopes: Scopes) -> tuple[Kind, Phase | None, str | None]:
-    """Return on which kind of a track such an operation lies, its phase and its layer."""
+def _read(what: Operation, scopes: Scopes) -> tuple[Kind, Phase | None, str | None]:
+    """Return the kind of track, the phase and the layer of an operation."""
     phase, layer = scopes.read(what.origin)
     if what.op == copy_of(what.name):
         return Kind.COPY, phase, layer
@@ -96,11 +95,13 @@ def _read(what: What, scopes: Scopes) -> tuple[Kind, Phase | None, str | None]:
     return Kind.COMPUTE, Phase.INPUT if INPUT.match(what.op) else phase, layer
 
 
-def _tracks(worked: Worked, kinds: Places, first_worker: int, taken: set[Track]) -> tuple[Places, list[Track]]:
-    """Return which of the tracks that come second each operation lies on; those that are taken are of others.
+def _tracks(
+    worked: OperationColumns, kinds: Places, first_worker: int, taken: set[Track]
+) -> tuple[Places, list[Track]]:
+    """Return the index of each operation's track, and the tracks; those in `taken` are used by others.
 
-    On one track lies what a thread or a stream did, for that nests; of what ended apart, and of kernels that ran at the
-    same time on one stream, those that follow one another.
+    The operations of a thread or a stream share a track, since they nest. Operations that ended elsewhere, and kernels
+    that overlap on a stream, are on further tracks, on which they follow one another.
     """
     devices, which = np.unique(worked.devices, return_inverse=True)
     groups = len(KINDS) * which + kinds
@@ -119,10 +120,10 @@ def _tracks(worked: Worked, kinds: Places, first_worker: int, taken: set[Track])
     return which, [tracks[at] for at in range(len(tracks))]
 
 
-def _overlapping(worked: Worked) -> Flags:
-    """Return which operations of a device's stream begin before an earlier one of the same stream has ended.
+def _overlapping(worked: OperationColumns) -> Flags:
+    """Return which operations of a device's stream, in order of their beginning, overlap with an earlier one.
 
-    Kernels of a CUDA graph, and those of programmatic dependent launch, do; operations are in order of their beginning.
+    Kernels of a CUDA graph, and those of programmatic dependent launch, do.
     """
     found = np.zeros(worked.places.size, np.bool_)
     for place in np.unique(worked.places[worked.on_device]):
@@ -131,8 +132,8 @@ def _overlapping(worked: Worked) -> Flags:
     return found
 
 
-def _follow(worked: Worked, groups: Places, at: Places) -> Places:
-    """Return of each of these operations the number of the first of its group's tracks that is free when it begins."""
+def _follow(worked: OperationColumns, groups: Places, at: Places) -> Places:
+    """Return for each of these operations the number of its group's first track that is free when it begins."""
     free_ns: dict[int, list[int]] = {}
     found = []
     for group, start_ns, end_ns in zip(
@@ -146,7 +147,7 @@ def _follow(worked: Worked, groups: Places, at: Places) -> Places:
 
 
 class _Steps:
-    """To which step an operation belongs."""
+    """Finds the step of each operation."""
 
     def __init__(self, recording: Recording) -> None:
         steps = sorted((one.start_ns, one.end_ns, one.name) for one in recording.marks if one.name.startswith(STEP))
@@ -154,11 +155,11 @@ class _Steps:
         self._ends = np.array([end for _, end, _ in steps], np.int64)
         self._numbers = [int(name.removeprefix(STEP)) for _, _, name in steps]
         self._launches = recording.launches
-        # What belongs to no program has the number 0.
+        # Operations without a program have the number 0.
         self._programs = _numbered(["", *(what.program for what in recording.whats)])[1:]
 
-    def of(self, worked: Worked) -> Objects:
-        """Return the number of each operation's step, None where it is not told; they are in order."""
+    def of(self, worked: OperationColumns) -> Objects:
+        """Return the number of each operation's step, None if unknown; operations are in order."""
         found = np.zeros(worked.whats.size, np.int64)
         if self._numbers:
             of_run = worked.runs != NO_RUN
@@ -171,8 +172,8 @@ class _Steps:
             found[its] = self._of_launches(worked.at(its))
         return _objects([None, *self._numbers])[found]
 
-    def _of_launches(self, worked: Worked) -> Places:
-        """Return of what ran on devices which step each is of, counted from 1; 0 where that is not told."""
+    def _of_launches(self, worked: OperationColumns) -> Places:
+        """Return for operations on devices the position of their step, counted from 1; 0 if unknown."""
         numbers = self._launches.steps_of(worked.correlations)
         if (numbers == NO_STEP).all():
             return self._of_repetitions(worked)
@@ -180,8 +181,8 @@ class _Steps:
         places = order[np.searchsorted(self._numbers, numbers, sorter=order).clip(0, order.size - 1)]
         return np.where(numbers == NO_STEP, 0, 1 + places)
 
-    def _of_repetitions(self, worked: Worked) -> Places:
-        """Return the same of the kernels of XLA's instructions, by how often each ran on its device."""
+    def _of_repetitions(self, worked: OperationColumns) -> Places:
+        """Return the same for the kernels of XLA's instructions, by how often each ran on its device."""
         steps = np.zeros(worked.whats.size, np.int64)
         its = np.flatnonzero((self._programs[worked.whats] != 0) & (worked.start_ns >= self._begins[0]))
         keys = worked.devices[its] * len(self._programs) + worked.whats[its]
@@ -193,10 +194,10 @@ class _Steps:
         return steps
 
     def _of_runs(self, start_ns: Places, programs: Places, runs: Places) -> Places:
-        """Return of operations of these runs which step each is of, counted from 1; 0 where that is not told."""
+        """Return for operations of these runs the position of their step, counted from 1; 0 if unknown."""
         each, numbers = np.unique(runs, return_inverse=True)
         pairs, pair = np.unique(programs * each.size + numbers, return_inverse=True)
-        # What ran before the first step was called is no step's.
+        # Operations before the first step belong to no step.
         called, first = np.unique(pair[start_ns >= self._begins[0]], return_index=True)
         called = called[np.argsort(first)]
         steps = np.zeros(pairs.size, np.int64)
@@ -210,13 +211,13 @@ class _Steps:
 
 
 def _numbered(words: list[str]) -> Places:
-    """Return a number for each word, the same one for the same word."""
+    """Return a number for each word, equal for equal words."""
     known: dict[str, int] = {}
     return np.array([known.setdefault(word, len(known)) for word in words], np.int64)
 
 
 def _marks(recording: Recording, worker: int) -> Iterator[Span]:
-    places: dict[tuple[Place, Kind], int] = {}
+    places: dict[tuple[LineKey, Kind], int] = {}
     marks = [*recording.marks, *recording.fetches]
     for mark in sorted(marks, key=lambda one: (one.start_ns, -one.end_ns)):
         name, kind, step, phase = mark.name, Kind.HOST, None, None

@@ -1,7 +1,7 @@
-"""Protocol buffers as they lie in a file: fields of a message, without its definition.
+"""Reads the fields of a protocol buffer message without its definition.
 
-Only what profilers' files hold: numbers of variable length, pieces, and numbers of four or eight bytes. A message that
-breaks off raises `IndexError` or `Malformed`, which who reads a file explains.
+Supports the kinds of fields in profilers' files: numbers of variable length, byte strings ("pieces"), and numbers of
+four or eight bytes. A truncated message raises `IndexError` or `Malformed`, which the reader of the file reports.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ FIXED_BYTES = {1: 8, 5: 4}
 
 
 class Malformed(ValueError):
-    """The bytes are not those of a message."""
+    """The bytes are not a valid message."""
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
-    """Yield (number, value) of each field of a message: a piece as a view of it, anything else as a whole number."""
+    """Yield (number, value) of each field of a message: a piece as a view of it, any other value as an integer."""
     at, end = 0, len(data)
     while at < end:
         key, at = varint(data, at) if data[at] > 127 else (data[at], at + 1)
@@ -30,33 +30,33 @@ def fields(data: memoryview) -> Iterator[tuple[int, Value]]:
         elif kind == 2:
             size, at = varint(data, at) if data[at] > 127 else (data[at], at + 1)
             if at + size > end:
-                raise Malformed("a message breaks off")
+                raise Malformed("a message is truncated")
             yield key >> 3, data[at : at + size]
             at += size
         elif kind in FIXED_BYTES:
             size = FIXED_BYTES[kind]
             if at + size > end:
-                raise Malformed("a message breaks off amid a number")
+                raise Malformed("a message is truncated within a number")
             yield key >> 3, int.from_bytes(data[at : at + size], "little")
             at += size
         else:
-            raise Malformed(f"a message has a field of kind {kind}")
+            raise Malformed(f"a message has a field of unknown kind {kind}")
 
 
 def passed(data: bytes | memoryview, at: int) -> int:
-    """Return the place behind a field that nobody asks for, whatever its number and kind. Raises `Malformed`."""
+    """Return the position after a field to skip, of any number and kind. Raises `Malformed`."""
     key, at = varint(data, at)
     kind = key & 7
     if kind in FIXED_BYTES:
         return at + FIXED_BYTES[kind]
     value, at = varint(data, at)
     if kind not in (0, 2):
-        raise Malformed(f"a message has a field of kind {kind}")
+        raise Malformed(f"a message has a field of unknown kind {kind}")
     return at + value if kind == 2 else at
 
 
 def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return the number of variable length at a place, and the place behind it. Raises `Malformed` for none."""
+    """Return the number of variable length at a position, and the position after it. Raises `Malformed`."""
     value = data[at]
     at += 1
     if value < 128:
@@ -74,29 +74,29 @@ def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """Return what a number of 64 bits stands for where it may be negative; of a negative one, itself."""
+    """Interpret a number of 64 bits as signed; a negative number is returned unchanged."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def real(data: bytes | memoryview) -> float:
-    """Return the real number whose eight bytes these are. Raises `Malformed` for fewer."""
+    """Return the floating-point number in these eight bytes. Raises `Malformed` for fewer."""
     try:
         return float(struct.unpack("<d", data)[0])
     except struct.error as error:
-        raise Malformed("a message breaks off amid a number") from error
+        raise Malformed("a message is truncated within a number") from error
 
 
 def text(value: Value) -> str:
     """Return a piece as text. Raises `Malformed` for a number."""
     if isinstance(value, int):
-        raise Malformed("a message has a number where it should have text")
+        raise Malformed("a message has a number instead of text")
     return str(value, "utf-8", "replace")
 
 
 def piece(value: Value) -> memoryview:
     """Return a piece as it is. Raises `Malformed` for a number."""
     if isinstance(value, int):
-        raise Malformed("a message has a number where it should have a piece")
+        raise Malformed("a message has a number instead of a piece")
     return value
 
 
@@ -104,4 +104,4 @@ def number(value: Value) -> int:
     """Return a number. Raises `Malformed` for a piece."""
     if isinstance(value, int):
         return value
-    raise Malformed("a message has a piece where it should have a number")
+    raise Malformed("a message has a piece instead of a number")

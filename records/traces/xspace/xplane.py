@@ -1,10 +1,9 @@
 """JAX's and TensorFlow's own file, `*.xplane.pb`: planes (a host, a device), their lines (threads, streams), events.
 
-The layout is that of `XSpace` in tsl/profiler/protobuf/xplane.proto. JAX's own reader is there only with JAX,
-TensorFlow's only with TensorFlow, and neither hands out the programs that stand in a plane's metadata. There are
-millions of events, so that those of a line are read together, as columns: with the classes that protoc generates the
-same figures take 2.5 times the CPU time and 5 times the memory (`ci/trace_figures.py readers`, docs/traces.md), and
-protobuf would become a requirement of `records`.
+The layout is that of `XSpace` in tsl/profiler/protobuf/xplane.proto. JAX's own reader requires JAX, TensorFlow's
+requires TensorFlow, and neither returns the programs in a plane's metadata. The events of a line, up to millions, are
+read together as columns: with the classes that protoc generates the same figures take 2.5 times the CPU time and 5
+times the memory (`ci/trace_figures.py readers`, docs/traces.md), and protobuf would become a requirement of `records`.
 """
 
 from __future__ import annotations
@@ -19,35 +18,24 @@ from numpy.typing import NDArray
 
 from keras_matrix.records.traces.xspace import columns
 from keras_matrix.records.traces.xspace.columns import Bytes, Places
-from keras_matrix.records.traces.xspace.wire import (
-    Malformed,
-    fields,
-    number,
-    passed,
-    piece,
-    real,
-    signed,
-    text,
-    varint,
-)
+from keras_matrix.records.traces.xspace.wire import Malformed, fields, number, passed, piece, real, signed, text, varint
 
 ERRORS, WARNINGS = 2, 3  # fields of XSpace
 METADATA_PLANE = "/host:metadata"
-# Keys as they lie in a file: a field's number, three bits to the left, and what kind of a value follows.
+# Keys as in the file: a field's number, shifted left by three bits, and the kind of its value.
 EVENT = STAT = 4 << 3 | 2
 KIND, OFFSET, DURATION = 0x08, 0x10, 0x18
-FILE_RULES, SIGNED, NAMED = 0x18, 0x20, 0x38
+WHOLE, SIGNED, NAMED = 0x18, 0x20, 0x38
 REAL, TEXT, BYTES = 0x11, 0x2A, 0x32
-VALUES = (FILE_RULES, SIGNED, NAMED, REAL, TEXT, BYTES)
-# A line may begin so many nanoseconds from its clock's zero; what is added to it, and what lies between two such times,
-# stays a number of 64 bits.
+VALUES = (WHOLE, SIGNED, NAMED, REAL, TEXT, BYTES)
+# Maximum start of a line in nanoseconds: sums and differences of such times fit in 64 bits.
 MOST_NS = 1 << 61
 
 UNTOLD = -1
 
 
 class Event(NamedTuple):
-    """Something on a line, and what is told of it and of all of its name. Times in the profiler's own nanoseconds."""
+    """An event of a line, with its own statistics and those of its name. Times are the profiler's own nanoseconds."""
 
     name: str
     start_ns: int
@@ -58,7 +46,7 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Plane:
-    """A host or a device, and the names its events and their statistics have."""
+    """A host or a device, and the names of its events and their statistics."""
 
     name: str = ""
     lines: list[Line] = field(default_factory=list)
@@ -68,19 +56,19 @@ class Plane:
     _known: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def stats_of(self, kind: int) -> dict[str, Any]:
-        """Return what is told of all events of that kind."""
+        """Return the statistics of all events of that kind."""
         if kind not in self._known:
-            told = map(self.stat, self.event_stats.get(kind, ()))
-            self._known[kind] = {name: value for name, value in told if name}
+            stats = map(self.stat, self.event_stats.get(kind, ()))
+            self._known[kind] = {name: value for name, value in stats if name}
         return self._known[kind]
 
     def own_stats(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield each name of an event and what is told of all events of that name."""
+        """Yield each event name, with the statistics of all events of that name."""
         for kind in self.event_stats:
             yield self.event_names.get(kind, ""), self.stats_of(kind)
 
     def stat(self, data: memoryview) -> tuple[str, Any]:
-        """Return a statistic's name, empty where it has none, and its value. Raises `IndexError` or `Malformed`."""
+        """Return a statistic's name, empty if it is missing, and its value. Raises `IndexError` or `Malformed`."""
         name, at, end = "", 0, len(data)
         value: Any = None
         while at < end:
@@ -88,7 +76,7 @@ class Plane:
             if key == KIND:
                 kind, at = varint(data, at + 1)
                 name = self.stat_names.get(kind, "")
-            elif key in (FILE_RULES, SIGNED, NAMED):
+            elif key in (WHOLE, SIGNED, NAMED):
                 item, at = varint(data, at + 1)
                 value = self.stat_names.get(item, "") if key == NAMED else signed(item) if key == SIGNED else item
             elif key in (TEXT, BYTES):
@@ -100,13 +88,13 @@ class Plane:
             else:
                 at = passed(data, at)
         if at > end:
-            raise Malformed("a statistic breaks off")
+            raise Malformed("a statistic is truncated")
         return name, value
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A thread of a host or a stream of a device; its events lie in `data` from `begins` to `ends`."""
+    """A thread of a host or a stream of a device; its events are in `data` from `begins` to `ends`."""
 
     name: str
     number: int
@@ -117,15 +105,15 @@ class Line:
     plane: Plane
 
     def kinds(self) -> Places:
-        """Return the kind of each event, in the order of the file. Raises `Malformed` where one breaks off."""
+        """Return the kind of each event, in the order of the file. Raises `Malformed` if one is truncated."""
         data = columns.padded(self.data)
         found = np.zeros(self.begins.size, np.int64)
-        # A profiler writes it first, and leaves it out where it is zero.
+        # A profiler writes it first, and omits it if it is zero.
         first = (data[self.begins] == KIND) & (self.begins < self.ends)
         places = np.flatnonzero(first)
         value, behind = columns.varints(data, self.begins[places] + 1)
         if (behind > self.ends[places]).any():
-            raise Malformed("an event breaks off")
+            raise Malformed("an event is truncated")
         found[places] = value.astype(np.int64)
         rest = np.flatnonzero(~first)
         for one in columns.fields(data, self.begins[rest], self.ends[rest]):
@@ -134,20 +122,20 @@ class Line:
         return found
 
     def events(self, at: Places | None = None) -> Events:
-        """Return the events at these places of the line's, by default all. Raises `Malformed` where one breaks off."""
+        """Return the events of the line at these places, by default all. Raises `Malformed` if one is truncated."""
         begins, ends = (self.begins, self.ends) if at is None else (self.begins[at], self.ends[at])
         return Events(self, columns.padded(self.data), begins, ends)
 
 
 class Events:
-    """Events of a line, as columns. Times are whole nanoseconds of the profiler's own clock."""
+    """Events of a line, as columns. Times are integer nanoseconds of the profiler's own clock."""
 
     kinds: Places
     start_ns: Places
     end_ns: Places
 
     def __init__(self, line: Line, data: Bytes, begins: Places, ends: Places) -> None:
-        """Read all but what the statistics say. Raises `Malformed` where an event breaks off."""
+        """Read everything except the statistics' content. Raises `Malformed` if an event is truncated."""
         self._line, self._data = line, data
         found = {key: np.zeros(begins.size, np.int64) for key in (KIND, OFFSET, DURATION)}
         stats = [(np.zeros(0, np.int64),) * 3]
@@ -165,11 +153,11 @@ class Events:
         self._told: _Stats | None = None
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of events."""
         return self.kinds.size
 
     def __iter__(self) -> Iterator[Event]:
-        """Yield them one by one. Raises `IndexError` or `Malformed` where a statistic breaks off."""
+        """Yield them one by one. Raises `IndexError` or `Malformed` if a statistic is truncated."""
         plane, data = self._line.plane, self._line.data
         own: list[dict[str, Any]] = [{} for _ in range(len(self))]
         for owner, begin, end in zip(self._owners.tolist(), self._begins.tolist(), self._ends.tolist(), strict=True):
@@ -177,25 +165,25 @@ class Events:
             if name:
                 own[owner][name] = value
         rows = zip(self.kinds.tolist(), self.start_ns.tolist(), self.end_ns.tolist(), own, strict=True)
-        for kind, start_ns, end_ns, told in rows:
-            yield Event(plane.event_names.get(kind, ""), start_ns, end_ns, kind, plane.stats_of(kind) | told)
+        for kind, start_ns, end_ns, stats in rows:
+            yield Event(plane.event_names.get(kind, ""), start_ns, end_ns, kind, plane.stats_of(kind) | stats)
 
     def numbers(self, name: str) -> tuple[Places, NDArray[np.bool_]]:
-        """Return what is told under that name, a whole number or 0, and of which events it is told."""
+        """Return each event's integer statistic with that name, 0 if it is missing, and which events have it."""
         values, which = self._of_kinds(name)
         if not all(value is None or isinstance(value, int) for value in values):
-            raise Malformed(f"{name} of an event is no whole number")
+            raise Malformed(f"{name} of an event is not an integer")
         found = np.array([signed(value or 0) for value in values], np.int64)[which]
-        told = np.array([value is not None for value in values], np.bool_)[which]
+        known = np.array([value is not None for value in values], np.bool_)[which]
         stats = self._stats()
         its = stats.named(self._line.plane, name)
-        if not np.isin(stats.key[its], (FILE_RULES, SIGNED)).all():
-            raise Malformed(f"{name} of an event is no whole number")
-        found[self._owners[its]], told[self._owners[its]] = stats.value[its].astype(np.int64), True
-        return found, told
+        if not np.isin(stats.key[its], (WHOLE, SIGNED)).all():
+            raise Malformed(f"{name} of an event is not an integer")
+        found[self._owners[its]], known[self._owners[its]] = stats.value[its].astype(np.int64), True
+        return found, known
 
     def words(self, name: str) -> tuple[Places, Sequence[str]]:
-        """Return which of the words that come second is told under that name, `UNTOLD` where none is."""
+        """Return the index of each event's text statistic with that name, `UNTOLD` if missing, and the texts."""
         known: dict[str, int] = {}
         values, which = self._of_kinds(name)
         numbers = [UNTOLD if value is None else _number_of(known, value) for value in values]
@@ -219,7 +207,7 @@ class Events:
         return self._told
 
     def _of_kinds(self, name: str) -> tuple[list[Any], Places]:
-        """Return what is told under that name of all events of a kind, and which of it of each event."""
+        """Return the values of a statistic that applies to all events of a kind, and the index of each event's."""
         plane = self._line.plane
         if not plane.event_stats:
             return [None], np.zeros(len(self), np.int64)
@@ -236,20 +224,20 @@ class _Stats(NamedTuple):
     end: Places
 
     def named(self, plane: Plane, name: str) -> Places:
-        """Return which of them have that name, and a value."""
+        """Return which of them have that name and a value."""
         numbers = [number for number, one in plane.stat_names.items() if one == name]
         return np.flatnonzero(np.isin(self.kind, numbers) & (self.key != 0))
 
 
 def planes(data: bytes) -> Iterator[Plane]:
-    """Yield the planes of a file. Raises `IndexError` or `ValueError` where it is none."""
+    """Yield the planes of a file. Raises `IndexError` or `ValueError` for an invalid file."""
     for key, value in fields(memoryview(data)):
         if key == 1:
             yield _plane(piece(value))
 
 
 def messages(data: bytes) -> list[str]:
-    """Return the profiler's own errors and warnings, such as that it dropped events. Raises as `planes` does."""
+    """Return the profiler's own errors and warnings, such as about dropped events. Raises like `planes`."""
     return [text(value) for key, value in fields(memoryview(data)) if key in (ERRORS, WARNINGS)]
 
 
@@ -263,8 +251,8 @@ def _plane(data: memoryview) -> Plane:
         elif key == 4:
             _name_event(piece(value), plane)
         elif key == 5:
-            kind, told = _entry(piece(value))
-            plane.stat_names[kind] = next((text(item) for name, item in fields(told) if name == 2), "")
+            kind, entry = _entry(piece(value))
+            plane.stat_names[kind] = next((text(item) for name, item in fields(entry) if name == 2), "")
     return plane
 
 
@@ -279,9 +267,9 @@ def _line(data: memoryview, plane: Plane) -> Line:
 
 
 def _name_event(data: memoryview, plane: Plane) -> None:
-    kind, told = _entry(data)
+    kind, entry = _entry(data)
     stats: list[memoryview] = []
-    for key, value in fields(told):
+    for key, value in fields(entry):
         if key == 2:
             plane.event_names[kind] = text(value)
         elif key == 5:
@@ -297,9 +285,9 @@ def _entry(data: memoryview) -> tuple[int, memoryview]:
 
 
 def _pieces(data: bytes) -> tuple[Places, Places, list[tuple[int, int]]]:
-    """Return where the events of a line begin and end, and where its other fields do.
+    """Return the begins and ends of a line's events, and of its other fields.
 
-    `wire.fields` written out: where an event lies, only the one before it tells.
+    An inlined `wire.fields`: the position of an event is known only from the previous one.
     """
     begins, ends, others = array("q"), array("q"), []
     begun, ended = begins.append, ends.append
@@ -316,7 +304,7 @@ def _pieces(data: bytes) -> tuple[Places, Places, list[tuple[int, int]]]:
         at += size
         ended(at)
     if at > end:
-        raise Malformed("a message breaks off")
+        raise Malformed("a message is truncated")
     return np.frombuffer(begins, np.int64), np.frombuffer(ends, np.int64), others
 
 
@@ -335,13 +323,11 @@ def _stats(data: Bytes, begins: Places, ends: Places) -> _Stats:
 
 
 def _ns(ps: NDArray[Any]) -> Places:
-    """Return whole nanoseconds."""
-    found: Places = np.rint(ps / 1000).astype(np.int64)
-    return found
+    return np.rint(ps / 1000).astype(np.int64)
 
 
 def _number_of(known: dict[str, int], word: Any) -> int:
-    """Return the number of a word, a new one where it is not known yet. Raises `Malformed` for none."""
+    """Return the index of a word, which is added if it is new. Raises `Malformed` for other values."""
     if not isinstance(word, str):
-        raise Malformed("a name that is told of an event is no text")
+        raise Malformed("a name of an event is not text")
     return known.setdefault(word, len(known))

@@ -24,7 +24,7 @@ from keras_matrix.models.process.float64 import keep_float64
 from keras_matrix.models.workload import Built
 from keras_matrix.records import files
 from keras_matrix.records.codec import dumps
-from keras_matrix.records.instruments.parity import Operation, Sketch, Trace, Weight, content_hash
+from keras_matrix.records.instruments.parity import Operation, ParityOutput, Sketch, Weight, content_hash
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
@@ -168,13 +168,13 @@ class Recorder:
             self._ran.add(Operation.REPEATED_ROWS)
 
 
-def _make_weights(job: Job, model: Any) -> Trace:
+def _make_weights(job: Job, model: Any) -> ParityOutput:
     arrays = model.get_weights()
     np.savez(Path(job.folder) / WEIGHTS_NAME, **{f"{i:05d}": array for i, array in enumerate(arrays)})
-    return Trace(job.nonce, content_hash(_bytes(arrays)), _weights(model, None))
+    return ParityOutput(job.nonce, content_hash(_bytes(arrays)), _weights(model, None))
 
 
-def _train(job: Job, built: Built, adapter: BackendAdapter, sha256: str, recorder: Recorder) -> Trace:
+def _train(job: Job, built: Built, adapter: BackendAdapter, sha256: str, recorder: Recorder) -> ParityOutput:
     """Train the job's steps; record the gradients of step 1, the updates of step 2, and every loss."""
     model = built.model
     losses: list[float | None] = []
@@ -195,10 +195,10 @@ def _train(job: Job, built: Built, adapter: BackendAdapter, sha256: str, recorde
     recorder.note_repeated_rows()
     np.savez(Path(job.folder) / ARRAYS_NAME, **arrays)
     adapter.barrier(model)
-    return Trace(job.nonce, sha256, _weights(model, states[0]), losses)
+    return ParityOutput(job.nonce, sha256, _weights(model, states[0]), losses)
 
 
-def _forward(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> Trace:
+def _forward(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> ParityOutput:
     """Call the model once on the first batch, uncompiled, and sketch the output of each layer."""
     inputs = make_batches(built, job.settings, 1)[0][0]
     sketches: list[Sketch] = []
@@ -215,7 +215,7 @@ def _forward(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> Tr
     finally:
         keras.layers.Layer.__call__ = call
     adapter.wait(None)
-    return Trace(job.nonce, sha256, _weights(built.model, None), sketches=sketches)
+    return ParityOutput(job.nonce, sha256, _weights(built.model, None), sketches=sketches)
 
 
 def _sketches(layer: Any, outputs: Any) -> Iterator[Sketch]:

@@ -60,7 +60,7 @@ def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Pro
     if problems:
         first = f"{problems[0].path.name}: {printable(problems[0].reason)}"
         found.append(f"{name}: {plural(len(problems), 'file')} of {run.run_id} skipped, first {first}")
-    if run.kept(FINISHED) is None:
+    if run.load_object(FINISHED) is None:
         ended = sum(record.status != "infra" for record in latest_attempts(records))
         so_far = plural(ended, "process", "processes")
         found.append(f"{name}: {run.run_id} is not finished, {so_far} so far; the figures may change")
@@ -86,7 +86,7 @@ def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
 def _usage_series(run: Run, rows: Sequence[Row]) -> dict[tuple[str, int, int], UsageSeries]:
     """Return the memory and power of the shown attempts over time, if they were stored."""
     shown = (record for row in rows for cell in row.cells.values() for record in cell.records)
-    found = ((one.key, run.course(one)) for one in shown if one.usage and one.usage.course)
+    found = ((one.key, run.usage_series(one)) for one in shown if one.usage and one.usage.course)
     return {key: series for key, series in found if series is not None}
 
 

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 def _newest(results: Path) -> Path:
     """Return the log folder of the newest run with one. Raises `UsageError`."""
     for one in reversed(Results(results).runs()):
-        found = (one.kept(LOG_DIR_NAME) or {}).get("log_dir")
+        found = (one.load_object(LOG_DIR_NAME) or {}).get("log_dir")
         if isinstance(found, str):
             return Path(found)
     raise UsageError(f"--log-dir: no run of {results} has a log folder; measure with: runner --log-dir FOLDER")

@@ -16,7 +16,7 @@ from keras_matrix.analysis.fc.sweep import as_csv, backends_of
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.fc.spec import MODES, gpu_aggr, task_of
+from keras_matrix.records.fc.spec import MODES, gpu_aggr, problem_of
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Run
 from keras_matrix.runner.checks.fc import matrix_of
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 def _measure(request: RunRequest, flags: FcFlags, display: TerminalDisplay) -> int:
     text, cells = _cells(flags)
     if request.executors.contract.local_machine:
-        refuse_too_large(task_of(cell.settings) for cell in cells if cell.settings.device == "cpu")
+        refuse_too_large(problem_of(cell.settings) for cell in cells if cell.settings.device == "cpu")
     wanted = session_request(request, cells, {"matrix_path": "runner fc", "matrix_text": text})
     done = finished(measure_session(request, wanted, Goal(None), display))
     figures = _figures(done.found)
@@ -149,7 +149,7 @@ def _summary_lines(records: Sequence[Record]) -> list[str]:
     first, found = records[0], summary(records)
     if found is None:
         return []
-    task = task_of(first.settings)
+    task = problem_of(first.settings)
     steps = sum(len(r.times.epoch_times_s) * r.resolved.steps_per_epoch for r in records if r.resolved)
     aggregated = gpu_aggr(task.mode, task.workers, first.settings.device)
     name = f"{task.mode}+{task.workers}+{aggregated}+{task.weight_size}+{task.batch_size}"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from keras_matrix.records.fc.rules import faults, memory_fault
-from keras_matrix.records.fc.spec import MODES, PARTITIONS, WORKLOAD, Task, gpu_aggr
+from keras_matrix.records.fc.rules import memory_problem, problems_of
+from keras_matrix.records.fc.spec import MODES, PARTITIONS, WORKLOAD, FcProblem, gpu_aggr
 from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix import catalog
@@ -142,8 +142,8 @@ def check_values(given: Mapping[str, Any]) -> None:
 
 def check_task(given: Mapping[str, Any]) -> None:
     """Raise `UsageError` for parameters that do not go together."""
-    known = {field.name for field in fields(Task)}
-    if problems := faults(Task(**{key: value for key, value in given.items() if key in known})):
+    known = {field.name for field in fields(FcProblem)}
+    if problems := problems_of(FcProblem(**{key: value for key, value in given.items() if key in known})):
         raise UsageError("\n".join(as_flags(problems)))
 
 
@@ -174,9 +174,9 @@ def _as_flag(problem: str) -> str:
     return f"--{FLAGS[name[1]]}: {text[name.end() :]}"
 
 
-def refuse_too_large(tasks: Iterable[Task]) -> None:
+def refuse_too_large(tasks: Iterable[FcProblem]) -> None:
     """Raise `UsageError` for a task that does not fit this machine's memory, before anything is started."""
     free_bytes = free_memory_bytes()
     for task in tasks:
-        if fault := memory_fault(task, free_bytes):
+        if fault := memory_problem(task, free_bytes):
             raise UsageError("\n".join(as_flags([fault])))

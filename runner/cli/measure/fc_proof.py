@@ -11,8 +11,8 @@ from keras_matrix.analysis.fc.cells import LIMITS, proof_problem
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
-from keras_matrix.records.fc.rules import PARAMETERS, backend_faults, parameter_faults
-from keras_matrix.records.fc.spec import LOCAL, MODES, Task
+from keras_matrix.records.fc.rules import PARAMETERS, backend_problems, parameter_problems
+from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem
 from keras_matrix.runner.checks import fc
 from keras_matrix.runner.checks.fc import PRECISIONS, ProofRequest, workers_on
 from keras_matrix.runner.checks.preflight.facts import read_gpus
@@ -114,41 +114,43 @@ def proof_request(given: Mapping[str, Any]) -> ProofRequest:
 
 def _modes_with(fixed: Mapping[str, Any]) -> list[str]:
     """Return the modes that have all of the given parameters."""
-    return [mode.name for mode in MODES.values() if mode.native and not parameter_faults(Task(mode.name, **fixed))]
+    return [
+        mode.name for mode in MODES.values() if mode.native and not parameter_problems(FcProblem(mode.name, **fixed))
+    ]
 
 
-def _backends(named: Sequence[str], tasks: Sequence[Task]) -> list[str]:
+def _backends(named: Sequence[str], tasks: Sequence[FcProblem]) -> list[str]:
     """Return the backends that support some of the tasks. Raises `UsageError` for a named one that supports none."""
-    able = [name for name in BACKENDS if not all(backend_faults(task, name) for task in tasks)]
+    able = [name for name in BACKENDS if not all(backend_problems(task, name) for task in tasks)]
     for name in named:
         if name not in able:
-            raise UsageError("\n".join(as_flags(fault for task in tasks for fault in backend_faults(task, name))))
+            raise UsageError("\n".join(as_flags(fault for task in tasks for fault in backend_problems(task, name))))
     return list(dict.fromkeys(named)) or able
 
 
 def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> list[str]:
     """Return the proof as a table: the worst error of a mode over its numbers of workers, a column per backend."""
     rows = [["mode", "precision", "limit", *(answer.backend for answer in answers)]]
-    keys = dict.fromkeys((p.task.precision, p.task.mode) for answer in answers for p in answer.proofs)
+    keys = dict.fromkeys((p.problem.precision, p.problem.mode) for answer in answers for p in answer.proofs)
     for precision, mode in keys:
         texts = [_worst(answer, mode, precision) for answer in answers]
         rows.append([mode, precision, f"{LIMITS[precision]:.0e}", *texts])
     lines = columns(rows, right=frozenset(range(2, len(rows[0])))) if answers else []
     proofs = [(answer.backend, proof) for answer in answers for proof in answer.proofs]
-    lines += [f"* {_named(name, proof.task)}: {fault}" for name, proof in proofs if (fault := proof_problem(proof))]
+    lines += [f"* {_named(name, proof.problem)}: {fault}" for name, proof in proofs if (fault := proof_problem(proof))]
     lines += [f"* {backend}: not proved: {why}" for backend, why in refused.items()]
     return [printable(line) for line in [*lines, "", *_claims(answers)]]
 
 
 def _worst(answer: ProofAnswer, mode: str, precision: str) -> str:
-    own = [p for p in answer.proofs if (p.task.mode, p.task.precision) == (mode, precision)]
+    own = [p for p in answer.proofs if (p.problem.mode, p.problem.precision) == (mode, precision)]
     found = [e for p in own for e in (p.gradient_error, p.weight_error, p.update_error, p.loss_error)]
     errors = [error for error in found if error is not None]
     mark = "" if not any(map(proof_problem, own)) else " *"
     return f"{max(errors):.0e}{mark}" if errors else "-"
 
 
-def _named(backend: str, task: Task) -> str:
+def _named(backend: str, task: FcProblem) -> str:
     extra = f" blocks={task.phy_blocks} ratio={task.shared_ratio:g}" if task.mode == "fc_phy" else ""
     extra += f" model_workers={task.model_size}" if task.mode == "fc_hybrid" else ""
     extra += f" micro_batches={task.micro_batches}" if task.mode == "fc_pipeline" else ""
@@ -159,9 +161,9 @@ def _named(backend: str, task: Task) -> str:
 
 def _claims(answers: Sequence[ProofAnswer]) -> list[str]:
     proofs = [proof for answer in answers for proof in answer.proofs]
-    silent = [p for p in proofs if p.task.mode == "fc_phy" and p.task.shared_ratio == 0]
+    silent = [p for p in proofs if p.problem.mode == "fc_phy" and p.problem.shared_ratio == 0]
     calls = sum(p.parallel.traffic.calls for p in silent)
-    equal = sum(p.layout_fault is None for p in proofs)
+    equal = sum(p.layout_problem is None for p in proofs)
     return [
         "worst max |difference| / max |reference| of gradients, weights, their updates and loss after 5 steps, against "
         "plain NumPy in float64",

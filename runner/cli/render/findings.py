@@ -274,7 +274,7 @@ def _process_lines(cell: CellSummary) -> list[str]:
         t = record.times
         epochs = " ".join(significant(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
         figures = (t.build_time_s, t.first_step_time_s, t.first_epoch_time_s)
-        tail = (t.step_time_s, *epoch_quantiles(record), t.fixed_time_per_epoch_s, t.seed_total_time_s)
+        tail = (t.step_time_s, *epoch_quantiles(record), t.fixed_time_per_epoch_s, t.suite_total_time_s)
         compiled = record.resolved.recompiles_timed if record.resolved else None
         cells = [*map(seconds, figures), epochs, "-" if compiled is None else str(compiled), *map(seconds, tail)]
         rows.append([str(record.repeat), record.status, *cells])

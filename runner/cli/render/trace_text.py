@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keras_matrix.dashboards.charts.format import plural
-from keras_matrix.records.traces.table import Gap, Part, Table
+from keras_matrix.records.traces.table import Gap, Table, TimeShare
 from keras_matrix.runner.cli.render.format import columns, seconds, significant
 
 NOT_REPORTED = "(not reported)"
@@ -41,7 +41,7 @@ def table_lines(table: Table, top: int) -> list[str]:
     return [*lines, "", *_gap_lines(table, top), ""]
 
 
-def _part_lines(table: Table, name: str, parts: Sequence[Part], top: int) -> list[str]:
+def _part_lines(table: Table, name: str, parts: Sequence[TimeShare], top: int) -> list[str]:
     steps, per = table.steps or 1, " a step" if table.steps else ""
     shown = [(_short(part.name or NOT_REPORTED), [part]) for part in parts[:top]]
     shown += [(f"{len(parts) - top} others", list(parts[top:]))] if len(parts) > top else []

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from keras_matrix.analysis.surroundings.readings import Process
-from keras_matrix.records.host.procfs import Tree, Unread, whole_number
+from keras_matrix.records.host.procfs import Tree, Unread, integer
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.host.surroundings.counters import covered_stat
 
@@ -41,7 +41,7 @@ def processes(tree: Tree) -> dict[int, Line] | Unread:
     """Return every visible process."""
     found = {}
     for name in tree.names("/proc", "[0-9]*"):
-        pid = whole_number(name)
+        pid = integer(name)
         line = None if pid is None else read_line(tree, pid)
         if pid is not None and line is not None:
             found[pid] = line
@@ -55,7 +55,7 @@ def read_line(tree: Tree, pid: int) -> Line | None:
         return None
     head, found, rest = text.rpartition(")")
     words = rest.split()
-    numbers = [whole_number(word) for word in words[1:20]]
+    numbers = [integer(word) for word in words[1:20]]
     if not found or len(numbers) < 19:
         return None
     parent, user, system, child_user, child_system, started = (numbers[i] for i in (0, 10, 11, 12, 13, 18))

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from keras_matrix.analysis.surroundings.readings import Clocks, Heat, Zone
 from keras_matrix.records.host import cpu_list
-from keras_matrix.records.host.procfs import Tree, Unread, whole_number
+from keras_matrix.records.host.procfs import Tree, Unread, integer
 
 CPU = "/sys/devices/system/cpu"
 NODES = "/sys/devices/system/node"
@@ -54,7 +54,7 @@ def cpus_by_node(tree: Tree, cpus: Collection[int]) -> dict[int, tuple[int, ...]
         listed = _listed(tree, f"{NODES}/{name}/cpulist")
         if isinstance(listed, Unread):
             return listed
-        number = whole_number(name.removeprefix("node"))
+        number = integer(name.removeprefix("node"))
         if number is not None and (ours := tuple(cpu for cpu in listed if cpu in cpus)):
             found[number] = ours
     return dict(sorted(found.items())) if found else Unread(f"{NODES} is not there", absent=True)

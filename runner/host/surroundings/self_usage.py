@@ -18,7 +18,7 @@ import resource
 from collections.abc import Collection
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse
-from keras_matrix.records.host.procfs import Tree, Unread, whole_number
+from keras_matrix.records.host.procfs import Tree, Unread, integer
 from keras_matrix.runner.host.surroundings.counters import moved, total
 from keras_matrix.runner.host.surroundings.processes import read_line
 
@@ -61,12 +61,12 @@ def ended_cpu_s() -> float:
 
 def _resident_bytes(tree: Tree, pid: int) -> int | None:
     text = tree.text(f"/proc/{pid}/statm")
-    pages = None if isinstance(text, Unread) else whole_number([*text.split(), "", ""][1])
+    pages = None if isinstance(text, Unread) else integer([*text.split(), "", ""][1])
     return None if pages is None else pages * PAGE_BYTES
 
 
 def _storage_bytes(tree: Tree, pid: int) -> int | None:
     text = tree.text(f"/proc/{pid}/io")
     values = {} if isinstance(text, Unread) else dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-    read, written = (whole_number(values.get(name, "")) for name in ("read_bytes", "write_bytes"))
+    read, written = (integer(values.get(name, "")) for name in ("read_bytes", "write_bytes"))
     return None if read is None or written is None else read + written

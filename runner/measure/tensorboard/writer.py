@@ -20,7 +20,7 @@ from typing import Any
 
 from keras_matrix.records.codec import loads
 from keras_matrix.records.instruments.usage import UsageSeries
-from keras_matrix.records.schema import Board, Record
+from keras_matrix.records.schema import Record, TensorBoardOutput
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.measure.judge import ResultRefused
@@ -79,7 +79,7 @@ def written(attempt: AttemptToWrite, log_dir: Path) -> Record:
             advice = "the figures are not affected; free some space, or set another --log-dir"
     problem = "; ".join(problems) or None
     warnings = [f"tensorboard: {problem}; {advice}"] if problem else []
-    board = Board(name, done, problem)
+    board = TensorBoardOutput(name, done, problem)
     return replace(attempt.record, tensorboard=board, warnings=[*attempt.record.warnings, *warnings])
 
 

@@ -9,12 +9,12 @@ import pytest
 from keras_matrix.analysis.comparison.context import RunContext, WorkStatus, cell_caveats, same_work
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.hardware.roofline import roofline
-from keras_matrix.records.instruments.parity import Deviation, Finding, Pair, ParityRecord
+from keras_matrix.records.instruments.parity import Deviation, Pair, ParityFinding, ParityRecord
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from tests.conftest import make_record, make_settings
 
 VERSIONS = {name: {"keras": "3.15.1", name: "1.0"} for name in ("jax", "torch")}
-EXPLAINED = Finding("float64", "update", 0.04, 1e-6, explanation="rows of a token are squared one by one")
+EXPLAINED = ParityFinding("float64", "update", 0.04, 1e-6, explanation="rows of a token are squared one by one")
 
 
 def row(phase: str = "fit", keras: str = "3.15.1", backends: tuple[str, ...] = ("jax", "torch")) -> Row:
@@ -25,7 +25,7 @@ def row(phase: str = "fit", keras: str = "3.15.1", backends: tuple[str, ...] = (
     return found
 
 
-def parity(*findings: Finding, backends: tuple[str, str] = ("jax", "torch")) -> ParityRecord:
+def parity(*findings: ParityFinding, backends: tuple[str, str] = ("jax", "torch")) -> ParityRecord:
     deviations = {"float64": Deviation(loss=2e-12, gradient=3.2e-9), "float32": Deviation(gradient=1e-3)}
     pair = Pair([*backends], deviations, [*findings])
     return ParityRecord(1, "mnist_mlp", {}, 8, 20, 0, "2026-01-01", pairs=[pair], versions=VERSIONS)
@@ -64,7 +64,7 @@ THREE = ("tensorflow", "jax", "torch")
 VERSIONS_OF_THREE = {name: {"keras": "3.15.1", name: "1.0"} for name in THREE}
 
 
-def compared(found: dict[tuple[str, str], float], *findings: Finding) -> ParityRecord:
+def compared(found: dict[tuple[str, str], float], *findings: ParityFinding) -> ParityRecord:
     """Return a comparison of these pairs, with the deviation of each; the findings are the first pair's."""
     pairs = [
         Pair([*two], {"float64": Deviation(gradient=value)}, [*findings] if place == 0 else [])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.comparison.merge import REASONS_SHOWN, Merge, MergeCandidate, candidate, choose, shortened
-from keras_matrix.records.schema import DeviceProof, Record, Status
+from keras_matrix.records.schema import SCHEMA_VERSION, DeviceProof, Record, Status
 from tests.conftest import MACHINE, make_record, make_settings
 
 WORKLOADS = ("gru", "mnist_mlp")
@@ -59,7 +59,7 @@ def test_run_of_several_backends_is_used_for_those_without_a_newer_run() -> None
     [
         ({"machine": replace(MACHINE, host_id="9a" * 8)}, "other machine (host 9a9a9a9a against 00000000)"),
         ({"versions": {"keras": "3.14.0"}}, "other version of Keras (3.14.0 against 3.15.1)"),
-        ({"schema_version": 2}, "other version of records (2 against 3)"),
+        ({"schema_version": 2}, f"other version of records (2 against {SCHEMA_VERSION})"),
         ({"settings": {"device": "gpu"}}, "other device (gpu against cpu)"),
         (
             {"workloads": ("vit_tiny",), "matrix": {"matrix_path": "matrices/vit.yaml"}},

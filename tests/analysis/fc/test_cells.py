@@ -8,11 +8,11 @@ import pytest
 
 from keras_matrix.analysis.fc.cells import summary
 from keras_matrix.records.fc import spec
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record, Status, Times
 from tests.synthetic_fc import fc_records
 
-TASK = Task(mode="fc_phy", workers=2, phy_blocks=2, shared_ratio=0.5)
+TASK = FcProblem(mode="fc_phy", workers=2, phy_blocks=2, shared_ratio=0.5)
 STEPS = 10  # of an epoch of the records that are made up here
 
 

@@ -10,21 +10,21 @@ import pytest
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.fc import gap_to_peak
 from keras_matrix.analysis.hardware.roofline import PeakShare
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record
 from tests.synthetic_fc import fc_records
 
-KERAS, AUTOMATIC, MANUAL = (Task(mode=mode) for mode in ("fc_keras", "fc_data", "fc_single_manual"))
+KERAS, AUTOMATIC, MANUAL = (FcProblem(mode=mode) for mode in ("fc_keras", "fc_data", "fc_single_manual"))
 BOTH = ("bfloat16", "float32")
 FACTORS = (1.0, 1.1, 0.9, 1.2, 0.95)
 
 
-def rows(*tasks: tuple[Task, float], backend: str = "jax", fixed_s: float | None = None) -> list[Row]:
+def rows(*tasks: tuple[FcProblem, float], backend: str = "jax", fixed_s: float | None = None) -> list[Row]:
     """Return the table of FC problems with these step times, multiplied by the factor of each block."""
     return table([r for task, step_s in tasks for r in _records(task, backend, [step_s * m for m in FACTORS], fixed_s)])
 
 
-def _records(task: Task, backend: str, times_s: Sequence[float], fixed_s: float | None) -> list[Record]:
+def _records(task: FcProblem, backend: str, times_s: Sequence[float], fixed_s: float | None) -> list[Record]:
     made = fc_records(task, backend, times_s)
     return [replace(r, times=replace(r.times, fixed_time_per_epoch_s=fixed_s)) for r in made]
 

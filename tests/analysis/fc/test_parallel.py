@@ -13,12 +13,12 @@ from keras_matrix.analysis.fc.parallel import FcFigure, data_versus_model, figur
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.records.fc import spec
 from keras_matrix.records.fc.communication import Communication, Method
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Memory, Record
 from tests.synthetic_fc import fc_cells, fc_records
 
 
-def of_tasks(*tasks: tuple[Task, Sequence[float]], backend: str = "jax") -> list[CellSummary]:
+def of_tasks(*tasks: tuple[FcProblem, Sequence[float]], backend: str = "jax") -> list[CellSummary]:
     return fc_cells([record for task, times_s in tasks for record in fc_records(task, backend, times_s)])
 
 
@@ -28,7 +28,7 @@ def figure(cells: Sequence[CellSummary], mode: str = "fc_data", workers: int = 2
     return found[0]
 
 
-ONE, TWO = Task(mode="fc_data"), Task(mode="fc_data", workers=2)
+ONE, TWO = FcProblem(mode="fc_data"), FcProblem(mode="fc_data", workers=2)
 
 
 def test_efficiency_is_throughput_over_that_of_one_worker_times_the_workers() -> None:
@@ -52,7 +52,7 @@ def test_block_of_only_one_cell_does_not_count() -> None:
 
 
 def test_physics_takes_more_samples_with_more_workers() -> None:
-    physics = Task(mode="fc_phy")
+    physics = FcProblem(mode="fc_phy")
     found = figure(of_tasks((physics, [0.5]), (physics.changed(workers=2), [0.625])), "fc_phy").efficiency
     assert found is not None
     assert found.centre == pytest.approx(0.8)
@@ -61,7 +61,7 @@ def test_physics_takes_more_samples_with_more_workers() -> None:
 @pytest.mark.parametrize(
     "other", [ONE.changed(batch_size=64), ONE.changed(mode="fc_data_manual"), ONE.changed(weight_size=512), TWO]
 )
-def test_without_the_same_cell_on_one_worker_there_is_no_efficiency(other: Task) -> None:
+def test_without_the_same_cell_on_one_worker_there_is_no_efficiency(other: FcProblem) -> None:
     cells = of_tasks((TWO, [0.5])) + ([] if other == TWO else of_tasks((other, [0.8])))
     assert figure(cells).efficiency is None
 
@@ -89,7 +89,7 @@ def test_time_in_communication_is_the_median_over_the_repeats() -> None:
 
 
 def test_throughput_and_bytes_are_those_of_all_workers() -> None:
-    physics = Task(mode="fc_phy", workers=4, phy_blocks=2, shared_ratio=0.5)
+    physics = FcProblem(mode="fc_phy", workers=4, phy_blocks=2, shared_ratio=0.5)
     found = figure(of_tasks((physics, [0.5])), "fc_phy", 4)
     assert found.samples_per_s == pytest.approx(8 * 128 / 0.5)
     assert found.bytes_per_step == 2 * 3 * 512 * (10 * 1024 + 1) * 4
@@ -97,12 +97,12 @@ def test_throughput_and_bytes_are_those_of_all_workers() -> None:
 
 def test_unwatched_communication_is_none_and_no_collective_is_zero() -> None:
     assert figure(of_tasks((TWO, [0.5]))).communication_share is None
-    silent = Task(mode="fc_data_ff", workers=2)
+    silent = FcProblem(mode="fc_data_ff", workers=2)
     assert figure(of_tasks((silent, [0.5])), "fc_data_ff").communication_share == 0.0
 
 
 def test_communication_of_keras_own_path_is_unknown() -> None:
-    records = [replace(record, parallel=None) for record in fc_records(Task(mode="fc_keras"), "jax", [0.5])]
+    records = [replace(record, parallel=None) for record in fc_records(FcProblem(mode="fc_keras"), "jax", [0.5])]
     assert figure([summarise(records)], "fc_keras", 1).communication_share is None
 
 
@@ -129,7 +129,7 @@ def test_memory_is_the_largest_workers() -> None:
 
 
 def test_memory_of_keras_own_path_is_that_of_its_process() -> None:
-    keras = Task(mode="fc_keras")
+    keras = FcProblem(mode="fc_keras")
     records = [
         replace(r, parallel=None, memory=Memory(peak_host_memory_bytes=peak))
         for r, peak in zip(fc_records(keras, "torch", [0.5, 0.5]), (300, 310), strict=True)
@@ -140,7 +140,7 @@ def test_memory_of_keras_own_path_is_that_of_its_process() -> None:
     assert figure([summarise(untold)], "fc_keras", 1).worker_memory_bytes is None
 
 
-def duel_of(*tasks: tuple[Task, Sequence[float]]) -> list[tuple[float, bool]]:
+def duel_of(*tasks: tuple[FcProblem, Sequence[float]]) -> list[tuple[float, bool]]:
     cells = of_tasks(*tasks)
     found = data_versus_model(figures(cells, {}), {cell.cell_id: cell for cell in cells})
     return [(duel.ratio.centre, duel.settled) for duel in found]
@@ -163,7 +163,7 @@ def test_data_parallelism_is_compared_with_model_parallelism_of_the_same_work() 
         MODEL.changed(mode="fc_model_ff"),
     ],
 )
-def test_different_work_is_not_compared(other: Task) -> None:
+def test_different_work_is_not_compared(other: FcProblem) -> None:
     assert duel_of((TWO, [0.2]), (other, [0.3])) == []
 
 

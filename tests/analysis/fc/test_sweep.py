@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from keras_matrix.analysis.fc.parallel import figures
 from keras_matrix.analysis.fc.sweep import COLUMNS, as_csv, backends_of
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 from tests.synthetic_fc import fc_cells, fc_records
 
-POINT = Task(mode="fc_data", workers=2, weight_size=2048, batch_size=64)
+POINT = FcProblem(mode="fc_data", workers=2, weight_size=2048, batch_size=64)
 
 
-def lines_of(*tasks: Task, backend: str = "jax", shown_backend: str = "jax") -> list[str]:
+def lines_of(*tasks: FcProblem, backend: str = "jax", shown_backend: str = "jax") -> list[str]:
     records = [record for task in tasks for record in fc_records(task, backend, [0.0421875])]
     return as_csv(figures(fc_cells(records), {}), shown_backend).splitlines()
 

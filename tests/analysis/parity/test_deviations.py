@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_matrix.analysis.parity import deviations
-from keras_matrix.records.instruments.parity import Deviation, Pair, ParityRecord, Sketch, Trace, Weight
+from keras_matrix.records.instruments.parity import Deviation, Pair, ParityOutput, ParityRecord, Sketch, Weight
 
 PATHS = ("model/dense/kernel", "model/dense/bias", "model/normal/moving_mean", "model/last/kernel")
 
@@ -29,7 +29,7 @@ def make_process(
 ) -> deviations.ParityProcess:
     arrays = make_arrays(**changes)
     weights = [Weight(path, [3], trainable="moving" not in path, norm=norm) for path in PATHS]
-    trace = Trace("n", "0" * 64, weights, list(losses))
+    trace = ParityOutput("n", "0" * 64, weights, list(losses))
     return deviations.ParityProcess(backend, trace, lambda kind, i: arrays[f"{kind}.{i}"])
 
 
@@ -97,8 +97,8 @@ def test_update_below_the_resolution_of_its_weight_does_not_deviate() -> None:
     assert deviations.deviation(make_process(), make_process(update_0=1.5), "float32").update == pytest.approx(1 / 3)
 
 
-def drawn(*initial: list[float], size: int = 200) -> Trace:
-    return Trace("n", "0" * 64, [Weight(f"w{i}", [size], True, 1.0, each) for i, each in enumerate(initial)])
+def drawn(*initial: list[float], size: int = 200) -> ParityOutput:
+    return ParityOutput("n", "0" * 64, [Weight(f"w{i}", [size], True, 1.0, each) for i, each in enumerate(initial)])
 
 
 @pytest.mark.parametrize(("other", "errors"), [([0.4, 0.5], 8.0), ([0.0, 3.0], 25 / 3), ([0.0, 0.0], None)])

@@ -10,14 +10,14 @@ import pytest
 from keras_matrix.analysis.parity import deviations
 from keras_matrix.analysis.parity.explanations import Evidence, correctable, explained, largest, needs_nudge
 from keras_matrix.analysis.parity.known_deviations import CAUSES, adam_step_error, applying
-from keras_matrix.records.instruments.parity import Deviation, Facts, Finding, Operation, Pair
+from keras_matrix.records.instruments.parity import Deviation, Facts, Operation, Pair, ParityFinding
 
 
 @pytest.mark.parametrize(
     ("precision", "figure"), [(p, figure) for p in deviations.LIMITS for figure in deviations.LIMITS[p]]
 )
 def test_single_figure_beyond_its_limit_is_not_explained(precision: str, figure: str) -> None:
-    def found(factor: float) -> list[Finding]:
+    def found(factor: float) -> list[ParityFinding]:
         changes: dict[str, Any] = {figure: factor * limit}
         observed = replace(Deviation(0.0, 0.0, 0.0, None, 0.0, None, 0.0), **changes)
         pair = Pair(["jax", "torch"], {precision: observed}, deviations.findings(precision, observed))
@@ -25,7 +25,7 @@ def test_single_figure_beyond_its_limit_is_not_explained(precision: str, figure:
 
     limit = deviations.LIMITS[precision][figure]
     assert found(1.0) == []
-    assert found(1.1) == [Finding(precision, figure, 1.1 * limit, limit)]
+    assert found(1.1) == [ParityFinding(precision, figure, 1.1 * limit, limit)]
 
 
 ADAM = Facts("Adam", {"beta_1": 0.9, "beta_2": 0.999})
@@ -38,7 +38,7 @@ def pair_of(
 ) -> Pair:
     """Return a backend and torch with one float64 figure beyond its limit, and the corrected deviation."""
     limit = deviations.LIMITS["float64"][figure]
-    found = Finding("float64", figure, value, limit, **finding)
+    found = ParityFinding("float64", figure, value, limit, **finding)
     changes: dict[str, Any] = {figure: corrected}
     remaining = {} if corrected is None else {"float64": Deviation(**changes)}
     return Pair([backend, "torch"], {}, [found], corrected=remaining)
@@ -158,7 +158,7 @@ def test_float32_is_compared_with_a_float64_from_which_known_causes_are_removed(
     pair = Pair(
         ["tensorflow", "torch"],
         {"float64": Deviation(update=6.7e-6)},
-        [Finding("float32", "update", 0.1, 5e-2)],
+        [ParityFinding("float32", "update", 0.1, 5e-2)],
         corrected={"float64": Deviation(update=1e-15)},
     )
     rounding = dict.fromkeys(pair.backends, Deviation(update=0.1))
@@ -175,7 +175,7 @@ def test_no_cause_names_a_workload() -> None:
 
 @pytest.mark.parametrize(("own", "is_explained"), [(0.004, True), (0.003, False), (0.0, False)])
 def test_training_loss_is_explained_by_three_times_a_backends_own_deviation(own: float, is_explained: bool) -> None:
-    pair = Pair(["jax", "torch"], {}, [Finding("float32", "losses", 0.01, 1e-3)])
+    pair = Pair(["jax", "torch"], {}, [ParityFinding("float32", "losses", 0.01, 1e-3)])
     found = explained(pair, Evidence({"torch": own}))
     assert found.agrees == is_explained
 
@@ -194,7 +194,9 @@ def test_training_loss_is_explained_by_three_times_a_backends_own_deviation(own:
 def test_float32_gradient_is_explained_only_where_both_backends_round_so_and_a_nudge_moves_one_as_far(
     torch: float | None, exact: float, nudged: float | None, is_explained: bool
 ) -> None:
-    pair = Pair(["jax", "torch"], {"float64": Deviation(gradient=exact)}, [Finding("float32", "gradient", 0.02, 1e-2)])
+    pair = Pair(
+        ["jax", "torch"], {"float64": Deviation(gradient=exact)}, [ParityFinding("float32", "gradient", 0.02, 1e-2)]
+    )
     rounding = {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=torch)}
     evidence = Evidence({}, rounding, {"torch": Deviation(gradient=nudged)})
     assert explained(pair, evidence).agrees == is_explained
@@ -203,18 +205,20 @@ def test_float32_gradient_is_explained_only_where_both_backends_round_so_and_a_n
 @pytest.mark.parametrize(("gradient", "is_explained"), [(0.03, True), (0.3, False)])
 def test_norm_that_agrees_by_chance_is_judged_by_the_gradients_rounding(gradient: float, is_explained: bool) -> None:
     observed = {"float64": Deviation(gradient_norm=0.0), "float32": Deviation(gradient_norm=9e-4, gradient=gradient)}
-    pair = Pair(["jax", "torch"], observed, [Finding("float32", "gradient_norm", 9e-4, 1e-4)])
+    pair = Pair(["jax", "torch"], observed, [ParityFinding("float32", "gradient_norm", 9e-4, 1e-4)])
     rounding = {b: Deviation(gradient_norm=norm, gradient=0.025) for b, norm in (("jax", 1e-9), ("torch", 9e-4))}
     evidence = Evidence({}, rounding, {"torch": Deviation(gradient_norm=5e-4)})
     assert explained(pair, evidence).agrees == is_explained
 
 
 def test_nudged_weights_are_needed_only_if_they_could_explain() -> None:
-    pair = Pair(["jax", "torch"], {"float64": Deviation(gradient=0.0)}, [Finding("float32", "gradient", 0.02, 1e-2)])
+    pair = Pair(
+        ["jax", "torch"], {"float64": Deviation(gradient=0.0)}, [ParityFinding("float32", "gradient", 0.02, 1e-2)]
+    )
     rounding = {"jax": Deviation(gradient=0.02), "torch": Deviation(gradient=0.02)}
     assert needs_nudge(pair, rounding)
     assert not needs_nudge(pair, rounding | {"torch": Deviation(gradient=1e-5)})
-    assert not needs_nudge(replace(pair, findings=[Finding("float64", "gradient", 0.02, 1e-8)]), rounding)
+    assert not needs_nudge(replace(pair, findings=[ParityFinding("float64", "gradient", 0.02, 1e-8)]), rounding)
 
 
 def test_largest_figure_of_several_nudges_counts() -> None:
@@ -223,6 +227,6 @@ def test_largest_figure_of_several_nudges_counts() -> None:
 
 
 def test_other_deviations_are_not_explained() -> None:
-    others = [Finding("float64", "losses", 0.01, 1e-6), Finding("float32", "loss", 0.01, 1e-5)]
+    others = [ParityFinding("float64", "losses", 0.01, 1e-6), ParityFinding("float32", "loss", 0.01, 1e-5)]
     pair = Pair(["jax", "torch"], {}, others)
     assert explained(pair, Evidence({"torch": 1.0, "jax": 1.0})) == pair

@@ -15,7 +15,7 @@ from keras_matrix.dashboards.charts.dot_plots import Strip
 from keras_matrix.dashboards.charts.parallel import Grid, Pictures
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.fc.communication import Communication, Method
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record
 from tests.conftest import make_record
 from tests.dashboards.report.test_page import ALLOWED_TAGS, Page
@@ -30,7 +30,7 @@ def percent(place: str) -> float:
     return float(place.removesuffix("%"))
 
 
-TWO = Task(mode="fc_data", workers=2)
+TWO = FcProblem(mode="fc_data", workers=2)
 ONE = TWO.changed(workers=1)
 
 

@@ -9,13 +9,13 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.dashboards.charts.format import DASH
 from keras_matrix.dashboards.report import traces
 from keras_matrix.records.identity import cell_id
-from keras_matrix.records.traces.table import Gap, Part, Table
+from keras_matrix.records.traces.table import Gap, Table, TimeShare
 from tests.conftest import make_record, make_settings
-from tests.records.traces.made_up import TABLE
+from tests.records.traces.synthetic import TABLE
 
 SHOWN = replace(
     TABLE,
-    by_operation=[Part("dot", 8, 0.004, 0.8), Part(None, 4, 0.001, 0.2)],
+    by_operation=[TimeShare("dot", 8, 0.004, 0.8), TimeShare(None, 4, 0.001, 0.2)],
     gaps=[Gap(0, 0.0, 0.003, "dot", None, "input")],
 )
 
@@ -53,14 +53,14 @@ def test_times_and_counts_are_totals_without_steps() -> None:
 
 
 def test_workers_are_counted_and_a_long_table_is_truncated() -> None:
-    found = sheet(replace(SHOWN, workers=2, by_layer=[Part(f"layer_{k}", 1, 0.1, 0.05) for k in range(20)]))
+    found = sheet(replace(SHOWN, workers=2, by_layer=[TimeShare(f"layer_{k}", 1, 0.1, 0.05) for k in range(20)]))
     assert found.summary.startswith("4 steps, 2 workers, ")
     assert [grid.title for grid in found.grids] == ["By operation", "By layer", "The longest gaps"]
     assert [row.name for row in found.grids[1].rows] == [f"layer_{k}" for k in range(10)]
 
 
 def test_trace_of_a_gpu_names_its_device_and_divides_its_work_into_kinds() -> None:
-    kinds = [Part("compute", 8, 0.004, 0.8), Part("copy", 4, 0.001, 0.2)]
+    kinds = [TimeShare("compute", 8, 0.004, 0.8), TimeShare("copy", 4, 0.001, 0.2)]
     found = sheet(replace(SHOWN, device="gpu", by_kind=kinds, overlap_share=0.5))
     assert found.summary == (
         "4 steps, 5.00\u00a0ms each with the profiler on; an operation ran 25\u00a0% of the time on the GPU; "

@@ -6,8 +6,8 @@ import os
 from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.prove import error
 from keras_matrix.models.fc.reference import train
-from keras_matrix.models.fc.worker_group import Order
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.records.fc.spec import FcProblem
 
 BACKEND = os.environ["KERAS_BACKEND"]
 STEPS = 5
@@ -18,13 +18,13 @@ def main() -> None:
         import jax
 
         jax.config.update("jax_enable_x64", True)
-    task = Task("fc_data", level=3, weight_size=32, batch_size=16, precision="float64")
+    problem = FcProblem("fc_data", level=3, weight_size=32, batch_size=16, precision="float64")
     reserve(BACKEND, 1, "cpu")
-    worker_group = assemble(BACKEND, Order(task, seed=0, keep_gradients=True))
+    worker_group = assemble(BACKEND, WorkerSpec(problem, seed=0, keep_gradients=True))
     worker_group.run(STEPS)
-    (kept,) = worker_group.kept()
+    (kept,) = worker_group.states()
     assert {place.process for place in worker_group.places()} <= {None, os.getpid()}
-    print(json.dumps({"error": error([kept.gradients], train(task, 0, STEPS).gradients)}))
+    print(json.dumps({"error": error([kept.gradients], train(problem, 0, STEPS).gradients)}))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.prove import error
 from keras_matrix.models.fc.reference import train
 from keras_matrix.models.fc.stages import LocalStage, in_turn
-from keras_matrix.records.fc.spec import MODES, Kind, Task, traffic_per_step
+from keras_matrix.records.fc.spec import MODES, FcProblem, Kind, traffic_per_step
 from keras_matrix.records.fc.traffic import together
 
 
@@ -57,32 +57,32 @@ class Watched(Worker):
         return np.concatenate([x] * self.size, axis)
 
 
-TASK = Task(level=3, weight_size=16, batch_size=8)
+TASK = FcProblem(level=3, weight_size=16, batch_size=8)
 
 
 def gradients_error(mode: str) -> float | None:
-    task = TASK.changed(mode=mode)
-    worker = LocalStage(1, 0, {}, lambda x: x) if task.kind is Kind.PIPELINE else Alone(1)
-    _, gradients = program(mode)(worker, task, layout.weights_of(task, 0, 0), layout.batch_of(task, 0, 0))
-    return error([gradients], train(task, 0, 1).gradients)
+    problem = TASK.changed(mode=mode)
+    worker = LocalStage(1, 0, {}, lambda x: x) if problem.kind is Kind.PIPELINE else Alone(1)
+    _, gradients = program(mode)(worker, problem, layout.weights_of(problem, 0, 0), layout.batch_of(problem, 0, 0))
+    return error([gradients], train(problem, 0, 1).gradients)
 
 
 def error_in_stages() -> float | None:
-    task, ranks = TASK.changed(mode="fc_pipeline", workers=3), range(3)
+    problem, ranks = TASK.changed(mode="fc_pipeline", workers=3), range(3)
     boxes = {}
     stages = [LocalStage(3, rank, boxes, lambda x: x) for rank in ranks]
-    weights = [layout.weights_of(task, 0, rank) for rank in ranks]
-    batches = [layout.batch_of(task, 0, rank) for rank in ranks]
-    found = in_turn(stages, task, weights, batches, lambda rank: nullcontext())
+    weights = [layout.weights_of(problem, 0, rank) for rank in ranks]
+    batches = [layout.batch_of(problem, 0, rank) for rank in ranks]
+    found = in_turn(stages, problem, weights, batches, lambda rank: nullcontext())
     traffic = together([stage.traffic for stage in stages])
-    assert traffic.sent_bytes(3) == traffic_per_step(task).sent_bytes(3)
-    assert traffic.hand_overs == 2 * 2 * task.micro_batches
+    assert traffic.sent_bytes(3) == traffic_per_step(problem).sent_bytes(3)
+    assert traffic.hand_overs == 2 * 2 * problem.micro_batches
     assert not any(boxes.values())
-    return error(layout.whole(task, [gradients for _, gradients in found]), train(task, 0, 1).gradients)
+    return error(layout.whole(problem, [gradients for _, gradients in found]), train(problem, 0, 1).gradients)
 
 
 def made_before_the_first_sum(overlap: str) -> int | None:
-    task = TASK.changed(mode="fc_data_manual", workers=2, overlap=overlap)
+    problem = TASK.changed(mode="fc_data_manual", workers=2, overlap=overlap)
     worker, real = Watched(2), programs._product_gradients
 
     def counted(*arguments, **named):
@@ -91,7 +91,7 @@ def made_before_the_first_sum(overlap: str) -> int | None:
 
     programs._product_gradients = counted
     try:
-        program(task.mode)(worker, task, layout.weights_of(task, 0, 0), layout.batch_of(task, 0, 0))
+        program(problem.mode)(worker, problem, layout.weights_of(problem, 0, 0), layout.batch_of(problem, 0, 0))
     finally:
         programs._product_gradients = real
     return worker.made_at_first_sum

@@ -1,4 +1,4 @@
-"""Run with KERAS_BACKEND=torch: two worker processes, one of which is lost in the way that the argument names.
+"""Run with KERAS_BACKEND=torch: two worker processes, one of which is lost in the way given by the argument.
 
 Prints the exception, the seconds from the loss to it, and whether any process is left. The way `orphaned` loses the
 process that forked the workers instead: nobody is left to raise anything. The way `slow` loses nobody, only time.
@@ -16,10 +16,10 @@ import time
 from dataclasses import replace
 
 from keras_matrix.models.fc.ranks import Ranks, WorkerDied, WorkerFailed
-from keras_matrix.models.fc.worker_group import Order
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.records.fc.spec import FcProblem
 
-ORDER = Order(Task(mode="fc_data", workers=2, level=2, weight_size=32, batch_size=8), seed=0)
+ORDER = WorkerSpec(FcProblem(mode="fc_data", workers=2, level=2, weight_size=32, batch_size=8), seed=0)
 
 
 def killed() -> None:

@@ -1,4 +1,4 @@
-"""Run with a backend: can a sum of gradients begin before all gradients are made?
+"""Run with a backend: can a sum of gradients begin before all gradients are computed?
 
 Prints an answer for each mode that has the setting `overlap`. On JAX and TensorFlow it is read from the compiled or
 traced step: whether there is a sum that does not depend on every product. PyTorch runs eagerly: it is made to say how
@@ -12,11 +12,11 @@ import re
 import threading
 
 from keras_matrix.models.fc.native.assembly import assemble, reserve
-from keras_matrix.models.fc.worker_group import Order
-from keras_matrix.records.fc.spec import OVERLAPPING, Task
+from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.records.fc.spec import OVERLAPPING, FcProblem
 
 # The first bucket of DistributedDataParallel is full at 1 MiB, which is one of these layers.
-SMALL = Task(workers=2, level=3, weight_size=512, batch_size=32)
+SMALL = FcProblem(workers=2, level=3, weight_size=512, batch_size=32)
 
 
 def ancestors(graph: dict[str, set[str]], name: str) -> set[str]:
@@ -59,7 +59,7 @@ def tensorflow_overlaps(worker_group) -> bool:
     return any(not products <= ancestors(graph, one) for one in sums)
 
 
-def ddp_overlaps(task: Task) -> bool:
+def ddp_overlaps(problem: FcProblem) -> bool:
     """Each rank notes how many gradients it has made whenever it begins a sum."""
     from keras_matrix.models.fc.native import torch as native
     from keras_matrix.models.fc.ranks import Ranks
@@ -85,16 +85,16 @@ def ddp_overlaps(task: Task) -> bool:
     native.TorchWorker.count, native.TorchRank._weight = count, weight
     native.TorchRank.at_sums = at_sums_of_a_step
     try:
-        worker_group = Ranks(Order(task, seed=0))
+        worker_group = Ranks(WorkerSpec(problem, seed=0))
         worker_group.run(1)  # in its first step DistributedDataParallel has one bucket
         noted = worker_group._ask("at_sums")
         worker_group.close()
     finally:
         native.TorchWorker.count, native.TorchRank._weight = real_count, real_weight
-    return all(own[0] < task.level + 1 for own in noted)
+    return all(own[0] < problem.level + 1 for own in noted)
 
 
-def by_hand_overlaps(task: Task) -> bool:
+def by_hand_overlaps(problem: FcProblem) -> bool:
     """Whether the program communicates aside, and whether that lets the program go on."""
     import torch
 
@@ -122,9 +122,9 @@ def by_hand_overlaps(task: Task) -> bool:
         def _all_gather(self, x, axis):
             return x.repeat(1, 2)
 
-    weights, batch = layout.weights_of(task, 0, 0), layout.batch_of(task, 0, 0)
-    program(task.mode)(Watched(2), task, list(map(torch.tensor, weights)), tuple(map(torch.tensor, batch)))
-    return finish() and len(aside) == task.level + 1
+    weights, batch = layout.weights_of(problem, 0, 0), layout.batch_of(problem, 0, 0)
+    program(problem.mode)(Watched(2), problem, list(map(torch.tensor, weights)), tuple(map(torch.tensor, batch)))
+    return finish() and len(aside) == problem.level + 1
 
 
 if __name__ == "__main__":
@@ -133,10 +133,10 @@ if __name__ == "__main__":
     found = {}
     for mode in OVERLAPPING:
         for overlap in ("on", "off"):
-            task = SMALL.changed(mode=mode, overlap=overlap)
+            problem = SMALL.changed(mode=mode, overlap=overlap)
             if backend == "torch":
-                found[f"{mode} {overlap}"] = (ddp_overlaps if mode == "fc_data" else by_hand_overlaps)(task)
+                found[f"{mode} {overlap}"] = (ddp_overlaps if mode == "fc_data" else by_hand_overlaps)(problem)
             else:
                 look = {"jax": jax_overlaps, "tensorflow": tensorflow_overlaps}[backend]
-                found[f"{mode} {overlap}"] = look(assemble(backend, Order(task, seed=0)))
+                found[f"{mode} {overlap}"] = look(assemble(backend, WorkerSpec(problem, seed=0)))
     print(json.dumps(found))

@@ -8,14 +8,14 @@ import json
 from collections import Counter
 
 from keras_matrix.models.fc.native.assembly import assemble, reserve
-from keras_matrix.models.fc.worker_group import Order
-from keras_matrix.records.fc.spec import MODES, Kind, Task
+from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.records.fc.spec import MODES, FcProblem, Kind
 
-TASK = Task(workers=2, level=2, weight_size=8, batch_size=8, shared_ratio=0.5)
+TASK = FcProblem(workers=2, level=2, weight_size=8, batch_size=8, shared_ratio=0.5)
 
 
-def products(task: Task) -> dict[str, int]:
-    worker_group = assemble("tensorflow", Order(task, seed=0))
+def products(problem: FcProblem) -> dict[str, int]:
+    worker_group = assemble("tensorflow", WorkerSpec(problem, seed=0))
     operations = worker_group._step.get_concrete_function().graph.get_operations()
     return Counter(op.device.rpartition("/")[2] for op in operations if op.type == "MatMul")
 

@@ -1,4 +1,4 @@
-"""Run with a backend: what is made of what its profiler saw of collectives; of PyTorch, how its own clock sees them."""
+"""Run with a backend: the times of collectives from its profiler; for PyTorch, from its own clock."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from keras_matrix.records.traces.xspace.xplane import Plane, planes
-from tests.records.traces.made_up import Made, message, plane
+from tests.records.traces.synthetic import Made, message, plane
 
 
 def profile(*events: Made) -> Callable[..., list[Plane]]:
@@ -60,7 +60,7 @@ def of_torch() -> dict[str, object]:
     Watch(worker, torch.device("cpu"))
     worker.bucket_reduce(None)
     worker.meanwhile(lambda: threads.append(threading.current_thread()))()
-    return {"beside": threads != [threading.main_thread()], "buckets waited for": len(waited)}
+    return {"in another thread": threads != [threading.main_thread()], "buckets waited for": len(waited)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Run with KERAS_BACKEND=torch: do two worker processes compute the same whether they are copies or new interpreters?
+"""Run with KERAS_BACKEND=torch: do two worker processes compute the same as copies and as new interpreters?
 
 Prints, for each mode, whether weights, gradients, losses and counted bytes are equal to the bit. A new interpreter runs
 this file too, so that its worker has the method below. One start of the workers serves all modes.
@@ -12,22 +12,22 @@ from functools import partial
 
 from keras_matrix.models.fc.native.torch import TorchRank
 from keras_matrix.models.fc.ranks import Ranks
-from keras_matrix.models.fc.worker_group import Order
+from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.models.process.float64 import keep_float64
-from keras_matrix.records.fc.spec import MODES, Kind, Task
+from keras_matrix.records.fc.spec import MODES, FcProblem, Kind
 
-TASK = Task(mode="fc_data", workers=2, level=3, weight_size=16, batch_size=16, precision="float64")
+TASK = FcProblem(mode="fc_data", workers=2, level=3, weight_size=16, batch_size=16, precision="float64")
 MODES_OF_RANKS = [mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE]
 STEPS = 2
 
 
-def results(own, tasks):
+def results(own, problems):
     found, workers = [], []
-    for task in tasks:
-        worker = TorchRank(replace(own._order, task=task), own._rank)
+    for problem in problems:
+        worker = TorchRank(replace(own._order, problem=problem), own._rank)
         workers.append(worker)  # what a stage sends must live until it has arrived
         worker.run(STEPS)
-        (kept,) = worker.kept()
+        (kept,) = worker.states()
         arrays = [array.tobytes() for array in (*kept.weights, *kept.gradients)]
         found.append((kept.loss, arrays, worker.traffic(), worker.device_peaks_bytes()))
     return found
@@ -36,7 +36,7 @@ def results(own, tasks):
 TorchRank.results = results
 
 
-def tasks():
+def problems():
     shared = {"fc_phy": {"shared_ratio": 0.3}}
     found = [TASK.changed(mode=mode, **shared.get(mode, {})) for mode in MODES_OF_RANKS]
     return [*found, TASK.changed(overlap="off"), TASK.changed(mode="fc_model", partition="dtensor")]
@@ -52,14 +52,14 @@ def main() -> None:
     found = {}
     for method in ("fork", "spawn"):
         worker_group = Ranks(
-            Order(TASK, seed=0, keep_gradients=True, configure=partial(configure, method)), method=method
+            WorkerSpec(TASK, seed=0, keep_gradients=True, configure=partial(configure, method)), method=method
         )
         try:
-            found[method] = worker_group._ask("results", tasks())
+            found[method] = worker_group._ask("results", problems())
             places = worker_group.places()
         finally:
             worker_group.close()
-    names = [f"{task.mode} {task.overlap} {task.partition}" for task in tasks()]
+    names = [f"{problem.mode} {problem.overlap} {problem.partition}" for problem in problems()]
     equal = {
         name: [rank[number] for rank in found["fork"]] == [rank[number] for rank in found["spawn"]]
         for number, name in enumerate(names)

@@ -1,4 +1,4 @@
-"""How long collectives took, read from synthetic profiles of a CPU and of two GPUs."""
+"""The time of collectives in synthetic profiles of a CPU and of two GPUs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from keras_matrix.models.fc.collective_time import jax_collectives_s, tensorflow_collectives_s
 from keras_matrix.records.traces.xspace.xplane import Plane, planes
-from tests.records.traces.made_up import Made, message, plane
+from tests.records.traces.synthetic import Made, message, plane
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SUM = "worker_0/collective_of_2/AddN:AddN"

@@ -1,4 +1,4 @@
-"""What a compiled XLA program communicates, from texts as XLA writes them."""
+"""The communication of compiled XLA programs, from texts written by XLA."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCATTER = "  %reduce-scatter = f32[32,32]{1,0} reduce-scatter(%dot), replica_gro
         (f"{SUM}\n{GATHER}\n{SUM}", Traffic(2 * 64 * 64 * 4, 0, 32 * 64 * 2, calls=3)),
     ],
 )
-def test_every_collective_counts_with_the_whole_of_its_arrays(text: str, traffic: Traffic) -> None:
+def test_every_collective_counts_its_complete_arrays(text: str, traffic: Traffic) -> None:
     assert traffic_of(text, 2) == traffic
 
 
@@ -47,7 +47,7 @@ def test_every_collective_counts_with_the_whole_of_its_arrays(text: str, traffic
         (SUM.replace("all-reduce(", "all-gather-start("), r"all-gather-start: must have the shape \(operands, results"),
     ],
 )
-def test_what_cannot_be_counted_is_refused(text: str, message: str) -> None:
+def test_uncountable_collective_is_rejected(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         traffic_of(text, 2)
 
@@ -155,7 +155,7 @@ def test_groups_in_iota_format_are_all_workers_or_are_refused() -> None:
         traffic_of(of_eight.replace("[1,8]<=[8]", "[2,4]<=[8]"), 8)
 
 
-def test_a_profiler_knows_asynchronous_collectives_by_their_starts_and_dones_and_what_these_call() -> None:
+def test_asynchronous_collectives_are_named_by_start_done_and_called_computation() -> None:
     assert collectives(ON_A_GPU) == {
         "all-reduce-start",
         "all-reduce-done",

@@ -38,7 +38,7 @@ print(os.getpid())
 
 @pytest.mark.process
 @pytest.mark.parametrize("forks", [[], ["early"], ["late"], ["early", "late"]])
-def test_the_stub_logs_who_initialises_cuda_and_who_forks_after_that(tmp_path: Path, forks: list[str]) -> None:
+def test_stub_logs_initialisation_of_cuda_and_later_forks(tmp_path: Path, forks: list[str]) -> None:
     log = tmp_path / "log"
     library = build(tmp_path, str(log))
     command = [sys.executable, "-c", PROGRAM, str(library), *forks]

@@ -1,4 +1,4 @@
-"""The programs of the FC modes on real backends: the proof itself, without autodiff, and with workers that are lost."""
+"""The programs of the FC modes on real backends: the proof, without autodiff, and with lost workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from keras_matrix.analysis.fc.cells import proof_problem
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.proof import Proof, ProofOrder
-from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, Kind, Task
+from keras_matrix.records.fc.spec import DIVIDERS, MODES, OVERLAPPING, FcProblem, Kind
 from keras_matrix.runner.checks.fc import ProofRequest, prove
 from keras_matrix.runner.executors.probe import ProcessProbe
 
@@ -35,41 +35,41 @@ def answered(script: str, backend: str, *arguments: str) -> dict[str, Any]:
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_mode_computes_what_plain_numpy_does_and_communicates_what_the_formula_says(backend: str) -> None:
-    proofs = proved(backend, ProofRequest().tasks())
-    assert {proof.task.mode for proof in proofs} == {mode.name for mode in MODES.values() if mode.native}
-    assert {proof.task.workers for proof in proofs} == {1, 2, 3, 4}
-    assert [(proof.task, fault) for proof in proofs if (fault := proof_problem(proof))] == []
-    silent = [p for p in proofs if p.task.mode == "fc_phy" and p.task.shared_ratio == 0]
+    proofs = proved(backend, ProofRequest().problems())
+    assert {proof.problem.mode for proof in proofs} == {mode.name for mode in MODES.values() if mode.native}
+    assert {proof.problem.workers for proof in proofs} == {1, 2, 3, 4}
+    assert [(proof.problem, fault) for proof in proofs if (fault := proof_problem(proof))] == []
+    silent = [p for p in proofs if p.problem.mode == "fc_phy" and p.problem.shared_ratio == 0]
     assert {p.parallel.traffic.calls for p in silent} == {0}
-    apart = [p for p in proofs if (p.task.mode, p.task.overlap) == ("fc_data", "off")]
+    apart = [p for p in proofs if (p.problem.mode, p.problem.overlap) == ("fc_data", "off")]
     assert {p.parallel.traffic.calls for p in apart} == {6}  # a sum for each layer
 
 
-def proved(backend: str, tasks: list[Task]) -> Sequence[Proof]:
-    """What a backend's workers found of these tasks."""
-    (answer,), refused = prove(ProcessProbe(), [backend], ProofOrder(tasks), lambda line: None)
+def proved(backend: str, problems: list[FcProblem]) -> Sequence[Proof]:
+    """What a backend's workers found of these problems."""
+    (answer,), refused = prove(ProcessProbe(), [backend], ProofOrder(problems), lambda line: None)
     assert refused == {}
     return answer.proofs
 
 
-def other_tasks(**changes: Any) -> list[Task]:
+def other_tasks(**changes: Any) -> list[FcProblem]:
     """Every mode that divides the work, with every partition."""
-    sizes = Task(level=5, weight_size=48, batch_size=48, **changes)
+    sizes = FcProblem(level=5, weight_size=48, batch_size=48, **changes)
     shared = {"fc_phy": {"shared_ratio": 0.3}}
     modes = [mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE]
-    tasks = [sizes.changed(mode=mode, **shared.get(mode, {})) for mode in modes]
-    return [*tasks, *(sizes.changed(mode=m, partition=name) for name, (_, own) in DIVIDERS.items() for m in own)]
+    problems = [sizes.changed(mode=mode, **shared.get(mode, {})) for mode in modes]
+    return [*problems, *(sizes.changed(mode=m, partition=name) for name, (_, own) in DIVIDERS.items() for m in own)]
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_means_are_means_whoever_sums_and_whenever(backend: str) -> None:
-    sizes = Task(workers=2, level=3, weight_size=16, batch_size=16, precision="float64", reduce="mean")
+def test_mean_reduction_divides_sums_in_every_mode(backend: str) -> None:
+    sizes = FcProblem(workers=2, level=3, weight_size=16, batch_size=16, precision="float64", reduce="mean")
     late = [sizes.changed(mode=mode, overlap="off") for mode in OVERLAPPING]
     divided = [sizes.changed(mode="fc_data", partition=name) for name, (own, _) in DIVIDERS.items() if own == backend]
-    proofs = proved(backend, [*late, *(task for task in divided if backend != "torch")])
+    proofs = proved(backend, [*late, *(problem for problem in divided if backend != "torch")])
     assert len(proofs) == (2 if backend == "torch" else 3)
-    assert [(proof.task, fault) for proof in proofs if (fault := proof_problem(proof))] == []
+    assert [(proof.problem, fault) for proof in proofs if (fault := proof_problem(proof))] == []
 
 
 @pytest.mark.process
@@ -80,7 +80,7 @@ def test_jax_workers_take_more_steps_than_xla_keeps_in_flight() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_one_worker_in_its_cells_own_process_computes_in_float64_where_asked(backend: str) -> None:
+def test_single_worker_in_the_cells_process_computes_in_float64_on_request(backend: str) -> None:
     assert answered("alone.py", backend)["error"] < 1e-10
 
 
@@ -88,7 +88,7 @@ def test_one_worker_in_its_cells_own_process_computes_in_float64_where_asked(bac
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_in_bfloat16_layout_and_bytes_are_as_the_formulas_say(backend: str) -> None:
     proofs = proved(backend, other_tasks(workers=2, precision="bfloat16"))
-    assert [(proof.task, proof.layout_fault) for proof in proofs if proof.layout_fault] == []
+    assert [(proof.problem, proof.layout_problem) for proof in proofs if proof.layout_problem] == []
     # Three digits, of which six layers leave two: a sum or a gradient that is missing would be off by half or all.
     assert max(proof.gradient_error for proof in proofs if proof.gradient_error is not None) < 0.2
 
@@ -131,11 +131,11 @@ def test_without_overlap_no_sum_can_begin_before_all_gradients_are_made(backend:
 
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_seen_of_collectives_is_the_mean_over_workers_and_nothing_runs_beside_them(backend: str) -> None:
+def test_observed_collectives_are_means_over_workers_without_overlap(backend: str) -> None:
     wanted = {
         "jax": {"inside_us": 9},  # of 12 us on one device, whose two instructions overlap, and 6 us on the other
         "tensorflow": {"inside_us": 13},  # 10 us for which both workers wait, and 6 of one of them
-        "torch": {"beside": False, "buckets waited for": 1},
+        "torch": {"in another thread": False, "buckets waited for": 1},
     }
     assert answered("seen.py", backend) == wanted[backend]
 
@@ -152,7 +152,7 @@ def test_each_worker_process_has_its_share_of_the_cpus_and_as_many_threads() -> 
 
 
 @pytest.mark.process
-def test_workers_that_are_new_interpreters_compute_what_copies_do() -> None:
+def test_workers_in_new_interpreters_compute_the_same_as_forked_ones() -> None:
     found = answered("start_methods.py", "torch")
     modes = {mode.name for mode in MODES.values() if mode.kind is not Kind.SINGLE}
     assert {name.split()[0] for name in found["equal"]} == modes
@@ -184,8 +184,12 @@ def test_a_mode_without_collectives_has_nothing_to_watch(backend: str) -> None:
     [
         ("killed", "WorkerDied", "rank 1 of 2 was ended by signal 9 (SIGKILL) before its work was done"),
         ("raising", "WorkerFailed", "rank 1 of 2: ArithmeticError: no more; the other workers were ended"),
-        ("absent", "WorkerFailed", "rank 0 of 2: NotMet: the 2 workers did not all meet within 2 s"),
-        ("ports", "WorkerFailed", "PortInUse: no port was free on lo for a worker: end what holds them (ss -tan)"),
+        ("absent", "WorkerFailed", "rank 0 of 2: NotMet: the 2 workers did not all connect within 2 s"),
+        (
+            "ports",
+            "WorkerFailed",
+            "PortInUse: no port was free on lo for a worker; end processes with open ports (ss -tan)",
+        ),
         ("elsewhere", "WorkerFailed", "network namespace kbm-net-never-0: cannot be joined: No such file or directory"),
     ],
 )

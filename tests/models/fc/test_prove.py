@@ -1,4 +1,4 @@
-"""What the proof compares, on results made up from plain NumPy: what the steps changed of the weights."""
+"""The comparison of the proof, with synthetic results from NumPy: changes of the weights by the steps."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ from keras_matrix.models.fc.layout import Array
 from keras_matrix.models.fc.prove import error, update_error
 from keras_matrix.models.fc.reference import Trained, train
 from keras_matrix.records.fc.proof import ProofOrder
-from keras_matrix.records.fc.spec import LEARNING_RATE, Task
+from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.runner.checks.fc import SMALL
 
 STEPS = 5
 
 
-def descended(task: Task, gradients: Callable[[int], list[Array]]) -> Trained:
-    """Return what a worker holds that takes its steps in the task's own precision, with the gradients of each."""
-    kind = layout.dtype(task)
-    weights = list(layout.draw_weights(task, 0))
+def descended(problem: FcProblem, gradients: Callable[[int], list[Array]]) -> Trained:
+    """Return what a worker holds that takes its steps in the problem's own precision, with the gradients of each."""
+    kind = layout.dtype(problem)
+    weights = list(layout.draw_weights(problem, 0))
     for step in range(1, STEPS + 1):
         weights = [w - kind(LEARNING_RATE) * g.astype(kind) for w, g in zip(weights, gradients(step), strict=True)]
     return Trained(0.0, [], [weights])
 
 
-def error_of(task: Task, found: Trained) -> float:
-    return update_error(task, ProofOrder([task], STEPS), found, train(task, 0, STEPS))
+def error_of(problem: FcProblem, found: Trained) -> float:
+    return update_error(problem, ProofOrder([problem], STEPS), found, train(problem, 0, STEPS))
 
 
 @pytest.mark.parametrize("precision", LIMITS)
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
-def test_steps_in_a_tasks_own_precision_change_what_they_must(precision: str, reduce: str) -> None:
-    task = SMALL.changed(mode="fc_data", workers=4, precision=precision, reduce=reduce)
-    found = descended(task, lambda step: train(task, 0, step).gradients[0])
-    assert error_of(task, found) <= LIMITS[precision]
+def test_steps_in_the_problems_precision_pass_the_proof(precision: str, reduce: str) -> None:
+    problem = SMALL.changed(mode="fc_data", workers=4, precision=precision, reduce=reduce)
+    found = descended(problem, lambda step: train(problem, 0, step).gradients[0])
+    assert error_of(problem, found) <= LIMITS[precision]
 
 
 @pytest.mark.parametrize("precision", LIMITS)
 @pytest.mark.parametrize("taken", [0.0, 0.5, 2.0])
-def test_an_update_that_was_not_taken_or_not_wholly_is_no_proof(precision: str, taken: float) -> None:
-    task = SMALL.changed(mode="fc_data", workers=4, precision=precision, reduce="mean")
-    found = descended(task, lambda step: [taken * g for g in train(task, 0, step).gradients[0]])
-    assert error_of(task, found) > 0.1
+def test_missing_or_partial_update_fails_the_proof(precision: str, taken: float) -> None:
+    problem = SMALL.changed(mode="fc_data", workers=4, precision=precision, reduce="mean")
+    found = descended(problem, lambda step: [taken * g for g in train(problem, 0, step).gradients[0]])
+    assert error_of(problem, found) > 0.1
 
 
 def test_in_float32_the_weights_themselves_do_not_tell_whether_a_square_layer_was_updated() -> None:
-    task = SMALL.changed(mode="fc_data", precision="float32")
-    kept, wanted = train(task, 0, 0).weights[0][:-1], train(task, 0, STEPS).weights[0][:-1]
-    told = error([kept], [wanted])
-    assert told is not None
-    assert told < LIMITS["float32"]
+    problem = SMALL.changed(mode="fc_data", precision="float32")
+    kept, wanted = train(problem, 0, 0).weights[0][:-1], train(problem, 0, STEPS).weights[0][:-1]
+    worst = error([kept], [wanted])
+    assert worst is not None
+    assert worst < LIMITS["float32"]
 
 
-def test_a_weight_that_is_no_number_is_no_proof() -> None:
-    task = SMALL.changed(mode="fc_data", precision="float64")
-    wanted = train(task, 0, STEPS)
+def test_non_finite_weight_fails_the_proof() -> None:
+    problem = SMALL.changed(mode="fc_data", precision="float64")
+    wanted = train(problem, 0, STEPS)
     spoilt = replace(wanted, weights=[[weight * float("nan") for weight in wanted.weights[0]]])
-    assert not error_of(task, spoilt) <= LIMITS["float64"]
+    assert not error_of(problem, spoilt) <= LIMITS["float64"]
 
 
 class Calls(list[tuple[Any, ...]]):
@@ -92,7 +92,7 @@ def test_a_proof_on_a_gpu_has_its_devices_and_no_tf32(
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(config=SimpleNamespace(update=called)))
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=SimpleNamespace(experimental=experimental)))
     monkeypatch.setattr(prove, "reserve", reserved)
-    prove._configure(backend, ProofOrder([Task(), Task(mode="fc_data", workers=2)], device=device))
+    prove._configure(backend, ProofOrder([FcProblem(), FcProblem(mode="fc_data", workers=2)], device=device))
     assert reserved == [(backend, 2, device)]
     assert called == ([] if asked is None else [asked])
 
@@ -100,7 +100,7 @@ def test_a_proof_on_a_gpu_has_its_devices_and_no_tf32(
 def test_a_proof_on_a_gpu_has_its_workers_there_and_records_their_device_peaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    task, asked = Task(), Calls()
+    problem, asked = FcProblem(), Calls()
     worker_group = SimpleNamespace(
         run=Calls(),
         places=list,
@@ -109,8 +109,8 @@ def test_a_proof_on_a_gpu_has_its_workers_there_and_records_their_device_peaks(
         device_peaks_bytes=lambda: [2],
         close=Calls(),
     )
-    monkeypatch.setattr(prove, "_whole", lambda task, worker_group: None)
+    monkeypatch.setattr(prove, "_models", lambda problem, worker_group: None)
     monkeypatch.setattr(prove, "assemble", lambda backend, order, apart: asked(order.device, apart) or worker_group)
-    _, parallel = prove.found("torch", task, ProofOrder([task], device="gpu"))
+    _, parallel = prove.found("torch", problem, ProofOrder([problem], device="gpu"))
     assert list(asked) == [("gpu", False)]
     assert parallel.peak_worker_device_memory_bytes == [2]

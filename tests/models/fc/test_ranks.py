@@ -1,4 +1,4 @@
-"""A worker that is a process of its own, without the process."""
+"""The parts of a worker process that need no process."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from types import SimpleNamespace
 import pytest
 
 from keras_matrix.models.fc import ranks
-from keras_matrix.models.fc.worker_group import Order
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.records.fc.spec import FcProblem
 
 
-def test_a_worker_that_has_met_the_others_keeps_pythons_collector_from_what_it_imported(
+def test_connected_worker_excludes_imported_objects_from_garbage_collection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     frozen_before, made = gc.get_freeze_count(), [[number] for number in range(2000)]
     met: list[int] = []
 
-    def join(order: Order, rank: int, meeting: str, timeout_s: float) -> str:
+    def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> str:
         met.append(gc.get_freeze_count())
         return "worker"
 
     monkeypatch.setitem(sys.modules, "keras_matrix.models.fc.native.torch", SimpleNamespace(join=join))
-    assert ranks._arrive(ranks.WorkerStart(Order(Task(), seed=1), 0, "meeting", 1.0, copied=True)) == "worker"
+    assert ranks._arrive(ranks.WorkerStart(WorkerSpec(FcProblem(), seed=1), 0, "meeting", 1.0, copied=True)) == "worker"
     assert met == [frozen_before]
     assert gc.get_freeze_count() - frozen_before > len(made)
 
@@ -43,7 +43,7 @@ def test_a_new_interpreter_configures_its_backend_before_it_joins_and_a_copy_doe
     found: list[str] = []
     join = SimpleNamespace(join=lambda *arguments: found.append("joined"))
     monkeypatch.setitem(sys.modules, "keras_matrix.models.fc.native.torch", join)
-    order = Order(Task(), seed=1, configure=partial(configured, found))
+    order = WorkerSpec(FcProblem(), seed=1, configure=partial(configured, found))
     ranks._arrive(ranks.WorkerStart(order, 0, "meeting", 1.0, copied))
     assert found == steps
 
@@ -54,7 +54,7 @@ def test_a_new_interpreter_computes_in_float64_if_the_task_does(
 ) -> None:
     found: list[str] = []
     monkeypatch.setattr(ranks, "keep_float64", lambda: found.append("float64"))
-    ranks._configure(Order(Task(precision=precision), seed=1))
+    ranks._configure(WorkerSpec(FcProblem(precision=precision), seed=1))
     assert found == ["float64"][: precision == "float64"]
 
 
@@ -62,8 +62,10 @@ def test_workers_on_a_gpu_are_new_interpreters_and_on_a_cpu_copies() -> None:
     assert {device: ranks.start_method(device) for device in ("cpu", "gpu")} == {"cpu": "fork", "gpu": "spawn"}
 
 
-def test_what_a_worker_begins_with_survives_pickling() -> None:
-    order = Order(Task(mode="fc_data", workers=2), 1, "gpu", namespaces=("a", "b"), configure=partial(print, "x"))
+def test_arguments_of_a_worker_process_can_be_pickled() -> None:
+    order = WorkerSpec(
+        FcProblem(mode="fc_data", workers=2), 1, "gpu", namespaces=("a", "b"), configure=partial(print, "x")
+    )
     start = ranks.WorkerStart(order, 1, "meeting", 60.0, copied=False)
     found = pickle.loads(pickle.dumps(start))
     assert replace(found, order=replace(found.order, configure=None)) == replace(

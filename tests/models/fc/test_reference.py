@@ -1,4 +1,4 @@
-"""The plain NumPy of the FC modes: right by differences, and the rule of fc_phy at its ends."""
+"""The NumPy reference of the FC modes: gradients against finite differences, and the rule of fc_phy at its limits."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.reference import backward, train
-from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, Task
+from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, FcProblem, Kind
 
-TASK = Task(level=2, weight_size=6, batch_size=4, precision="float64")
+TASK = FcProblem(level=2, weight_size=6, batch_size=4, precision="float64")
 PHYSICS = TASK.changed(mode="fc_phy", workers=2)
 
 
-def single(task: Task, part: int, steps: int) -> list[Any]:
+def single(problem: FcProblem, part: int, steps: int) -> list[Any]:
     """Train one model alone on its part of the batch."""
-    weights = list(layout.draw_weights(task, 0))
-    rows = slice(part * task.batch_size, (part + 1) * task.batch_size)
-    batch, labels = (whole[rows] for whole in layout.draw_batch(task, 0))
+    weights = list(layout.draw_weights(problem, 0))
+    rows = slice(part * problem.batch_size, (part + 1) * problem.batch_size)
+    batch, labels = (whole[rows] for whole in layout.draw_batch(problem, 0))
     for _ in range(steps):
         _, gradients = backward(weights, batch, labels)
         weights = [w - LEARNING_RATE * g for w, g in zip(weights, gradients, strict=True)]
@@ -28,8 +28,8 @@ def single(task: Task, part: int, steps: int) -> list[Any]:
 
 def test_weights_and_batch_follow_from_the_seed_and_from_nothing_else() -> None:
     def drawn(seed: int, mode: str, workers: int = 1) -> list[Any]:
-        task = TASK.changed(mode=mode, workers=workers)
-        return [*layout.draw_weights(task, seed), *layout.draw_batch(task, seed)]
+        problem = TASK.changed(mode=mode, workers=workers)
+        return [*layout.draw_weights(problem, seed), *layout.draw_batch(problem, seed)]
 
     first = drawn(1, "fc_single_manual")
     for again in (drawn(1, "fc_single_manual"), drawn(1, "fc_model", workers=2)):
@@ -40,9 +40,9 @@ def test_weights_and_batch_follow_from_the_seed_and_from_nothing_else() -> None:
 
 
 def test_weights_keep_the_scale_of_a_batch_through_the_stack() -> None:
-    task = Task(level=1, weight_size=400, batch_size=100)
-    square, last = layout.draw_weights(task, 0)
-    batch, labels = layout.draw_batch(task, 0)
+    problem = FcProblem(level=1, weight_size=400, batch_size=100)
+    square, last = layout.draw_weights(problem, 0)
+    batch, labels = layout.draw_batch(problem, 0)
     assert float(square.std()) == pytest.approx(1 / 20, rel=0.02)
     assert float(last.std()) == pytest.approx(1 / 20, rel=0.15)
     assert float(batch.std()) == pytest.approx(0.1, rel=0.02)
@@ -62,7 +62,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
         assert gradients[layer][at] == pytest.approx((nudged[0] - nudged[1]) / 2e-6, rel=1e-6)
 
 
-def test_every_mode_but_physics_is_one_model_on_the_whole_batch() -> None:
+def test_every_mode_except_physics_trains_one_model_on_the_entire_batch() -> None:
     wanted = train(TASK.changed(mode="fc_single_manual"), 0, 5)
     divided = [mode.name for mode in MODES.values() if mode.trains and mode.kind not in (Kind.SINGLE, Kind.PHYSICS)]
     assert len(divided) == 8
@@ -71,7 +71,7 @@ def test_every_mode_but_physics_is_one_model_on_the_whole_batch() -> None:
         assert all(np.array_equal(a, b) for a, b in zip(wanted.weights[0], found.weights[0], strict=True))
 
 
-def test_what_only_goes_forward_changes_nothing() -> None:
+def test_forward_only_mode_changes_no_weight() -> None:
     forward = [mode.name for mode in MODES.values() if not mode.trains]
     for mode in forward:
         found = train(TASK.changed(mode=mode), 0, 5)
@@ -111,43 +111,43 @@ def test_a_mean_is_over_the_rows_of_workers_not_over_those_that_divide_a_layer()
 
 
 @pytest.mark.parametrize(("mode", "workers"), [("fc_model", 2), ("fc_zero", 2), ("fc_hybrid", 4), ("fc_pipeline", 2)])
-def test_the_pieces_of_a_layout_make_the_whole_again(mode: str, workers: int) -> None:
-    task = TASK.changed(mode=mode, workers=workers)
-    pieces = [layout.weights_of(task, 0, rank) for rank in range(workers)]
-    (found,) = layout.whole(task, pieces)
-    assert all(np.array_equal(a, b) for a, b in zip(found, layout.draw_weights(task, 0), strict=True))
+def test_pieces_of_a_layout_form_the_complete_model(mode: str, workers: int) -> None:
+    problem = TASK.changed(mode=mode, workers=workers)
+    pieces = [layout.weights_of(problem, 0, rank) for rank in range(workers)]
+    (found,) = layout.whole(problem, pieces)
+    assert all(np.array_equal(a, b) for a, b in zip(found, layout.draw_weights(problem, 0), strict=True))
 
 
 def test_replicas_that_drift_apart_are_refused() -> None:
-    task = TASK.changed(mode="fc_data", workers=2)
-    pieces = [layout.weights_of(task, 0, rank) for rank in range(2)]
+    problem = TASK.changed(mode="fc_data", workers=2)
+    pieces = [layout.weights_of(problem, 0, rank) for rank in range(2)]
     pieces[1][2] += 1
-    with pytest.raises(ValueError, match="worker 1 of 2 holds other values than worker 0 in fc_data"):
-        layout.whole(task, pieces)
+    with pytest.raises(ValueError, match="worker 1 of 2 has other values than worker 0 in fc_data"):
+        layout.whole(problem, pieces)
 
 
 def test_in_a_mesh_those_of_one_column_must_hold_the_same() -> None:
-    task = TASK.changed(mode="fc_hybrid", workers=4)
-    pieces = [layout.weights_of(task, 0, rank) for rank in range(4)]
+    problem = TASK.changed(mode="fc_hybrid", workers=4)
+    pieces = [layout.weights_of(problem, 0, rank) for rank in range(4)]
     pieces[3][0] += 1
-    with pytest.raises(ValueError, match="worker 3 of 4 holds other values than worker 1 in fc_hybrid"):
-        layout.whole(task, pieces)
+    with pytest.raises(ValueError, match="worker 3 of 4 has other values than worker 1 in fc_hybrid"):
+        layout.whole(problem, pieces)
 
 
 def test_groups_are_the_rows_and_the_columns_of_the_mesh() -> None:
-    task = TASK.changed(mode="fc_hybrid", workers=6, model_workers=3, batch_size=6)
-    assert layout.groups(task, along_model=True) == [[0, 1, 2], [3, 4, 5]]
-    assert layout.groups(task, along_model=False) == [[0, 3], [1, 4], [2, 5]]
+    problem = TASK.changed(mode="fc_hybrid", workers=6, model_workers=3, batch_size=6)
+    assert layout.groups(problem, along_model=True) == [[0, 1, 2], [3, 4, 5]]
+    assert layout.groups(problem, along_model=False) == [[0, 3], [1, 4], [2, 5]]
 
 
-def test_a_mesh_cuts_the_batch_by_row_and_column_and_the_labels_in_turn() -> None:
-    task = TASK.changed(mode="fc_hybrid", workers=4)
-    batch, _ = layout.draw_batch(task, 0)
-    own, labels = layout.batch_of(task, 0, 3)
+def test_mesh_divides_the_batch_by_row_and_column_and_the_labels_by_worker() -> None:
+    problem = TASK.changed(mode="fc_hybrid", workers=4)
+    batch, _ = layout.draw_batch(problem, 0)
+    own, labels = layout.batch_of(problem, 0, 3)
     assert (np.array_equal(batch[2:, 3:], own), labels.shape) == (True, (1, 1))
 
 
 def test_the_first_stage_has_the_batch_and_the_last_the_labels() -> None:
-    task = TASK.changed(mode="fc_pipeline", workers=2)
-    shapes = [[part.shape for part in layout.batch_of(task, 0, rank)] for rank in range(2)]
+    problem = TASK.changed(mode="fc_pipeline", workers=2)
+    shapes = [[part.shape for part in layout.batch_of(problem, 0, rank)] for rank in range(2)]
     assert shapes == [[(4, 6), (0, 1)], [(0, 6), (4, 1)]]

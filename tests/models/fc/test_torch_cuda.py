@@ -1,4 +1,4 @@
-"""PyTorch's workers on GPUs by the calls they make, on a fake of PyTorch that notes which stream waits for what."""
+"""PyTorch's workers on GPUs by their calls, on a fake of PyTorch that records which stream waits for what."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import keras_matrix.models.fc.programs  # noqa: F401 - with all that it imports, before PyTorch is a fake
-from keras_matrix.models.fc.worker_group import Order
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.records.fc.spec import FcProblem
 
 ROOT = Path(__file__).parents[3]
-TASK = Task(mode="fc_data_manual", workers=2)
+TASK = FcProblem(mode="fc_data_manual", workers=2)
 
 
 class FakeCuda:
@@ -104,7 +104,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def worker_of(device: str) -> Any:
-    return sys.modules["keras_matrix.models.fc.native.torch"]._worker(Order(TASK, seed=0, device=device), 0)
+    return sys.modules["keras_matrix.models.fc.native.torch"]._worker(WorkerSpec(TASK, seed=0, device=device), 0)
 
 
 def test_on_a_gpu_a_gradient_is_communicated_on_a_second_stream_while_the_next_is_made(torch: Any) -> None:
@@ -127,7 +127,7 @@ def test_on_a_gpu_a_gradient_is_communicated_on_a_second_stream_while_the_next_i
     ]
 
 
-def test_what_is_communicated_lives_until_the_computation_waits_for_the_result(torch: Any) -> None:
+def test_communicated_array_is_referenced_until_the_computation_waits(torch: Any) -> None:
     class Gradient:
         alive = True
 
@@ -165,7 +165,7 @@ def test_a_worker_joins_by_nccl_on_the_gpu_of_its_rank_and_by_gloo_on_a_cpu(
     monkeypatch.setattr(module, "_take_share_of_cpus", lambda rank, size: None)
     monkeypatch.setattr(module, "TorchRank", lambda order, rank: rank)
     monkeypatch.setattr(os, "environ", {})
-    assert module.join(Order(TASK, seed=0, device=device), 1, "meeting", 60.0) == 1
+    assert module.join(WorkerSpec(TASK, seed=0, device=device), 1, "meeting", 60.0) == 1
     of_nccl = {name: called[name] for name in ("backend", "device_id") if name in called}
     assert (of_nccl, called["rank"], called["world_size"], torch.cuda.log) == (asked, 1, 2, log)
     assert os.environ.get("NCCL_SOCKET_IFNAME") == ("=lo" if device == "gpu" else None)

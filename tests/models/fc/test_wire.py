@@ -1,4 +1,4 @@
-"""The bytes that a cell records as sent, against the kernel's counters of an interface that nobody else uses."""
+"""The bytes that a cell records as sent, against the kernel's counters of an interface without other users."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_alone(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def tasks() -> list[dict[str, Any]]:
+def problems() -> list[dict[str, Any]]:
     try:
         tried = run_alone("true")
     except FileNotFoundError:
@@ -35,17 +35,17 @@ def tasks() -> list[dict[str, Any]]:
         pytest.skip(f"this machine makes no network namespace: {tried.stderr.strip()}")
     done = run_alone(sys.executable, str(Path(__file__).with_name("wire.py")))
     assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])["tasks"]
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])["problems"]
     return found
 
 
 @pytest.mark.process
-def test_processes_send_what_the_record_says_and_headers(tasks: list[dict[str, Any]]) -> None:
-    beyond = {task["name"]: task["measured"] / task["wire"] for task in tasks}
+def test_processes_send_the_recorded_bytes_and_headers(problems: list[dict[str, Any]]) -> None:
+    beyond = {problem["name"]: problem["measured"] / problem["wire"] for problem in problems}
     assert {name: ratio for name, ratio in beyond.items() if not 1 <= ratio < 1.03} == {}
 
 
 @pytest.mark.process
-def test_only_dtensor_sends_more_than_the_payload(tasks: list[dict[str, Any]]) -> None:
-    more = [task["name"] for task in tasks if task["measured"] > 1.03 * task["payload"]]
+def test_only_dtensor_sends_more_than_the_payload(problems: list[dict[str, Any]]) -> None:
+    more = [problem["name"] for problem in problems if problem["measured"] > 1.03 * problem["payload"]]
     assert more == ["fc_model 2 dtensor"]

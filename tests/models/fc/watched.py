@@ -1,4 +1,4 @@
-"""Run with KERAS_BACKEND: what two workers' collectives take, for the mode that the argument names."""
+"""Run with KERAS_BACKEND: the time of two workers' collectives, for the mode given by the argument."""
 
 import json
 import os
@@ -6,14 +6,14 @@ import sys
 from dataclasses import asdict
 
 from keras_matrix.models.fc.native.assembly import assemble, reserve
-from keras_matrix.models.fc.worker_group import Order
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.records.fc.spec import FcProblem
 
 BACKEND = os.environ["KERAS_BACKEND"]
 
 
 def watched(mode: str) -> None:
-    order = Order(Task(mode=mode, workers=2, level=2, weight_size=96, batch_size=32), seed=0)
+    order = WorkerSpec(FcProblem(mode=mode, workers=2, level=2, weight_size=96, batch_size=32), seed=0)
     reserve(BACKEND, 2, "cpu")
     worker_group = assemble(BACKEND, order, apart=True)
     try:

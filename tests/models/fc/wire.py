@@ -1,6 +1,6 @@
-"""Run with KERAS_BACKEND=torch in a network namespace of its own: the bytes that steps put on its loopback interface.
+"""Run with KERAS_BACKEND=torch in its own network namespace: the bytes that steps send over its loopback interface.
 
-Prints, for each task, those bytes, the payload by formula, and what a cell records as sent on the wire.
+Prints, for each problem, those bytes, the payload by formula, and what a cell records as sent on the wire.
 """
 
 import json
@@ -10,11 +10,11 @@ from pathlib import Path
 import torch  # once, for all workers that are forked
 
 from keras_matrix.models.fc.ranks import Ranks
-from keras_matrix.models.fc.worker_group import Order
-from keras_matrix.records.fc.spec import Task, parallel_of
+from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.records.fc.spec import FcProblem, parallel_of
 
 STEPS = 2
-TASK = Task(workers=2, level=2, weight_size=384, batch_size=384)
+TASK = FcProblem(workers=2, level=2, weight_size=384, batch_size=384)
 TASKS = [
     TASK.changed(mode="fc_data_manual", workers=3),
     TASK.changed(mode="fc_model_manual"),
@@ -29,20 +29,20 @@ def sent_bytes() -> int:
     return int(line.split(":")[1].split()[8])
 
 
-def measured(task: Task) -> dict[str, object]:
-    worker_group = Ranks(Order(task, seed=0))
+def measured(problem: FcProblem) -> dict[str, object]:
+    worker_group = Ranks(WorkerSpec(problem, seed=0))
     try:
         worker_group.run(2)  # in its first step DistributedDataParallel agrees on its buckets
         before = sent_bytes()
         worker_group.run(STEPS)
         each = (sent_bytes() - before) / STEPS
-        found = parallel_of(task, worker_group.places(), worker_group.traffic(), [])
+        found = parallel_of(problem, worker_group.places(), worker_group.traffic(), [])
     finally:
         worker_group.close()
-    name = f"{task.mode} {task.workers} {task.partition}"
+    name = f"{problem.mode} {problem.workers} {problem.partition}"
     return {"name": name, "measured": each, "payload": found.formula_bytes_per_step, "wire": found.wire_bytes_per_step}
 
 
 if __name__ == "__main__":
     assert os.environ["KERAS_BACKEND"] == torch.__name__
-    print(json.dumps({"tasks": [measured(task) for task in TASKS]}))
+    print(json.dumps({"problems": [measured(problem) for problem in TASKS]}))

@@ -1,31 +1,31 @@
-"""Namespaces as `ci/netns` names them, and whether they serve."""
+"""Network namespaces as named by `ci/netns`, and whether they suffice."""
 
 from __future__ import annotations
 
 import pytest
 
-from keras_matrix.records.fc.network import Network, parse, shortfall
+from keras_matrix.records.fc.network import Network, network_problem, parse
 
 
 def test_the_variable_names_the_rate_and_the_namespaces() -> None:
     assert parse("200mbit kbm-net-7-0 kbm-net-7-1") == Network("200mbit", ("kbm-net-7-0", "kbm-net-7-1"))
 
 
-def test_an_empty_variable_names_none() -> None:
+def test_empty_variable_means_no_network() -> None:
     assert parse("") is None
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "message"),
     [
-        (None, "network: there are no namespaces with links of 200mbit; start the runner in: ci/netns 2 --rate"),
-        (Network("1gbit", ("a", "b")), "network: the links here are of 1gbit, not 200mbit; start the runner in:"),
-        (Network("200mbit", ("a",)), "network: there are 1 namespaces for 2 workers; start the runner in: ci/netns 2"),
+        (None, "network: no namespaces with links of 200mbit exist; start the runner in: ci/netns 2 --rate"),
+        (Network("1gbit", ("a", "b")), "network: the links have a rate of 1gbit, not 200mbit; start the runner in:"),
+        (Network("200mbit", ("a",)), "network: 1 namespaces exist for 2 workers; start the runner in: ci/netns 2"),
     ],
 )
-def test_namespaces_that_do_not_serve_are_told(found: Network | None, told: str) -> None:
-    assert (shortfall(found, "200mbit", 2) or "").startswith(told)
+def test_insufficient_namespaces_are_reported(found: Network | None, message: str) -> None:
+    assert (network_problem(found, "200mbit", 2) or "").startswith(message)
 
 
-def test_namespaces_that_serve_have_no_shortfall() -> None:
-    assert shortfall(Network("200mbit", ("a", "b", "c")), "200mbit", 2) is None
+def test_sufficient_namespaces_have_no_problem() -> None:
+    assert network_problem(Network("200mbit", ("a", "b", "c")), "200mbit", 2) is None

@@ -1,4 +1,4 @@
-"""Which parameters each FC mode has, and which tasks are the same work."""
+"""Which parameters each FC mode has, and which problems are the same work."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc import rules
-from keras_matrix.records.fc.network import Network, normal_rate, shortfall
-from keras_matrix.records.fc.spec import DIVIDERS, MODES, WORKLOAD, Kind, Task
+from keras_matrix.records.fc.network import Network, network_problem, normal_rate
+from keras_matrix.records.fc.spec import DIVIDERS, MODES, WORKLOAD, FcProblem, Kind
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from tests.conftest import make_settings
@@ -28,11 +28,11 @@ VALUES: dict[str, tuple[Any, set[str]]] = {
     "micro_batches": (2, {"fc_pipeline"}),
     "network": ("200mbit", set(MODES) - {"fc_single_manual", "fc_keras", "fc_data_ff"}),
 }
-TINY = Task(level=4, weight_size=24, batch_size=24)
+TINY = FcProblem(level=4, weight_size=24, batch_size=24)
 CASES = [(mode, name) for mode in MODES for name in VALUES]
 
 
-def task_of(mode: str, **changes: Any) -> Task:
+def problem_of(mode: str, **changes: Any) -> FcProblem:
     workers = 1 if MODES[mode].kind is Kind.SINGLE else 2
     return TINY.changed(**{"mode": mode, "workers": workers, **changes})
 
@@ -44,15 +44,15 @@ def test_every_parameter_of_the_workload_is_a_size_or_belongs_to_some_modes() ->
 @pytest.mark.parametrize(("mode", "name"), CASES)
 def test_a_parameter_is_accepted_by_the_modes_that_have_it_and_refused_by_name_elsewhere(mode: str, name: str) -> None:
     value, modes = VALUES[name]
-    found = rules.faults(task_of(mode, **{name: value}))
+    found = rules.problems_of(problem_of(mode, **{name: value}))
     assert [fault.partition(":")[0] for fault in found] == ([] if mode in modes else [name])
 
 
 def test_a_refused_parameter_names_its_default_and_the_modes_that_have_it() -> None:
-    assert rules.faults(task_of("fc_data", micro_batches=8)) == [
+    assert rules.problems_of(problem_of("fc_data", micro_batches=8)) == [
         "micro_batches: must be 4 for fc_data, got 8; only fc_pipeline has this parameter"
     ]
-    assert rules.faults(task_of("fc_model", overlap="off")) == [
+    assert rules.problems_of(problem_of("fc_model", overlap="off")) == [
         "overlap: must be on for fc_model, got off; only fc_data and fc_data_manual have this parameter"
     ]
 
@@ -60,7 +60,7 @@ def test_a_refused_parameter_names_its_default_and_the_modes_that_have_it() -> N
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "fc_keras"])
 def test_on_one_worker_only_parameters_that_change_the_step_make_another_cell(mode: str) -> None:
     own = {name for name, (_, modes) in VALUES.items() if mode in modes}
-    plain = task_of(mode, workers=1)
+    plain = problem_of(mode, workers=1)
     different = {name for name in own if rules.normalised(plain.changed(**{name: VALUES[name][0]})) != plain}
     assert different == own & {"phy_blocks", "micro_batches"}
 
@@ -69,24 +69,26 @@ def test_on_one_worker_only_parameters_that_change_the_step_make_another_cell(mo
 def test_on_several_workers_every_parameter_of_a_mode_makes_another_cell(mode: str, name: str) -> None:
     value, modes = VALUES[name]
     if mode in modes:
-        task = task_of(mode, workers=4, **{name: value})
-        assert rules.normalised(task) == task
+        problem = problem_of(mode, workers=4, **{name: value})
+        assert rules.normalised(problem) == problem
 
 
 def test_the_default_mesh_and_the_same_mesh_by_number_are_one_cell() -> None:
-    meshes = [Task("fc_hybrid", workers=4, model_workers=n) for n in (0, 1, 2, 4)]
+    meshes = [FcProblem("fc_hybrid", workers=4, model_workers=n) for n in (0, 1, 2, 4)]
     assert [rules.normalised(mesh).model_workers for mesh in meshes] == [0, 1, 0, 4]
 
 
 def test_a_mesh_of_one_row_reduces_nothing() -> None:
-    mesh = Task("fc_hybrid", workers=4, reduce="mean")
+    mesh = FcProblem("fc_hybrid", workers=4, reduce="mean")
     reduced = [rules.normalised(mesh.changed(model_workers=n)).reduce for n in (1, 2, 4)]
     assert reduced == ["mean", "mean", "sum"]
 
 
 def test_a_share_of_gradients_matters_where_there_are_several_models() -> None:
-    shares = [Task("fc_phy", workers=n, phy_blocks=blocks, shared_ratio=0.5) for n, blocks in ((1, 1), (1, 2), (2, 1))]
-    assert [rules.normalised(task).shared_ratio for task in shares] == [1 / 1024, 0.5, 0.5]
+    shares = [
+        FcProblem("fc_phy", workers=n, phy_blocks=blocks, shared_ratio=0.5) for n, blocks in ((1, 1), (1, 2), (2, 1))
+    ]
+    assert [rules.normalised(problem).shared_ratio for problem in shares] == [1 / 1024, 0.5, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -95,11 +97,11 @@ def test_a_share_of_gradients_matters_where_there_are_several_models() -> None:
 )
 def test_equal_rates_have_one_spelling(text: str, normal: str | None) -> None:
     assert normal_rate(text) == normal
-    assert rules.normalised(task_of("fc_data", network=text)).network == (normal or text)
+    assert rules.normalised(problem_of("fc_data", network=text)).network == (normal or text)
 
 
 def test_namespaces_of_an_equal_rate_serve_whatever_its_spelling() -> None:
-    assert shortfall(Network("1000mbit", ("a", "b")), "1gbit", 2) is None
+    assert network_problem(Network("1000mbit", ("a", "b")), "1gbit", 2) is None
 
 
 def cells_of(entry: str, backends: str = "torch") -> list[Cell]:
@@ -125,12 +127,12 @@ def test_the_one_worker_cell_over_a_network_is_the_local_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["network", "partition"])
-def test_what_a_backend_does_not_have_is_refused_on_one_worker_too(name: str) -> None:
+def test_unsupported_setting_is_rejected_on_one_worker_too(name: str) -> None:
     value = {"network": "200mbit", "partition": "named_sharding"}[name]
     for backend in BACKENDS:
         settings = make_settings(workload="fc", backend=backend, params={"mode": "fc_data", name: value})
         there = backend == ("torch" if name == "network" else DIVIDERS[value][0])
-        assert (rules.settings_faults(settings) == []) is there
+        assert (rules.settings_problems(settings) == []) is there
 
 
 @pytest.mark.parametrize(

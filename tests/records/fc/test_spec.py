@@ -1,4 +1,4 @@
-"""The FC modes as data: what can be, what it costs by formula, what a layout must be."""
+"""The FC modes as data: validity, cost by formula, and expected layouts."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pytest
 
 from keras_matrix.records.codec import decode, to_json
 from keras_matrix.records.fc import rules, spec
-from keras_matrix.records.fc.spec import Parallel, Place, Task
+from keras_matrix.records.fc.spec import FcProblem, Parallel, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
 from tests.conftest import make_settings
 
-TINY = Task(level=2, weight_size=8, batch_size=4)
+TINY = FcProblem(level=2, weight_size=8, batch_size=4)
 
 
-def parallel(task: Task) -> Parallel:
-    places = [Place(k, f"cpu:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
-    return spec.parallel_of(task, places, spec.traffic_per_step(task), [])
+def parallel(problem: FcProblem) -> Parallel:
+    places = [WorkerPlacement(k, f"cpu:{k}", *spec.expected_shapes(problem, k)) for k in range(problem.workers)]
+    return spec.parallel_of(problem, places, spec.traffic_per_step(problem), [])
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"mode": "fc_single_manual", "workers": 2}, "workers: must be 1 for fc_single_manual, got 2"),
         ({"mode": "fc_data", "workers": 3}, "workers: must divide batch_size (4), got 3"),
@@ -55,16 +55,16 @@ def parallel(task: Task) -> Parallel:
         ({"mode": "fc_data", "precision": "mixed_bfloat16"}, "precision: must be float64, float32, bfloat16 for"),
     ],
 )
-def test_a_task_that_cannot_be_says_why(changes: dict[str, Any], told: str) -> None:
-    assert any(fault.startswith(told) for fault in rules.faults(TINY.changed(**changes)))
+def test_invalid_problem_is_reported_with_the_reason(changes: dict[str, Any], message: str) -> None:
+    assert any(fault.startswith(message) for fault in rules.problems_of(TINY.changed(**changes)))
 
 
 @pytest.mark.parametrize("mode", spec.MODES)
 def test_every_mode_can_be_on_one_worker(mode: str) -> None:
-    assert rules.faults(TINY.changed(mode=mode)) == []
+    assert rules.problems_of(TINY.changed(mode=mode)) == []
 
 
-def test_a_mesh_is_two_wide_where_workers_are_even_unless_told() -> None:
+def test_mesh_is_two_wide_by_default_for_an_even_number_of_workers() -> None:
     hybrid = TINY.changed(mode="fc_hybrid", batch_size=12, weight_size=12)
     shapes = [(hybrid.changed(workers=n).data_size, hybrid.changed(workers=n).model_size) for n in (1, 2, 3, 4, 6)]
     assert shapes == [(1, 1), (1, 2), (3, 1), (2, 2), (3, 2)]
@@ -81,43 +81,45 @@ def test_a_mesh_is_two_wide_where_workers_are_even_unless_told() -> None:
     ],
 )
 def test_stages_hold_every_layer_once_and_the_first_one_more(level: int, workers: int, stages: list[range]) -> None:
-    task = Task(mode="fc_pipeline", level=level, workers=workers)
-    assert [task.layers_of(rank) for rank in range(workers)] == stages
+    problem = FcProblem(mode="fc_pipeline", level=level, workers=workers)
+    assert [problem.layers_of(rank) for rank in range(workers)] == stages
 
 
 def test_any_number_of_workers_can_be_stages() -> None:
-    assert rules.faults(TINY.changed(mode="fc_pipeline", workers=5, level=7)) == []
+    assert rules.problems_of(TINY.changed(mode="fc_pipeline", workers=5, level=7)) == []
 
 
 def test_physics_divides_nothing() -> None:
-    assert rules.faults(TINY.changed(mode="fc_phy", workers=3)) == []
+    assert rules.problems_of(TINY.changed(mode="fc_phy", workers=3)) == []
 
 
 def test_a_native_program_takes_no_setting_of_keras() -> None:
     settings = make_settings(workload="fc", params={"mode": "fc_data"}, phase="predict", steps_per_execution=4)
-    assert rules.settings_faults(settings) == [
+    assert rules.settings_problems(settings) == [
         "phase: must be fit for fc_data, got predict; fc_data_ff and fc_model_ff only go forward",
         "steps_per_execution: must be 1 for fc_data, got 4",
     ]
-    assert rules.settings_faults(replace(settings, params={"mode": "fc_keras"})) == []
+    assert rules.settings_problems(replace(settings, params={"mode": "fc_keras"})) == []
 
 
-def test_only_the_backend_that_divides_arrays_can_be_asked_to() -> None:
-    told = [f"partition: must be program on torch, got {name}" for name in ("named_sharding",)]
-    assert rules.backend_faults(TINY.changed(mode="fc_data", partition="named_sharding"), "torch") == told
-    assert rules.backend_faults(TINY.changed(mode="fc_data", partition="named_sharding"), "jax") == []
-    assert rules.backend_faults(TINY.changed(mode="fc_model", partition="dtensor"), "torch") == []
-    assert [rules.backend_faults(TINY, backend) for backend in ("tensorflow", "jax", "torch")] == [[], [], []]
+def test_partition_is_accepted_only_on_its_backend() -> None:
+    expected = [f"partition: must be program on torch, got {name}" for name in ("named_sharding",)]
+    assert rules.backend_problems(TINY.changed(mode="fc_data", partition="named_sharding"), "torch") == expected
+    assert rules.backend_problems(TINY.changed(mode="fc_data", partition="named_sharding"), "jax") == []
+    assert rules.backend_problems(TINY.changed(mode="fc_model", partition="dtensor"), "torch") == []
+    assert [rules.backend_problems(TINY, backend) for backend in ("tensorflow", "jax", "torch")] == [[], [], []]
     settings = make_settings(workload="fc", params={"mode": "fc_model", "partition": "dtensor"}, backend="jax")
-    assert rules.settings_faults(settings) == ["partition: must be program on jax, got dtensor"]
+    assert rules.settings_problems(settings) == ["partition: must be program on jax, got dtensor"]
 
 
 def test_only_workers_that_are_processes_speak_over_a_network() -> None:
     asked = make_settings(workload="fc", params={"mode": "fc_data", "workers": 2, "network": "200mbit"})
-    (told,) = rules.settings_faults(asked)
-    assert told.startswith("network: must be local for jax on cpu, got 200mbit; available for torch on cpu")
-    assert rules.settings_faults(replace(asked, backend="torch")) == []
-    assert len(rules.settings_faults(replace(asked, backend="torch", device="gpu"))) == 1
+    (expected,) = rules.settings_problems(asked)
+    assert expected.startswith(
+        "network: must be local for jax on cpu, got 200mbit; only torch on cpu supports networks"
+    )
+    assert rules.settings_problems(replace(asked, backend="torch")) == []
+    assert len(rules.settings_problems(replace(asked, backend="torch", device="gpu"))) == 1
 
 
 def test_the_work_of_a_step_is_that_of_its_products() -> None:
@@ -159,12 +161,10 @@ def test_the_work_of_a_step_is_that_of_its_products() -> None:
         ({"mode": "fc_phy", "shared_ratio": 0.0}, Traffic(), 0),
     ],
 )
-def test_what_the_workers_communicate_follows_from_the_sizes(
-    changes: dict[str, Any], traffic: Traffic, sent: int
-) -> None:
-    task = TINY.changed(**{"workers": 2, **changes})
-    assert (spec.traffic_per_step(task), traffic.sent_bytes(task.workers)) == (traffic, sent)
-    assert spec.traffic_per_step(task.changed(workers=1)) == Traffic()
+def test_traffic_follows_from_the_sizes(changes: dict[str, Any], traffic: Traffic, sent: int) -> None:
+    problem = TINY.changed(**{"workers": 2, **changes})
+    assert (spec.traffic_per_step(problem), traffic.sent_bytes(problem.workers)) == (traffic, sent)
+    assert spec.traffic_per_step(problem.changed(workers=1)) == Traffic()
 
 
 @pytest.mark.parametrize(
@@ -181,22 +181,22 @@ def test_what_the_workers_communicate_follows_from_the_sizes(
         ({"mode": "fc_data"}, {"device": "cuda:0", "process": 7}, None),
     ],
 )
-def test_what_processes_send_follows_from_their_collectives(
+def test_wire_bytes_follow_from_the_collectives(
     changes: dict[str, Any], place: dict[str, Any], sent: int | None
 ) -> None:
-    task = TINY.changed(**{"workers": 2, **changes})
-    places = [replace(own, **place) for own in parallel(task).places]
-    assert spec.parallel_of(task, places, spec.traffic_per_step(task), []).wire_bytes_per_step == sent
+    problem = TINY.changed(**{"workers": 2, **changes})
+    places = [replace(own, **place) for own in parallel(problem).places]
+    assert spec.parallel_of(problem, places, spec.traffic_per_step(problem), []).wire_bytes_per_step == sent
 
 
-def test_what_workers_count_alike_counts_once_and_what_they_hand_on_is_added_up() -> None:
+def test_equal_counts_of_workers_count_once_and_transfers_are_added() -> None:
     found = [Traffic(all_reduce_bytes=8, calls=1, handed_bytes=n, hand_overs=1) for n in (3, 4)]
     assert together(found) == Traffic(all_reduce_bytes=8, calls=1, handed_bytes=7, hand_overs=2)
     with pytest.raises(RuntimeError, match="different collectives"):
         together([Traffic(8, calls=1), Traffic(8, calls=2)])
 
 
-def test_a_mesh_holds_its_weights_once_a_row() -> None:
+def test_mesh_has_its_weights_once_per_row() -> None:
     sizes = [spec.least_memory_bytes(TINY.changed(mode="fc_hybrid", workers=4, model_workers=n)) for n in (1, 2, 4)]
     # Weights and gradients of 136 numbers in four, two and one places; three layers' inputs of 4 x 8.
     assert sizes == [(2 * 136 * n + 3 * 32) * 4 for n in (4, 2, 1)]
@@ -218,95 +218,97 @@ def test_a_mesh_holds_its_weights_once_a_row() -> None:
     ],
 )
 @pytest.mark.parametrize("precision", spec.ITEM_BYTES)
-def test_a_mode_needs_memory_for_what_its_workers_hold(changes: dict[str, Any], numbers: int, precision: str) -> None:
-    task = TINY.changed(**{"workers": 2, "precision": precision, **changes})
-    needed = spec.least_memory_bytes(task)
+def test_required_memory_covers_the_arrays_of_all_workers(
+    changes: dict[str, Any], numbers: int, precision: str
+) -> None:
+    problem = TINY.changed(**{"workers": 2, "precision": precision, **changes})
+    needed = spec.least_memory_bytes(problem)
     assert needed == numbers * spec.ITEM_BYTES[precision]
-    assert (rules.memory_fault(task, needed), rules.memory_fault(task, needed - 1) is None) == (None, False)
+    assert (rules.memory_problem(problem, needed), rules.memory_problem(problem, needed - 1) is None) == (None, False)
 
 
-def test_what_cannot_fit_memory_is_known_before() -> None:
-    task = Task(mode="fc_data", workers=2, weight_size=1 << 17)
-    assert rules.memory_fault(task, 8 << 30) == (
-        "weight_size: 131072 at level 10 and batch_size 128 needs at least 2560.7 GiB in fc_data with 2 workers, and "
+def test_problem_that_exceeds_memory_is_rejected_before_the_run() -> None:
+    problem = FcProblem(mode="fc_data", workers=2, weight_size=1 << 17)
+    assert rules.memory_problem(problem, 8 << 30) == (
+        "weight_size: 131072 at level 10 and batch_size 128 needs at least 2560.7 GiB in fc_data with 2 workers, but "
         "8.0 GiB are free; lower weight_size, level or workers"
     )
-    assert rules.memory_fault(TINY, 1 << 20) is None
-    assert rules.memory_fault(task, None) is None
+    assert rules.memory_problem(TINY, 1 << 20) is None
+    assert rules.memory_problem(problem, None) is None
 
 
 @pytest.mark.parametrize("mode", ["fc_data", "fc_model", "fc_hybrid", "fc_pipeline", "fc_zero", "fc_phy"])
-def test_a_layout_as_it_must_be_has_no_fault(mode: str) -> None:
-    task = TINY.changed(mode=mode, workers=2)
-    assert spec.layout_fault(task, parallel(task)) is None
+def test_correct_layout_has_no_problem(mode: str) -> None:
+    problem = TINY.changed(mode=mode, workers=2)
+    assert spec.layout_problem(problem, parallel(problem)) is None
 
 
-def test_a_layout_that_is_not_as_it_must_be_is_told() -> None:
-    task = TINY.changed(mode="fc_model", workers=2)
-    right = parallel(task)
+def test_wrong_layout_is_reported() -> None:
+    problem = TINY.changed(mode="fc_model", workers=2)
+    right = parallel(problem)
     whole = [[8, 8], [8, 8], [8, 1]]
     shared = [replace(place, device="cpu:0") for place in right.places]
     replicated = [replace(place, weights=whole) for place in right.places]
-    assert spec.layout_fault(task, replace(right, places=right.places[:1])) == "it shows 1 workers, not 2"
-    assert "its 2 workers share a device" in (spec.layout_fault(task, replace(right, places=shared)) or "")
-    assert spec.layout_fault(task, replace(right, places=replicated)) == (
-        f"worker 0 holds weights of shape {whole}, not [[4, 8], [4, 8], [4, 1]]"
+    assert spec.layout_problem(problem, replace(right, places=right.places[:1])) == "it has 1 workers, not 2"
+    assert "its 2 workers share a device" in (spec.layout_problem(problem, replace(right, places=shared)) or "")
+    assert spec.layout_problem(problem, replace(right, places=replicated)) == (
+        f"worker 0 has weights of shape {whole}, not [[4, 8], [4, 8], [4, 1]]"
     )
-    assert spec.layout_fault(task, replace(right, counted_bytes_per_step=0)) == (
-        "its workers communicated 0, not 544 bytes a step"
+    assert spec.layout_problem(problem, replace(right, counted_bytes_per_step=0)) == (
+        "its workers communicated 0, not 544 bytes per step"
     )
 
 
-def test_a_batch_or_labels_that_are_not_cut_as_they_must_be_are_told() -> None:
-    task = TINY.changed(mode="fc_data", workers=2)
-    right = parallel(task)
+def test_wrong_shapes_of_batch_or_labels_are_reported() -> None:
+    problem = TINY.changed(mode="fc_data", workers=2)
+    right = parallel(problem)
     for what, shape, must in (("batch", [4, 8], [2, 8]), ("labels", [4, 1], [2, 1])):
         whole = [right.places[0], replace(right.places[1], **{what: shape})]
-        assert spec.layout_fault(task, replace(right, places=whole)) == (
-            f"worker 1 holds {what} of shape {shape}, not {must}"
+        assert spec.layout_problem(problem, replace(right, places=whole)) == (
+            f"worker 1 has {what} of shape {shape}, not {must}"
         )
 
 
-def test_a_worker_that_stands_for_another_is_told() -> None:
-    task = TINY.changed(mode="fc_data", workers=2)
-    right = parallel(task)
+def test_duplicate_worker_is_reported() -> None:
+    problem = TINY.changed(mode="fc_data", workers=2)
+    right = parallel(problem)
     twice = [replace(place, worker=0) for place in right.places]
-    assert spec.layout_fault(task, replace(right, places=twice)) == "it shows the workers 0, 0, not 0 to 1"
+    assert spec.layout_problem(problem, replace(right, places=twice)) == "it has the workers 0, 0, not 0 to 1"
 
 
 def test_a_mesh_cuts_weights_one_way_and_the_batch_both() -> None:
-    task = TINY.changed(mode="fc_hybrid", workers=4)
-    assert [spec.expected_shapes(task, k) for k in range(4)] == [([[4, 8], [4, 8], [4, 1]], [2, 4], [1, 1])] * 4
+    problem = TINY.changed(mode="fc_hybrid", workers=4)
+    assert [spec.expected_shapes(problem, k) for k in range(4)] == [([[4, 8], [4, 8], [4, 1]], [2, 4], [1, 1])] * 4
 
 
 def test_stages_hold_their_own_layers_and_the_ends_the_batch_and_its_labels() -> None:
-    task = TINY.changed(mode="fc_pipeline", workers=2)
-    assert [spec.expected_shapes(task, k) for k in range(2)] == [
+    problem = TINY.changed(mode="fc_pipeline", workers=2)
+    assert [spec.expected_shapes(problem, k) for k in range(2)] == [
         ([[8, 8]], [4, 8], [0, 1]),
         ([[8, 8], [8, 1]], [0, 8], [4, 1]),
     ]
-    right = parallel(task)
+    right = parallel(problem)
     swapped = [replace(place, weights=right.places[1 - place.worker].weights) for place in right.places]
-    assert spec.layout_fault(task, replace(right, places=swapped)) == (
-        "worker 0 holds weights of shape [[8, 8], [8, 1]], not [[8, 8]]"
+    assert spec.layout_problem(problem, replace(right, places=swapped)) == (
+        "worker 0 has weights of shape [[8, 8], [8, 1]], not [[8, 8]]"
     )
 
 
 def test_processes_may_each_call_their_device_cpu() -> None:
-    task = TINY.changed(mode="fc_data", workers=2)
-    own = [replace(place, device="cpu", process=k) for k, place in enumerate(parallel(task).places)]
-    assert spec.layout_fault(task, replace(parallel(task), places=own)) is None
+    problem = TINY.changed(mode="fc_data", workers=2)
+    own = [replace(place, device="cpu", process=k) for k, place in enumerate(parallel(problem).places)]
+    assert spec.layout_problem(problem, replace(parallel(problem), places=own)) is None
 
 
 def test_workers_that_speak_over_a_network_each_have_their_own() -> None:
-    task = TINY.changed(mode="fc_data", workers=2, network="200mbit")
-    own = [replace(place, network=f"net:[{k}]") for k, place in enumerate(parallel(task).places)]
-    assert spec.layout_fault(task, replace(parallel(task), places=own)) is None
+    problem = TINY.changed(mode="fc_data", workers=2, network="200mbit")
+    own = [replace(place, network=f"net:[{k}]") for k, place in enumerate(parallel(problem).places)]
+    assert spec.layout_problem(problem, replace(parallel(problem), places=own)) is None
     shared = [replace(place, network="net:[1]") for place in own]
-    assert spec.layout_fault(task, replace(parallel(task), places=shared)) == "its 2 workers share a network"
-    assert spec.layout_fault(task, parallel(task)) == "its 2 workers share a network"
+    assert spec.layout_problem(problem, replace(parallel(problem), places=shared)) == "its 2 workers share a network"
+    assert spec.layout_problem(problem, parallel(problem)) == "its 2 workers share a network"
 
 
-def test_what_a_cell_proved_survives_its_file() -> None:
+def test_layout_and_counts_survive_a_round_trip() -> None:
     found = parallel(TINY.changed(mode="fc_model", workers=2))
     assert decode(Parallel, to_json(found)) == found

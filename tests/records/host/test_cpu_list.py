@@ -1,4 +1,4 @@
-"""Lists of CPUs: read strictly, written in one way."""
+"""Lists of CPUs are parsed strictly and have one canonical text."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def test_lists_have_one_spelling(cpus: list[int], expected: str) -> None:
 
 
 @given(st.sets(st.integers(0, cpu_list.MOST - 1), max_size=50))
-def test_what_is_written_is_read_again(cpus: set[int]) -> None:
+def test_written_trace_is_read_back(cpus: set[int]) -> None:
     assert cpu_list.parse(cpu_list.text(cpus)) == sorted(cpus)

@@ -1,4 +1,4 @@
-"""Reading small files that may be anything."""
+"""Reading small files with any content."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.host.procfs import LIMIT_BYTES, Tree, Unread, whole_number
+from keras_matrix.records.host.procfs import LIMIT_BYTES, Tree, Unread, integer
 from tests.fakes.machine import write
 
 
@@ -16,18 +16,18 @@ def test_a_file_is_read_below_the_root(tmp_path: Path) -> None:
     assert Tree(tmp_path).text("/proc/loadavg") == "1.5"
 
 
-def test_what_is_not_there_is_absent(tmp_path: Path) -> None:
+def test_missing_file_is_absent(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert Tree(tmp_path).text("/sys/none") == Unread("/sys/none is not there", absent=True)
-    assert Tree(tmp_path).number("/file/none") == Unread("/file/none is not there", absent=True)
+    assert Tree(tmp_path).text("/sys/none") == Unread("/sys/none does not exist", absent=True)
+    assert Tree(tmp_path).number("/file/none") == Unread("/file/none does not exist", absent=True)
 
 
-def test_what_is_forbidden_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
-    assert Tree(tmp_path).text("/proc/1/io") == Unread("/proc/1/io is forbidden to this user")
+    assert Tree(tmp_path).text("/proc/1/io") == Unread("/proc/1/io is not readable for this user")
 
 
 def test_a_folder_and_a_pipe_are_unread_and_do_not_block(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_reading_is_capped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.5", "--1", "٣", "9" * 21, "1 2", "0x10", "-"])
-def test_what_is_no_whole_number_is_unread(tmp_path: Path, text: str) -> None:
+def test_text_that_is_not_an_integer_is_rejected(tmp_path: Path, text: str) -> None:
     write(tmp_path, "/number", text)
     assert isinstance(Tree(tmp_path).number("/number"), Unread)
-    assert whole_number(text) is None
+    assert integer(text) is None

@@ -30,7 +30,7 @@ KIB = 1024
         (None, None, 500 * KIB),
     ],
 )
-def test_free_memory_is_what_the_control_group_leaves_if_that_is_less(
+def test_free_memory_is_limited_by_the_control_group(
     tmp_path: Path, limit: str | None, used: str | None, left: int
 ) -> None:
     group = {f"{CGROUP}/user/job/memory.max": limit, f"{CGROUP}/user/job/memory.current": used}

@@ -1,4 +1,4 @@
-"""Peaks and counted work as files: named by machine and versions, replaced whole, refused when torn."""
+"""Peaks and counted work as files: named by machine and versions, replaced atomically, rejected if damaged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import MACHINE
 from tests.synthetic_peaks import VERSIONS, make_peaks
 
 
-def test_what_is_kept_is_read_again_and_a_newer_measurement_takes_its_place(tmp_path: Path) -> None:
+def test_stored_peaks_are_read_back_and_replaced_by_newer_ones(tmp_path: Path) -> None:
     first, second = make_peaks(), make_peaks(rounds=5)
     path = peak_files.keep(tmp_path, first)
     assert path == tmp_path / "peaks" / f"{first.fingerprint}.json"
@@ -46,7 +46,7 @@ def test_the_folder_is_synced_after_a_file_was_replaced(tmp_path: Path, monkeypa
     assert steps == ["sync file", "replace", "sync folder"]
 
 
-def test_no_peaks_are_none_and_torn_ones_are_told(tmp_path: Path) -> None:
+def test_missing_peaks_read_as_none_and_damaged_ones_are_reported(tmp_path: Path) -> None:
     assert peak_files.read(tmp_path, "0" * 16) is None
     path = peak_files.keep(tmp_path, make_peaks())
     path.write_text(path.read_text()[:100])
@@ -54,7 +54,7 @@ def test_no_peaks_are_none_and_torn_ones_are_told(tmp_path: Path) -> None:
         peak_files.read(tmp_path, make_peaks().fingerprint)
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "peaks").write_text("a file")
     with pytest.raises(StoreFailure, match="cannot be written"):
         peak_files.keep(tmp_path, make_peaks())
@@ -84,7 +84,7 @@ def test_best_and_median_are_over_every_call() -> None:
     assert (timed.best, timed.median) == (9.0, 4.0)
 
 
-def test_a_count_is_kept_for_its_parameters_and_its_source(tmp_path: Path) -> None:
+def test_count_is_stored_by_parameters_and_source(tmp_path: Path) -> None:
     work = Work("lstm", {"units": 8}, 100, 1, 1, 0, 1, 1, 1, "torch")
     key = work_key("lstm", {"units": 8})
     work_files.keep(tmp_path, key, "source", work)

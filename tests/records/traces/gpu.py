@@ -1,4 +1,4 @@
-"""Synthetic profiles of a GPU, laid out as XLA's collector writes them, with times that are known.
+"""Synthetic profiles of a GPU, in the layout of XLA's collector, with known times.
 
 Planes and lines are those of `CuptiTraceCollector` (xla/backends/profiler/gpu/cupti_collector.cc): one plane
 /device:GPU:N a GPU with a line a stream, named after what runs on it, and the calls of CUDA's driver on the threads of
@@ -8,7 +8,7 @@ Planes and lines are those of `CuptiTraceCollector` (xla/backends/profiler/gpu/c
 
 from __future__ import annotations
 
-from tests.records.traces.made_up import Made, plane
+from tests.records.traces.synthetic import Made, plane
 
 STEPS, DISPATCH_US, KERNEL_US = 5, 100, 500
 STREAM = "Stream #13(Compute)"
@@ -21,13 +21,13 @@ def call(correlation: int, begin: float, duration: float = 5, name: str = "cuLau
     return name, begin, duration, {"device_id": 0, "correlation_id": correlation}
 
 
-def kernel(correlation: int, begin: float, duration: float = KERNEL_US, name: str = KERNEL, **told: int | str) -> Made:
+def kernel(correlation: int, begin: float, duration: float = KERNEL_US, name: str = KERNEL, **stats: int | str) -> Made:
     """What ran on a stream."""
-    return name, begin, duration, {"correlation_id": correlation, "context_id": "$$1", **told}
+    return name, begin, duration, {"correlation_id": correlation, "context_id": "$$1", **stats}
 
 
 def instruction(name: str = "add.1") -> dict[str, int | str]:
-    """What a kernel tells of the instruction of XLA's for which it ran."""
+    """The statistics of a kernel about its XLA instruction."""
     return {"hlo_op": name, "hlo_module": "jit_step", "program_id": 9}
 
 
@@ -41,10 +41,10 @@ def marks() -> list[Made]:
     return [(f"kbm:step:{number}", (number - 1) * DISPATCH_US, DISPATCH_US, {}) for number in range(1, STEPS + 1)]
 
 
-def kernels(**told: int | str) -> list[Made]:
+def kernels(**stats: int | str) -> list[Made]:
     """A kernel of 500 us for each step, one after another, the first when its step has been dispatched."""
     begins = [DISPATCH_US + number * KERNEL_US for number in range(STEPS)]
-    return [kernel(number, begin, **told) for number, begin in enumerate(begins, 1)]
+    return [kernel(number, begin, **stats) for number, begin in enumerate(begins, 1)]
 
 
 def calls() -> list[Made]:

@@ -1,4 +1,4 @@
-"""Several files of a profiler as one trace."""
+"""Several files of a profiler are converted to one trace."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from keras_matrix.records.traces import conversion, neutral
 from keras_matrix.records.traces.neutral import Kind
 from keras_matrix.records.traces.request import TRACE_NAME, TraceError
-from tests.records.traces.made_up import chrome, event, flow, mark, message, plane, step_of_torch
+from tests.records.traces.synthetic import chrome, event, flow, mark, message, plane, step_of_torch
 
 
 def test_files_of_workers_are_one_trace_in_the_machines_clock(tmp_path: Path) -> None:
-    # The second worker's profiler counts from elsewhere: its marks of the clock tell by how much.
+    # The second worker's profiler counts from elsewhere: its marks of the clock show by how much.
     late = [mark("clock:5000000", 900_000, 1), mark("clock:5100000", 900_150, 1), *step_of_torch(900_500)]
     early = [mark("clock:5000000", 0, 1), *step_of_torch(500)]
     chrome(tmp_path / "epoch2.worker0.json", early)
@@ -85,7 +85,7 @@ def test_a_neutral_trace_packed_or_plain_is_taken_as_it_is(tmp_path: Path) -> No
 @pytest.mark.parametrize(("name", "content"), [("mine.json", b'{"a": 1}'), ("mine.json", b"[]"), ("m.xplane.pb", b"")])
 def test_a_file_without_any_event_of_a_profilers_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(TraceError, match=f"{name}: holds no event that a profiler left"):
+    with pytest.raises(TraceError, match=f"{name}: contains no event of a profiler"):
         conversion.make_of(tmp_path / name, tmp_path / TRACE_NAME)
 
 
@@ -97,16 +97,16 @@ def test_a_file_without_any_event_of_a_profilers_is_refused(tmp_path: Path, name
         event("aten::mm", 1, 2, **{"Sequence number": []}),
     ],
 )
-def test_a_mark_that_is_none_is_refused_by_its_files_name(tmp_path: Path, one: dict[str, Any]) -> None:
+def test_invalid_mark_is_rejected_with_the_file_name(tmp_path: Path, one: dict[str, Any]) -> None:
     chrome(tmp_path / "mine.json", [*step_of_torch(), one])
-    with pytest.raises(TraceError, match=r"mine\.json: holds a mark that no traced cell makes: .*; record it again"):
+    with pytest.raises(TraceError, match=r"mine\.json: contains an invalid mark: .*; record it again"):
         conversion.make_of(tmp_path / "mine.json", tmp_path / TRACE_NAME)
 
 
 @pytest.mark.parametrize("one", [event("aten::mm", 1e16, 2), event("aten::mm", 200, 1e16), event("aten::mm", -1e16, 2)])
 def test_times_of_centuries_are_refused_by_their_files_name(tmp_path: Path, one: dict[str, Any]) -> None:
     chrome(tmp_path / "mine.json", [*step_of_torch(), one])
-    with pytest.raises(TraceError, match=r"mine\.json: holds an event that no machine leaves: 'aten::mm' on device 0"):
+    with pytest.raises(TraceError, match=r"mine\.json: contains an event out of range: 'aten::mm' on device 0"):
         conversion.make_of(tmp_path / "mine.json", tmp_path / TRACE_NAME)
 
 
@@ -117,7 +117,7 @@ def test_of_devices_as_many_are_drawn_as_a_trace_may_have_workers(tmp_path: Path
     if number < neutral.MOST_WORKERS:
         assert conversion.make([path], target, "jax").workers == neutral.head_of(target).workers == number + 1
     else:
-        with pytest.raises(TraceError, match=f"holds an event that no machine leaves: 'sgemm' on device {number} "):
+        with pytest.raises(TraceError, match=f"contains an event out of range: 'sgemm' on device {number} "):
             conversion.make([path], target, "jax")
 
 
@@ -129,11 +129,11 @@ def test_times_since_1970_and_ends_before_their_beginnings_are_read(tmp_path: Pa
     assert found == [(0, 32_000), (64_000, 0)]
 
 
-def test_no_file_is_no_trace(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="holds no file of a profiler"):
+def test_empty_folder_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="contains no file of a profiler"):
         conversion.make([], tmp_path / TRACE_NAME, "jax")
 
 
-def test_a_file_of_nobodys_is_refused() -> None:
+def test_file_of_an_unknown_backend_is_rejected() -> None:
     with pytest.raises(TraceError, match=r"must end in \.xplane\.pb, \.json, \.json\.gz"):
         conversion.backend_of(Path("profile.txt"))

@@ -26,7 +26,7 @@ from tests.records.traces.gpu import (
     instruction,
     kernel,
 )
-from tests.records.traces.made_up import Made, message, plane
+from tests.records.traces.synthetic import Made, message, plane
 
 EACH_STEP = list(range(1, STEPS + 1))
 
@@ -134,7 +134,7 @@ def test_connections_that_form_a_circle_end(path: Path) -> None:
     assert steps_of(spans(path, host, plane("/device:GPU:0", {STREAM: [kernel(1, 300)]}))) == [None]
 
 
-def test_launch_between_two_steps_belongs_to_none(path: Path) -> None:
+def test_launch_between_two_steps_has_no_step(path: Path) -> None:
     main = [("kbm:step:1", 0, 10, {}), call(1, 12), ("kbm:step:2", 20, 10, {}), call(2, 25)]
     host = plane("/host:CPU", {"main": main})
     found = spans(path, host, plane("/device:GPU:0", {STREAM: [kernel(1, 30, 5), kernel(2, 40, 5)]}))

@@ -1,4 +1,4 @@
-"""PyTorch's file read piece by piece."""
+"""PyTorch's file is read as a stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from keras_matrix.records.traces import kineto
 from keras_matrix.records.traces.request import TraceError
-from tests.records.traces.made_up import damaged
+from tests.records.traces.synthetic import damaged
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 7, 1 << 20])
@@ -32,7 +32,7 @@ def test_a_packed_file_and_a_bare_list_are_read_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", '{"traceEvents": []}', "[]"])
-def test_a_file_without_events_has_none(tmp_path: Path, text: str) -> None:
+def test_file_without_events_yields_no_events(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.json"
     path.write_text(text)
     assert list(kineto.members(path)) == []
@@ -45,10 +45,10 @@ def test_a_file_without_events_has_none(tmp_path: Path, text: str) -> None:
         pytest.param("[" * 100_000, id="deep"),
     ],
 )
-def test_what_is_no_whole_trace_is_refused_by_its_name(tmp_path: Path, text: str) -> None:
+def test_incomplete_trace_is_rejected_with_the_file_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(text)
-    with pytest.raises(TraceError, match=r"mine\.json: is no whole Chrome trace: .*; record it again"):
+    with pytest.raises(TraceError, match=r"mine\.json: is not a complete Chrome trace: .*; record it again"):
         list(kineto.members(path))
 
 
@@ -64,5 +64,5 @@ def test_a_value_without_end_is_not_read_without_end(tmp_path: Path, monkeypatch
     monkeypatch.setattr(kineto, "MAX_VALUE_CHARACTERS", 100)
     path = tmp_path / "trace.json"
     path.write_text('{"traceEvents": [{"name": "' + "a" * 1000)
-    with pytest.raises(TraceError, match="a value is not whole"):
+    with pytest.raises(TraceError, match="a value is incomplete"):
         list(kineto.members(path))

@@ -1,4 +1,4 @@
-"""What paths of scopes say, and what they do not."""
+"""Phases and layers in paths of scopes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.request import Names
 
 KERAS = Names(["dense", "block", "query"], "functional", "adam")
-CREW = Names(["layer_0", "layer_1"], phases=True)
+FC_NAMES = Names(["layer_0", "layer_1"], phases=True)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_of_a_workload_layers_and_the_optimiser_are_known_by_their_names(
     ],
 )
 def test_of_a_crew_phases_have_scopes_of_their_own(origin: str, phase: Phase | None, layer: str | None) -> None:
-    assert Scopes(CREW).read(origin) == (phase, layer)
+    assert Scopes(FC_NAMES).read(origin) == (phase, layer)
 
 
 @pytest.mark.parametrize(
@@ -63,5 +63,5 @@ def test_scopes_of_marks_stand_for_themselves(origin: str, phase: Phase | None, 
     assert Scopes(Names()).read(origin) == (phase, layer)
 
 
-def test_a_layer_called_like_a_phase_is_no_phase() -> None:
+def test_layer_named_like_a_phase_is_not_a_phase() -> None:
     assert Scopes(Names(["update"], "functional")).read("functional/update/Relu") == (Phase.FORWARD, "update")

@@ -11,7 +11,7 @@ import pytest
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import Flow, Head, Kind, Point, Track, covered
 from keras_matrix.records.traces.request import TraceError
-from tests.records.traces.made_up import damaged, span
+from tests.records.traces.synthetic import damaged, span
 
 HEAD = Head("torch", 2, "cpu", 1)
 SPANS = [
@@ -22,7 +22,7 @@ SPANS = [
 FLOWS = [Flow("launch", Point(Track(0, Kind.COMPUTE), 1500), Point(Track(1, Kind.COMMUNICATION, 2), 50_000))]
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_text_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
     neutral.write(path, HEAD, SPANS, FLOWS)
     assert neutral.head_of(path) == HEAD
@@ -30,7 +30,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert list(neutral.flows(path)) == FLOWS
 
 
-def test_spans_of_one_name_are_told_apart_by_all_else(tmp_path: Path) -> None:
+def test_spans_with_equal_names_are_distinguished_by_other_fields(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
     found = [
         span("a", 0.001, 0.002, step=0),
@@ -77,24 +77,24 @@ def test_an_empty_trace_is_a_trace(tmp_path: Path) -> None:
     assert (neutral.head_of(path).steps, list(neutral.spans(path))) == (None, [])
 
 
-def test_the_plain_text_is_what_a_browser_opens(tmp_path: Path) -> None:
+def test_uncompressed_trace_is_valid_json(tmp_path: Path) -> None:
     packed, plain = tmp_path / "trace.json.gz", tmp_path / "full_trace.ctf"
     neutral.write(packed, HEAD, SPANS)
     neutral.plain(packed, plain)
     assert json.loads(plain.read_text())["otherData"]["backend"] == "torch"
 
 
-@pytest.mark.parametrize("told", ['"workers":999999999', '"workers":-1', '"workers":1,"epochs":0'])
-def test_a_head_of_what_cannot_be_is_refused_by_its_files_name(tmp_path: Path, told: str) -> None:
+@pytest.mark.parametrize("fields", ['"workers":999999999', '"workers":-1', '"workers":1,"epochs":0'])
+def test_head_out_of_range_is_rejected_with_the_file_name(tmp_path: Path, fields: str) -> None:
     path = tmp_path / "other.json"
-    head = f'"backend":"jax","device":"cpu","steps":1,"version":{neutral.VERSION},{told}'
+    head = f'"backend":"jax","device":"cpu","steps":1,"version":{neutral.VERSION},{fields}'
     path.write_text(f'{neutral.BEGINNING}{{{head}}},\n"traceEvents":[]}}')
-    with pytest.raises(TraceError, match=r"other\.json: is no neutral trace \(it is of -?\d+ workers"):
+    with pytest.raises(TraceError, match=r"other\.json: is not a neutral trace \(it has -?\d+ workers"):
         neutral.head_of(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"otherData": {"version": 99}}', b"\x1f\x8b"])
-def test_what_is_no_neutral_trace_is_refused_by_its_name(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_a_neutral_trace_is_rejected(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other.json.gz"
     path.write_bytes(gzip.compress(content) if content[:1] != b"\x1f" else content)
     with pytest.raises(TraceError, match=r"other\.json\.gz: is "):
@@ -138,7 +138,7 @@ def test_a_trace_whose_bytes_were_changed_is_damaged(tmp_path: Path) -> None:
         '{"ph":"f","pid":0,"tid":0,"ts":0,"id":1}',
     ],
 )
-def test_a_line_that_is_no_event_of_ours_is_damage(tmp_path: Path, line: str) -> None:
+def test_line_with_a_foreign_event_is_reported_as_damage(tmp_path: Path, line: str) -> None:
     path = tmp_path / "trace.json.gz"
     neutral.write(path, HEAD, [])
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + f"{line},\n".encode()))
@@ -146,7 +146,7 @@ def test_a_line_that_is_no_event_of_ours_is_damage(tmp_path: Path, line: str) ->
         [*neutral.spans(path), *neutral.flows(path)]
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
     def failing() -> object:
         yield SPANS[0]
         raise OSError(28, "No space left on device")
@@ -160,5 +160,5 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     ("spans", "expected"),
     [([], 0), ([(0, 1), (3, 4)], 2), ([(3, 5), (0, 4)], 5), ([(0, 9), (1, 2)], 9)],
 )
-def test_what_overlaps_is_covered_once(spans: list[tuple[float, float]], expected: float) -> None:
+def test_overlapping_spans_are_covered_once(spans: list[tuple[float, float]], expected: float) -> None:
     assert covered(spans) == expected

@@ -1,4 +1,4 @@
-"""PyTorch's events as the neutral trace has them."""
+"""PyTorch's events in the neutral trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keras_matrix.analysis.traces import read_table
 from keras_matrix.records.traces import conversion, torch
 from keras_matrix.records.traces.neutral import WORKING, Kind, Phase, Span, covered
 from keras_matrix.records.traces.request import TraceError
-from tests.records.traces.made_up import chrome, event, flow, mark, step_of_torch
+from tests.records.traces.synthetic import chrome, event, flow, mark, step_of_torch
 
 PUBLIC = Path(__file__).parents[4] / "shared" / "traces"
 
@@ -20,30 +20,33 @@ def spans(tmp_path: Path, events: list[dict[str, Any]]) -> list[Span]:
     return torch.spans(torch.read(chrome(tmp_path / "trace.json", events)), 0)[0]
 
 
-def told(found: list[Span], name: str) -> list[tuple[Phase | None, str | None, int | None]]:
+def phases_and_layers(found: list[Span], name: str) -> list[tuple[Phase | None, str | None, int | None]]:
     return [(one.phase, one.layer, one.step) for one in found if one.name == name]
 
 
 def test_operators_get_phase_layer_and_step_from_the_marks_round_them(tmp_path: Path) -> None:
     found = spans(tmp_path, step_of_torch())
-    assert told(found, "aten::linear") == [(Phase.FORWARD, "block/dense", 1)]
-    assert told(found, "aten::add_") == [(Phase.UPDATE, None, 1)]
+    assert phases_and_layers(found, "aten::linear") == [(Phase.FORWARD, "block/dense", 1)]
+    assert phases_and_layers(found, "aten::add_") == [(Phase.UPDATE, None, 1)]
     assert {one.track.name for one in found} == {"steps", "layers", "input", "compute"}
 
 
-def test_what_goes_back_belongs_to_the_layer_of_the_operator_with_its_number(tmp_path: Path) -> None:
+def test_backward_operator_belongs_to_the_layer_with_its_sequence_number(tmp_path: Path) -> None:
     found = spans(tmp_path, step_of_torch())
-    assert told(found, "MmBackward0") == [(Phase.BACKWARD, "block/dense", 1)]
-    assert told(found, "aten::mm") == [(Phase.FORWARD, "block/dense", 1), (Phase.BACKWARD, "block/dense", 1)]
+    assert phases_and_layers(found, "MmBackward0") == [(Phase.BACKWARD, "block/dense", 1)]
+    assert phases_and_layers(found, "aten::mm") == [
+        (Phase.FORWARD, "block/dense", 1),
+        (Phase.BACKWARD, "block/dense", 1),
+    ]
 
 
-def test_without_marks_what_autograd_goes_back_over_is_forward_and_the_rest_is_not_told(tmp_path: Path) -> None:
+def test_unmarked_operators_with_a_backward_pass_are_forward_and_others_unknown(tmp_path: Path) -> None:
     events = [one for one in step_of_torch() if not one["name"].startswith("kbm:")]
     events.append(event("aten::eq", 96, 1, **{"Sequence number": 99}))
     found = spans(tmp_path, events)
-    assert told(found, "aten::linear") == [(Phase.FORWARD, None, None)]
-    assert told(found, "MmBackward0") == [(Phase.BACKWARD, None, None)]
-    assert told(found, "aten::eq") == [(None, None, None)]
+    assert phases_and_layers(found, "aten::linear") == [(Phase.FORWARD, None, None)]
+    assert phases_and_layers(found, "MmBackward0") == [(Phase.BACKWARD, None, None)]
+    assert phases_and_layers(found, "aten::eq") == [(None, None, None)]
 
 
 def test_torchs_own_annotations_tell_steps_and_updates(tmp_path: Path) -> None:
@@ -52,7 +55,7 @@ def test_torchs_own_annotations_tell_steps_and_updates(tmp_path: Path) -> None:
         event("Optimizer.step#SGD.step", 10, 10, "user_annotation"),
         event("aten::add_", 12, 5),
     ]
-    assert told(spans(tmp_path, events), "aten::add_") == [(Phase.UPDATE, None, 4)]
+    assert phases_and_layers(spans(tmp_path, events), "aten::add_") == [(Phase.UPDATE, None, 4)]
 
 
 def test_collectives_lie_on_a_track_of_their_own(tmp_path: Path) -> None:
@@ -69,7 +72,7 @@ def test_collectives_lie_on_a_track_of_their_own(tmp_path: Path) -> None:
     ]
 
 
-def test_on_a_device_its_kernels_compute_and_are_told_by_what_launched_them(tmp_path: Path) -> None:
+def test_kernels_of_a_device_compute_with_the_context_of_their_launch(tmp_path: Path) -> None:
     events = [
         mark("phase:forward", 0, 50),
         mark("layer:dense", 0, 50),
@@ -150,8 +153,8 @@ def test_spans_of_a_track_never_cross(tmp_path: Path) -> None:
         {"ph": "s", "cat": "fwdbwd"},
     ],
 )
-def test_an_event_that_is_none_of_pytorchs_is_refused_by_its_files_name(tmp_path: Path, one: Any) -> None:
-    with pytest.raises(TraceError, match=r"trace\.json: traceEvents holds what PyTorch's profiler does not write: "):
+def test_event_not_written_by_pytorch_is_rejected_with_the_file_name(tmp_path: Path, one: Any) -> None:
+    with pytest.raises(TraceError, match=r"trace\.json: traceEvents has an invalid value: "):
         torch.read(chrome(tmp_path / "trace.json", [one]))
 
 
@@ -177,7 +180,7 @@ def test_kernels_of_the_backward_pass_belong_to_the_step_in_which_autograds_thre
 
 def test_threads_without_marks_get_no_step_on_a_cpu(tmp_path: Path) -> None:
     events = [mark("step:1", 0, 100), event("gloo:all_reduce", 20, 300, "user_annotation", tid=9)]
-    assert told(spans(tmp_path, events), "gloo:all_reduce") == [(Phase.COMMUNICATION, None, None)]
+    assert phases_and_layers(spans(tmp_path, events), "gloo:all_reduce") == [(Phase.COMMUNICATION, None, None)]
 
 
 def test_kernel_without_its_launch_belongs_to_the_operator_with_its_external_id(tmp_path: Path) -> None:
@@ -293,7 +296,7 @@ def test_two_ranks_of_a_job_are_two_workers_with_the_same_steps_and_their_own_ov
     assert found.overlap_share == pytest.approx(4 * 10 / 100)
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not beside this checkout")
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not next to this checkout")
 def test_public_trace_of_two_gpus_has_the_steps_kinds_and_overlap_that_its_events_say() -> None:
     """Rank 0 of a job on two A100s (HolisticTraceAnalysis, MIT licence), computed from its JSON by correlation."""
     import gzip
@@ -326,7 +329,7 @@ def test_public_trace_of_two_gpus_has_the_steps_kinds_and_overlap_that_its_event
         assert covered(found[key]) == pytest.approx(covered(one), rel=1e-3)
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not beside this checkout")
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not next to this checkout")
 def test_public_trace_of_two_gpus_makes_the_table_that_a_reader_of_its_json_computes(tmp_path: Path) -> None:
     conversion.make_of(PUBLIC / "ddp_nccl_2gpu_rank0.json.gz", tmp_path / "trace.json.gz")
     found = read_table(tmp_path / "trace.json.gz")
@@ -338,9 +341,9 @@ def test_public_trace_of_two_gpus_makes_the_table_that_a_reader_of_its_json_comp
     assert (found.busy_share, found.overlap_share) == (pytest.approx(0.236, rel=1e-3), pytest.approx(0.1567, rel=1e-3))
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not beside this checkout")
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not next to this checkout")
 @pytest.mark.parametrize("name", ["gloo_cpu_rank34", "simple_add", "ddp_nccl_2gpu_rank0"])
-def test_of_a_public_trace_all_time_of_operators_and_kernels_is_kept(name: str) -> None:
+def test_public_trace_preserves_the_time_of_operators_and_kernels(name: str) -> None:
     import gzip
     import json
 

@@ -21,13 +21,13 @@ s = make_settings()
 
 t = summarise([9.0, 2.0, 2.0, 2.0], [0.5, 0.5, 0.5], s, 128)
 assert (t.first_epoch_time_s, t.epoch_times_s, t.step_time_s) == (9.0, [2.0, 2.0, 2.0], 2.0 / 128)
-assert (t.short_epoch_steps, t.seed_total_time_s, t.fixed_time_per_epoch_s) == (32, 1.5, 0.0)
+assert (t.short_epoch_steps, t.suite_total_time_s, t.fixed_time_per_epoch_s) == (32, 1.5, 0.0)
 assert t.samples_per_s == 128 * 32 / 2.0
 t = summarise([9.0, 1.1, 1.0, 0.9], [0.4, 0.4, 0.4], s, 40)
-assert (t.short_epoch_steps, t.seed_total_time_s) == (5, None)
+assert (t.short_epoch_steps, t.suite_total_time_s) == (5, None)
 assert abs(t.fixed_time_per_epoch_s - (0.4 - 5 * 0.6 / 35)) < 1e-12
-assert summarise([9.0, 1.0, 1.0, 1.0], [], s, 32).seed_total_time_s == 3.0
-assert summarise([9.0, 1.0, 1.0, 1.0], [], s, 33).seed_total_time_s is None
+assert summarise([9.0, 1.0, 1.0, 1.0], [], s, 32).suite_total_time_s == 3.0
+assert summarise([9.0, 1.0, 1.0, 1.0], [], s, 33).suite_total_time_s is None
 
 assert [short_epoch_steps(s, n) for n in (1, 7, 8, 32, 63, 64)] == [None, None, 1, 4, 7, 32]
 assert short_epoch_steps(replace(s, steps_per_execution=10), 640) == 80

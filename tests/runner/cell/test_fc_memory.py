@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.models.fc.device_memory import device_peaks_bytes
-from keras_matrix.records.fc.spec import Place
+from keras_matrix.records.fc.spec import WorkerPlacement
 from keras_matrix.runner.cell import fc
 from keras_matrix.runner.cell.measured_epochs import MEASURED_EPOCHS, PROCESS
 
@@ -17,8 +17,8 @@ PLUG: Any = SimpleNamespace(peak_device_memory_bytes=lambda: 7)
 KEPT: Any = SimpleNamespace(allocated=SimpleNamespace(sizes_bytes=[5, 6], peak_span=MEASURED_EPOCHS))
 
 
-def places(process: int | None) -> list[Place]:
-    return [Place(worker, f"cuda:{worker}", [], [], [], process=process) for worker in range(2)]
+def places(process: int | None) -> list[WorkerPlacement]:
+    return [WorkerPlacement(worker, f"cuda:{worker}", [], [], [], process=process) for worker in range(2)]
 
 
 def test_the_peak_of_worker_processes_on_gpus_is_that_of_the_worker_with_most() -> None:

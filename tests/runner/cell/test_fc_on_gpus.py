@@ -146,7 +146,7 @@ def test_without_a_gpu_every_cell_is_a_device_mismatch_and_the_exit_code_is_1(
     }
     reasons = {r.settings.backend: r.reason for r in records if r.settings.params.get("workers") == 2}
     assert reasons == {
-        backend: f"device: gpu was requested, but {backend} finds no such device; is there one, and is the build of "
-        f"{backend} for it installed?"
+        backend: f"device: gpu was requested, but {backend} finds no such device; check the device, and install the "
+        f"build of {backend} for it"
         for backend in BACKENDS
     }

@@ -68,8 +68,8 @@ def test_too_few_devices_and_too_little_memory_are_unsupported_and_no_device_is_
     few, memory, none = printed(ASKED, backend)
     assert none == [
         "DeviceMismatch",
-        f"device: gpu was requested, but {backend} finds no such device; is there one, and is the build of {backend} "
-        "for it installed?",
+        f"device: gpu was requested, but {backend} finds no such device; check the device, and install the build of "
+        f"{backend} for it",
     ]
     assert few == [
         "Unsupported",
@@ -91,13 +91,13 @@ import json
 from keras_matrix.runner.cell import fc
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.measure import DeviceMismatch
-from keras_matrix.records.fc.spec import Place
+from keras_matrix.records.fc.spec import WorkerPlacement
 from tests.conftest import make_settings
 
 class Workers:
     closed = False
     def places(self):
-        return [Place(worker, f"cuda:{worker}", [], [], [], process=1) for worker in range(2)]
+        return [WorkerPlacement(worker, f"cuda:{worker}", [], [], [], process=1) for worker in range(2)]
     def close(self):
         self.closed = True
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.fc.spec import Place, expected_shapes, task_of, traffic_per_step
+from keras_matrix.records.fc.spec import WorkerPlacement, expected_shapes, problem_of, traffic_per_step
 from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.schema import CellResult, DeviceProof, Learning, Memory, Times
 from keras_matrix.runner.cell import fc
@@ -38,9 +38,9 @@ SETTINGS = make_settings(workload="fc", device="gpu", params=TASK, batch_size=4)
 
 def fc_result(monkeypatch: pytest.MonkeyPatch, folder: Path, process: int | None = None, **answers: Any) -> CellResult:
     """Return the result of an FC cell whose worker, in this process or another, and backend are fakes."""
-    task = task_of(SETTINGS)
+    task = problem_of(SETTINGS)
     worker_group = SimpleNamespace(
-        places=lambda: [Place(0, "cuda:0", *expected_shapes(task, 0), process=process)],
+        places=lambda: [WorkerPlacement(0, "cuda:0", *expected_shapes(task, 0), process=process)],
         traffic=lambda: traffic_per_step(task),
         peaks_bytes=lambda: [0],
         device_peaks_bytes=list,

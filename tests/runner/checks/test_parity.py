@@ -13,7 +13,7 @@ import pytest
 
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.instruments import parity as parity_files
-from keras_matrix.records.instruments.parity import Facts, Operation, Sketch, Trace, Weight
+from keras_matrix.records.instruments.parity import Facts, Operation, ParityOutput, Sketch, Weight
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.executors import Outcome
@@ -47,7 +47,7 @@ def outputs(
         assert job.parity is not None
         folder = Path(job.folder)
         weights = [Weight("m/kernel", [2], True, 1.0), Weight("m/bias", [2], True, 1.0)]
-        trace = Trace(job.nonce, SHA256 if job.parity.role == "weights" else sha256, weights, [losses(job)] * 3)
+        trace = ParityOutput(job.nonce, SHA256 if job.parity.role == "weights" else sha256, weights, [losses(job)] * 3)
         if job.parity.role == "weights":
             np.savez(folder / WEIGHTS_NAME, np.ones(2))
         elif job.parity.role == "train":
@@ -57,7 +57,7 @@ def outputs(
             trace = replace(trace, facts=ADAM)
         else:
             sketches = [Sketch("m/first", 2, 1.0, [0.5]), Sketch("m/second", 2, 1.0, [0.5 * output(job)])]
-            trace = Trace(job.nonce, sha256, weights, sketches=sketches)
+            trace = ParityOutput(job.nonce, sha256, weights, sketches=sketches)
         job.trace_path.write_text(dumps(trace), encoding="utf-8")
         return Outcome(exit_code=0)
 
@@ -240,7 +240,7 @@ def test_output_with_other_weights_is_refused(tmp_path: Path) -> None:
 
 def test_trace_of_another_process_is_refused(tmp_path: Path) -> None:
     def behave(job: Job) -> Outcome:
-        job.trace_path.write_text(dumps(Trace("another", SHA256)), encoding="utf-8")
+        job.trace_path.write_text(dumps(ParityOutput("another", SHA256)), encoding="utf-8")
         return Outcome(exit_code=0)
 
     failures = Ran(tmp_path, behaviour=behave).record().failures

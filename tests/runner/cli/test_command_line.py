@@ -64,7 +64,7 @@ def test_usage_over_time_of_every_process_is_stored_with_its_record_and_in_the_r
     run = Results(folder / "results").latest()
     assert run is not None
     records = run.load()[0]
-    assert [run.course(record) for record in records] == [PRETENDED.usage_series] * 6
+    assert [run.usage_series(record) for record in records] == [PRETENDED.usage_series] * 6
     assert {record.usage.course for record in records if record.usage} == {
         "courses/{}.{}.{}.json".format(*record.key) for record in records
     }
@@ -606,7 +606,7 @@ def test_plan_shows_the_settings_that_distinguish_cells(folder: Path, capsys: py
     [
         (["report", "--output", "/nope/x.html"], "/nope"),
         (["--results", ""], "--results: must name a folder"),
-        (["--results", "matrix.yaml"], "matrix.yaml: is a file, not a folder; name another with --results"),
+        (["--results", "matrix.yaml"], "matrix.yaml: must be a folder, got a file; choose another one with --results"),
     ],
 )
 def test_invalid_path_is_one_error(

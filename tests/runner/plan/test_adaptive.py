@@ -59,7 +59,7 @@ def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
 
 def newest(folder: Path) -> tuple[Counter[str], dict[str, Any]]:
     run = Results(folder / "results").runs()[-1]
-    finished = run.kept("finished.json")
+    finished = run.load_object("finished.json")
     assert finished is not None
     counted = latest_attempts(run.load()[0])  # a busy machine has blocks measured again
     return Counter(record.settings.backend for record in counted), finished["stopped"]
@@ -402,7 +402,7 @@ def test_sessions_with_an_injected_slowdown_are_separate(folder: Path, capsys: p
         (("compare", "--plant", "slower:1", "results"), "not both"),
         (("gate", "--plant", "slower:1", "--threshold", "-1"), "--threshold: must be a number"),
         (("gate", "--plant", "slower:1", "--also", "speed"), "--also: must be some of first-epoch, scatter"),
-        (("gate", "--plant", "recompile:0.5"), "--plant: recompile: EVERY must be a whole number"),
+        (("gate", "--plant", "recompile:0.5"), "--plant: recompile: EVERY must be an integer"),
         (("run", "--budget", "soon"), "--budget: must be a number"),
     ],
 )

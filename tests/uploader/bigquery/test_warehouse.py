@@ -348,7 +348,7 @@ def test_without_dml_a_batch_sent_from_another_outbox_adds_nothing(
     theirs = results.root.parent / "old.csv"
     theirs.write_text("name,backend,when,time\nlstm,jax,2025-01-01T00:00:00,1.5\n")
     maps = {"workload": "name", "backend": "backend", "started_at": "when", "value": "time"}
-    command = ["import", str(theirs), "--metric", "times.seed_total_time_s", "--source", "lab", "--to", emulated]
+    command = ["import", str(theirs), "--metric", "times.suite_total_time_s", "--source", "lab", "--to", emulated]
     command += [f"--map={ours}={name}" for ours, name in maps.items()]
     for folder, said in (("one", "3 new rows, 0 already present"), ("two", "0 new rows, 3 already present")):
         capsys.readouterr()
@@ -367,7 +367,7 @@ def test_external_table_is_imported_through_a_mapping_of_its_structs(
         "started_at": "recorded_time",
         "batch_size": "metrics.batch_size",
     }
-    command = ["import", f"{shared}.benchmarks", "--metric", "times.seed_total_time_s", "--source", "their table"]
+    command = ["import", f"{shared}.benchmarks", "--metric", "times.suite_total_time_s", "--source", "their table"]
     command += [f"--map={ours}={theirs}" for ours, theirs in maps.items()]
     assert main([*command, "--results", str(tmp_path / "mine")]) == 0
     capsys.readouterr()

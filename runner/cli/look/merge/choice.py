@@ -54,7 +54,7 @@ class MergeReader:
             if reason := left_out(about) or _without_records(records, self.problems[name]):
                 self.left_out.append(LeftOut(name, "", reason))
                 continue
-            yield candidate(name, about, records, run.kept(FINISHED) is not None)
+            yield candidate(name, about, records, run.load_object(FINISHED) is not None)
 
 
 def _without_records(records: Sequence[Record], problems: Sequence[Problem]) -> str | None:

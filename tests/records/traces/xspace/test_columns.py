@@ -1,4 +1,4 @@
-"""Many messages at once are read as each of them alone."""
+"""Many messages read at once give the same fields as each read separately."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from keras_matrix.records.traces.xspace import columns, wire
 from keras_matrix.records.traces.xspace.wire import Malformed
-from tests.records.traces.made_up import varint
+from tests.records.traces.synthetic import varint
 
 KINDS = (0, 1, 2, 5)
 
@@ -69,7 +69,7 @@ def test_many_messages_are_read_as_each_alone() -> None:
     assert {kind for message in messages for kind in kinds(message)} == set(KINDS)
 
 
-def test_of_no_message_there_is_no_field() -> None:
+def test_empty_message_has_no_fields() -> None:
     assert (at_once([]), at_once([b"", b""])) == ([], [[], []])
 
 
@@ -88,7 +88,7 @@ def test_of_no_message_there_is_no_field() -> None:
     ],
 )
 @pytest.mark.parametrize("where", [0, 1, 2])
-def test_one_that_breaks_off_is_malformed_wherever_it_stands(broken: bytes, where: int) -> None:
+def test_truncated_message_is_malformed_at_any_position(broken: bytes, where: int) -> None:
     messages = [b"\x08\x01", b"\x10\x02"]
     messages.insert(where, broken)
     with pytest.raises(Malformed):

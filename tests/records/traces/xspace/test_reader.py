@@ -1,4 +1,4 @@
-"""JAX's and TensorFlow's events as the neutral trace has them."""
+"""JAX's and TensorFlow's events in the neutral trace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.neutral import Kind, Phase, Span
 from keras_matrix.records.traces.request import Names, TraceError
 from keras_matrix.records.traces.xspace import reader, tracks
-from tests.records.traces.made_up import STATS, Made, message, plane
+from tests.records.traces.synthetic import STATS, Made, message, plane
 
 NAMES = Names(["dense"], "functional", "adam")
 DOT, ADD = "jit(step)/jvp(functional)/dense/dot_general", "jit(step)/adam/add"
@@ -25,14 +25,14 @@ def program(**instructions: tuple[str, str]) -> bytes:
 
 
 def metadata(name: str, proto: bytes) -> tuple[int, bytes]:
-    told = (5, message((1, STATS.index("Hlo Proto") + 1), (6, proto)))
-    entry = (4, message((1, 1), (2, message((1, 1), (2, name), told))))
+    stat = (5, message((1, STATS.index("Hlo Proto") + 1), (6, proto)))
+    entry = (4, message((1, 1), (2, message((1, 1), (2, name), stat))))
     stats = [(5, message((1, i), (2, message((1, i), (2, one))))) for i, one in enumerate(STATS, 1)]
     return 1, message((2, "/host:metadata"), entry, *stats)
 
 
-def ran(name: str, begin: float, duration: float, run: int = 1, **told: int | str) -> Made:
-    stats = {"hlo_op": name, "hlo_module": "jit_step", "program_id": 9, "run_id": run, **told}
+def ran(name: str, begin: float, duration: float, run: int = 1, **more: int | str) -> Made:
+    stats = {"hlo_op": name, "hlo_module": "jit_step", "program_id": 9, "run_id": run, **more}
     return name, begin, duration, stats
 
 
@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "epoch2.worker0.xplane.pb"
 
 
-def test_instructions_are_told_by_the_program_beside_them(path: Path) -> None:
+def test_instructions_are_looked_up_in_the_stored_program(path: Path) -> None:
     proto = program(**{"dot.3": ("dot", DOT), "fusion.1": ("fusion", ADD), "all-reduce.2": ("all-reduce", "")})
     events = [ran("dot.3", 0, 5), ran("fusion.1", 6, 1), ran("all-reduce.2", 8, 2)]
     found = worked(spans(path, metadata("jit_step(9)", proto), plane("/host:CPU", {"thread": events})))
@@ -62,7 +62,7 @@ def test_instructions_are_told_by_the_program_beside_them(path: Path) -> None:
     assert [one.track.name for one in found] == ["compute", "compute", "communication"]
 
 
-def test_of_two_programs_of_one_name_the_number_tells_which_it_was(path: Path) -> None:
+def test_programs_with_equal_names_are_distinguished_by_number(path: Path) -> None:
     planes = [metadata(f"jit_step({k})", program(**{"dot.3": (f"dot{k}", "")})) for k in (8, 9)]
     events = [ran("dot.3", 0, 5, program_id=8), ran("dot.3", 6, 5, program_id=9), ran("dot.3", 12, 5, program_id=7)]
     found = worked(spans(path, *planes, plane("/host:CPU", {"thread": events})))
@@ -86,7 +86,7 @@ def test_a_programs_number_is_read_as_its_name_has_it_without_a_sign(path: Path)
         ("/host:CPU", "cpu"),
     ],
 )
-def test_the_device_is_told_by_its_planes_name(path: Path, name: str, device: str) -> None:
+def test_device_is_identified_by_the_planes_name(path: Path, name: str, device: str) -> None:
     path.write_bytes(message(plane(name, {"Stream": [("sgemm", 0, 5, {})]})))
     assert reader.read(path).device == device
 
@@ -96,7 +96,7 @@ def test_without_its_program_an_instruction_has_its_name_and_no_more(path: Path)
     assert (found.op, found.phase, found.layer) == ("multiply_add", None, None)
 
 
-def test_an_instruction_lasts_until_its_end_is_told_and_lies_apart_from_its_thread(path: Path) -> None:
+def test_instruction_with_a_separate_end_event_has_a_separate_track(path: Path) -> None:
     events = [
         ran("dot.1", 0, 2, _p=77),
         ran("add.1", 2, 1, _p=78),
@@ -112,7 +112,7 @@ def test_an_instruction_lasts_until_its_end_is_told_and_lies_apart_from_its_thre
     ]
 
 
-def test_an_instruction_whose_end_is_not_told_or_is_no_later_stays_on_its_thread(path: Path) -> None:
+def test_instruction_without_a_later_end_event_stays_on_its_thread(path: Path) -> None:
     events = [ran("dot.1", 0, 2, _p=7), ran("dot.2", 4, 2, _p=8), ran("dot.3", 8, 2, _p=0)]
     ends = [("end: dot.2", 5, 1, {"_c": 8}), ("end: dot.4", 20, 1, {"_c": 9}), ("end: dot.3", 30, 1, {})]
     found = worked(spans(path, plane("/host:CPU", {"one": events, "other": ends})))
@@ -123,7 +123,7 @@ def test_an_instruction_whose_end_is_not_told_or_is_no_later_stays_on_its_thread
     ]
 
 
-def test_of_several_ends_with_one_number_the_last_that_is_told_counts(path: Path) -> None:
+def test_last_of_several_end_events_counts(path: Path) -> None:
     ends = [("end: dot.1", 99 - at, 1, {"_c": 7 + at % 2}) for at in range(96)]
     nobodys = ("end: dot.1", 90, 1, {"_c": 0})
     lines = {"one": [ran("dot.1", 0, 2, _p=7), ran("dot.1", 20, 2), ("a:Mul", 30, 2, {})], "other": [*ends, nobodys]}
@@ -168,9 +168,9 @@ def test_an_instruction_of_no_run_is_of_the_step_within_which_it_ends(path: Path
     assert [one.step for one in worked(spans(path, plane("/host:CPU", lines)))] == [1, 2, None, 2]
 
 
-def test_an_event_of_an_instructions_name_that_is_none_is_refused(path: Path) -> None:
+def test_event_with_an_instructions_name_but_no_instruction_is_rejected(path: Path) -> None:
     path.write_bytes(message(plane("/host:CPU", {"pool": [ran("dot.1", 0, 1), ("dot.1", 2, 1, {})]})))
-    with pytest.raises(TraceError, match=r"is no whole profile .* one of several events of a name is no instruction"):
+    with pytest.raises(TraceError, match=r"not a complete profile .* with the same name is not an instruction"):
         reader.read(path)
 
 
@@ -198,7 +198,7 @@ def test_of_a_program_that_a_step_runs_twice_two_runs_in_a_row_are_a_steps(path:
     assert [one.step for one in worked(spans(path, plane("/host:CPU", lines)))] == [1, 1, 2, 2]
 
 
-def test_a_program_that_ran_another_number_of_times_is_no_steps(path: Path) -> None:
+def test_program_whose_runs_are_not_a_multiple_of_the_steps_has_no_step(path: Path) -> None:
     lines = {
         "main": [("kbm:step:1", 0, 1, {}), ("kbm:step:2", 2, 1, {})],
         "pool": [ran("dot.1", at, 1, run=at) for at in (1, 3, 5)],
@@ -240,7 +240,7 @@ def test_the_time_of_a_kernel_does_not_tell_its_step(path: Path) -> None:
     assert [one.step for one in worked(spans(path, *planes))] == [None]
 
 
-def test_operations_of_tensorflow_are_told_by_their_path(path: Path) -> None:
+def test_operations_of_tensorflow_are_identified_by_path(path: Path) -> None:
     lines = {
         "main": [("kbm:step:1", 0, 50, {})],
         "pool": [
@@ -264,7 +264,7 @@ def test_operations_of_tensorflow_are_told_by_their_path(path: Path) -> None:
     ]
 
 
-def test_what_fetches_a_batch_within_a_step_of_tensorflow_is_input_as_a_marked_fetch_is(path: Path) -> None:
+def test_batch_fetch_within_a_step_of_tensorflow_is_input(path: Path) -> None:
     lines = {
         "tf_data_iterator_get_next": [("IteratorGetNextOp::DoCompute", 1, 5, {}), ("Iterator::Root", 2, 3, {})],
         "main": [("kbm:step:1", 0, 9, {}), ("kbm:phase:input", 7, 2, {})],
@@ -303,15 +303,15 @@ def test_virtual_devices_of_one_process_are_workers(path: Path) -> None:
     assert [(one.track.worker, one.track.lane) for one in found] == [(1, 0), (0, 0), (0, 0)]
 
 
-def test_logical_devices_of_tensorflow_are_told_by_their_scopes(path: Path) -> None:
+def test_logical_devices_of_tensorflow_are_identified_by_scopes(path: Path) -> None:
     names = ("worker_1/forward/MatMul:MatMul", "gradient_tape/replica_2/Mul:Mul", "AddN:AddN")
     events = [(name, 10 * at, 5, {}) for at, name in enumerate(names)]
     found = worked(spans(path, plane("/host:CPU", {"pool": events})))
     assert [one.track.worker for one in found] == [1, 2, 0]
 
 
-def test_what_each_kernel_of_a_name_ran_for_is_told_of_itself(path: Path) -> None:
-    told = [
+def test_kernels_with_equal_names_have_their_own_instructions(path: Path) -> None:
+    statistics = [
         {"tf_op": "functional/dense/add:AddV2"},
         {"tf_op": "adam/Mul:Mul"},
         {},
@@ -320,7 +320,7 @@ def test_what_each_kernel_of_a_name_ran_for_is_told_of_itself(path: Path) -> Non
         {"hlo_op": "add.1"},
         {"tf_op": "jit(step)/mul"},
     ]
-    kernels = [("loop", at, 1, stats) for at, stats in enumerate(told)]
+    kernels = [("loop", at, 1, stats) for at, stats in enumerate(statistics)]
     programs = metadata("jit_step(9)", program(**{"dot.3": ("dot", DOT), "add.1": ("fusion", ADD)}))
     found = worked(spans(path, programs, plane("/device:GPU:0", {"Stream #7": kernels, "Stream #8": []})))
     assert [(one.name, one.op, one.layer, one.phase) for one in found] == [
@@ -341,7 +341,7 @@ def test_streams_of_a_device_have_tracks_of_their_own(path: Path) -> None:
     assert [one.track.name for one in found] == ["compute", "compute 2", "communication", "compute 3"]
 
 
-def test_without_a_programs_number_the_last_of_its_name_tells_of_an_instruction(path: Path) -> None:
+def test_instruction_without_a_program_number_uses_the_last_program_with_its_name(path: Path) -> None:
     planes = [metadata(f"jit_step({k})", program(**{"dot.3": (f"dot{k}", "")})) for k in (0, 9)]
     events: list[Made] = [
         ("dot.3", 0, 1, {"hlo_op": "dot.3", "hlo_module": "jit_step"}),
@@ -352,7 +352,7 @@ def test_without_a_programs_number_the_last_of_its_name_tells_of_an_instruction(
     assert [one.op for one in found] == ["dot9", "dot0", "dot"]
 
 
-def test_of_what_begins_at_once_what_holds_others_comes_first(path: Path) -> None:
+def test_outer_span_comes_first_among_simultaneous_ones(path: Path) -> None:
     lines = {
         "main": [("Inner", 0, 1, {}), ("Outer", 0, 8, {}), ("kbm:step:1", 0, 9, {})],
         "pool": [ran("dot.1", 2, 1), ran("fusion.1", 2, 3), ran("call.1", 2, 5), ran("copy.1", 2, 3)],
@@ -368,7 +368,7 @@ def test_devices_of_a_file_are_workers_from_its_first_on(path: Path) -> None:
     assert [(one.name, one.track.worker) for one in found] == [("step 1", 2), ("dot.1", 2), ("dot.1", 5)]
 
 
-def test_what_ended_apart_shares_a_track_with_what_ended_before_on_the_same_device(path: Path) -> None:
+def test_consecutive_operations_with_separate_ends_share_a_track(path: Path) -> None:
     of_second = ((1, 9), (2, 6), (6, 8), (7, 8), (8, 12), (9, 20), (9.5, 10))
     begun = [(0, 0, 7.5), *((1, begin, end) for begin, end in of_second), (0, 21, 22)]
     events = [ran("dot.1", begin, 0.25, _p=at, device_ordinal=on) for at, (on, begin, _) in enumerate(begun)]
@@ -394,7 +394,7 @@ def test_marks_of_the_clock_are_read_and_not_shown(path: Path) -> None:
 )
 def test_devices_beyond_number_are_refused_and_not_drawn(path: Path, name: str, event: Made) -> None:
     path.write_bytes(message(plane(name, {"Stream": [event]})))
-    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: holds an event that no machine leaves: "):
+    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: contains an event out of range: "):
         conversion.make_of(path, path.with_name("trace.json.gz"))
 
 
@@ -402,22 +402,20 @@ def test_devices_beyond_number_are_refused_and_not_drawn(path: Path, name: str, 
     ("name", "event"),
     [(f"/device:GPU:{1 << 64}", "sgemm"), ("/host:CPU", f"worker_{1 << 64}/MatMul:MatMul")],
 )
-def test_devices_whose_number_is_none_of_a_machines_are_refused_by_their_files_name(
-    path: Path, name: str, event: str
-) -> None:
+def test_device_number_out_of_range_is_rejected_with_the_file_name(path: Path, name: str, event: str) -> None:
     path.write_bytes(message(plane(name, {"Stream": [(event, 0, 5, {})]})))
-    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: is no whole profile"):
+    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: is not a complete profile"):
         reader.read(path)
 
 
 @pytest.mark.parametrize("name", ["kbm:step:one", "kbm:phase:sideways", "kbm.phase.sideways/MatMul:MatMul"])
-def test_a_mark_that_is_none_is_refused_by_its_files_name(path: Path, name: str) -> None:
+def test_invalid_mark_is_rejected_with_the_file_name(path: Path, name: str) -> None:
     path.write_bytes(message(plane("/host:CPU", {"main": [(name, 0, 5, {})]})))
-    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: holds a mark that no traced cell makes: "):
+    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: contains an invalid mark: "):
         conversion.make_of(path, path.with_name("trace.json.gz"))
 
 
-def test_what_threads_without_marks_do_besides_is_passed_over_also_where_it_comes_first(path: Path) -> None:
+def test_other_events_of_unmarked_threads_are_skipped(path: Path) -> None:
     lines = {
         "pool": [("ThreadpoolListener", 0, 1, {"_c": 3}), ran("dot.1", 1, 1), ("ThreadpoolListener", 2, 1, {})],
         "main": [("ThreadpoolListener", 0, 1, {}), ("kbm:step:1", 0, 9, {}), ("Execute", 3, 1, {"_p": 3})],
@@ -456,7 +454,7 @@ def test_a_file_that_is_damaged_or_breaks_off_anywhere_is_read_or_refused(
 
 
 @pytest.mark.parametrize("data", [b"\x0a\x7fxx", b"\xff\xff", b"{}"])
-def test_what_is_no_profile_is_refused_by_its_name(path: Path, data: bytes) -> None:
+def test_file_that_is_not_a_profile_is_rejected(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: is no whole profile of JAX or TensorFlow"):
+    with pytest.raises(TraceError, match=r"worker0\.xplane\.pb: is not a complete profile of JAX or TensorFlow"):
         reader.read(path)

@@ -1,4 +1,4 @@
-"""JAX's and TensorFlow's file, read without either."""
+"""JAX's and TensorFlow's file is read without either."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from keras_matrix.records.traces.xspace import hlo
 from keras_matrix.records.traces.xspace.wire import Malformed, fields
 from keras_matrix.records.traces.xspace.xplane import UNTOLD, Events, planes
-from tests.records.traces.made_up import message, named, varint
+from tests.records.traces.synthetic import message, named, varint
 
 # Fields of numbers that no version of the format has yet: a number, a piece, eight bytes, four bytes.
 UNKNOWN = (
@@ -22,8 +22,8 @@ UNKNOWN = (
 
 
 def counted(events: Events, name: str) -> list[int | None]:
-    numbers, told = events.numbers(name)
-    return [number if known else None for number, known in zip(numbers.tolist(), told.tolist(), strict=True)]
+    numbers, has_value = events.numbers(name)
+    return [number if known else None for number, known in zip(numbers.tolist(), has_value.tolist(), strict=True)]
 
 
 def worded(events: Events, name: str) -> list[str | None]:
@@ -35,7 +35,7 @@ def space(*parts: tuple[int, int | str | bytes]) -> bytes:
     return message((1, message(*parts)))
 
 
-def test_events_have_their_lines_time_and_what_is_told_of_them() -> None:
+def test_events_have_times_of_their_line_and_statistics() -> None:
     stats = [
         (4, message((1, 1), (4, (1 << 64) - 5))),
         (4, message((1, 2), (5, "dot.3"))),
@@ -52,7 +52,7 @@ def test_events_have_their_lines_time_and_what_is_told_of_them() -> None:
     assert found.stats == {"run_id": -5, "hlo_op": "dot.3", "ref": "hlo_op", "share": 0.5}
 
 
-def test_what_is_told_of_a_name_holds_for_all_its_events() -> None:
+def test_statistics_of_a_name_apply_to_all_its_events() -> None:
     of_name = (5, message((1, 1), (5, "MatMul")))
     line = message((4, message((1, 1), (3, 1000))))
     (plane,) = planes(space((3, line), *named(4, ["a"], of_name), *named(5, ["tf_op"])))
@@ -83,7 +83,7 @@ def test_fields_in_any_order_and_some_left_out_are_read() -> None:
     assert worded(found, "hlo_op") == ["dot.3", None, None, None, None]
 
 
-def test_what_a_later_version_of_the_format_may_add_is_passed_over() -> None:
+def test_unknown_fields_of_later_format_versions_are_skipped() -> None:
     stat = UNKNOWN + message((1, 1), (4, 7)) + UNKNOWN
     event = UNKNOWN + message((1, 1), (2, 5_000), (4, stat)) + UNKNOWN
     line = UNKNOWN + message((4, event)) + UNKNOWN + message((4, event), (2, "thread"))
@@ -95,7 +95,7 @@ def test_what_a_later_version_of_the_format_may_add_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_events_have_their_kinds_wherever_these_stand_and_some_can_be_asked_for(first: bool) -> None:
+def test_kind_of_an_event_is_read_at_any_position(first: bool) -> None:
     kinds = (1, 127, 128, 300)
     events = [message(*sorted([(1, kind), (2, kind * 1_000)], reverse=not first)) for kind in kinds]
     parts = [(4, event) for event in (*events, message((2, 1000)), b"")]
@@ -105,7 +105,7 @@ def test_events_have_their_kinds_wherever_these_stand_and_some_can_be_asked_for(
     assert [(one.kind, one.start_ns) for one in line.events(np.array([3, 1]))] == [(300, 300), (127, 127)]
 
 
-def test_of_a_statistic_the_last_that_is_told_counts_an_events_own_before_its_names() -> None:
+def test_last_statistic_counts_and_an_events_own_precedes_its_names() -> None:
     of_name = [(5, message((1, 1), (3, 5))), (5, message((1, 2), (5, "of all")))]
     own = [
         [],
@@ -126,20 +126,20 @@ def test_of_a_statistic_the_last_that_is_told_counts_an_events_own_before_its_na
 
 @pytest.mark.parametrize("kind", [3, 4])
 @pytest.mark.parametrize("number", [-(1 << 63), -2, 0, (1 << 63) - 1])
-def test_a_number_of_64_bits_is_the_same_whether_an_event_tells_it_or_its_name(number: int, kind: int) -> None:
-    told = message((1, 1), (kind, number % (1 << 64)))
-    line = message((4, message((1, 1))), (4, message((1, 2), (4, told))))
-    (plane,) = planes(space((3, line), *named(4, ["all", "one"], (5, told)), *named(5, ["_c"])))
+def test_64_bit_statistic_is_equal_from_the_event_or_from_its_name(number: int, kind: int) -> None:
+    stat = message((1, 1), (kind, number % (1 << 64)))
+    line = message((4, message((1, 1))), (4, message((1, 2), (4, stat))))
+    (plane,) = planes(space((3, line), *named(4, ["all", "one"], (5, stat)), *named(5, ["_c"])))
     assert counted(plane.lines[0].events(), "_c") == [number, number]
 
 
-def test_a_name_that_has_two_numbers_is_told_by_either() -> None:
+def test_name_with_two_numbers_is_found_by_either() -> None:
     events = [message((1, 1), (4, message((1, name), (3, name * 7)))) for name in (1, 2)]
     (plane,) = planes(space((3, message(*((4, event) for event in events))), *named(5, ["_c", "_c"])))
     assert counted(plane.lines[0].events(), "_c") == [7, 14]
 
 
-def test_events_behind_one_another_are_so_in_whole_nanoseconds() -> None:
+def test_consecutive_events_do_not_overlap_after_rounding() -> None:
     events = [message((2, 600), (3, 600)), message((2, 1200), (3, 300)), message((2, 1500), (3, 1500))]
     (plane,) = planes(space((3, message(*((4, event) for event in events)))))
     found = plane.lines[0].events()
@@ -154,22 +154,22 @@ def test_an_event_never_ends_before_it_begins_however_long_it_is() -> None:
 
 @pytest.mark.parametrize("value", [(5, "7"), (7, 1)])
 @pytest.mark.parametrize("whose", ["an event's own", "its name's"])
-def test_a_number_that_is_told_as_a_word_is_malformed(value: tuple[int, int | str], whose: str) -> None:
-    told = message((1, 1), value)
-    own, of_name = ([(4, told)], []) if whose == "an event's own" else ([], [(5, told)])
+def test_text_instead_of_a_number_is_malformed(value: tuple[int, int | str], whose: str) -> None:
+    stat = message((1, 1), value)
+    own, of_name = ([(4, stat)], []) if whose == "an event's own" else ([], [(5, stat)])
     line = message((4, message((1, 1), *own)))
     (plane,) = planes(space((3, line), *named(4, ["dot"], *of_name), *named(5, ["_c"])))
-    with pytest.raises(Malformed, match="_c of an event is no whole number"):
+    with pytest.raises(Malformed, match="_c of an event is not an integer"):
         plane.lines[0].events().numbers("_c")
 
 
 @pytest.mark.parametrize("whose", ["an event's own", "its name's"])
-def test_a_word_that_is_told_as_a_number_is_malformed(whose: str) -> None:
-    told = message((1, 1), (3, 7))
-    own, of_name = ([(4, told)], []) if whose == "an event's own" else ([], [(5, told)])
+def test_number_instead_of_text_is_malformed(whose: str) -> None:
+    stat = message((1, 1), (3, 7))
+    own, of_name = ([(4, stat)], []) if whose == "an event's own" else ([], [(5, stat)])
     line = message((4, message((1, 1), *own)))
     (plane,) = planes(space((3, line), *named(4, ["dot"], *of_name), *named(5, ["hlo_op"])))
-    with pytest.raises(Malformed, match="is no text"):
+    with pytest.raises(Malformed, match="is not text"):
         plane.lines[0].events().words("hlo_op")
 
 
@@ -183,7 +183,7 @@ def test_a_line_that_begins_at_no_time_of_a_machine_is_malformed(sign: int) -> N
         list(planes(space((3, lines[1]))))
 
 
-def test_a_statistic_without_anything_is_none() -> None:
+def test_empty_statistic_is_ignored() -> None:
     line = message((4, message((1, 1), (4, b""), (4, message((1, 1), (3, 4))), (4, message((1, 1))))))
     (plane,) = planes(space((3, line), *named(4, ["end: dot"]), *named(5, ["_c"])))
     assert counted(plane.lines[0].events(), "_c") == [4]
@@ -230,12 +230,12 @@ def test_an_event_that_breaks_off_has_no_kind(event: bytes) -> None:
         plane.lines[0].kinds()
 
 
-def test_a_line_whose_last_event_breaks_off_is_malformed() -> None:
-    with pytest.raises(Malformed, match="breaks off"):
+def test_line_with_a_truncated_event_is_malformed() -> None:
+    with pytest.raises(Malformed, match="is truncated"):
         list(planes(space((3, b"\x22\x04" + message((1, 1))))))
 
 
-def test_a_shown_name_goes_before_a_lines_own() -> None:
+def test_display_name_precedes_a_lines_own_name() -> None:
     (plane,) = planes(space((3, message((2, "own"), (11, "shown")))))
     assert [line.name for line in plane.lines] == ["shown"]
 

@@ -13,7 +13,7 @@ from keras_matrix.records.traces.request import Names, Trace, Traced, TraceOrder
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.tracing import with_trace
 from tests.conftest import make_settings
-from tests.records.traces.made_up import chrome, event, mark, message, plane
+from tests.records.traces.synthetic import chrome, event, mark, message, plane
 
 HOST_ONLY = [mark("step:1", 0, 100), event("aten::mm", 5, 10)]
 KERNEL = event("sgemm", 50, 100, "kernel", pid=0, tid=7)

@@ -16,7 +16,7 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import CellResult, Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job, write_result
@@ -54,13 +54,13 @@ class FakeProbe:
         assert isinstance(order, ProofOrder)
         self.orders[settings.backend] = order
         self.settings.append(settings)
-        return to_json(ProofAnswer(settings.backend, [self.proof(task) for task in order.tasks]))
+        return to_json(ProofAnswer(settings.backend, [self.proof(task) for task in order.problems]))
 
-    def proof(self, task: Task) -> Proof:
-        places = [spec.Place(k, f"fake:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
+    def proof(self, task: FcProblem) -> Proof:
+        places = [spec.WorkerPlacement(k, f"fake:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
         parallel = spec.parallel_of(task, places, spec.traffic_per_step(task), [])
         trained = self.error if spec.MODES[task.mode].trains else None
-        return Proof(task, trained, self.error, trained, self.error, parallel, spec.layout_fault(task, parallel))
+        return Proof(task, trained, self.error, trained, self.error, parallel, spec.layout_problem(task, parallel))
 
 
 def runner(*arguments: str, executor: FakeExecutor | None = None, probe: FakeProbe | None = None) -> int:
@@ -283,15 +283,15 @@ def test_cell_with_another_layout_than_requested_is_an_error(folder: Path, capsy
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"counted_bytes_per_step": 0}, "its workers communicated 0, not 16640 bytes a step"),
-        ({"places": []}, "it shows 0 workers, not 2"),
+        ({"counted_bytes_per_step": 0}, "its workers communicated 0, not 16640 bytes per step"),
+        ({"places": []}, "it has 0 workers, not 2"),
     ],
     ids=["bytes", "workers"],
 )
 def test_cell_with_other_bytes_or_workers_than_requested_is_an_error(
     wrong: dict[str, Any], message: str, folder: Path
 ) -> None:
-    right = FakeProbe().proof(Task("fc_data", workers=2, level=2, weight_size=32, batch_size=8)).parallel
+    right = FakeProbe().proof(FcProblem("fc_data", workers=2, level=2, weight_size=32, batch_size=8)).parallel
     arguments = ("--mode", "fc_data", "--num-workers", "2", "--backend", "jax", *SMALL)
     assert runner(*arguments, executor=changed(parallel=right)) == 0
     assert runner(*arguments, "--new", executor=changed(parallel=replace(right, **wrong))) == 1
@@ -335,7 +335,7 @@ def test_partition_is_proved_on_backends_that_support_it() -> None:
     probe = FakeProbe()
     assert runner("--prove", probe=probe) == 0
     divided = {
-        backend: {(task.mode, task.partition) for task in order.tasks if task.partition != "program"}
+        backend: {(task.mode, task.partition) for task in order.problems if task.partition != "program"}
         for backend, order in probe.orders.items()
     }
     assert divided == {
@@ -376,7 +376,7 @@ def test_a_proof_uses_the_sizes_and_parameters_that_are_given(arguments: list[st
     probe = FakeProbe()
     assert runner("--prove", *arguments, probe=probe) == 0
     for order in probe.orders.values():
-        assert {name: {getattr(task, name) for task in order.tasks} for name in found} == found
+        assert {name: {getattr(task, name) for task in order.problems} for name in found} == found
     assert set(probe.orders) == set(BACKENDS)
 
 
@@ -458,7 +458,7 @@ def test_proof_on_gpus_uses_all_gpus_or_the_given_workers(
     probe = FakeProbe()
     assert runner("--prove", "--mode", "fc_data", "--device", "gpu", *arguments, probe=probe) == 0
     assert {order.device for order in probe.orders.values()} == {"gpu"}
-    assert {task.workers for order in probe.orders.values() for task in order.tasks} == workers
+    assert {task.workers for order in probe.orders.values() for task in order.problems} == workers
     asked = {(s.device, s.workload, s.params["workers"]) for s in probe.settings}
     assert asked == {("gpu", "fc", max(workers))}
 
@@ -502,14 +502,14 @@ def test_backend_without_a_proof_is_named_and_the_exit_code_is_1(
 
 
 def test_proof_without_gradients_or_with_a_wrong_layout_fails() -> None:
-    proof = FakeProbe().proof(Task(mode="fc_data"))
+    proof = FakeProbe().proof(FcProblem(mode="fc_data"))
     assert proof_problem(proof) is None
     assert proof_problem(replace(proof, gradient_error=None)) == "no gradients or no updates were recorded"
     assert proof_problem(replace(proof, update_error=None)) == "no gradients or no updates were recorded"
     assert proof_problem(replace(proof, update_error=1.0)) == (
         "updates of the weights are 1.0e+00 from plain NumPy, limit 1e-05"
     )
-    assert proof_problem(replace(proof, layout_fault="worker 1 is elsewhere")) == "worker 1 is elsewhere"
+    assert proof_problem(replace(proof, layout_problem="worker 1 is elsewhere")) == "worker 1 is elsewhere"
     assert proof_problem(replace(proof, weight_error=float("nan"))) is not None
 
 

@@ -23,7 +23,7 @@ from keras_matrix.runner.cli.render.format import seconds
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.traces import with_trace_stored
 from tests.fakes.executor import Behaviour, FakeExecutor
-from tests.records.traces.made_up import chrome, damaged, step_of_torch
+from tests.records.traces.synthetic import chrome, damaged, step_of_torch
 from tests.sessions import newest_records
 
 MATRIX = """\
@@ -245,7 +245,10 @@ def test_damaged_stored_trace_is_an_error_with_its_path(folder: Path, capsys: py
         (("gro",), "no cell of matrix.yaml or a stored run is named 'gro'; did you mean gru?"),
         (("mnist_mlp",), "CELL: 'mnist_mlp' names 2 cells; name one by its id:"),
         (("jax:gru", "--steps", "0"), "--steps: must be a whole number from 1 to 10000, got 0"),
-        (("jax:gru", "--epochs", "0"), "--epochs: must be a whole number from 1 to 100, got 0; number 1 is the first epoch"),
+        (
+            ("jax:gru", "--epochs", "0"),
+            "--epochs: must be a whole number from 1 to 100, got 0; number 1 is the first epoch",
+        ),
         (("jax:gru", "--epochs", "2", "2"), "--epochs: must not repeat, got 2 2"),
         (("jax:gru", "--top", "0"), "--top: must be at least 1, got 0"),
         (("absent.json",), "CELL: there is no file absent.json"),
@@ -293,9 +296,9 @@ def test_file_that_is_not_a_trace_is_refused_with_its_path(folder: Path, capsys:
     (folder / "other.json").write_text('{"name": "no trace"}')
     for name in ("broken.json", "broken.xplane.pb"):
         assert runner("trace", name) == 2
-        assert f"{name}: is no whole" in capsys.readouterr().err
+        assert f"{name}: is not a complete" in capsys.readouterr().err
     assert runner("trace", "other.json") == 2
-    assert "other.json: holds no event that a profiler left" in capsys.readouterr().err
+    assert "other.json: contains no event of a profiler" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.records.fc import spec
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.proof import Proof, ProofAnswer
-from keras_matrix.records.fc.spec import Task
+from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record, Status, Times
 from keras_matrix.runner.cli.measure.fc import measured_lines
 from keras_matrix.runner.cli.measure.fc_proof import proof_lines
@@ -22,7 +22,7 @@ from keras_matrix.runner.cli.render.fc_text import figure_lines
 from keras_matrix.runner.matrix import catalog
 from tests.synthetic_fc import fc_cells, fc_records
 
-TWO = Task(mode="fc_data", workers=2)
+TWO = FcProblem(mode="fc_data", workers=2)
 
 
 def lines_of(records: Sequence[Record]) -> list[str]:
@@ -84,7 +84,7 @@ def test_failures_and_warnings_are_printed_once() -> None:
     assert lines_of([bad]) == ["fc_data on jax: error: WorkerDied: rank 1", "  hot", ""]
 
 
-def figure_of(task: Task, communication: Communication | None = None, **share: float) -> FcFigure:
+def figure_of(task: FcProblem, communication: Communication | None = None, **share: float) -> FcFigure:
     cells = fc_cells(fc_records(task, "jax", [0.1], communication))
     nothing: dict[str, Any] = dict.fromkeys(field.name for field in fields(PeakShare))
     (found,) = figures(cells, {cell.cell_id: PeakShare(**nothing | share) for cell in cells if share})
@@ -113,8 +113,8 @@ def test_memory_of_workers_in_one_process_is_labelled_as_that_of_all() -> None:
     assert figure_lines(replace(figure, worker_memory_bytes=None))[1].endswith("; memory not measured")
 
 
-def proof_of(task: Task, **found: Any) -> Proof:
-    places = [spec.Place(k, f"fake:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
+def proof_of(task: FcProblem, **found: Any) -> Proof:
+    places = [spec.WorkerPlacement(k, f"fake:{k}", *spec.expected_shapes(task, k)) for k in range(task.workers)]
     parallel = spec.parallel_of(task, places, spec.traffic_per_step(task), [])
     return replace(Proof(task, 1e-16, 1e-16, 1e-16, 1e-16, parallel, None), **found)
 
@@ -122,7 +122,7 @@ def proof_of(task: Task, **found: Any) -> Proof:
 def test_table_of_a_proof_has_the_worst_error_and_marks_failures() -> None:
     task = TWO.changed(precision="float64")
     right = proof_of(task, weight_error=3e-13)
-    wrong = proof_of(task, layout_fault="worker 1 is elsewhere")
+    wrong = proof_of(task, layout_problem="worker 1 is elsewhere")
     lines = proof_lines([ProofAnswer("jax", [right, proof_of(task)]), ProofAnswer("torch", [right, wrong])], {})
     assert lines[1].split() == ["fc_data", "float64", "1e-10", "3e-13", "3e-13", "*"]
     assert lines[2] == "* fc_data on torch, 2 workers, float64, sum: worker 1 is elsewhere"
@@ -140,4 +140,4 @@ def test_collectives_of_physics_without_shared_weights_are_counted() -> None:
 def test_omitted_flags_have_the_workloads_defaults() -> None:
     workload = catalog.load().workloads[spec.WORKLOAD]
     defaults = {name: rule.default for name, rule in workload.params.items()} | {"batch_size": workload.batch_size}
-    assert {field.name: field.default for field in fields(Task)} == {**defaults, "precision": "float32"}
+    assert {field.name: field.default for field in fields(FcProblem)} == {**defaults, "precision": "float32"}

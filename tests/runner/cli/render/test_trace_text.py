@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from keras_matrix.records.traces.table import Gap, Part
+from keras_matrix.records.traces.table import Gap, TimeShare
 from keras_matrix.runner.cli.render.trace_text import heading, table_lines
-from tests.records.traces.made_up import TABLE
+from tests.records.traces.synthetic import TABLE
 
 SHOWN = replace(
     TABLE,
-    by_operation=[Part("dot", 8, 0.004, 0.8), Part("add", 4, 0.0006, 0.12), Part(None, 4, 0.0004, 0.08)],
+    by_operation=[TimeShare("dot", 8, 0.004, 0.8), TimeShare("add", 4, 0.0006, 0.12), TimeShare(None, 4, 0.0004, 0.08)],
     gaps=[Gap(1, 0.001, 0.003, "dot", None, "input")],
 )
 
@@ -53,7 +53,7 @@ def test_longest_gaps_are_shown() -> None:
 
 
 def test_missing_name_has_a_placeholder_and_a_long_name_is_shortened() -> None:
-    found = replace(SHOWN, by_operation=[Part(None, 4, 0.001, 0.2), Part("x" * 99, 4, 0.001, 0.2)])
+    found = replace(SHOWN, by_operation=[TimeShare(None, 4, 0.001, 0.2), TimeShare("x" * 99, 4, 0.001, 0.2)])
     names = [line.split()[0] for line in table_lines(found, 20)[2:4]]
     assert names == ["(not", "x" * 57 + "..."]
 
@@ -65,7 +65,7 @@ def test_gap_of_several_workers_names_its_worker() -> None:
 
 
 def test_trace_of_a_gpu_shows_its_kinds_of_work_and_how_much_communication_is_overlapped() -> None:
-    kinds = [Part("compute", 8, 0.004, 0.8), Part("communication", 4, 0.001, 0.2)]
+    kinds = [TimeShare("compute", 8, 0.004, 0.8), TimeShare("communication", 4, 0.001, 0.2)]
     found = replace(SHOWN, device="gpu", by_kind=kinds, overlap_share=0.5)
     assert heading(found, None)[1:] == [
         "device (gpu) busy 25.0% of the time; 1 gap, 3.00 ms in all",

@@ -63,7 +63,7 @@ def test_two_cpus_of_different_cores_share_none(tmp_path: Path) -> None:
             {f"{CPU}/intel_pstate/no_turbo": None, f"{CPU}/cpufreq/boost": "7"},
             Unread(f"{CPU}/cpufreq/boost holds 7, neither 0 nor 1"),
         ),
-        ({f"{CPU}/intel_pstate/no_turbo": None}, Unread(f"{CPU}/cpufreq/boost is not there", absent=True)),
+        ({f"{CPU}/intel_pstate/no_turbo": None}, Unread(f"{CPU}/cpufreq/boost does not exist", absent=True)),
     ],
 )
 def test_turbo_is_read_from_either_switch(

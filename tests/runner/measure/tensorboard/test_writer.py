@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.instruments.usage import UsageSeries
-from keras_matrix.records.schema import Board, Learning, Record, Status, Times
+from keras_matrix.records.schema import Learning, Record, Status, TensorBoardOutput, Times
 from keras_matrix.records.store import Results
 from keras_matrix.records.task import Metric, TaskRun
 from keras_matrix.runner.cell.job import Job
@@ -103,7 +103,7 @@ def test_command_s_metrics_are_points() -> None:
 
 def test_scalars_graph_and_profile_are_in_the_folder_of_the_attempt(job: Job, tmp_path: Path) -> None:
     found = write_all(job, tmp_path / "logs")
-    assert found.tensorboard == Board(folder_of(RECORD), ["scalars", "graph", "profile"])
+    assert found.tensorboard == TensorBoardOutput(folder_of(RECORD), ["scalars", "graph", "profile"])
     assert found.warnings == []
     folder = tmp_path / "logs" / folder_of(RECORD)
     assert folder_of(RECORD) == f"{RECORD.run_id}/jax-mnist_mlp-{RECORD.cell_id[:8]}/0.0"
@@ -139,14 +139,14 @@ def test_missing_files_of_a_cell_are_skipped_and_failures_reported(job: Job, tmp
         left.unlink()
     job.undone_path.write_text("profile: RuntimeError: no\x1b[31m profiler\n")
     found = write_all(job, tmp_path / "logs")
-    assert found.tensorboard == Board(folder_of(RECORD), ["scalars"], "profile: RuntimeError: no profiler")
+    assert found.tensorboard == TensorBoardOutput(folder_of(RECORD), ["scalars"], "profile: RuntimeError: no profiler")
     assert found.warnings == ["tensorboard: profile: RuntimeError: no profiler; the figures are not affected"]
 
 
 def test_incomplete_profile_is_not_written(job: Job, tmp_path: Path) -> None:
     job.undone_path.write_text(f"profile: {ENDED}\n")
     found = write_all(job, tmp_path / "logs")
-    assert found.tensorboard == Board(folder_of(RECORD), ["scalars", "graph"], f"profile: {ENDED}")
+    assert found.tensorboard == TensorBoardOutput(folder_of(RECORD), ["scalars", "graph"], f"profile: {ENDED}")
 
 
 INFINITE = '{"traceEvents": [{"ph": "X", "ts": 1}, {"ph": "X", "ts": Infinity}]}'
@@ -169,7 +169,7 @@ def test_names_with_half_a_surrogate_pair_are_written(job: Job, tmp_path: Path) 
     layer = {"class_name": f"D{half}", "config": {"name": f"d{half}"}}
     job.model_path.write_text(json.dumps({"class_name": "Sequential", "config": {"name": "m", "layers": [layer]}}))
     record = make_record(0.01, task=TaskRun("t", ["true"], half, [Metric(half, 3.5)]))
-    assert write_all(job, tmp_path / "logs", record).tensorboard == Board(
+    assert write_all(job, tmp_path / "logs", record).tensorboard == TensorBoardOutput(
         folder_of(record), ["scalars", "graph", "profile"]
     )
     assert scalars(tmp_path / "logs" / folder_of(record))["metric/?"] == [(0, 3.5)]
@@ -188,7 +188,9 @@ def test_profile_folder_that_is_a_link_is_ignored(job: Job, tmp_path: Path) -> N
     job.profile_dir.rename(tmp_path / "elsewhere")
     job.profile_dir.symlink_to(tmp_path / "elsewhere")
     found = write_all(job, tmp_path / "logs").tensorboard
-    assert found == Board(folder_of(RECORD), ["scalars", "graph"], "profile: the profile folder of the cell is a link")
+    assert found == TensorBoardOutput(
+        folder_of(RECORD), ["scalars", "graph"], "profile: the profile folder of the cell is a link"
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,9 @@ def test_file_that_is_a_link_is_replaced_and_not_written_through(job: Job, tmp_p
         place = tmp_path / "logs" / folder_of(RECORD) / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(tmp_path / "kept")
-    assert write_all(job, tmp_path / "logs").tensorboard == Board(folder_of(RECORD), ["scalars", "graph", "profile"])
+    assert write_all(job, tmp_path / "logs").tensorboard == TensorBoardOutput(
+        folder_of(RECORD), ["scalars", "graph", "profile"]
+    )
     assert (tmp_path / "kept").read_text() == "kept"
 
 

@@ -1,4 +1,4 @@
-"""Made-up files of profilers: small enough to know every span."""
+"""Synthetic files of profilers, small enough to know every span."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ TABLE = Table(
 )
 
 
-def event(name: str, ts: float, dur: float, cat: str = "cpu_op", **told: Any) -> dict[str, Any]:
-    """An event of PyTorch's file; times in microseconds; `told` its arguments, `pid` and `tid` its thread."""
-    pid, tid = told.pop("pid", 1), told.pop("tid", 1)
-    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": told}
+def event(name: str, ts: float, dur: float, cat: str = "cpu_op", **args: Any) -> dict[str, Any]:
+    """An event of PyTorch's file; times in microseconds; `args` its arguments, `pid` and `tid` its thread."""
+    pid, tid = args.pop("pid", 1), args.pop("tid", 1)
+    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
 def mark(name: str, ts: float, dur: float) -> dict[str, Any]:
@@ -68,12 +68,12 @@ def step_of_torch(shift: float = 0.0, number: int = 1) -> list[dict[str, Any]]:
     return [one | {"ts": one["ts"] + shift} for one in events]
 
 
-def span(name: str, start_us: float, duration_us: float, kind: Kind = Kind.COMPUTE, **told: Any) -> Span:
+def span(name: str, start_us: float, duration_us: float, kind: Kind = Kind.COMPUTE, **fields: Any) -> Span:
     """A span; `worker`, `lane`, `op`, `phase`, `layer` and `step` where they matter."""
-    track = Track(told.pop("worker", 0), kind, told.pop("lane", 0))
-    phase = told.pop("phase", None)
+    track = Track(fields.pop("worker", 0), kind, fields.pop("lane", 0))
+    phase = fields.pop("phase", None)
     start_ns, duration_ns = round(start_us * US), round(duration_us * US)
-    return Span(track, name, told.pop("op", name), start_ns, duration_ns, Phase(phase) if phase else None, **told)
+    return Span(track, name, fields.pop("op", name), start_ns, duration_ns, Phase(phase) if phase else None, **fields)
 
 
 def damaged(content: bytes) -> bytes:
@@ -139,10 +139,10 @@ def plane(name: str, lines: Mapping[str, Sequence[Made]]) -> tuple[int, bytes]:
                     (1, names.index(what) + 1),
                     (2, round(begin * 1e6)),
                     (3, round(duration * 1e6)),
-                    *(_stat(*item) for item in told.items()),
+                    *(_stat(*item) for item in stats.items()),
                 ),
             )
-            for what, begin, duration, told in events
+            for what, begin, duration, stats in events
         ]
         parts.append((3, message((1, number), (2, line), *made)))
     parts += [(4, message((1, i), (2, message((1, i), (2, one))))) for i, one in enumerate(names, 1)]
