@@ -9,7 +9,7 @@ import json
 import math
 import types
 import typing
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -19,6 +19,14 @@ T = TypeVar("T")
 
 class CodecError(ValueError):
     """A value that does not fit the schema. The message states its path, the rule and the value received."""
+
+
+def about(meaning: str, **kwargs: Any) -> Any:
+    """Return a dataclass field with a description, from which documentation and the warehouse's columns are generated.
+
+    The field is required unless a default is given.
+    """
+    return field(metadata={"meaning": meaning}, **kwargs)
 
 
 def to_json(value: object) -> Any:

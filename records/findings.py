@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from keras_matrix.records.codec import CodecError, canonical, decode, loads, to_json
-from keras_matrix.records.field_docs import about
+from keras_matrix.records.codec import CodecError, about, canonical, decode, loads, to_json
 from keras_matrix.records.identity import CELL_ID, RUN_ID
 from keras_matrix.records.store import Run, StoreFailure
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from keras_matrix.records.codec import about
 from keras_matrix.records.fc.spec import Parallel
-from keras_matrix.records.field_docs import about
 from keras_matrix.records.instruments.usage import Usage
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.settings import Settings

@@ -8,7 +8,7 @@
         calibration/<group>.json   steps per epoch found for cells that share them
         records/<cell_id>.<repeat>.<attempt>.json
         records/corrupt/           files that are not records, moved here and never deleted
-        courses/<cell_id>.<repeat>.<attempt>.json    usage series of the attempt, thinned
+        usage/<cell_id>.<repeat>.<attempt>.json    usage series of the attempt, thinned
         work/                      scratch folder of the running cell
 
 After a crash at any point no record is damaged, lost or duplicated: a record is written to a temporary file, synced,
@@ -33,7 +33,7 @@ from typing import IO, Any
 from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads
 from keras_matrix.records.files import publish, write_synced
 from keras_matrix.records.identity import RUN_ID
-from keras_matrix.records.instruments.usage import COURSES, UsageSeries, usage_series_name
+from keras_matrix.records.instruments.usage import FORMER_SERIES, SERIES, UsageSeries, usage_series_name
 from keras_matrix.records.migration import migrated
 from keras_matrix.records.schema import SCHEMA_VERSION, Record
 
@@ -172,8 +172,11 @@ class Run:
 
     def usage_series(self, record: Record) -> UsageSeries | None:
         """Return an attempt's usage over time; None if the file is missing or damaged."""
+        path = self.folder / usage_series_name(record.key)
+        if not path.exists():
+            path = self.folder / usage_series_name(record.key, FORMER_SERIES)
         try:
-            found = decode(UsageSeries, loads(_bounded(self.folder / usage_series_name(record.key))), "usage series")
+            found = decode(UsageSeries, loads(_bounded(path)), "usage series")
         except (OSError, CodecError):
             return None  # a chart is missing, which is no reason to fail
         return found if found.complete else None
@@ -227,7 +230,7 @@ class Run:
     def clear_leftovers(self) -> None:
         """Remove incomplete files of a killed runner: scratch folders and unpublished files."""
         shutil.rmtree(self.folder / "work", ignore_errors=True)
-        for name in ("records", COURSES):
+        for name in ("records", SERIES):
             for temporary in (self.folder / name).glob(".*.tmp"):
                 temporary.unlink(missing_ok=True)
 

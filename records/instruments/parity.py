@@ -21,8 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from keras_matrix.records import files
-from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads
-from keras_matrix.records.field_docs import about
+from keras_matrix.records.codec import CodecError, about, canonical, decode, dumps, loads
 from keras_matrix.records.settings import Scalar
 
 PARITY_VERSION = 3

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from keras_matrix.records.field_docs import about
+from keras_matrix.records.codec import about
 
 MOST_POINTS = 400
-COURSES = "courses"
+SERIES = "usage"
+FORMER_SERIES = "courses"  # the folder's name up to schema version 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,6 @@ class UsageSeries:
         return lengths <= {len(self.times_s)} and all(len(ends) == 2 for ends in self.epochs_s)
 
 
-def usage_series_name(key: tuple[str, int, int]) -> str:
+def usage_series_name(key: tuple[str, int, int], folder: str = SERIES) -> str:
     """Return the file of the series of the record with this key, in its run's folder."""
-    return "{}/{}.{}.{}.json".format(COURSES, *key)
+    return "{}/{}.{}.{}.json".format(folder, *key)

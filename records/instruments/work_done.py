@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keras_matrix.records.field_docs import about
+from keras_matrix.records.codec import about
 
 
 @dataclass(frozen=True, slots=True)

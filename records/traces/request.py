@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from keras_matrix.records.field_docs import about
+from keras_matrix.records.codec import about
 
 MARK = "kbm:"
 STEP, LAYER, PHASE, CLOCK = (f"{MARK}{kind}:" for kind in ("step", "layer", "phase", "clock"))

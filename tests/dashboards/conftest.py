@@ -140,7 +140,7 @@ def times_of(work: Work, backend: str, noise: random.Random) -> Times:
 def usage_of(base: int) -> Usage:
     """The usage of a process with this many MiB, half of it anonymous."""
     memory = MemoryUse(base * 2.0**19, 2.0**20, base << 19, 15, (base << 19) + 1000)
-    return Usage(5.0, 0.1, "processes", "courses/a.json", memory, memory, [base << 18])
+    return Usage(5.0, 0.1, "processes", "usage/a.json", memory, memory, [base << 18])
 
 
 def usage_series_of(records: list[Record]) -> dict[tuple[str, int, int], UsageSeries]:

@@ -84,14 +84,14 @@ def test_usage_series_is_stored_next_to_the_records_and_replaces_that_of_a_kille
     assert run.usage_series(record) is None
     for series in (UsageSeries([0.0], [7]), UsageSeries([0.0, 0.1], [7, None])):
         run.store_usage_series(record, series)
-    assert (run.folder / "courses" / "{}.{}.{}.json".format(*record.key)).is_file()
+    assert (run.folder / "usage" / "{}.{}.{}.json".format(*record.key)).is_file()
     assert run.usage_series(record) == series
     assert run.load() == ([], [])
 
 
 def test_partial_usage_series_of_a_killed_runner_is_removed(run: Run, record: Record) -> None:
     run.store_usage_series(record, UsageSeries([0.0], [7]))
-    temporary = run.folder / "courses" / ".0.0.json.1.tmp"
+    temporary = run.folder / "usage" / ".0.0.json.1.tmp"
     temporary.write_text("{")
     run.clear_leftovers()
     assert not temporary.exists()
@@ -105,7 +105,7 @@ HALF = '{"times_s": [0.0], "host_anonymous_bytes": [5], "epochs_s": [[1.0]]}'
 @pytest.mark.parametrize("text", ["", "{", '{"times_s": [NaN]}', '{"stranger": 1}', SHORT, HALF])
 def test_damaged_usage_series_reads_as_missing(run: Run, record: Record, text: str) -> None:
     run.store_usage_series(record, UsageSeries())
-    (run.folder / "courses" / "{}.{}.{}.json".format(*record.key)).write_text(text)
+    (run.folder / "usage" / "{}.{}.{}.json".format(*record.key)).write_text(text)
     assert run.usage_series(record) is None
 
 

@@ -81,7 +81,7 @@ def test_reader_agrees_with_a_pushed_folder(root: Path) -> None:
 
 
 def test_reader_agrees_where_every_group_of_a_record_is_filled(tmp_path: Path) -> None:
-    usage = Usage(2.5, 0.1, "processes", "courses/a.json", MemoryUse(2.0, 0.0, 3, 1, 4), None, [5, None])
+    usage = Usage(2.5, 0.1, "processes", "usage/a.json", MemoryUse(2.0, 0.0, 3, 1, 4), None, [5, None])
     metrics = [Metric("speed_s", 3.5, "samples/s"), Metric("loss", 1), Metric("lost", None, problem="no_match")]
     records = [
         make_record(

@@ -73,7 +73,7 @@ def test_memory_in_a_version_1_command_record_becomes_measurements() -> None:
 
 def test_usage_becomes_measurements_and_its_path_a_column() -> None:
     usage = Usage(
-        2.5, 0.1, "processes", "courses/a.json", MemoryUse(2.0, 0.0, 3, 1, 4), None, [5, None], samples_per_j=7.0
+        2.5, 0.1, "processes", "usage/a.json", MemoryUse(2.0, 0.0, 3, 1, 4), None, [5, None], samples_per_j=7.0
     )
     record = make_record(None, usage=usage)
     values = {(row["metric"], row.get("step")): (row["value"], row["unit"]) for row in measurements(record)}
@@ -88,7 +88,7 @@ def test_usage_becomes_measurements_and_its_path_a_column() -> None:
         ("usage.host_proportional_bytes", 0): (5.0, "B"),
         ("usage.samples_per_j", None): (7.0, "samples/J"),
     }
-    assert (cell(record)["usage_host_source"], cell(record)["usage_course"]) == ("processes", "courses/a.json")
+    assert (cell(record)["usage_host_source"], cell(record)["usage_course"]) == ("processes", "usage/a.json")
 
 
 def test_setting_with_several_types_is_stored_as_text() -> None:

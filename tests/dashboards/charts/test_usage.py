@@ -17,7 +17,7 @@ from keras_matrix.records.schema import Memory, Record
 from tests.conftest import make_record, make_settings
 
 MEMORY = MemoryUse(400 << 20, 1 << 20, 500 << 20, 10, 600 << 20)
-HOST = Usage(2.0, 0.1, "processes", "courses/x.json", MEMORY, MEMORY, [None, 300 << 20])
+HOST = Usage(2.0, 0.1, "processes", "usage/x.json", MEMORY, MEMORY, [None, 300 << 20])
 DEVICE = replace(
     HOST,
     device_memory=MEMORY,

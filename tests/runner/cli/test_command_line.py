@@ -66,7 +66,7 @@ def test_usage_over_time_of_every_process_is_stored_with_its_record_and_in_the_r
     records = run.load()[0]
     assert [run.usage_series(record) for record in records] == [PRETENDED.usage_series] * 6
     assert {record.usage.course for record in records if record.usage} == {
-        "courses/{}.{}.{}.json".format(*record.key) for record in records
+        "usage/{}.{}.{}.json".format(*record.key) for record in records
     }
     page = (run.folder / "report.html").read_text()
     assert page.count('<path class="curve') == 6

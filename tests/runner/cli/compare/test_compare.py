@@ -83,7 +83,7 @@ def test_impossible_time_is_skipped_with_a_note(
     found = document(flags, capsys)
     assert len(found["comparisons"][0]["log_ratios"]) == 5
     (note,) = found["notes"]
-    assert note.startswith(f"new: 1 file of {run_name(1)} skipped, first {path.name}: times.step_time_s must be")
+    assert note.startswith(f"new: 1 file of {run_name(1)} skipped, first {path.name}: times.step_time_s: must be")
 
 
 def failing(well: int, count: int = 9, status: Status = Status.CRASH) -> list[Record]:

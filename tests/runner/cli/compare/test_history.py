@@ -209,7 +209,7 @@ def test_command_with_an_invalid_metric_is_skipped_with_a_remark(
     fields["task"]["metrics"][0]["value"] = "fast"
     path.write_text(json.dumps(fields))
     found = document(capsys, "task train")
-    assert [one["reason"] for one in found["skipped"]] == ["task.metrics: must hold finite numbers, got 'fast'"]
+    assert [one["reason"] for one in found["skipped"]] == ["task.metrics: must be finite numbers, got 'fast'"]
     assert found["histories"][0]["sessions"][0]["step_time"]["count"] == 1
 
 

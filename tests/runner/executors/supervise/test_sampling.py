@@ -245,7 +245,7 @@ def test_samples_per_joule_cover_the_measured_epochs(tmp_path: Any) -> None:
     record = build_record(job, outcome, (result, None, verdict), ("20260101T000000Z-abcdef", MACHINE, utc_now()))
     assert record.usage is not None
     assert record.usage.samples_per_j == 50.0
-    assert record.usage.course == "courses/0000000000000000.0.0.json"
+    assert record.usage.course == "usage/0000000000000000.0.0.json"
     without = build_record(job, outcome, (None, None, verdict), ("20260101T000000Z-abcdef", MACHINE, utc_now()))
     assert without.usage is not None
     assert without.usage.samples_per_j is None
