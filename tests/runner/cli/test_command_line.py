@@ -25,6 +25,7 @@ from keras_matrix.runner.measure.scheduler import TARGET_EPOCH_S, steps_for
 from tests.fakes.executor import PRETENDED, FakeExecutor, crash, spoil
 from tests.sessions import newest_records
 
+ROOT = Path(__file__).parents[3]
 MATRIX = """\
 version: 1
 backends: [tensorflow, jax, torch]
@@ -407,8 +408,13 @@ def slow_runner(folder: Path) -> Callable[[], subprocess.Popen[bytes]]:
     )
 
     def start() -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.Popen(
-            [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder
+            [sys.executable, "-c", script],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
 
     return start
