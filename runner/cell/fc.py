@@ -26,7 +26,7 @@ from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.checks.tf32 import may_use_tf32
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns
-from keras_matrix.runner.cell.job import Job, keep_tuning
+from keras_matrix.runner.cell.job import Job, keep_tuning, result_of
 from keras_matrix.runner.cell.loop import EpochLog, finite, timed
 from keras_matrix.runner.cell.measure import (
     DeviceMismatch,
@@ -35,7 +35,6 @@ from keras_matrix.runner.cell.measure import (
     found_versions,
     prove,
     resolved_of,
-    result_of,
     with_start,
 )
 from keras_matrix.runner.cell.measured_epochs import PROCESS, Allocated, Compiling, MeasuredEpochs
@@ -76,7 +75,9 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             graph_breaks_timed=measured.compiling.graph_breaks,
         )
         result = replace(
-            result_of(job, device, with_start(times, import_time_s, build_time_s, events)),
+            result_of(job),
+            device=device,
+            times=with_start(times, import_time_s, build_time_s, events),
             resolved=resolved,
             learning=learning,
             memory=used,
