@@ -21,9 +21,8 @@ from pathlib import Path
 from keras_matrix.records.host.cgroups import Group, group
 from keras_matrix.records.host.procfs import Tree
 from keras_matrix.runner.host import process_tree
-from keras_matrix.runner.host.surroundings.counters import after, close, opened, total
+from keras_matrix.runner.host.surroundings.counters import PAGE_BYTES, after, close, opened, total
 
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WALK_S = 1.0
 LINE_BYTES = 256
 STAT_BYTES = 1 << 14

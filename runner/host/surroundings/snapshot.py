@@ -28,8 +28,15 @@ def look(tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float
     return Readings(
         clocks=clocks(tree, cpus),
         heat=started,
-        limits=limits(tree, cpus),
-        place=place(tree, cpus),
+        limits=_limits(tree, cpus),
+        place=Placement(
+            hypervisor=hypervisor(tree),
+            container=container_engine(tree),
+            numa_nodes=numa_nodes(tree, cpus),
+            aslr=tree.number("/proc/sys/kernel/randomize_va_space"),
+            missing_rights=missing_rights(tree),
+            cores_of_a_node=most_cores(tree, cpus),
+        ),
         swap=swap(tree),
         load=load,
         meanwhile=meanwhile,
@@ -50,23 +57,10 @@ def watch(
     return Meanwhile(stretch, own, others(listed, processes(tree), {os.getpid()}, stretch.wall_s)), ratios
 
 
-def limits(tree: Tree, cpus: Collection[int]) -> Limits:
-    """Return the limits of this process."""
+def _limits(tree: Tree, cpus: Collection[int]) -> Limits:
     found = online(tree)
     known = found if isinstance(found, Unread) else len(found)
     return Limits(len(cpus), known, quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
-
-
-def place(tree: Tree, cpus: Collection[int]) -> Placement:
-    """Return the place of this process: hypervisor, container, nodes and rights."""
-    return Placement(
-        hypervisor=hypervisor(tree),
-        container=container_engine(tree),
-        numa_nodes=numa_nodes(tree, cpus),
-        aslr=tree.number("/proc/sys/kernel/randomize_va_space"),
-        missing_rights=missing_rights(tree),
-        cores_of_a_node=most_cores(tree, cpus),
-    )
 
 
 def swap(tree: Tree) -> Swap | Unread:
