@@ -33,7 +33,7 @@ def resident_dataset(batches: Sequence[Batch], device: str) -> Callable[[Any], A
     The data set that is passed decides the number of batches: its iterator cycles through the resident batches, one for
     each of its elements. A data set that a workload derives from it (`map`, `take`) is not resident.
     """
-    arrays = [_stored(parts, device) for parts in zip(*map(_flat, batches), strict=True)]
+    arrays = [_stored(parts, device) for parts in zip(*map(tf.nest.flatten, batches), strict=True)]
     structure = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), batches[0])
     count = len(batches)
 
@@ -182,13 +182,9 @@ class ResidentIteratorSpec(tf.TypeSpec):  # type: ignore[misc]
         return (*self._parts, self._structure, self._device)
 
 
-def _flat(batch: Batch) -> list[Any]:
-    return [np.asarray(part) for part in tf.nest.flatten(batch)]
-
-
 def _stored(parts: Sequence[Any], device: str) -> Any:
     """Return one array of all rows in the device's memory."""
-    stacked = np.stack(parts)
+    stacked = np.stack([np.asarray(part) for part in parts])
     bits = stacked.view(np.float32) if stacked.dtype == np.int32 else stacked
     with tf.device(device):
         return tf.constant(bits)

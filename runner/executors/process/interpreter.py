@@ -63,14 +63,12 @@ class Interpreter:
         """Return which of these packages it cannot find. Imports nothing."""
         if not self.foreign:
             return [name for name in packages if importlib.util.find_spec(name) is None]
-        facts = _facts(self.python, tuple(packages))
-        return [str(name) for name in facts["absent"]]
+        return [str(name) for name in _facts(self.python, tuple(packages))["absent"]]
 
     def versions(self) -> dict[str, str]:
         """Return the versions of Python, Keras, NumPy and the backends as installed there."""
         found = _facts(self.python, ())
-        python = ".".join(str(number) for number in found["python"])
-        return {"python": python, **found["versions"]}
+        return {"python": ".".join(map(str, found["python"])), **found["versions"]}
 
     def variables(self) -> dict[str, str]:
         """Return the variables by which its processes find this project."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Sequence
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse
@@ -18,6 +19,7 @@ from keras_matrix.runner.host.surroundings.processors import clocks, heat, hyper
 from keras_matrix.runner.host.surroundings.self_usage import ended_cpu_s
 
 LOAD = "/proc/loadavg"
+DECIMAL = re.compile(r"[0-9]+[.][0-9]+")
 
 
 def look(tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float]]) -> Readings:
@@ -75,7 +77,5 @@ def _load(tree: Tree) -> float | Unread:
     text = tree.text(LOAD)
     if isinstance(text, Unread):
         return text
-    whole, _, part = (text.split() or [""])[0].partition(".")
-    if not (whole.isascii() and whole.isdigit() and part.isascii() and part.isdigit()):
-        return Unread(f"{LOAD} holds {text[:20]!r}, not numbers")
-    return float(f"{whole}.{part}")
+    word = (text.split() or [""])[0]
+    return float(word) if DECIMAL.fullmatch(word) else Unread(f"{LOAD} holds {text[:20]!r}, not numbers")
