@@ -25,12 +25,8 @@ def make_batches(built: Any, settings: Settings, steps: int) -> list[Batch]:
     count = min(steps_of_pass(settings), steps)
     available = min(settings.samples, count * settings.batch_size)
     x, y = built.samples(available, settings.seed)
-    return [(_take(x, rows), _take(y, rows)) for rows in _rows(count, settings.batch_size, available)]
-
-
-def _rows(count: int, batch_size: int, available: int) -> list[Any]:
-    indices = np.arange(count * batch_size) % available
-    return list(indices.reshape(count, batch_size))
+    indices = np.arange(count * settings.batch_size) % available
+    return [(_take(x, rows), _take(y, rows)) for rows in indices.reshape(count, settings.batch_size)]
 
 
 def _take(part: Any, rows: Any) -> Any:

@@ -11,13 +11,13 @@ import os
 import sys
 import tempfile
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from keras_matrix.records.codec import CodecError
 from keras_matrix.records.fc import spec
-from keras_matrix.records.schema import SCHEMA_VERSION, CellResult
 from keras_matrix.runner.cell.clock import monotonic
-from keras_matrix.runner.cell.job import Job, make_home, read_job, search_path, write_result
+from keras_matrix.runner.cell.job import Job, make_home, read_job, result_of, search_path, write_result
 from keras_matrix.runner.cell.user_errors import message_of
 
 
@@ -81,17 +81,9 @@ def _report(job: Job, error: Exception) -> None:
     if job.goes_on and job.result_path.exists():
         return  # the figures were complete before it continued, and remain
     kind = type(error)
-    result = CellResult(
-        schema_version=SCHEMA_VERSION,
-        nonce=job.nonce,
-        cell_id=job.cell_id,
-        repeat=job.repeat,
-        attempt=job.attempt,
-        exception=f"{kind.__module__}.{kind.__qualname__}",
-        message=message_of(error, job)[:4000],
-    )
+    name, message = f"{kind.__module__}.{kind.__qualname__}", message_of(error, job)[:4000]
     try:
-        write_result(job, result)
+        write_result(job, replace(result_of(job), exception=name, message=message))
     except (OSError, CodecError):
         traceback.print_exc()
 

@@ -26,7 +26,7 @@ from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.checks.tf32 import may_use_tf32
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns
-from keras_matrix.runner.cell.job import Job, keep_tuning
+from keras_matrix.runner.cell.job import Job, keep_tuning, result_of
 from keras_matrix.runner.cell.loop import EpochLog, finite, timed
 from keras_matrix.runner.cell.measure import (
     DeviceMismatch,
@@ -35,7 +35,6 @@ from keras_matrix.runner.cell.measure import (
     found_versions,
     prove,
     resolved_of,
-    result_of,
     with_start,
 )
 from keras_matrix.runner.cell.measured_epochs import PROCESS, Allocated, Compiling, MeasuredEpochs
@@ -76,7 +75,9 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             graph_breaks_timed=measured.compiling.graph_breaks,
         )
         result = replace(
-            result_of(job, device, with_start(times, import_time_s, build_time_s, events)),
+            result_of(job),
+            device=device,
+            times=with_start(times, import_time_s, build_time_s, events),
             resolved=resolved,
             learning=learning,
             memory=used,
@@ -182,24 +183,22 @@ def _proved(adapter: BackendAdapter, worker_group: WorkerGroup, settings: Settin
 def _trained(job: Job, worker_group: WorkerGroup, measured: MeasuredEpochs) -> tuple[Times, Learning, int]:
     """Take the first step, agree on the steps per epoch, run the epochs; return times, learning and steps."""
     settings, task = job.settings, spec.problem_of(job.settings)
-    first_step_s = timed(lambda: worker_group.run(1))
-    steps, calibration_s = agreed(
-        job, measured.turns, lambda count: min(_epoch_s(worker_group, count) for _ in range(2))
-    )
+
+    def epoch_s(count: int) -> float:
+        return timed(lambda: worker_group.run(count))
+
+    first_step_s = epoch_s(1)
+    steps, calibration_s = agreed(job, measured.turns, lambda count: min(epoch_s(count) for _ in range(2)))
     log, stretch = EpochLog(), measured.stretch(settings, steps)
     for epoch in range(stretch.epochs):
         stretch.before(epoch)
-        log.times_s.append(_epoch_s(worker_group, steps))
+        log.times_s.append(epoch_s(steps))
         log.logs.append({"loss": finite(worker_group.loss())})
     measured.end()
     times = Timeline(first_step_s, calibration_s, steps, log).times(settings)
     assert times.steps_per_s is not None
     times = replace(times, samples_per_s=times.steps_per_s * task.samples_per_step)
     return times, Learning(loss=[entry["loss"] for entry in log.logs]), steps
-
-
-def _epoch_s(worker_group: WorkerGroup, steps: int) -> float:
-    return timed(lambda: worker_group.run(steps))
 
 
 def _resolved(

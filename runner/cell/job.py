@@ -14,7 +14,7 @@ from pathlib import Path
 from keras_matrix.records import files
 from keras_matrix.records.codec import canonical, decode, dumps, loads
 from keras_matrix.records.instruments.parity import Operation
-from keras_matrix.records.schema import CellResult
+from keras_matrix.records.schema import SCHEMA_VERSION, CellResult
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import Task
 from keras_matrix.records.traces.request import BEGUN, Trace, Traced
@@ -38,6 +38,16 @@ class ParityWorker:
     weights: str | None = None
     nudge: int | None = None
     correct: list[Operation] = field(default_factory=list)
+
+
+class _InFolder:
+    """The path of a name in a job's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, job: Job, kind: type[Job]) -> Path:
+        return Path(job.folder) / self._name
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,80 +86,29 @@ class Job:
     steps_held: int = 0
     host_roots: list[str] = field(default_factory=list)
 
+    path = _InFolder("job.json")  # of the job itself
+    result_path = _InFolder("result.json")
+    resting_path = _InFolder("resting")  # the pipe on which the process reports that it rests
+    orders_path = _InFolder("orders")  # the pipe on which the process receives that it may continue
+    log_path = _InFolder("log")  # the file of a task's output
+    report_path = _InFolder("report")  # the pipe on which a task may report metrics
+    reported_path = _InFolder("reported.jsonl")  # stores what came over that pipe
+    tuning_path = _InFolder("xla.textproto")  # XLA's autotuning results; the suffix selects text
+    trace_path = _InFolder("trace.json")  # a parity worker's output; its arrays are in the same folder
+    traced_path = _InFolder("traced")  # the folder of the process's trace
+    model_path = _InFolder("model.json")  # the model's description
+    profile_dir = _InFolder("profile")  # the folder of the backend's profile
+    undone_path = _InFolder("undone.txt")  # lists which of these the process could not write, one per line
+
     @property
     def goes_on(self) -> bool:
         """Whether the process continues once its figures are complete, to write a profile or a trace."""
         return self.board or self.trace is not None
 
     @property
-    def path(self) -> Path:
-        """The file of the job itself."""
-        return Path(self.folder) / "job.json"
-
-    @property
-    def resting_path(self) -> Path:
-        """The pipe on which the process reports that it rests."""
-        return Path(self.folder) / "resting"
-
-    @property
-    def orders_path(self) -> Path:
-        """The pipe on which the process receives that it may continue."""
-        return Path(self.folder) / "orders"
-
-    @property
-    def log_path(self) -> Path:
-        """The file of a task's output."""
-        return Path(self.folder) / "log"
-
-    @property
-    def report_path(self) -> Path:
-        """The pipe on which a task may report metrics."""
-        return Path(self.folder) / "report"
-
-    @property
-    def reported_path(self) -> Path:
-        """The file that stores what came over that pipe."""
-        return Path(self.folder) / "reported.jsonl"
-
-    @property
-    def tuning_path(self) -> Path:
-        """The file of XLA's autotuning results; its suffix selects text."""
-        return Path(self.folder) / "xla.textproto"
-
-    @property
     def tuned_path(self) -> Path:
         """The file to which the first finished repeat writes XLA's autotuning results."""
         return Path(self.autotune_dir or self.folder) / "xla.textproto"
-
-    @property
-    def trace_path(self) -> Path:
-        """The file of a parity worker's output; its arrays are in the same folder."""
-        return Path(self.folder) / "trace.json"
-
-    @property
-    def traced_path(self) -> Path:
-        """The folder of the process's trace."""
-        return Path(self.folder) / "traced"
-
-    @property
-    def model_path(self) -> Path:
-        """The file of the model's description."""
-        return Path(self.folder) / "model.json"
-
-    @property
-    def profile_dir(self) -> Path:
-        """The folder of the backend's profile."""
-        return Path(self.folder) / "profile"
-
-    @property
-    def undone_path(self) -> Path:
-        """The file in which the process lists which of these it could not write, one per line."""
-        return Path(self.folder) / "undone.txt"
-
-    @property
-    def result_path(self) -> Path:
-        """The file of the result."""
-        return Path(self.folder) / "result.json"
 
 
 def write_job(job: Job, seen_as: Job | None = None) -> None:
@@ -177,6 +136,11 @@ class Resting:
     nonce: str
     cpu_s: float
     step_time_s: float | None = None
+
+
+def result_of(job: Job) -> CellResult:
+    """Return the result of this job's process, to be filled in."""
+    return CellResult(SCHEMA_VERSION, job.nonce, job.cell_id, job.repeat, job.attempt)
 
 
 def write_result(job: Job, result: CellResult) -> None:

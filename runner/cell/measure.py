@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 
 from keras_matrix.models.injected_faults import Circumstances, plant
@@ -19,7 +20,7 @@ from keras_matrix.models.workload import Built, Request
 from keras_matrix.records.host import cpu_list, inherited_environment
 from keras_matrix.records.host.memory_errors import says_out_of_memory
 from keras_matrix.records.instruments.work_done import WorkDone
-from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, DeviceProof, Memory, Resolved, Times
+from keras_matrix.records.schema import CellResult, DeviceProof, Memory, Resolved, Times
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter, Batch, CompileEvents
@@ -27,7 +28,7 @@ from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns, leave_copies
-from keras_matrix.runner.cell.job import Job, keep_tuning, publish_figures
+from keras_matrix.runner.cell.job import Job, keep_tuning, publish_figures, result_of
 from keras_matrix.runner.cell.loop import Stretch
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs
 from keras_matrix.runner.cell.options import applied, job_as_resolved
@@ -80,8 +81,8 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     own = own_methods(built.model, settings.phase)
     check_trains(built.model, settings.phase, own)
     built = planted(built, job)
-    options = applied(built, settings)
-    job = job_as_resolved(job, options.settings)
+    applied_settings, own_options = applied(built, settings)
+    job = job_as_resolved(job, applied_settings)
     adapter.check(job.settings)
     first = make_batches(built, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
@@ -100,11 +101,13 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         graph_breaks=events.graph_breaks,
         recompiles_timed=measured.compiling.count,
         available_samples=built.available_samples,
-        own_compile_options=options.own,
+        own_compile_options=own_options,
         graph_breaks_timed=measured.compiling.graph_breaks,
     )
     result = replace(
-        result_of(job, device, times),
+        result_of(job),
+        device=device,
+        times=times,
         resolved=replace(resolved, **work_done(job, built, first[0])),
         learning=learning,
         memory=used,
@@ -155,8 +158,6 @@ def _traced_workload(work: Training | Predicting, settings: Settings) -> Subject
 
 def configure_keras(settings: Settings) -> None:
     """Set Keras's own options: layout and precision."""
-    import keras
-
     keras.config.set_image_data_format("channels_last")
     keras.config.set_floatx(settings.precision if settings.precision in ("float64", "bfloat16") else "float32")
     keras.config.set_dtype_policy(settings.precision)
@@ -225,8 +226,6 @@ def planted(built: Built, job: Job) -> Built:
 
 
 def _resolved(job: Job, built: Built, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
-    import keras
-
     model, jit = built.model, bool(built.model.jit_compile) and not built.model.run_eagerly
     return replace(
         _with_tf32(resolved_of(job.settings, adapter, run), job.settings, adapter, jit),
@@ -282,16 +281,3 @@ def found_versions(adapter: BackendAdapter) -> dict[str, str]:
     for package in ("keras", "numpy"):
         found[package] = importlib.metadata.version(package)
     return found
-
-
-def result_of(job: Job, device: DeviceProof, times: Times) -> CellResult:
-    """Return the result of this job's process, to be filled in."""
-    return CellResult(
-        schema_version=SCHEMA_VERSION,
-        nonce=job.nonce,
-        cell_id=job.cell_id,
-        repeat=job.repeat,
-        attempt=job.attempt,
-        device=device,
-        times=times,
-    )

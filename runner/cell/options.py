@@ -7,7 +7,7 @@ The options that ran are those recorded. This project's workloads do not set the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from keras_matrix.models.workload import Built
@@ -19,17 +19,10 @@ MADE_BY_KERAS = ("train_function", "test_function", "predict_function")
 """Attributes in which a model stores the functions that Keras makes of its steps at the first call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The resulting settings, and the options of `compile` that the workload set and that were not changed."""
+def applied(built: Built, settings: Settings) -> tuple[Settings, list[str]]:
+    """Apply the settings to the model. Raises ValueError.
 
-    settings: Settings
-    own: list[str]
-
-
-def applied(built: Built, settings: Settings) -> Options:
-    """Apply the settings to the model; return the resulting settings. Raises ValueError.
-
+    Return the resulting settings, and the options of `compile` that the workload set and that were not changed.
     Functions that the model already has, since its build trained it or set them, are recreated by Keras: they would run
     with their original options.
     """
@@ -50,7 +43,7 @@ def applied(built: Built, settings: Settings) -> Options:
     resolved = replace(settings, steps_per_execution=int(model.steps_per_execution), eager=bool(model.run_eagerly))
     if settings.leaves("samples") and built.available_samples is not None:
         resolved = replace(resolved, samples=built.available_samples)
-    return Options(resolved, own)
+    return resolved, own
 
 
 def _compile(model: Any, settings: Settings) -> list[str]:

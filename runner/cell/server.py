@@ -41,7 +41,8 @@ def serve(connection: socket.socket, backend: str) -> None:
     """Serve until the runner closes the connection."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _bind_to(os.environ.get(cpu_list.VARIABLE, ""))
+    if cpus := cpu_list.parse(os.environ.get(cpu_list.VARIABLE, "")):
+        os.sched_setaffinity(0, cpus)  # before the first import, so that all threads and pages are created there
     try:
         import_time_s = import_backend() if backend else 0.0
     except BaseException as error:  # noqa: BLE001 - an import error is reported, then cells start fresh
@@ -62,12 +63,6 @@ def serve(connection: socket.socket, backend: str) -> None:
         os.close(descriptors[0])
         _send(connection, {"started": pid})
         _send(connection, _await(connection, pid))
-
-
-def _bind_to(cpus: str) -> None:
-    """Bind to these CPUs before the first import, so that all threads and pages of memory are created there."""
-    if found := cpu_list.parse(cpus):
-        os.sched_setaffinity(0, found)
 
 
 def _become_cell(order: dict[str, Any], output: int, import_time_s: float, mapped: int) -> NoReturn:

@@ -60,7 +60,7 @@ def _is_users(path: str, job: Job, own: tuple[str, ...]) -> bool:
 
 def _workload_files(job: Job) -> tuple[str, ...]:
     """Return the folder of the workload's package or the file of its module: it may be an installed one."""
-    module = sys.modules.get(_top(job.settings.workload.partition(":")[0]))
+    module = sys.modules.get(job.settings.workload.partition(":")[0].partition(".")[0])
     if module is None or ":" not in job.settings.workload:
         return ()
     folders = getattr(module, "__path__", None)
@@ -74,7 +74,7 @@ def _shadowed(error: Exception, job: Job, place: str | None) -> str | None:
         name = job.settings.workload.partition(":")[0]
     if name is None:
         return None
-    top = _top(name)
+    top = name.partition(".")[0]
     loaded = getattr(sys.modules.get(top), "__file__", None) or ""
     file = _users_file(name, job)
     if file is None or loaded == str(file) or loaded.startswith(f"{file}/"):
@@ -88,7 +88,7 @@ def _shadowed(error: Exception, job: Job, place: str | None) -> str | None:
 
 def _users_file(name: str, job: Job) -> Path | None:
     """Return the user's file with a module's name; for a module in a package the folder of the package."""
-    top = _top(name)
+    top = name.partition(".")[0]
     for root in map(Path, job.import_roots):
         inner = root.joinpath(*name.split("."))
         if top != name and (inner.is_dir() or inner.with_suffix(".py").is_file()):
@@ -105,10 +105,6 @@ def _module_of(error: Exception) -> str | None:
         return error.name if isinstance(error.name, str) else None
     module = error.obj if isinstance(error, AttributeError) else None
     return module.__name__ if isinstance(module, type(sys)) else None
-
-
-def _top(name: str) -> str:
-    return name.partition(".")[0]
 
 
 def _host_path(path: str, job: Job) -> str:

@@ -69,7 +69,11 @@ class ProcessProbe:
             ended = _run(command, environment, log, timeout_s)
             if ended is not None:
                 raise ProbeFailed(f"{module} on {settings.backend}: {ended}{_last_words(log)}")
-            return _answer(folder / "answer.json", module)
+            try:
+                with (folder / "answer.json").open("rb") as file:
+                    return loads(file.read(RESULT_LIMIT_BYTES))
+            except (OSError, CodecError) as error:
+                raise ProbeFailed(f"{module}: no valid answer: {error}") from error
 
     def _cache_of(self, settings: Settings) -> dict[str, str]:
         """Return the variables of the driver's cache, whose folder is created for the first interpreter on a GPU."""
@@ -109,11 +113,3 @@ def _run(command: list[str], environment: dict[str, str], log: Path, timeout_s: 
 def _last_words(log: Path) -> str:
     lines = printable(log.read_text(encoding="utf-8", errors="replace")[-TAIL_CHARACTERS:]).strip().splitlines()
     return f": {lines[-1]}" if lines else ""
-
-
-def _answer(path: Path, module: str) -> Any:
-    try:
-        with path.open("rb") as file:
-            return loads(file.read(RESULT_LIMIT_BYTES))
-    except (OSError, CodecError) as error:
-        raise ProbeFailed(f"{module}: no valid answer: {error}") from error

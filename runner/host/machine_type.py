@@ -51,7 +51,12 @@ def detect(
 ) -> str | None:
     """Return the machine type; None outside the clouds or without an answer. Raises `UsageError` for a bad variable."""
     if given := (os.environ if environment is None else environment).get(VARIABLE):
-        return _checked(given)
+        if not TYPE.fullmatch(given):
+            raise UsageError(
+                f"{VARIABLE}: must be 1 to 64 letters, digits, dots, underscores and hyphens, got {given[:80]!r}; "
+                "set a type such as n1-standard-8, or leave it empty"
+            )
+        return given
     ask_cloud = recognised(DMI if dmi is None else dmi)
     if ask_cloud is None:
         return None
@@ -60,15 +65,6 @@ def detect(
         found = ask_cloud(server.ask)
         return found if TYPE.fullmatch(found) else None
     return None
-
-
-def _checked(given: str) -> str:
-    if not TYPE.fullmatch(given):
-        raise UsageError(
-            f"{VARIABLE}: must be 1 to 64 letters, digits, dots, underscores and hyphens, got {given[:80]!r}; "
-            "set a type such as n1-standard-8, or leave it empty"
-        )
-    return given
 
 
 Ask = Callable[[str, str, Mapping[str, str]], str]

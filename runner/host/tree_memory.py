@@ -21,9 +21,8 @@ from pathlib import Path
 from keras_matrix.records.host.cgroups import Group, group
 from keras_matrix.records.host.procfs import Tree
 from keras_matrix.runner.host import process_tree
-from keras_matrix.runner.host.surroundings.counters import after, close, opened, total
+from keras_matrix.runner.host.surroundings.counters import PAGE_BYTES, after, close, opened, total
 
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WALK_S = 1.0
 LINE_BYTES = 256
 STAT_BYTES = 1 << 14
@@ -59,12 +58,12 @@ class TreeMemory:
         self._follow()
         anonymous = resident = 0
         for pid, descriptor in list(self._files.items()):
-            pages = _pages(descriptor)
-            if pages is None:
+            words = _content(descriptor, LINE_BYTES).split()
+            if len(words) < 3:  # it has ended
                 os.close(self._files.pop(pid))
                 continue
-            resident += pages[0]
-            anonymous += pages[0] - pages[1]
+            resident += int(words[1])
+            anonymous += int(words[1]) - int(words[2])  # without pages that are file-backed or shared
         if not resident:
             return None
         return HostMemory(anonymous * PAGE_BYTES, resident * PAGE_BYTES)
@@ -129,12 +128,6 @@ def _content(descriptor: int | None, limit_bytes: int) -> bytes:
         return os.pread(descriptor, limit_bytes, 0)
     except OSError:
         return b""
-
-
-def _pages(statm: int) -> tuple[int, int] | None:
-    """Return a process's resident pages, and how many of them are file-backed or shared; None once it ended."""
-    words = _content(statm, LINE_BYTES).split()
-    return (int(words[1]), int(words[2])) if len(words) >= 3 else None
 
 
 def _proportional(pid: int) -> int | None:

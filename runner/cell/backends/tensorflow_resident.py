@@ -33,8 +33,9 @@ def resident_dataset(batches: Sequence[Batch], device: str) -> Callable[[Any], A
     The data set that is passed decides the number of batches: its iterator cycles through the resident batches, one for
     each of its elements. A data set that a workload derives from it (`map`, `take`) is not resident.
     """
-    arrays = [_stored(parts, device) for parts in zip(*map(_flat, batches), strict=True)]
-    structure, count = _spec_of(batches[0]), len(batches)
+    arrays = [_stored(parts, device) for parts in zip(*map(tf.nest.flatten, batches), strict=True)]
+    structure = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), batches[0])
+    count = len(batches)
 
     def with_resident_iterator(dataset: Any) -> Any:
         with tf.device(HOST):
@@ -90,9 +91,12 @@ class ResidentIterator(tf.data.Iterator):  # type: ignore[misc]
         """Return the batch in a row of the arrays, an int32 in host memory."""
         with tf.device(HOST):
             begin = tf.reshape(number, [1])
-            bounds = begin, begin + 1, tf.ones_like(begin)
+            end, strides = begin + 1, tf.ones_like(begin)
         with tf.device(self._device):
-            parts = [_row_of(array, bounds) for array in self.arrays]
+            parts = [
+                tf.raw_ops.StridedSlice(input=array, begin=begin, end=end, strides=strides, shrink_axis_mask=1)
+                for array in self.arrays
+            ]
             specs = tf.nest.flatten(self._structure)
             typed = [
                 part if part.dtype == spec.dtype else tf.bitcast(part, spec.dtype)
@@ -178,22 +182,9 @@ class ResidentIteratorSpec(tf.TypeSpec):  # type: ignore[misc]
         return (*self._parts, self._structure, self._device)
 
 
-def _row_of(array: Any, bounds: tuple[Any, Any, Any]) -> Any:
-    begin, end, strides = bounds
-    return tf.raw_ops.StridedSlice(input=array, begin=begin, end=end, strides=strides, shrink_axis_mask=1)
-
-
-def _flat(batch: Batch) -> list[Any]:
-    return [np.asarray(part) for part in tf.nest.flatten(batch)]
-
-
-def _spec_of(batch: Batch) -> Any:
-    return tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), batch)
-
-
 def _stored(parts: Sequence[Any], device: str) -> Any:
     """Return one array of all rows in the device's memory."""
-    stacked = np.stack(parts)
+    stacked = np.stack([np.asarray(part) for part in parts])
     bits = stacked.view(np.float32) if stacked.dtype == np.int32 else stacked
     with tf.device(device):
         return tf.constant(bits)

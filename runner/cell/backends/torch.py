@@ -64,7 +64,8 @@ class Adapter(BackendAdapter):
 
     def platforms(self, tensors: Any) -> set[str]:
         values = [getattr(one, "value", one) for one in tensors]
-        return {_platform(value.device.type) for value in values if isinstance(value, torch.Tensor)}
+        kinds = {value.device.type for value in values if isinstance(value, torch.Tensor)}
+        return {{"cuda": "gpu", "xla": "tpu"}.get(kind, kind) for kind in kinds}
 
     def output(self, model: Any, inputs: Any) -> Any:
         with torch.no_grad():
@@ -113,10 +114,6 @@ class Adapter(BackendAdapter):
 
     def versions(self) -> dict[str, str]:
         return {"torch": torch.__version__}
-
-
-def _platform(device_type: str) -> str:
-    return {"cuda": "gpu", "xla": "tpu"}.get(device_type, device_type)
 
 
 def _counters() -> Any:

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_matrix.runner.cell.backends import BackendAdapter
@@ -66,8 +67,6 @@ def _is_without_tf32(adapter: BackendAdapter) -> bool:
 
 def operations_of(model: Any) -> list[str]:
     """Return which of matmul, convolution and rnn a model's layers compute; empty if a layer is not Keras's own."""
-    import keras
-
     found = set()
     # Not in Keras's public interface: if it is missing, the operations are unknown.
     layers: Callable[..., Any] = getattr(model, "_flatten_layers", lambda include_self: [])
@@ -84,8 +83,6 @@ def operations_of(model: Any) -> list[str]:
 
 
 def _classes(names: tuple[str, ...]) -> tuple[type, ...]:
-    import keras
-
     return tuple(found for name in names if (found := getattr(keras.layers, name, None)))
 
 
@@ -98,15 +95,11 @@ def _answer(probe: Callable[[BackendAdapter, bool], bool | None], adapter: Backe
 
 
 def _matmul(adapter: BackendAdapter, jit: bool) -> bool | None:
-    import keras
-
     weights = _weights((256, 256))
     return _compared(lambda inputs: keras.ops.matmul(inputs, weights), (256, 256), adapter, jit)
 
 
 def _convolution(adapter: BackendAdapter, jit: bool) -> bool | None:
-    import keras
-
     kernel = _weights((3, 3, 64, 64))
 
     def convolve(inputs: Any) -> Any:
@@ -116,8 +109,6 @@ def _convolution(adapter: BackendAdapter, jit: bool) -> bool | None:
 
 
 def _rnn(adapter: BackendAdapter, jit: bool) -> bool | None:
-    import keras
-
     units = 64
     layer = keras.layers.LSTM(units, recurrent_initializer="zeros", unit_forget_bias=False, dtype="float32")
     layer.build((units, 1, units))
@@ -137,8 +128,6 @@ def _compared(
     function: Callable[[Any], Any], shape: tuple[int, ...], adapter: BackendAdapter, jit: bool
 ) -> bool | None:
     """Return the decision on one operation, applied to an array of ones and to one of `FINE`."""
-    import keras
-
     results = [adapter.run(function, (_float32(np.full(shape, value)),), jit) for value in (1.0, FINE)]
     return uses_tf32(*(keras.ops.convert_to_numpy(one) for one in results))
 
@@ -149,6 +138,4 @@ def _weights(shape: tuple[int, ...]) -> Any:
 
 
 def _float32(values: Any) -> Any:
-    import keras
-
     return keras.ops.convert_to_tensor(values.astype(np.float32))

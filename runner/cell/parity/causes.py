@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable, Collection
 from typing import Any
 
+import keras
+
 from keras_matrix.records.instruments.parity import Facts, Operation
 
 Note = Callable[[Operation], None]
@@ -37,8 +39,6 @@ def watch(backend: str, correct: Collection[Operation]) -> set[Operation]:
 
 def facts(optimizer: Any, ran: Collection[Operation]) -> Facts:
     """Return the facts of a worker that trained with this optimizer."""
-    import keras
-
     schedule = keras.optimizers.schedules.LearningRateSchedule
     return Facts(
         optimizer=keras_class(optimizer),
@@ -71,10 +71,8 @@ def rows_of(gradient: Any) -> Any:
 
 def repeated(indices: Any) -> Any:
     """Return how many of these indices repeat another one, as a tensor."""
-    from keras import ops
-
-    ordered = ops.sort(indices)
-    return ops.sum(ops.cast(ordered[1:] == ordered[:-1], "int32"))
+    ordered = keras.ops.sort(indices)
+    return keras.ops.sum(keras.ops.cast(ordered[1:] == ordered[:-1], "int32"))
 
 
 def _watch_gelu(note: Note, correct: bool) -> None:

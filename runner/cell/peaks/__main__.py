@@ -6,9 +6,7 @@ import importlib.metadata
 import os
 import random
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from keras_matrix.records.instruments.peaks import PeakAnswer, PeakOrder
 from keras_matrix.runner.cell.checks.answering import answer_order
@@ -26,13 +24,14 @@ def answer(order: PeakOrder) -> PeakAnswer:
     if order.kernels and (plan := array_plan(bench, order)):
         order = replace(order, array_bytes=plan.array_bytes)
         found.notes.update({kernel: plan.note for kernel in order.kernels if plan.note})
-    tasks: list[tuple[str, Callable[[], None]]] = []
-    tasks += [(name, partial(_gemm, bench, order, name, found)) for name in order.precisions]
-    tasks += [(name, partial(_stream, bench, order, name, found)) for name in order.kernels]
-    random.Random(order.seed).shuffle(tasks)
-    for name, task in tasks:
+    names = [*order.precisions, *order.kernels]
+    random.Random(order.seed).shuffle(names)
+    for name in names:
         try:
-            task()
+            if name in order.kernels:
+                found.streams.append(stream(bench, order, name))
+            else:
+                found.gemms.extend(gemms(bench, order, name))
         except Refused as refused:
             found.refused[name] = str(refused)
         except Exception as error:  # noqa: BLE001 - any error of a backend: this figure alone is missing
@@ -58,14 +57,6 @@ def _bench(order: PeakOrder) -> tuple[Bench | None, PeakAnswer]:
         found.refused["device"] = f"{settings.device} was requested, but tensors are placed on {proof.name}"
         return None, found
     return peaks.load(settings, adapter), found
-
-
-def _gemm(bench: Bench, order: PeakOrder, precision: str, found: PeakAnswer) -> None:
-    found.gemms.extend(gemms(bench, order, precision))
-
-
-def _stream(bench: Bench, order: PeakOrder, kernel: str, found: PeakAnswer) -> None:
-    found.streams.append(stream(bench, order, kernel))
 
 
 if __name__ == "__main__":

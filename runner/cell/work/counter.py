@@ -249,8 +249,5 @@ def _integer(variable: Any) -> int | None:
 
 
 def _checksums(variables: Iterable[Any]) -> list[int]:
-    return [_checksum(np.ascontiguousarray(_to_numpy(one))) for one in variables]
-
-
-def _checksum(array: Any) -> int:
-    return zlib.crc32(array.reshape(-1).view(np.uint8))
+    arrays: Iterable[Any] = (np.ascontiguousarray(_to_numpy(one)) for one in variables)
+    return [zlib.crc32(array.reshape(-1).view(np.uint8)) for array in arrays]

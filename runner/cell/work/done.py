@@ -10,6 +10,11 @@ import math
 import sys
 from typing import Any
 
+import keras
+import ml_dtypes  # noqa: F401 - teaches NumPy the name bfloat16
+import numpy as np
+from keras.backend import standardize_dtype
+
 from keras_matrix.models.workload import Built
 from keras_matrix.runner.cell.backends import Batch
 from keras_matrix.runner.cell.job import Job
@@ -33,10 +38,6 @@ def work_done(job: Job, built: Built, batch: Batch) -> dict[str, Any]:
 
 
 def _optimizer(optimizer: Any) -> dict[str, Any]:
-    import ml_dtypes  # noqa: F401 - teaches NumPy the name bfloat16
-    import numpy as np
-    from keras.backend import standardize_dtype
-
     from keras_matrix.models.flops.counting import slots
 
     found = slots(optimizer)
@@ -44,16 +45,12 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
         "optimizer": type(optimizer).__name__,
         "learning_rate": _first_rate(optimizer),
         "optimizer_slots": len(found),
-        "optimizer_slot_bytes": sum(
-            _elements([slot]) * np.dtype(standardize_dtype(slot.dtype)).itemsize for slot in found
-        ),
+        "optimizer_slot_bytes": sum(_elements([s]) * np.dtype(standardize_dtype(s.dtype)).itemsize for s in found),
     }
 
 
 def _first_rate(optimizer: Any) -> float:
     """Return the learning rate of the first step: a schedule's value for step 0, or the rate itself."""
-    import keras
-
     rate = optimizer._learning_rate
     schedule = keras.optimizers.schedules.LearningRateSchedule
     return float(keras.ops.convert_to_numpy(rate(0) if isinstance(rate, schedule) else rate))

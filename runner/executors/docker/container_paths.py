@@ -6,14 +6,17 @@ of the image can be hidden.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from keras_matrix.runner.cell.job import Job
 
 ROOT = "/cell"
 WORK, IMPORTS = f"{ROOT}/work", f"{ROOT}/import"
+# The folders that processes share, by their names in a job, and where they are below ROOT.
+SHARED = {"compile_cache_dir": "compile-cache", "autotune_dir": "autotune", "cuda_cache_dir": "cuda-cache"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,36 +36,27 @@ class Mount:
 
 def mounts(job: Job) -> tuple[Mount, ...]:
     """Return the mounts of this job's process: its scratch folder, and what its settings request."""
-    return tuple(_mounts(job))
-
-
-def _mounts(job: Job) -> Iterator[Mount]:
-    yield Mount(job.folder, f"{WORK}/{Path(job.folder).name}", writable=True)
-    if job.compile_cache_dir is not None:
-        yield Mount(job.compile_cache_dir, f"{ROOT}/compile-cache", writable=True)
-    if job.autotune_dir is not None:
-        yield Mount(job.autotune_dir, f"{ROOT}/autotune", writable=True)
-    if job.cuda_cache_dir is not None:
-        yield Mount(job.cuda_cache_dir, f"{ROOT}/cuda-cache", writable=True)
+    found = [Mount(job.folder, f"{WORK}/{Path(job.folder).name}", writable=True)]
+    shared = ((getattr(job, name), inner) for name, inner in SHARED.items())
+    found += [Mount(folder, f"{ROOT}/{inner}", writable=True) for folder, inner in shared if folder is not None]
     if job.dataset_dir is not None and Path(job.dataset_dir).is_dir():
-        yield Mount(job.dataset_dir, f"{ROOT}/datasets")
+        found.append(Mount(job.dataset_dir, f"{ROOT}/datasets"))
     if ":" in job.settings.workload:  # one of the user's own, by its module
-        for number, folder in enumerate(dict.fromkeys(job.import_roots)):
-            yield Mount(folder, f"{IMPORTS}/{number}")
+        roots = enumerate(dict.fromkeys(job.import_roots))
+        found += [Mount(folder, f"{IMPORTS}/{number}") for number, folder in roots]
+    return tuple(found)
 
 
 def job_inside(job: Job, seen: tuple[Mount, ...]) -> Job:
     """Return the job with the container's paths; paths that are not mounted become None."""
+    folders: dict[str, Any] = {name: _inside(getattr(job, name), seen) for name in ("dataset_dir", *SHARED)}
     roots = {path: root for root in job.import_roots if (path := _inside(root, seen))}
     return replace(
         job,
         folder=_inside(job.folder, seen) or job.folder,
         import_roots=list(roots),
         host_roots=list(roots.values()),
-        dataset_dir=_inside(job.dataset_dir, seen),
-        compile_cache_dir=_inside(job.compile_cache_dir, seen),
-        autotune_dir=_inside(job.autotune_dir, seen),
-        cuda_cache_dir=_inside(job.cuda_cache_dir, seen),
+        **folders,
     )
 
 

@@ -52,7 +52,7 @@ class ProcessExecutor:
         self._start = start
         self._mark = mark
         self._interpreter = interpreter or Interpreter(sys.executable)
-        self._servers: Servers[Key] = Servers(self._launch)
+        self._servers: Servers[Key] = Servers(lambda key: _launch_server(self._interpreter.python, dict(key)))
         self._home: str | None = None
         self._missing: dict[tuple[str, str], str | None] = {}
         self._clocks = CellClocks()
@@ -139,9 +139,6 @@ class ProcessExecutor:
             self._home = tempfile.mkdtemp(prefix="runner-server-")
         home = {"HOME": self._home, "KERAS_HOME": self._home, "TMPDIR": self._home}
         return cell_environment(settings, self._mark) | home | self._interpreter.variables()
-
-    def _launch(self, key: Key) -> Server:
-        return _launch_server(self._interpreter.python, dict(key))
 
     def _forks(self, settings: Settings) -> bool:
         return self._start == "fork" and settings.device == "cpu"

@@ -16,16 +16,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import keras_matrix
 from keras_matrix.records.backends import TABLE
 from keras_matrix.runner.errors import UsageError
 
-NEEDED = ("keras_matrix",)
 DISTRIBUTIONS = ("keras", *(name for one in TABLE.values() for name in one.packages), "numpy")
 ANSWER_LIMIT_S = 60.0
 
@@ -57,20 +57,18 @@ class Interpreter:
     """A Python by its path; `foreign` if it is not the runner's own."""
 
     python: str
-    foreign: bool = field(default=False)
+    foreign: bool = False
 
     def absent(self, packages: Iterable[str]) -> list[str]:
         """Return which of these packages it cannot find. Imports nothing."""
         if not self.foreign:
             return [name for name in packages if importlib.util.find_spec(name) is None]
-        facts = _facts(self.python, tuple(packages))
-        return [str(name) for name in facts["absent"]]
+        return [str(name) for name in _facts(self.python, tuple(packages))["absent"]]
 
     def versions(self) -> dict[str, str]:
         """Return the versions of Python, Keras, NumPy and the backends as installed there."""
         found = _facts(self.python, ())
-        python = ".".join(str(number) for number in found["python"])
-        return {"python": python, **found["versions"]}
+        return {"python": ".".join(map(str, found["python"])), **found["versions"]}
 
     def variables(self) -> dict[str, str]:
         """Return the variables by which its processes find this project."""
@@ -106,9 +104,5 @@ def _links() -> str:
     """Create, once, a folder with links to this project alone; it is removed when the runner ends."""
     folder = Path(tempfile.mkdtemp(prefix="runner-packages-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for name in NEEDED:
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.origin is not None
-        (folder / name).symlink_to(Path(spec.origin).parent, target_is_directory=True)
+    (folder / "keras_matrix").symlink_to(keras_matrix.__path__[0], target_is_directory=True)
     return str(folder)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keras_matrix.records.backends import TABLE, Backend
+from keras_matrix.records.backends import TABLE
 from keras_matrix.runner.cell.job import Job
 
 INDUCTOR_CACHE = "inductor"
@@ -22,12 +22,10 @@ def autotuning(job: Job) -> dict[str, str]:
     backend = TABLE[job.settings.backend]
     if job.settings.autotune == "off":
         return dict(backend.autotune_off)
-    return _pinned(backend, job, Path(job.autotune_dir)) if job.autotune_dir is not None else {}
-
-
-def _pinned(backend: Backend, job: Job, folder: Path) -> dict[str, str]:
+    if job.autotune_dir is None:
+        return {}
     if not backend.autotune_in_xla:
-        return {"TORCHINDUCTOR_CACHE_DIR": str(folder / INDUCTOR_CACHE)}
+        return {"TORCHINDUCTOR_CACHE_DIR": str(Path(job.autotune_dir) / INDUCTOR_CACHE)}
     if job.tuned_path.exists():
         return {"XLA_FLAGS": f"--xla_gpu_load_autotune_results_from={job.tuned_path}"}
     # Written at every compilation: into the cell's own folder, and moved to its final path after the cell's work.

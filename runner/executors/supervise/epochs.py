@@ -57,16 +57,6 @@ class Alive:
         return {os.getpid(), self.root, *(cell.root for cell in self.waiting)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """The readings before an epoch."""
-
-    alive: Alive
-    counters: Counters
-    own: OwnUse
-    waiting_s: list[float | None]
-
-
 class Epochs:
     """The readings of a process's measured epochs. `begin` and `end` alternate; `close` closes the counters."""
 
@@ -76,7 +66,8 @@ class Epochs:
         self._tree = Tree()
         self._usable_bytes = usable_memory_bytes(self._tree)
         self.gpus = CellGpus(gpus_if_visible(job.settings))
-        self._begun: _Begun | None = None
+        # The readings before an epoch: the last are the CPU times of the waiting cells.
+        self._begun: tuple[Alive, Counters, OwnUse, list[float | None]] | None = None
         self._scans = _Scans(self._tree)
         self.watched: list[Watched] = []
 
@@ -88,7 +79,7 @@ class Epochs:
         alive = replace(alive, waiting=[cell for cell in alive.waiting if read_line(self._tree, cell.root)])
         self._scans.begin()
         self.gpus.begin()
-        self._begun = _Begun(alive, self._sampler.read(), self._own(alive), self._waiting_s(alive))
+        self._begun = alive, self._sampler.read(), self._own(alive), self._waiting_s(alive)
         self.gpus.go()
         return True
 
@@ -96,13 +87,13 @@ class Epochs:
         """Note that the process rests again, or has ended."""
         if self._begun is None:
             return
-        begun, self._begun = self._begun, None
+        (alive, counters, own_before, waiting_s), self._begun = self._begun, None
         self.gpus.end()
-        stretch, own = since(begun.counters, self._sampler.read()), own_since(begun.own, self._own(begun.alive))
-        ends_s = zip(begun.alive.waiting, begun.waiting_s, self._waiting_s(begun.alive), strict=True)
+        stretch, own = since(counters, self._sampler.read()), own_since(own_before, self._own(alive))
+        ends_s = zip(alive.waiting, waiting_s, self._waiting_s(alive), strict=True)
         waiting = [WaitingUse(cell.name, moved(*ends)) for cell, *ends in ends_s]
         self.watched.append(Watched(stretch, own, tuple(waiting)))
-        self._scans.end(begun.alive.roots, last=self._left <= 0)
+        self._scans.end(alive.roots, last=self._left <= 0)
 
     def gpu_figures(self) -> dict[str, Any]:
         """Return the fields of a record's surroundings about the GPUs."""

@@ -18,7 +18,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple
+from functools import reduce
 from typing import TypeVar
 
 from keras_matrix.records.instruments.usage import MOST_POINTS, MemoryUse, PowerUse, ShareUse, Usage, UsageSeries
@@ -108,19 +109,15 @@ class Quantity:
         return self._counted if self._counted.count else self._life
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One sample, with the fields of a `UsageSeries`. Of several GPUs it has the largest value."""
-
-    host_anonymous_bytes: int | None = None
-    host_resident_bytes: int | None = None
-    device_memory_bytes: int | None = None
-    device_process_memory_bytes: int | None = None
-    device_utilisation_share: float | None = None
-    device_power_w: float | None = None
-
-
-COLUMNS = tuple(one.name for one in fields(Sample))
+# The values of a sample, with the names of a `UsageSeries`: two of the host, then those of `GpuUse` in its order.
+COLUMNS = (
+    "host_anonymous_bytes",
+    "host_resident_bytes",
+    "device_memory_bytes",
+    "device_process_memory_bytes",
+    "device_utilisation_share",
+    "device_power_w",
+)
 UTILISATION = "device_utilisation_share"
 
 
@@ -193,16 +190,11 @@ class Sampling:
         if self._group:
             anonymous = self._group.anonymous_bytes()
         gpus = [gpu.use(self._tree.pids) for gpu in self._gpus]
-        samples = [_sample(anonymous, resident, gpu) for gpu in gpus or [GpuUse()]]
-        self._add("host_anonymous_bytes", samples[:1])
-        self._add("host_resident_bytes", samples[:1])
-        for name in COLUMNS[2:]:
-            if name != UTILISATION or not self._in_stretch or at_s - self._begun_s >= UTILISATION_PERIOD_S:
-                self._add(name, samples)
-        self._add_device_total(gpus)
-        values = astuple(samples[0])
-        for sample in samples[1:]:
-            values = _largest(values, astuple(sample))
+        samples = [(anonymous, resident, *astuple(gpu)) for gpu in gpus or [GpuUse()]]
+        if self._records:
+            self._add(samples, at_s)
+            self._device_total.add(total(gpu.memory_used_bytes for gpu in gpus), counts=self._in_stretch)
+        values = reduce(_largest, samples)  # of several GPUs the largest
         if any(value is not None for value in values):
             self._thinned.add(at_s, values)
         self._last_s, self._sampled_since = at_s, True
@@ -265,15 +257,12 @@ class Sampling:
         if self._group:
             self._group.close()
 
-    def _add(self, name: str, samples: Sequence[Sample]) -> None:
-        if self._records:
-            for sample in samples:
-                self._quantities[name].add(getattr(sample, name), counts=self._in_stretch)
-
-    def _add_device_total(self, gpus: Sequence[GpuUse]) -> None:
-        """Add the total memory of all GPUs, if each is known."""
-        if self._records:
-            self._device_total.add(total(gpu.memory_used_bytes for gpu in gpus), counts=self._in_stretch)
+    def _add(self, samples: Sequence[tuple[Number | None, ...]], at_s: float) -> None:
+        """Add the host's values once, and those of each GPU."""
+        for position, name in enumerate(COLUMNS):
+            if name != UTILISATION or not self._in_stretch or at_s - self._begun_s >= UTILISATION_PERIOD_S:
+                for sample in samples[:1] if position < 2 else samples:
+                    self._quantities[name].add(sample[position], counts=self._in_stretch)
 
     def _energies_j(self) -> tuple[list[float | None], float]:
         """Return the energy counters, and when they were read."""
@@ -295,12 +284,6 @@ class Sampling:
         found = self._tree.proportional_bytes()
         self._pss_cost_s += time.perf_counter() - begun_s
         return found
-
-
-def _sample(anonymous: int | None, resident: int | None, gpu: GpuUse) -> Sample:
-    return Sample(
-        anonymous, resident, gpu.memory_used_bytes, gpu.process_memory_bytes, gpu.utilisation_share, gpu.power_w
-    )
 
 
 def _largest(first: tuple[Number | None, ...], second: tuple[Number | None, ...]) -> tuple[Number | None, ...]:

@@ -73,7 +73,17 @@ def gpus_of(settings: Settings, caller: Mapping[str, str] | None = None, present
         return ()
     if caller is None:
         caller, present = os.environ, present_gpus()
-    return first_of(gpus_needed(settings), "workers", caller, present)
+    count, value = gpus_needed(settings), caller.get(VARIABLE, ALL).strip()
+    if value == ALL and not isinstance(present, PresentGpus):
+        return tuple(map(str, range(count)))  # only the cell can find out how many there are
+    visible = visible_gpus(caller, present)
+    if len(visible) >= count:
+        return visible[:count]
+    found = f"{VARIABLE} is {caller[VARIABLE]!r}" if VARIABLE in caller else "all that the driver lists"
+    raise TooFewGpus(
+        f"workers: must be at most the number of visible GPUs ({len(visible)}: {found}), got {count}; "
+        f"make {count} GPUs visible with {VARIABLE} (with docker compose: GPU), or lower workers to {len(visible)}"
+    )
 
 
 def without_gpus(error: GpusUnavailable) -> Outcome:
@@ -87,21 +97,6 @@ def gpus_if_visible(settings: Settings) -> tuple[str, ...]:
         return gpus_of(settings)
     except GpusUnavailable:
         return ()
-
-
-def first_of(count: int, key: str, caller: Mapping[str, str], present: Present) -> tuple[str, ...]:
-    """Return the first `count` GPUs that the caller may use; `key` is the setting that needs them."""
-    value = caller.get(VARIABLE, ALL).strip()
-    if value == ALL and not isinstance(present, PresentGpus):
-        return tuple(map(str, range(count)))  # only the cell can find out how many there are
-    visible = visible_gpus(caller, present)
-    if len(visible) >= count:
-        return visible[:count]
-    found = f"{VARIABLE} is {caller[VARIABLE]!r}" if VARIABLE in caller else "all that the driver lists"
-    raise TooFewGpus(
-        f"{key}: must be at most the number of visible GPUs ({len(visible)}: {found}), got {count}; "
-        f"make {count} GPUs visible with {VARIABLE} (with docker compose: GPU), or lower {key} to {len(visible)}"
-    )
 
 
 def gpus_needed(settings: Settings) -> int:

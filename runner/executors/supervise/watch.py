@@ -312,9 +312,8 @@ class Never:
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
 
-    def calibrated(self) -> float | None:
+    def calibrated(self) -> None:
         """Return None: there is no process to calibrate."""
-        return None
 
     def resume(self, steps: int) -> None:
         """Do nothing: there is no process."""
@@ -323,9 +322,8 @@ class Never:
         """Return False: there is no process."""
         return False
 
-    def root(self) -> int | None:
+    def root(self) -> None:
         """Return None: there is no process."""
-        return None
 
     def resident_bytes(self) -> int:
         """Return 0: there is no process."""

@@ -44,9 +44,9 @@ class CellGpus:
 
     def go(self) -> None:
         """Read the energy once more, as the epoch begins."""
-        pairs = zip(self._found, self._before, strict=True) if self._before else ()
         self._before = [
-            one.with_energy_now(before) if isinstance(one, ReadableGpu) and before else None for one, before in pairs
+            one.with_energy_now(before) if isinstance(one, ReadableGpu) and before else None
+            for one, before in zip(self._found, self._before, strict=False)
         ]
 
     def end(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_matrix.records.host.procfs import Unread
-from keras_matrix.runner.host.gpus.nvml import Nvml, open_nvml
+from keras_matrix.runner.host.gpus.nvml import open_nvml
 
 # NVML ends the name of a MIG device with " MIG 1g.5gb" or the like (nvml.h: nvmlDeviceGetName).
 MIG = " MIG"
@@ -32,20 +32,15 @@ def gpu_identity(visible: str, library: Any = None) -> GpuIdentity:
     if isinstance(nvml, Unread) or isinstance(handle, Unread):
         return GpuIdentity()
     used = nvml.used_part(handle)
-    product = _product(nvml, handle if used is None else used)
+    product = nvml.known_text("nvmlDeviceGetName", handle if used is None else used)
     if used is None:
         return GpuIdentity(product=_of_mig_device(product))
-    uuid, memory = nvml.text("nvmlDeviceGetUUID", used), nvml.value("nvmlDeviceGetMemoryInfo", used)
+    memory = nvml.value("nvmlDeviceGetMemoryInfo", used)
     return GpuIdentity(
-        uuid=uuid if isinstance(uuid, str) else None,
+        uuid=nvml.known_text("nvmlDeviceGetUUID", used),
         product=product if nvml.card(used) is used else _of_mig_device(product),
         free_memory_bytes=None if memory is None else int(memory.free),
     )
-
-
-def _product(nvml: Nvml, handle: Any) -> str | None:
-    found = nvml.text("nvmlDeviceGetName", handle)
-    return found if isinstance(found, str) else None
 
 
 def _of_mig_device(product: str | None) -> str | None:

@@ -48,6 +48,11 @@ class Nvml:
         except self.library.NVMLError as error:
             return _unread(error, absent)
 
+    def known_text(self, name: str, handle: Any) -> str | None:
+        """Return a text about a GPU, None for an error."""
+        found = self.text(name, handle)
+        return None if isinstance(found, Unread) else found
+
     def value(self, name: str, *arguments: Any) -> Any:
         """Return a function's result, None for an error."""
         found = self.ask(name, *arguments)

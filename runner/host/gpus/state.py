@@ -54,18 +54,17 @@ def driver(nvml: Nvml) -> Driver:
 def read_gpu(tree: Tree, nvml: Nvml, handle: Any) -> Gpu:
     """Return one GPU, or one MIG slice by its handle."""
     card, ask, lib = nvml.card(handle), nvml.ask, nvml.library
-    name, uuid = nvml.text("nvmlDeviceGetName", handle), nvml.text("nvmlDeviceGetUUID", handle)
     uncorrected = (lib.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, lib.NVML_VOLATILE_ECC)
     return Gpu(
         index=nvml.value("nvmlDeviceGetIndex", card) or 0,
-        name="unknown" if isinstance(name, Unread) else name[:60],
-        clock_hz=_converted(ask("nvmlDeviceGetClockInfo", card, lib.NVML_CLOCK_SM), _hertz),
-        max_clock_hz=_converted(ask("nvmlDeviceGetMaxClockInfo", card, lib.NVML_CLOCK_SM), _hertz),
+        name=(nvml.known_text("nvmlDeviceGetName", handle) or "unknown")[:60],
+        clock_hz=_converted(ask("nvmlDeviceGetClockInfo", card, lib.NVML_CLOCK_SM), lambda clock: clock * MHZ),
+        max_clock_hz=_converted(ask("nvmlDeviceGetMaxClockInfo", card, lib.NVML_CLOCK_SM), lambda clock: clock * MHZ),
         temperature_c=ask("nvmlDeviceGetTemperature", card, lib.NVML_TEMPERATURE_GPU),
         throttle_mask=_throttle_mask(nvml, card),
         persistence=_converted(ask("nvmlDeviceGetPersistenceMode", card), bool),
         users=_users(tree, nvml, handle),
-        uuid="" if isinstance(uuid, Unread) else uuid,
+        uuid=nvml.known_text("nvmlDeviceGetUUID", handle) or "",
         capability=_converted(ask("nvmlDeviceGetCudaComputeCapability", card), lambda found: (found[0], found[1])),
         mig=_mig(nvml, handle, card),
         ecc=_converted(ask("nvmlDeviceGetEccMode", card), lambda modes: bool(modes[0])),
@@ -73,11 +72,6 @@ def read_gpu(tree: Tree, nvml: Nvml, handle: Any) -> Gpu:
         memory_bytes=_converted(ask("nvmlDeviceGetMemoryInfo", handle), lambda memory: int(memory.total)),
         compute_mode=ask("nvmlDeviceGetComputeMode", card),
     )
-
-
-def _hertz(megahertz: int) -> int:
-    """Return NVML's clocks in hertz."""
-    return megahertz * MHZ
 
 
 def _mig(nvml: Nvml, handle: Any, card: Any) -> bool | Unread:

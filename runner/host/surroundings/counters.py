@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -83,29 +83,26 @@ class Sampler(contextlib.AbstractContextManager["Sampler"]):
     def read(self) -> Counters:
         """Return the counters now."""
         stat, vmstat = _content(self._stat), _content(self._vmstat)
-        times = _cpu_times(stat, self._labels)
+        total_s, busy_s, idle_s, irq_s, steal_s = _cpu_times(stat, self._labels)
         cpu, memory, io = (_content(self._pressures[name]) for name in PRESSURES)
         totals = Stretch(
             wall_s=self._clock(),
-            cpu_total_s=times.total_s,
-            cpu_busy_s=times.busy_s,
-            cpu_irq_s=times.irq_s,
-            cpu_steal_s=times.steal_s,
+            cpu_total_s=total_s,
+            cpu_busy_s=busy_s,
+            cpu_irq_s=irq_s,
+            cpu_steal_s=steal_s,
             cpu_some_s=_pressure_s(cpu, b"some "),
             memory_some_s=_pressure_s(memory, b"some "),
             memory_full_s=_pressure_s(memory, b"full "),
             io_some_s=_pressure_s(io, b"some "),
             io_full_s=_pressure_s(io, b"full "),
             quota_throttled_s=_quota_throttled_s(_content(self._quota)),
-            throttle_events=self._throttle_events(),
+            throttle_events=total(_number(_content(descriptor)) for descriptor in self._throttles),
             swapped_in_bytes=_times(after(vmstat, b"pswpin "), PAGE_BYTES),
             swapped_out_bytes=_times(after(vmstat, b"pswpout "), PAGE_BYTES),
             context_switches=after(stat, b"ctxt "),
         )
-        return Counters(totals, len(self._labels), times.idle_s)
-
-    def _throttle_events(self) -> int | None:
-        return total(_number(_content(descriptor)) for descriptor in self._throttles)
+        return Counters(totals, len(self._labels), idle_s)
 
 
 def since(before: Counters, after: Counters) -> Stretch:
@@ -192,17 +189,11 @@ def _content(descriptor: int | None) -> bytes:
     return b"".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class _CpuTimes:
-    total_s: float | None = None
-    busy_s: float | None = None
-    idle_s: float | None = None
-    irq_s: float | None = None
-    steal_s: float | None = None
+def _cpu_times(stat: bytes, labels: frozenset[bytes]) -> Sequence[float | None]:
+    """Return the sums over the named CPUs, in seconds: total, busy, idle, interrupts, stolen.
 
-
-def _cpu_times(stat: bytes, labels: frozenset[bytes]) -> _CpuTimes:
-    """Return the sums over the named CPUs, in seconds; all None unless each one is reported."""
+    All are None unless each CPU is reported.
+    """
     sums, found = [0] * 8, 0
     for line in stat.splitlines():
         if not line.startswith(b"cpu"):
@@ -216,9 +207,9 @@ def _cpu_times(stat: bytes, labels: frozenset[bytes]) -> _CpuTimes:
         sums = [known + (tick or 0) for known, tick in zip(sums, ticks, strict=True)]
         found += None not in ticks
     if not labels or found != len(labels):
-        return _CpuTimes()
+        return (None,) * 5
     user, nice, system, idle, waiting, irq, softirq, steal = (ticks / TICKS_PER_S for ticks in sums)
-    return _CpuTimes(sum(sums) / TICKS_PER_S, user + nice + system, idle + waiting, irq + softirq, steal)
+    return sum(sums) / TICKS_PER_S, user + nice + system, idle + waiting, irq + softirq, steal
 
 
 def _pressure_s(content: bytes, kind: bytes) -> float | None:

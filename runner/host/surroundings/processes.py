@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from keras_matrix.analysis.surroundings.readings import Process
 from keras_matrix.records.host.procfs import Tree, Unread, integer
 from keras_matrix.runner.executors.supervise.output import printable
-from keras_matrix.runner.host.surroundings.counters import covered_stat
+from keras_matrix.runner.host.surroundings.counters import TICKS_PER_S, covered_stat
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SHOWN = 3
 # Processes below this share of one CPU are not listed.
 SHOWN_SHARE = 0.005

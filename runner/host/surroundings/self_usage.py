@@ -13,16 +13,13 @@ Source: proc(5) for /proc/PID/stat, statm and io.
 
 from __future__ import annotations
 
-import os
 import resource
 from collections.abc import Collection
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse
 from keras_matrix.records.host.procfs import Tree, Unread, integer
-from keras_matrix.runner.host.surroundings.counters import moved, total
+from keras_matrix.runner.host.surroundings.counters import PAGE_BYTES, moved, total
 from keras_matrix.runner.host.surroundings.processes import read_line
-
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def own_now(tree: Tree, pids: Collection[int], usable_bytes: int | None) -> OwnUse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Sequence
 
 from keras_matrix.analysis.surroundings.disturbance import OwnUse
@@ -18,6 +19,7 @@ from keras_matrix.runner.host.surroundings.processors import clocks, heat, hyper
 from keras_matrix.runner.host.surroundings.self_usage import ended_cpu_s
 
 LOAD = "/proc/loadavg"
+DECIMAL = re.compile(r"[0-9]+[.][0-9]+")
 
 
 def look(tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float]]) -> Readings:
@@ -28,8 +30,15 @@ def look(tree: Tree, cpus: Collection[int], measure: Callable[[], Sequence[float
     return Readings(
         clocks=clocks(tree, cpus),
         heat=started,
-        limits=limits(tree, cpus),
-        place=place(tree, cpus),
+        limits=_limits(tree, cpus),
+        place=Placement(
+            hypervisor=hypervisor(tree),
+            container=container_engine(tree),
+            numa_nodes=numa_nodes(tree, cpus),
+            aslr=tree.number("/proc/sys/kernel/randomize_va_space"),
+            missing_rights=missing_rights(tree),
+            cores_of_a_node=most_cores(tree, cpus),
+        ),
         swap=swap(tree),
         load=load,
         meanwhile=meanwhile,
@@ -50,23 +59,10 @@ def watch(
     return Meanwhile(stretch, own, others(listed, processes(tree), {os.getpid()}, stretch.wall_s)), ratios
 
 
-def limits(tree: Tree, cpus: Collection[int]) -> Limits:
-    """Return the limits of this process."""
+def _limits(tree: Tree, cpus: Collection[int]) -> Limits:
     found = online(tree)
     known = found if isinstance(found, Unread) else len(found)
     return Limits(len(cpus), known, quota_cpus(tree), memory_limit_bytes(tree), memory_used_bytes(tree))
-
-
-def place(tree: Tree, cpus: Collection[int]) -> Placement:
-    """Return the place of this process: hypervisor, container, nodes and rights."""
-    return Placement(
-        hypervisor=hypervisor(tree),
-        container=container_engine(tree),
-        numa_nodes=numa_nodes(tree, cpus),
-        aslr=tree.number("/proc/sys/kernel/randomize_va_space"),
-        missing_rights=missing_rights(tree),
-        cores_of_a_node=most_cores(tree, cpus),
-    )
 
 
 def swap(tree: Tree) -> Swap | Unread:
@@ -81,7 +77,5 @@ def _load(tree: Tree) -> float | Unread:
     text = tree.text(LOAD)
     if isinstance(text, Unread):
         return text
-    whole, _, part = (text.split() or [""])[0].partition(".")
-    if not (whole.isascii() and whole.isdigit() and part.isascii() and part.isdigit()):
-        return Unread(f"{LOAD} holds {text[:20]!r}, not numbers")
-    return float(f"{whole}.{part}")
+    word = (text.split() or [""])[0]
+    return float(word) if DECIMAL.fullmatch(word) else Unread(f"{LOAD} holds {text[:20]!r}, not numbers")

@@ -47,9 +47,9 @@ def test_functions_created_before_the_options_are_recreated() -> None:
 )
 def test_options_not_set_by_the_matrix_are_the_workloads(options: dict[str, Any], expected: list[str]) -> None:
     fake = model(**options)
-    found = applied(built(fake), own())
-    assert found.own == expected
-    assert (found.settings.eager, found.settings.steps_per_execution) == (fake.run_eagerly, fake.steps_per_execution)
+    resolved, kept = applied(built(fake), own())
+    assert kept == expected
+    assert (resolved.eager, resolved.steps_per_execution) == (fake.run_eagerly, fake.steps_per_execution)
     assert vars(fake).items() >= ({} if fake.run_eagerly else options).items()
 
 
@@ -62,8 +62,7 @@ def test_an_eager_model_is_not_compiled() -> None:
 def test_options_that_the_matrix_sets_replace_those_of_the_workload() -> None:
     fake = model(run_eagerly=True, steps_per_execution=4, _jit_compile=False)
     settings = own(set_by_matrix="eager,steps_per_execution", steps_per_execution=2)
-    found = applied(built(fake), settings)
-    assert (found.own, found.settings) == ([], settings)
+    assert applied(built(fake), settings) == (settings, [])
     assert (fake.run_eagerly, fake.steps_per_execution) == (False, 2)
     assert fake._jit_compile is None  # which Keras resolves again
 
@@ -73,14 +72,14 @@ def test_options_that_the_matrix_sets_replace_those_of_the_workload() -> None:
 )
 def test_the_matrix_decides_whether_a_step_is_compiled(changes: dict[str, Any], expected: bool) -> None:
     fake = model(jit_compile=not expected)
-    assert applied(built(fake), own(**changes)).own == []
+    assert applied(built(fake), own(**changes))[1] == []
     assert fake.jit_compile is expected
 
 
 def test_a_workload_of_this_project_has_no_options_of_its_own() -> None:
     fake = model(jit_compile=False, steps_per_execution=4, run_eagerly=True)
-    found = applied(built(fake), make_settings())
-    assert (found.own, fake.steps_per_execution, fake.run_eagerly) == ([], 1, False)
+    _, kept = applied(built(fake), make_settings())
+    assert (kept, fake.steps_per_execution, fake.run_eagerly) == ([], 1, False)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +89,7 @@ def test_samples_are_those_the_workload_brought_unless_the_matrix_sets_them(
     set_by_matrix: str, available: int | None, expected: int
 ) -> None:
     settings = own(samples=1000, set_by_matrix=set_by_matrix)
-    assert applied(built(model(), available), settings).settings.samples == expected
+    assert applied(built(model(), available), settings)[0].samples == expected
 
 
 def job(settings: Settings, steps: int | None) -> Job:
