@@ -1,11 +1,6 @@
-"""Injected faults, which test whether the program detects and identifies them.
+"""Injects the faults of `records.injected_faults`, which test whether the program detects and identifies them.
 
-    slower:SHARE        every step does SHARE more floating-point work than the model's own
-    copy:MEBIBYTES      every step copies a tensor of that size
-    recompile:EVERY     every EVERY-th step the step's function is created, traced and compiled again
-    first-epoch:SHARE   the first epoch ends with matrix products that take SHARE of its time
-    variance:SHARE      like slower, by 0 in one half of the processes and by (1 + SHARE)**2 - 1 in the other
-
+The first epoch of first-epoch:SHARE ends with matrix products that take SHARE of its time; variance is like slower.
 Faults are real work of the backend, never a sleep, and use the machine like the model does. The slowdown of a step
 depends on its bottleneck; `runner selftest` measures it.
 """
@@ -227,16 +222,9 @@ def _burdened(model: Any, products: int) -> Any:
             return inputs + ops.cast(ops.mean(grown), inputs.dtype) * 1e-30
 
     burdened = keras.Model(model.input, Burden()(model.outputs[0]), name=model.name)
-    burdened.compile(**_compiled_with(model))
+    settings = keras.saving.deserialize_keras_object(model.get_compile_config())
+    burdened.compile(**{key: value for key, value in settings.items() if value is not None})
     return burdened
-
-
-def _compiled_with(model: Any) -> dict[str, Any]:
-    import keras
-
-    settings: dict[str, Any] = model.get_compile_config()
-    restored = keras.saving.deserialize_keras_object(settings)
-    return {key: value for key, value in restored.items() if value is not None}
 
 
 PLANTERS: dict[str, Callable[[Built, float, Circumstances], Built]] = {

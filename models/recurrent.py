@@ -19,25 +19,19 @@ def _units(default: int) -> Param:
 @workload(batch_size=32, params=(LENGTH, _units(128)), corrections=TEXT)
 def lstm(request: Request) -> Built:
     """One LSTM layer and a softmax over sixty characters."""
-    from keras import layers
-
-    return _next_character(request, layers.LSTM)
+    return _next_character(request, "LSTM")
 
 
 @workload(batch_size=32, params=(LENGTH, _units(32)), corrections=(*TEXT, UNITS))
 def gru(request: Request) -> Built:
     """One GRU layer and a softmax over sixty characters."""
-    from keras import layers
-
-    return _next_character(request, layers.GRU)
+    return _next_character(request, "GRU")
 
 
 @workload(batch_size=128, params=(LENGTH, _units(128)), corrections=TEXT)
 def lstm_text_generation(request: Request) -> Built:
     """The lstm network at the batch size of Keras's text generation example."""
-    from keras import layers
-
-    return _next_character(request, layers.LSTM)
+    return _next_character(request, "LSTM")
 
 
 @workload(
@@ -71,7 +65,7 @@ def mnist_irnn(request: Request) -> Built:
     return Built(model, samples, data_is_real=request.data != "synthetic")
 
 
-def _next_character(request: Request, layer: Any) -> Built:
+def _next_character(request: Request, layer: str) -> Built:
     import keras
     from keras import layers
 
@@ -84,7 +78,7 @@ def _next_character(request: Request, layer: Any) -> Built:
         )
     shape = (request.integer("sequence_length"), FEATURES)
     inputs = keras.Input(shape)
-    x = layer(request.integer("units"))(inputs)
+    x = getattr(layers, layer)(request.integer("units"))(inputs)
     model = keras.Model(inputs, probabilities(layers.Dense(FEATURES)(x)))
     model.compile(optimizer=rmsprop(0.01), loss="categorical_crossentropy")
     return Built(model, _sequences(shape))

@@ -6,7 +6,6 @@ The result is checked before anything is measured. Exceptions of the user's own 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_matrix.models.workload import Built, Request, UnsupportedWorkload
+from keras_matrix.models.workload import Built, Request, UnsupportedWorkload, near_name
 
 
 class WorkloadNotFound(ValueError):
@@ -51,9 +50,7 @@ def _imported(name: str) -> Callable[..., Any]:
             raise
         raise _not_found(name, problem.name) from None
     if not hasattr(module, attribute):
-        near = difflib.get_close_matches(attribute, dir(module), n=1)
-        offer = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"{name}: module {module_name!r} has no {attribute!r}{offer}")
+        raise ValueError(f"{name}: module {module_name!r} has no {attribute!r}{near_name(attribute, dir(module))}")
     function = getattr(module, attribute)
     if not callable(function):
         raise TypeError(f"{name}: must be a function. Received: {function!r}")

@@ -47,7 +47,6 @@ NAMING_BACKENDS = {
     "analysis.parity.known_deviations": "known causes of deviations",
     "runner.cell.parity.causes": "their detection and correction",
     "runner.checks.preflight.builds": "what each released wheel was compiled for",
-    "models.catalog": "the backend that the catalog was counted with",
     "models.injected_faults": "how a compiled step is discarded",
     "models.fc.prove": "how a backend computes a proof in full precision",
     "models.fc.scopes": "names in a compiled step",

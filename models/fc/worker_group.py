@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import resource
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from keras_matrix.models.fc.layout import Array
 from keras_matrix.records.fc.communication import Communication
@@ -45,6 +46,12 @@ class WorkerState:
     loss: float
     gradients: list[Array]
     weights: list[Array]
+
+
+def placement(rank: int, devices: Iterable[object], weights: Iterable[Any], batch: Iterable[Any]) -> WorkerPlacement:
+    """Return the placement of a worker's arrays on these devices; `batch` are its batch and its labels."""
+    shapes, (rows, labels) = ([list(map(int, array.shape)) for array in part] for part in (weights, batch))
+    return WorkerPlacement(rank, ", ".join(sorted(set(map(str, devices)))), shapes, rows, labels)
 
 
 class WorkerGroup(ABC):

@@ -41,8 +41,12 @@ def forward(model: Any, x: Any) -> int:
         yield
         counts = True
 
-    with _watching(see), around_thrown_away_steps(uncounted):
-        model(tf.nest.map_structure(tf.convert_to_tensor, x), training=False)
+    op_callbacks.add_op_callback(see)
+    try:
+        with around_thrown_away_steps(uncounted):
+            model(tf.nest.map_structure(tf.convert_to_tensor, x), training=False)
+    finally:
+        op_callbacks.remove_op_callback(see)
     return total
 
 
@@ -61,15 +65,6 @@ def _profiled(function: Callable[..., Any], *inputs: Any) -> float | None:
     ).with_empty_output()
     found = tf.compat.v1.profiler.profile(graph, options=options.build())
     return float(found.total_float_ops) if found is not None else None
-
-
-@contextmanager
-def _watching(see: Callable[..., None]) -> Iterator[None]:
-    op_callbacks.add_op_callback(see)
-    try:
-        yield
-    finally:
-        op_callbacks.remove_op_callback(see)
 
 
 def _text(name: str | bytes) -> str:

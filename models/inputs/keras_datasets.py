@@ -14,7 +14,7 @@ import socket
 import sys
 import tarfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -109,12 +109,16 @@ def _by_keras(source: Source) -> tuple[Any, Any]:
     import keras
 
     kept = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras")) / "datasets" / source.kept_as
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(NETWORK_TIMEOUT_S)
     try:
-        with _network_timeout(), contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr):
             (x, y), _ = getattr(keras.datasets, source.module).load_data()
     except Exception as problem:  # Keras raises a bare Exception when a download fails
         why = " ".join(str(problem).split()) or type(problem).__name__
         raise DatasetUnavailable(_advice(source, kept, why)) from problem
+    finally:
+        socket.setdefaulttimeout(before)
     return x, y
 
 
@@ -123,13 +127,3 @@ def _advice(source: Source, path: Path, why: str) -> str:
         f"keras.datasets.{source.module}: cannot use {path}: {why}. Get {source.url} where there is a network and "
         f"put it there, or put {source.file} in a folder and name that with --datasets; or use data: synthetic"
     )
-
-
-@contextlib.contextmanager
-def _network_timeout() -> Iterator[None]:
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(NETWORK_TIMEOUT_S)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)

@@ -15,6 +15,7 @@ import keras
 
 from keras_matrix.models.registry import load
 from keras_matrix.models.workload import Request
+from keras_matrix.runner.matrix.catalog import CATALOG_PATH
 
 BATCH = 32
 ATTENTION = (2, 16, 4, 64)  # batch, positions, heads, features
@@ -100,9 +101,7 @@ def training_on_torch() -> int:
 
 
 def shapes(workload: str) -> tuple[int, tuple[int, int]]:
-    entry = json.loads(importlib.import_module("keras_matrix.models.catalog").CATALOG.read_text())["workloads"][
-        workload
-    ]
+    entry = json.loads(CATALOG_PATH.read_text())["workloads"][workload]
     return entry["params"]["units"]["default"], (entry["params"]["sequence_length"]["default"], 60)
 
 

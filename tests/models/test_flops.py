@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.hardware.flops import agreements
-from keras_matrix.models.catalog import CATALOG
 from keras_matrix.models.flops.fused import attention_flops, flat_matrix_elements, matrix_elements, recurrent_flops
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, FlopCheck, Target, Work
 from keras_matrix.runner.checks.peaks import probe_settings
 from keras_matrix.runner.executors.probe import ProcessProbe
+from keras_matrix.runner.matrix.catalog import CATALOG_PATH
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"mnist_mlp": {"image_size": 14}, "cifar10_cnn": {"image_size": 16}, "lstm": {"sequence_length": 8}}
-ENTRIES = json.loads(CATALOG.read_text())["workloads"]
+ENTRIES = json.loads(CATALOG_PATH.read_text())["workloads"]
 
 
 def counted(backend: str, order: CountOrder) -> CountAnswer:

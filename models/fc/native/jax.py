@@ -21,7 +21,7 @@ from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import scope
-from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, require_devices
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement, require_devices
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
@@ -121,16 +121,9 @@ class JaxWorkerGroup(WorkerGroup):
         return [WorkerState(float(loss), *own) for loss, own in zip(losses, arrays, strict=True)]
 
     def places(self) -> list[WorkerPlacement]:
-        batch, labels = (_shards(part) for part in self._batch)
-        weights = [_shards(weight) for weight in self._weights]
+        weights, batch = (list(map(_shards, arrays)) for arrays in (self._weights, self._batch))
         return [
-            WorkerPlacement(
-                rank,
-                str(batch[rank].device),
-                [list(shards[rank].data.shape) for shards in weights],
-                list(batch[rank].data.shape),
-                list(labels[rank].data.shape),
-            )
+            placement(rank, [batch[0][rank].device], *([own[rank].data for own in part] for part in (weights, batch)))
             for rank in range(self._order.problem.workers)
         ]
 

@@ -19,7 +19,7 @@ from keras_matrix.models.fc.device_memory import device_peaks_bytes
 from keras_matrix.models.fc.interface import Tensor
 from keras_matrix.models.fc.scopes import scope
 from keras_matrix.models.fc.stages import Boxes, LocalStage, in_turn
-from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement
 from keras_matrix.records.fc.spec import LEARNING_RATE, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
 
@@ -64,13 +64,7 @@ class JaxStages(WorkerGroup):
     def places(self) -> list[WorkerPlacement]:
         held = zip(self._weights, self._batches, strict=True)
         return [
-            WorkerPlacement(
-                rank,
-                ", ".join(sorted({str(device) for array in (*weights, *batch) for device in array.devices()})),
-                [list(weight.shape) for weight in weights],
-                list(batch[0].shape),
-                list(batch[1].shape),
-            )
+            placement(rank, (device for array in (*weights, *batch) for device in array.devices()), weights, batch)
             for rank, (weights, batch) in enumerate(held)
         ]
 

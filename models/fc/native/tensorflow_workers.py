@@ -22,7 +22,7 @@ from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import Result, program
 from keras_matrix.models.fc.scopes import scope
 from keras_matrix.models.fc.stages import Boxes, LocalStage, in_turn
-from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
@@ -209,14 +209,8 @@ class TensorFlowWorkerGroup(WorkerGroup):
 
     def places(self) -> list[WorkerPlacement]:
         return [
-            WorkerPlacement(
-                rank,
-                ", ".join(sorted({array.device for array in (batch, labels, *weights)})),
-                [list(map(int, weight.shape)) for weight in weights],
-                list(map(int, batch.shape)),
-                list(map(int, labels.shape)),
-            )
-            for rank, (weights, (batch, labels)) in enumerate(zip(self._weights, self._batches, strict=True))
+            placement(rank, (array.device for array in (*batch, *weights)), weights, batch)
+            for rank, (weights, batch) in enumerate(zip(self._weights, self._batches, strict=True))
         ]
 
     def traffic(self) -> Traffic:

@@ -19,7 +19,7 @@ from keras_matrix.models.fc.native.torch_worker import COLLECTIVE_LIMIT, TorchWo
 from keras_matrix.models.fc.network import own_network
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import mark_with, scope
-from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, require_devices
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement, require_devices
 from keras_matrix.records.fc import network
 from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
@@ -119,18 +119,15 @@ def _worker(order: WorkerSpec, rank: int) -> TorchWorker | TorchStage:
         from keras_matrix.models.fc.native.torch_dtensor import DTensorWorker
 
         return DTensorWorker(problem.workers, "cpu" if order.device == "cpu" else "cuda")
-    worker = _plain_worker(order)
+    if order.device == "cpu":
+        worker = TorchWorker(problem.workers)
+    else:
+        from keras_matrix.models.fc.native.torch_cuda import CudaWorker
+
+        worker = CudaWorker(problem.workers)
     if problem.kind is Kind.HYBRID:
         worker.divide(problem, rank)
     return worker
-
-
-def _plain_worker(order: WorkerSpec) -> TorchWorker:
-    if order.device == "cpu":
-        return TorchWorker(order.problem.workers)
-    from keras_matrix.models.fc.native.torch_cuda import CudaWorker
-
-    return CudaWorker(order.problem.workers)
 
 
 COLLECTIVES = ("_all_reduce", "_reduce_scatter", "_all_gather", "bucket_reduce")
@@ -194,18 +191,9 @@ class TorchRank(WorkerGroup):
         return [WorkerState(self.loss(), _arrays(self._gradients), _arrays(self._weights))]
 
     def places(self) -> list[WorkerPlacement]:
-        batch, labels = self._batch
-        devices = {str(tensor.device) for tensor in (batch, labels, *self._weights)}
-        place = WorkerPlacement(
-            self._rank,
-            ", ".join(sorted(devices)),
-            [list(weight.shape) for weight in self._weights],
-            list(batch.shape),
-            list(labels.shape),
-            os.getpid(),
-            own_network() if self._order.namespaces else None,
-        )
-        return [place]
+        devices = (tensor.device for tensor in (*self._batch, *self._weights))
+        place = placement(self._rank, devices, self._weights, self._batch)
+        return [replace(place, process=os.getpid(), network=own_network() if self._order.namespaces else None)]
 
     def traffic(self) -> Traffic:
         return self._worker.traffic

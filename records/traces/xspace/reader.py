@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,7 +119,9 @@ def _read(planes: list[Plane]) -> Recording:
         if plane.name.startswith(DEVICE_PLANE):
             _read_device(found, plane, programs, sheets)
     for plane in hosts:
-        _Host(found, plane, programs, sheets).read()
+        host = _Host(found, plane, programs, sheets)
+        for line in plane.lines:
+            host.read(line)
     if not any(mark.name.startswith(STEP) for mark in found.marks):
         found.marks += found.annotated
     found.worked, found.whats, found.places = sheets.worked(), list(sheets.whats), list(sheets.places)
@@ -144,7 +147,7 @@ class Programs:
 
     def __init__(self, planes: Iterable[Plane]) -> None:
         self._instructions: dict[str, dict[str, Instruction]] = {}
-        self._known: dict[tuple[str, str, int | None], Operation] = {}
+        self.instruction = cache(self._instruction)
         for plane in planes:
             if plane.name == xplane.METADATA_PLANE:
                 for name, stats in plane.own_stats():
@@ -152,18 +155,13 @@ class Programs:
                         found = hlo.instructions(program)
                         self._instructions[name] = self._instructions[name.partition("(")[0]] = found
 
-    def instruction(self, name: str, module: str, number: int | None) -> Operation:
+    def _instruction(self, name: str, module: str, number: int | None) -> Operation:
         """Return the operation of an instruction; a program with this number precedes one with this name."""
-        key = name, module, number
-        return self._known.get(key) or self._found(*key)
-
-    def _found(self, name: str, module: str, number: int | None) -> Operation:
         # A program's name contains its number as unsigned.
         program = f"{module}({None if number is None else number % (1 << 64)})"
         own = self._instructions.get(program) or self._instructions.get(module, {})
         found = own.get(name) or Instruction(NUMBER.sub("", name), "")
-        self._known[name, module, number] = what = Operation(name, _op_of(found), found.origin, program)
-        return what
+        return Operation(name, _op_of(found), found.origin, program)
 
 
 def _op_of(instruction: Instruction) -> str:
@@ -193,11 +191,7 @@ class _Host:
         self._nodes: dict[int, tuple[int, int]] = {}
         self._marks = {kind for kind, name in plane.event_names.items() if MARKED.match(name)}
 
-    def read(self) -> None:
-        for line in self._plane.lines:
-            self._line(line)
-
-    def _line(self, line: Line) -> None:
+    def read(self, line: Line) -> None:
         place = (self._plane.name, line.number)
         kinds, first, which = np.unique(line.kinds(), return_index=True, return_inverse=True)
         distinct = kinds.tolist()
@@ -219,11 +213,8 @@ class _Host:
 
     def _learn(self, line: Line, kinds: list[int], first: Places) -> None:
         """Determine the roles of events of these kinds, by their names or by the statistics of the first of them."""
-        new = [at for at, kind in enumerate(kinds) if kind not in self._roles]
-        if not new:
-            return
-        for event in line.events(first[new]):
-            self._roles[event.kind] = _role(event)
+        if new := [at for at, kind in enumerate(kinds) if kind not in self._roles]:
+            self._roles |= {event.kind: _role(event) for event in line.events(first[new])}
 
     def _mark(self, place: LineKey, events: Events) -> None:
         for event in events:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.hardware.datasheet import datasheet
-from keras_matrix.models.catalog import CATALOG
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import decode
 from keras_matrix.records.instruments.peaks import PeakAnswer
 from keras_matrix.records.instruments.work import CountAnswer, CountOrder, Target
 from keras_matrix.runner.checks.peaks import Effort, order_for, probe_settings
 from keras_matrix.runner.executors.probe import ProcessProbe
+from keras_matrix.runner.matrix.catalog import CATALOG_PATH
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,7 +31,7 @@ def probe(backend: str) -> ProcessProbe:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_recurrent_layers_on_a_gpu_have_the_catalogs_flops(backend: str) -> None:
-    entries = json.loads(CATALOG.read_text(encoding="utf-8"))["workloads"]
+    entries = json.loads(CATALOG_PATH.read_text(encoding="utf-8"))["workloads"]
     order = CountOrder([Target(name, {}) for name in ("lstm", "gru")])
     raw = probe(backend).ask("keras_matrix.models.flops", order, probe_settings(backend, "gpu"), 300)
     works = decode(CountAnswer, raw, "answer").works

@@ -4,9 +4,9 @@ Every figure comes from the built model at its default parameters. FLOPs are tho
 two per multiply-add of every matrix product and convolution (loops included), as PyTorch's counter reports them;
 element-wise work is not counted.
 
-Usage: python -m keras_matrix.models.catalog            write catalog.json
-       python -m keras_matrix.models.catalog --check    check whether it is current
-       python -m keras_matrix.models.catalog --table    print it as the table of docs/workloads.md
+Usage: python ci/catalog.py            write catalog.json
+       python ci/catalog.py --check    check whether it is current
+       python ci/catalog.py --table    print it as the table of docs/workloads.md
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from keras_matrix.models.registry import workloads
 from keras_matrix.models.workload import Param, Request, Workload
+from keras_matrix.runner.matrix.catalog import CATALOG_PATH
 
-CATALOG = Path(__file__).with_name("catalog.json")
 VERSION = 1
 
 
@@ -88,20 +87,20 @@ def table(data: dict[str, Any]) -> str:
 def main(arguments: list[str]) -> int:
     """Write the catalogue, check it (0 current, 1 not) or print its table."""
     if arguments == ["--table"]:
-        print(table(json.loads(CATALOG.read_text(encoding="utf-8"))), end="")
+        print(table(json.loads(CATALOG_PATH.read_text(encoding="utf-8"))), end="")
         return 0
     if arguments not in ([], ["--check"]):
         print(
-            f"usage: python -m keras_matrix.models.catalog [--check | --table]. Received: {' '.join(arguments)}",
+            f"usage: python ci/catalog.py [--check | --table]. Received: {' '.join(arguments)}",
             file=sys.stderr,
         )
         return 2
     os.environ["KERAS_BACKEND"] = "torch"
     current = text(catalog())
     if not arguments:
-        CATALOG.write_text(current, encoding="utf-8")
-    elif not CATALOG.is_file() or CATALOG.read_text(encoding="utf-8") != current:
-        print("models/catalog.json is not current; run: python -m keras_matrix.models.catalog", file=sys.stderr)
+        CATALOG_PATH.write_text(current, encoding="utf-8")
+    elif not CATALOG_PATH.is_file() or CATALOG_PATH.read_text(encoding="utf-8") != current:
+        print("models/catalog.json is not current; run: python ci/catalog.py", file=sys.stderr)
         return 1
     return 0
 
