@@ -14,7 +14,6 @@ from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import EDGE, Axis
 from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word
 from keras_matrix.dashboards.charts.format import Unit, plural, quantity, unit_for
-from keras_matrix.uploader.rows import day_of
 
 HEIGHT = 230
 LABELS_HEIGHT = 34
@@ -186,17 +185,17 @@ class _Layout:
         size = f"{one.ratio - 1:+.1%}" if one.ratio is not None else "from the start"
         label = f"{size}{' intended' if one.kind == 'intended' else ''}"
         word = Word(at, 9 + 15 * (number % 2), label, *(("end", -5) if late else ("start", 5)))
-        return Event(at, one.kind, word, day_of(one.run_id), size, one.words, one.run_id)
+        return Event(at, one.kind, word, date(one.run_id), size, one.words, one.run_id)
 
     def dates(self, shown: Sequence[Point]) -> list[Word]:
         """Return the dates of evenly spaced sessions, with hours if all are of one day; the outer ones inwards."""
         step = max(1, -(-(self.count - 1) // (MOST_DATES - 1)))
-        found, days = [], len({day_of(point.run_id) for point in shown})
+        found, days = [], len({date(point.run_id) for point in shown})
         for index in range(0, self.count, step):
             share, run_id = self.share(index), shown[index].run_id
             anchor = "start" if share < 8 else "end" if share > 92 else "middle"
             hour = "" if days > 1 else f" {run_id[9:11]}:{run_id[11:13]}"
-            found.append(Word(f"{share:.2f}%", 14, day_of(run_id) + hour, anchor))
+            found.append(Word(f"{share:.2f}%", 14, date(run_id) + hour, anchor))
         return found
 
     def crosses(self, series: Series, shown: Sequence[Point]) -> list[Word]:
@@ -204,3 +203,8 @@ class _Layout:
         names = [point.run_id for point in shown]
         places = [sum(name < run_id for name in names) - 0.5 for run_id in series.without_value if run_id > names[0]]
         return [Word(self.across(place), HEIGHT - 6, "×", "middle") for place in places]
+
+
+def date(run_id: str) -> str:
+    """Return the day on which a run began."""
+    return f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}"
