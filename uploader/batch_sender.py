@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.errors import AllRowsRefused, FileDamaged, RowsRefused, WarehouseFailure
 from keras_matrix.uploader.outbox import Batch, Outbox
-from keras_matrix.uploader.schema import Table
 from keras_matrix.uploader.warehouse import Warehouse
 
 SAMPLES = 5
@@ -82,7 +81,7 @@ class _Sender:
             refused = self._merge(batch)
             if refused is None:
                 self.outbox.mark_done(batch)
-            elif batch.contents().rows > 1 and (self._has_arrived(batch.table) or self._sample_arrives(batch)):
+            elif batch.contents().rows > 1 and (batch.table.name in self.done.arrived or self._sample_arrives(batch)):
                 self.outbox.split(batch)
             else:
                 self._suspect(batch, refused)
@@ -102,7 +101,7 @@ class _Sender:
 
     def _can_be_sent(self, batch: Batch) -> bool:
         if batch in self.suspects.get(batch.table.name, {}):
-            return batch.contents().rows > 1 and self._has_arrived(batch.table)
+            return batch.contents().rows > 1 and batch.table.name in self.done.arrived
         return batch.table.name not in self.stopped
 
     def _suspect(self, batch: Batch, reason: str) -> None:
@@ -130,9 +129,6 @@ class _Sender:
                 if self._merge(sample) is None:
                     return True
         return len(lines) < SAMPLES
-
-    def _has_arrived(self, table: Table) -> bool:
-        return table.name in self.done.arrived
 
     def _merge(self, batch: Batch) -> str | None:
         """Merge a batch into the warehouse; return the reason of a refused row, None once every row arrived."""

@@ -14,6 +14,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,11 +100,8 @@ def read_table(address: str, results: Path, options: Options) -> list[dict[str, 
     dataset, _, table = address.rpartition(".")
     if not table.isidentifier():
         raise BadInput(f"FILE: must be bigquery://PROJECT.DATASET.TABLE, got {address!r}")
-    theirs = open_warehouse(dataset, results, options)
-    try:
+    with closing(open_warehouse(dataset, results, options)) as theirs:
         return theirs.query(f"SELECT * FROM {table}").dicts()
-    finally:
-        theirs.close()
 
 
 def rows_of(theirs: Iterable[Mapping[str, Any]], spec: ImportSpec) -> ImportedRows:

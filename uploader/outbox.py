@@ -165,11 +165,8 @@ class Outbox:
 
     def dead(self) -> list[DeadLetter]:
         """Return the rows that were set aside."""
-        found = []
-        for path in sorted((self.folder / "dead").glob("[!.]*.json")):
-            letter = _loaded(path, DEAD_LETTER)
-            found.append(DeadLetter(letter["table"], letter["item"], letter["reason"], letter["row"], path))
-        return found
+        found = {path: _loaded(path, DEAD_LETTER) for path in sorted((self.folder / "dead").glob("[!.]*.json"))}
+        return [DeadLetter(one["table"], one["item"], one["reason"], one["row"], path) for path, one in found.items()]
 
     def requeue_dead_letters(self) -> int:
         """Seal the dead letters again, except rows that are too long; return how many."""

@@ -62,14 +62,6 @@ class RepairSummary:
     lost: int
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxReset:
-    """Attempts that had been sent to a warehouse that is now empty, and those of them without a record here."""
-
-    sent: int
-    without_record: int
-
-
 def repair(results: Results, warehouse: Warehouse, outbox: Outbox, done: PushSummary, say: Say) -> RepairSummary:
     """Send missing rows again; `done` counts them too. Raises `UploadError`."""
     wanted = expected(results, warehouse.retained_from())
@@ -95,20 +87,21 @@ def _restored(before: Difference, found: Checksums) -> RestoredRows:
     return RestoredRows(name, run_id, before.missing, found[name].get(run_id, Checksum()).rows - before.actual.rows)
 
 
-def reset_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> OutboxReset | None:
+def reset_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> tuple[int, int]:
     """Remove the outbox's markers if the warehouse was deleted or created again, so that a push sends everything.
 
-    Returns how much had been sent, None if the warehouse is not empty or nothing was sent. Raises `UploadError`.
+    Returns how many attempts had been sent, and how many of them have no record here; both are 0 if the warehouse is
+    not empty or nothing was sent. Raises `UploadError`.
     """
     with outbox.locked():
         if not outbox.done() or not warehouse.is_empty():
-            return None
+            return 0, 0
         retained_from = warehouse.retained_from()
         sent = [item for item in outbox.sent()[CELLS.name] if not rows.expired(item, retained_from)]
         if not sent:
-            return None  # every row that was sent has expired
+            return 0, 0  # every row that was sent has expired
         outbox.clear_done()
-    return OutboxReset(len(sent), len(_without_record(results, sent)))
+    return len(sent), len(_without_record(results, sent))
 
 
 def _without_record(results: Results, items: Iterable[str]) -> list[str]:

@@ -69,17 +69,12 @@ def of_findings(found: Findings) -> Iterator[Row]:
     common = {"day": day_of(found.run_id), "run_id": found.run_id, "revision": found.revision}
     for one in found.found:
         values = {**common, "finding_id": one.finding_id, **to_json(one)}
-        yield Row(FINDINGS, item_of_findings(found), line(FINDINGS, values))
+        yield Row(FINDINGS, item_of(FINDINGS, common), line(FINDINGS, values))
 
 
 def item_of_record(record: Record) -> str:
     """Return the item name of an attempt."""
     return "{}/{}.{}.{}".format(record.run_id, *record.key)
-
-
-def item_of_findings(found: Findings) -> str:
-    """Return the item name of a run's findings."""
-    return f"{found.run_id}/{found.revision}"
 
 
 def item_of(table: Table, values: Mapping[str, Any]) -> str:
@@ -119,8 +114,10 @@ def hashed(text: str) -> str:
 
 def cell_values(record: Record) -> dict[str, Any]:
     """Return the columns of an attempt."""
-    values = {name: _value(get(record)) for name, get in _getters()}
-    return {"day": day_of(record.run_id), **values}
+    values = {name: get(record) for name, get in _getters()}
+    lists = {name: found for name, found in values.items() if isinstance(found, list)}
+    known = {name: [UNKNOWN_TEXT if one is None else one for one in found] for name, found in lists.items()}
+    return {"day": day_of(record.run_id), **values, **known}
 
 
 def measurement_lines(record: Record) -> Iterator[str]:
@@ -191,12 +188,6 @@ def _measured(record: Record) -> Iterator[tuple[str, str, Values]]:
     for one in record.task.metrics if record.task else ():
         name, unit = (clean(text) for text in (f"{METRICS}.{one.name}", one.unit or "1"))
         yield json.dumps(name, ensure_ascii=False), json.dumps(unit, ensure_ascii=False), ((None, one.value),)
-
-
-def _value(found: Any) -> Any:
-    if isinstance(found, list):
-        return [UNKNOWN_TEXT if one is None else one for one in found]
-    return found
 
 
 def _storable(column: Column, value: Any) -> Any:

@@ -127,10 +127,7 @@ def metrics() -> tuple[Leaf, ...]:
 
 def unit_of(metric: str) -> str:
     """Return the unit of a metric from the suffix of its name, "1" if no suffix matches."""
-    for end, unit in UNITS:
-        if metric.endswith(end):
-            return unit
-    return "1"
+    return next((unit for end, unit in UNITS if metric.endswith(end)), "1")
 
 
 UNITS = (
@@ -242,7 +239,7 @@ _MACHINE = tuple(one for one in _RECORD_COLUMNS if one.path[:1] == ("machine",))
 RUNS = Table(
     "runs",
     "One row per run: its plan, its matrix and its machine.",
-    (DAY, *RUN_COLUMNS, *(replace(one, mode=one.mode) for one in _MACHINE), ROW_HASH),
+    (DAY, *RUN_COLUMNS, *_MACHINE, ROW_HASH),
     ("run_id",),
     clustered=("run_id",),
 )

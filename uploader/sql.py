@@ -39,12 +39,6 @@ def to_duckdb(sql: str) -> str:
     return tree.sql(dialect="duckdb", unsupported_level=ErrorLevel.RAISE)
 
 
-def checked(sql: str) -> str:
-    """Return a query unchanged. Raises `BadInput` unless it is a single SELECT."""
-    parsed(sql)
-    return sql
-
-
 def qualified(sql: str, dataset: str, names: Iterable[str]) -> str:
     """Return a query with these tables qualified by their dataset, which BigQuery requires in a view."""
     from sqlglot import exp

@@ -125,7 +125,7 @@ SNAPSHOT = ("runs", "cells", "findings")
 def _billed(sizes: Sizes, columns: set[tuple[str, str]]) -> int:
     """Return the bytes billed for reading columns of the last DEFAULT_DAYS nights."""
     read = sum(sizes[one] for one in columns) * DEFAULT_DAYS
-    return query_cost.price(read, len({table for table, _ in columns})).billed_bytes
+    return query_cost.billed(read, len({table for table, _ in columns}))
 
 
 def _batch(sizes: Sizes, table: Table) -> int:

@@ -307,15 +307,11 @@ def _crossings(fields: Mapping[tuple[int, int], DataVersusModel], width: float) 
         left, top = LEFT + width * column, float(SQUARE * row)
         right, bottom = f"{left + width:.2f}%", top + SQUARE
         beyond, below = fields.get((row, column + 1)), fields.get((row + 1, column))
-        if beyond and _changes(pair, beyond):
+        if beyond and _faster(pair)[0] != _faster(beyond)[0]:
             found.append(Stroke(right, right, top, bottom, 3))
-        if below and _changes(pair, below):
+        if below and _faster(pair)[0] != _faster(below)[0]:
             found.append(Stroke(f"{left:.2f}%", right, bottom, bottom, 3))
     return found
-
-
-def _changes(one: DataVersusModel, other: DataVersusModel) -> bool:
-    return (one.ratio.centre >= 1) != (other.ratio.centre >= 1)
 
 
 # The time of a step.

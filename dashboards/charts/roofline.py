@@ -258,11 +258,11 @@ class _Layout:
         taken = [Box(d.x - DOT, d.y - DOT, d.x + DOT, d.y + DOT) for d in dots]
         taken += [box for line in lines for box in _along(line)]
         narrow = self._size.width < NARROW_BELOW
-        roofs = self._scene.roofs
-        wishes = [
-            (self._short_text(one) if narrow else _roof_text(one), self._roof_spots(one), "peak", _roof_tip(one))
-            for one in roofs
-        ]
+        wishes = []
+        for one in self._scene.roofs:
+            # A short label has the rate in the unit of the axis, without repeating the unit.
+            text = f"{one.place.precision} {number(one.best_flop_per_s, self._up.unit.size)}"
+            wishes.append((text if narrow else _roof_text(one), self._roof_spots(one), "peak", _roof_tip(one)))
         if self._scene.slope:
             text = f"memory {bandwidth(self._scene.slope.best_byte_per_s)}"
             wishes.append((text, self._slope_spots(), "peak", _slope_tip(self._scene.slope)))
@@ -275,10 +275,6 @@ class _Layout:
             for (text, _, kind, tip), spot in zip(wishes, spots, strict=True)
             if spot is not None
         ]
-
-    def _short_text(self, roof: Product) -> str:
-        """Return the roof's rate in the unit of the axis, without repeating the unit."""
-        return f"{roof.place.precision} {number(roof.best_flop_per_s, self._up.unit.size)}"
 
     def _roof_spots(self, roof: Product) -> list[Spot]:
         """Return spots above the roof from its end inwards, then below it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -15,7 +16,7 @@ from keras_matrix.analysis.stats.cell_statistics import Statistic
 from keras_matrix.dashboards.charts import stored_charts, time_series
 from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
 from keras_matrix.dashboards.charts.figure_table import Block, blocks, explained
-from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, interval, number
+from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, interval, number, quantity
 from keras_matrix.dashboards.charts.roofline import Drawing
 from keras_matrix.dashboards.live.questions import Question
 
@@ -120,7 +121,7 @@ def _heat(row: Row | None, fastest: str | None, separate: bool) -> Heat:
     ratio = ratio if compared else None
     hint = f"{number(ratio)} times the lowest; run {row['run_id']}" if ratio else f"run {row['run_id']}"
     return Heat(
-        text=f"{number(row['step_time_s'], MILLISECOND.size)}\u00a0ms",
+        text=quantity(row["step_time_s"], MILLISECOND),
         aside=interval(row["low"], row["high"], row["step_time_s"], MILLISECOND.size) or "no interval",
         shade=sum((row["ratio"] or 1.0) > bound for bound in SHADES) if compared else None,
         fastest=fastest is not None and row["backend"] == fastest,
@@ -149,13 +150,10 @@ def _ratio(value: Any) -> str:
     return DASH if value is None else f"{value - 1:+.1%}".replace("%", "\u00a0%")
 
 
-def _milliseconds(value: Any) -> str:
-    return DASH if value is None else f"{number(value, MILLISECOND.size)}\u00a0ms"
-
-
-FORMATS: Mapping[str, Callable[[Any], str]] = {"ratio": _ratio, "step_time_now_s": _milliseconds}
-
-
+FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "ratio": _ratio,
+    "step_time_now_s": partial(quantity, unit=MILLISECOND),
+}
 Column = str | Callable[[Row], str]
 
 
@@ -208,10 +206,7 @@ MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "memory": _panel("strips", pictures=stored_charts.memories),
     "fc_scaling": _panel("strips", pictures=stored_charts.scalings),
     "figures": _figures,
-    "commands": _table(
-        COMMANDS,
-        bad=lambda row: bool(row["status"] != "ok"),
-    ),
+    "commands": _table(COMMANDS, bad=lambda row: bool(row["status"] != "ok")),
     "trend": _panel("series", series=stored_charts.trends),
     "roofline": _panel("scatter", scatter=stored_charts.scatter, rates=stored_charts.rates),
     "regressions": _table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from keras_matrix.analysis.comparison.table import in_order
 from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, SECOND, integer, memory, number, quantity, share
@@ -35,14 +36,7 @@ RESOLVED: tuple[tuple[str, str | Callable[[Record], object]], ...] = (
 )
 
 
-def _seconds(value: float | None) -> str:
-    return quantity(value, SECOND)
-
-
-def _milliseconds(value: float | None) -> str:
-    return quantity(value, MILLISECOND)
-
-
+_seconds, _milliseconds = partial(quantity, unit=SECOND), partial(quantity, unit=MILLISECOND)
 # Rows of the surroundings: the name, the field of the record, and its format.
 SURROUNDINGS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
     ("load before", "surroundings.load_before", number),

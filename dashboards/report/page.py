@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,16 +44,16 @@ def render(
     `pending` the number of planned repeats without a record, `run_context` the results of other measurements.
     """
     found, ratio_axis = results.findings(rows)
-    drawn = _Drawn(
-        pictures.epoch_pictures(rows),
-        pictures.start_pictures(rows),
-        pictures.memory_pictures(rows),
-        usage.pictures(rows, run_context.usage_series),
-    )
+    drawn = {
+        "epochs": pictures.epoch_pictures(rows),
+        "starts": pictures.start_pictures(rows),
+        "memories": pictures.memory_pictures(rows),
+        "usages": usage.pictures(rows, run_context.usage_series),
+    }
     blocks, fc_pictures = results.table(rows, run_context), parallel.pictures(rows, run_context)
     return rendered(
         "report.html",
-        stylesheet() + drawn.rules(ratio_axis, fc_pictures.steps),
+        stylesheet() + _rules(drawn, ratio_axis, fc_pictures.steps),
         heading=_heading(about, run_context),
         merge=run_context.merge,
         moment=moment,
@@ -92,24 +91,14 @@ def _heading(about: Mapping[str, object], run_context: RunContext) -> str:
     return f"Run of {moment(about['started_at'])}" if about.get("started_at") else str(about.get("run_id", "A run"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    """The pictures of a page that consist of strips."""
-
-    epochs: list[Picture]
-    starts: list[Picture]  # all on one axis, like the memories
-    memories: list[Picture]
-    usages: list[Picture]
-
-    def rules(self, ratios: Axis | None, steps: Sequence[Picture]) -> str:
-        """Return the style of the rules behind their strips, and behind the findings."""
-        found = [axes.rules(".findings > .finding > .plot", ratios, strong=1.0)] if ratios else []
-        found += [axes.rules(f"#e{at} div.plot", one.axis) for at, one in enumerate(self.epochs, 1)]
-        found += [axes.rules("#start div.plot", one.axis) for one in self.starts[:1]]
-        found += [axes.rules("#memory div.plot", one.axis) for one in self.memories[:1]]
-        found += [axes.rules(f"#u{at} div.plot", one.axis) for at, one in enumerate(self.usages, 1)]
-        found += [axes.rules(f"#p{at} div.plot", one.axis) for at, one in enumerate(steps, 1)]
-        return "".join(found)
+def _rules(drawn: Mapping[str, Sequence[Picture]], ratios: Axis | None, steps: Sequence[Picture]) -> str:
+    """Return the style of the rules behind the strips of a page's pictures, and behind the findings."""
+    found = [axes.rules(".findings > .finding > .plot", ratios, strong=1.0)] if ratios else []
+    for key, shown in ("e", drawn["epochs"]), ("u", drawn["usages"]), ("p", steps):
+        found += [axes.rules(f"#{key}{at} div.plot", one.axis) for at, one in enumerate(shown, 1)]
+    for key, shown in ("start", drawn["starts"]), ("memory", drawn["memories"]):  # each all on one axis
+        found += [axes.rules(f"#{key} div.plot", one.axis) for one in shown[:1]]
+    return "".join(found)
 
 
 def rendered(template: str, style: str, script: str = "", forms: str = "'none'", **values: object) -> str:

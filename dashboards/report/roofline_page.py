@@ -5,20 +5,17 @@ Pure functions. The page loads nothing and runs no script, and names are shown a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from keras_matrix.analysis.hardware.roofline import PeakShare, Product, Roofline, Slope
 from keras_matrix.dashboards.charts.format import DASH, integer, memory, share
 from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, bandwidth, draw, rate, scenes
 from keras_matrix.dashboards.report.page import rendered, stylesheet, templates
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    Columns = Mapping[str, Callable[["T"], str]]  # the text of a column, by its heading
-
 T = TypeVar("T")
+Columns = Mapping[str, Callable[[T], str]]  # the text of a column, by its heading
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,10 @@ def check() -> None:
 
 def check_emulator(address: str, limit_s: float = LIMIT_S) -> None:
     """Raise `BadInput` for an address that is not a URL, `Unreachable` if nothing responds there in time."""
-    split = _split(address)
+    split, where = _split(address), USER.sub(r"\1", address)
     if split is None or split.scheme not in PORTS:
-        where = _without_credentials(address)
         raise BadInput(f"{EMULATOR}: must be a URL such as http://127.0.0.1:9050, got {where!r}")
     if why := _failure(split, _request, limit_s):
-        where = _without_credentials(address)
         raise Unreachable(f"{EMULATOR}: no emulator responds at {where}: {why}; {_advice(split.hostname or '')}")
 
 
@@ -58,7 +56,8 @@ def check_google(limit_s: float = LIMIT_S) -> None:
     address = proxy or GOOGLE
     split = _split(address if "://" in address else f"http://{address}")
     if split is None:
-        raise BadInput(f"HTTPS_PROXY: must be a URL such as http://proxy:3128, got {_without_credentials(address)!r}")
+        where = USER.sub(r"\1", address)
+        raise BadInput(f"HTTPS_PROXY: must be a URL such as http://proxy:3128, got {where!r}")
     if why := _failure(split, _connect, limit_s):
         what = f"the proxy {split.hostname}" if proxy else str(split.hostname)
         where = "the container's network (not network_mode: none)" if process.in_container() else "the network"
@@ -75,11 +74,6 @@ def _split(address: str) -> SplitResult | None:
         return split if split.hostname and _port(split) else None
     except ValueError:
         return None
-
-
-def _without_credentials(address: str) -> str:
-    """Return an address without user and password."""
-    return USER.sub(r"\1", address)
 
 
 def _port(split: SplitResult) -> int:

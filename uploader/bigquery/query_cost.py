@@ -6,8 +6,6 @@ Other regions, reservations and negotiated prices differ. The first TiB of a mon
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 USD_PER_TIB = 6.25
 PRICE_SINCE = "2023-07-05"
 LEAST_BYTES = 10 << 20  # billed for each table that a query references, and for a query
@@ -15,33 +13,19 @@ UNIT_BYTES = 1 << 20  # billed bytes are rounded up to it
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Bytes that a query reads, and an upper bound of the bytes billed for it."""
-
-    read_bytes: int
-    billed_bytes: int
-
-    @property
-    def usd(self) -> float:
-        """The list price in USD, without the free quota."""
-        return cost_usd(self.billed_bytes)
-
-
 def cost_usd(billed_bytes: int) -> float:
     """Return the list price of billed bytes in USD, without the free quota."""
     return billed_bytes / (1 << 40) * USD_PER_TIB
 
 
-def price(read_bytes: int, tables: int) -> Price:
-    """Return the price of a query that reads a number of bytes from a number of tables.
+def billed(read_bytes: int, tables: int) -> int:
+    """Return an upper bound of the bytes billed for a query that reads a number of bytes from a number of tables.
 
     The distribution of the bytes over the tables is unknown: the minimum is billed for all tables but one.
     """
     if not tables:
-        return Price(read_bytes, 0)
-    billed = max(read_bytes, LEAST_BYTES) + (tables - 1) * LEAST_BYTES
-    return Price(read_bytes, -(-billed // UNIT_BYTES) * UNIT_BYTES)
+        return 0
+    return -(-(max(read_bytes, LEAST_BYTES) + (tables - 1) * LEAST_BYTES) // UNIT_BYTES) * UNIT_BYTES
 
 
 def size(count: int) -> str:

@@ -26,13 +26,8 @@ class Difference:
     missing: tuple[Column, ...] = ()
     wrong: tuple[str, ...] = ()
 
-    @property
-    def any(self) -> bool:
-        """Whether the table differs."""
-        return self.absent or bool(self.missing) or bool(self.wrong)
-
     def lines(self) -> list[str]:
-        """Return the difference as lines of text."""
+        """Return the difference as lines of text, none for a table that does not differ."""
         if self.absent:
             return [f"{self.table.name}: is missing"]
         missing = [f"{self.table.name}.{one.name}: is missing ({one.type} {one.mode})" for one in self.missing]
@@ -73,7 +68,7 @@ def _problem(column: Column, found: tuple[str, str]) -> str | None:
 def differences(warehouse: Warehouse) -> list[Difference]:
     """Return the tables of a warehouse that differ from their definitions."""
     found = [difference(table, warehouse.actual(table)) for table in TABLES]
-    return [one for one in found if one.any]
+    return [one for one in found if one.lines()]
 
 
 def refuse(found: Sequence[Difference], address: str) -> None:

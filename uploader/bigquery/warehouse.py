@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from keras_matrix.uploader.bigquery import ddl, error_mapping, insert_statements
 from keras_matrix.uploader.bigquery.jobs import REQUEST_S, UPLOAD_S, Jobs
@@ -29,7 +29,7 @@ from keras_matrix.uploader.bigquery.partition_pruning import push_down_day_filte
 from keras_matrix.uploader.errors import BadInput, RowsRefused, SchemaMismatch, Unreachable, WarehouseFailure
 from keras_matrix.uploader.outbox import Batch
 from keras_matrix.uploader.schema import TABLES, Column, Mode, Table
-from keras_matrix.uploader.sql import checked
+from keras_matrix.uploader.sql import parsed
 from keras_matrix.uploader.warehouse import Actual, Answer, Options, Scalar
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ DROP_S = 10.0
 DAY_MS = 24 * 3600 * 1000
 PARAMETER_TYPES = {bool: "BOOL", int: "INT64", float: "FLOAT64", str: "STRING"}
 LABELS = {"program": "keras-benchmark-matrix"}
-
-T = TypeVar("T")
 
 
 class BigQueryWarehouse:
@@ -141,7 +139,7 @@ class BigQueryWarehouse:
 
     def _pruned(self, sql: str) -> str:
         """Return a query, for an append-only dataset with its day filters pushed down. Raises `BadInput`."""
-        sql = checked(sql)
+        parsed(sql)  # raises `BadInput` unless it is a single SELECT
         return push_down_day_filters(sql) if "@since" in sql and self.append_only else sql
 
     @cached_property
@@ -350,14 +348,19 @@ class BigQueryWarehouse:
         )
 
     def _find(self, table_id: str) -> Any:
-        return self._jobs.request(
-            f"read {table_id}", lambda: _unless_missing(lambda: self._client.get_table(table_id, **self._jobs.call()))
-        )
+        return self._unless_missing(self._client.get_table, table_id)
 
     def _find_dataset(self, name: str) -> Any:
-        return self._jobs.request(
-            f"read {name}", lambda: _unless_missing(lambda: self._client.get_dataset(name, **self._jobs.call()))
-        )
+        return self._unless_missing(self._client.get_dataset, name)
+
+    def _unless_missing(self, get: Callable[..., Any], name: str) -> Any:
+        from google.api_core.exceptions import NotFound
+
+        def read() -> Any:
+            with contextlib.suppress(NotFound):
+                return get(name, **self._jobs.call())
+
+        return self._jobs.request(f"read {name}", read)
 
 
 def _scalars(parameters: Mapping[str, Scalar] | None) -> list[Any]:
@@ -368,15 +371,6 @@ def _scalars(parameters: Mapping[str, Scalar] | None) -> list[Any]:
         bigquery.ScalarQueryParameter(name, PARAMETER_TYPES[type(value)], value)
         for name, value in (parameters or {}).items()
     ]
-
-
-def _unless_missing(read: Callable[[], T]) -> T | None:
-    from google.api_core.exceptions import NotFound
-
-    try:
-        return read()
-    except NotFound:
-        return None
 
 
 def _field(column: Column, *, exactly: bool = False) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
@@ -63,16 +62,11 @@ def target(args: argparse.Namespace) -> Target:
     return Target(args.to, args.results, warehouse_options(args))
 
 
-@contextmanager
-def warehouse(target: Target) -> Iterator[Warehouse]:
+def warehouse(target: Target) -> AbstractContextManager[Warehouse]:
     """Open the warehouse of a target. Raises `UploadError`."""
     from keras_matrix.uploader.opening import open_warehouse
 
-    opened = open_warehouse(target.address, target.results, target.options)
-    try:
-        yield opened
-    finally:
-        opened.close()
+    return closing(open_warehouse(target.address, target.results, target.options))
 
 
 def prepare(warehouse: Warehouse, address: str) -> None:
@@ -89,13 +83,12 @@ def resend_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) ->
     """Send everything again if the warehouse was emptied, and print that; return whether attempts are lost."""
     from keras_matrix.uploader.repair import reset_if_emptied
 
-    found = reset_if_emptied(results, warehouse, outbox)
-    if found is None:
-        return False
-    print(f"{warehouse.address} has no rows, but {found.sent:,} attempts were sent to it before: sending all again")
-    if found.without_record:
-        print(f"{found.without_record:,} of these have no record here: repeat their import")
-    return bool(found.without_record)
+    sent, without_record = reset_if_emptied(results, warehouse, outbox)
+    if sent:
+        print(f"{warehouse.address} has no rows, but {sent:,} attempts were sent to it before: sending all again")
+    if without_record:
+        print(f"{without_record:,} of these have no record here: repeat their import")
+    return bool(without_record)
 
 
 def outbox(target: Target) -> Outbox:

@@ -132,18 +132,18 @@ TYPES: Mapping[str, Callable[[str], Scalar]] = {"": str, "int": int, "float": fl
 def _cost(sql: str, read_bytes: int | None, most_bytes: int) -> list[str]:
     """Return lines on the bytes that a query would read and their cost."""
     from keras_matrix.uploader.bigquery.partition_pruning import tables_read, unbounded
-    from keras_matrix.uploader.bigquery.query_cost import PRICE_SINCE, USD_PER_TIB, price, size, usd
+    from keras_matrix.uploader.bigquery.query_cost import PRICE_SINCE, USD_PER_TIB, billed, cost_usd, size, usd
 
     if read_bytes is None:
         return ["the local warehouse: reading is free"]
     tables = len(tables_read(sql))
-    cost = price(read_bytes, tables)
+    billed_bytes = billed(read_bytes, tables)
     lines = [
         f"would read {read_bytes:,} bytes ({size(read_bytes)}) of {tables} tables",
-        f"billed at most {size(cost.billed_bytes)} (at least 10 MiB per table): {usd(cost.usd)} at the list price of "
-        f"USD {USD_PER_TIB} per TiB (US, on demand, since {PRICE_SINCE}); the first TiB of a month is free",
+        f"billed at most {size(billed_bytes)} (at least 10 MiB per table): {usd(cost_usd(billed_bytes))} at the list "
+        f"price of USD {USD_PER_TIB} per TiB (US, on demand, since {PRICE_SINCE}); the first TiB of a month is free",
     ]
-    if cost.billed_bytes > most_bytes:
+    if billed_bytes > most_bytes:
         lines.append(f"above --maximum-bytes-billed ({size(most_bytes)}): the query would be rejected")
     if all_days := unbounded(sql):
         lines.append(

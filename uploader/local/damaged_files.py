@@ -11,14 +11,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import duckdb
 
 from keras_matrix.uploader.errors import FileDamaged, WarehouseFailure
 from keras_matrix.uploader.local import manifest, parquet
 from keras_matrix.uploader.schema import BY_NAME, TABLES, Table
-
-if TYPE_CHECKING:
-    import duckdb
 
 MISSING = "is missing"
 MOST_LISTED = 5
@@ -43,9 +41,8 @@ def find_damaged(folder: Path, tables: Sequence[Table] = TABLES) -> list[Damaged
     found = [
         DamagedFile(table, path, why) for table, path in named if (why := reader.unreadable(table, path)) is not None
     ]
-    return [
-        one for one in found if (one.table, one.path) in _named(folder, tables)
-    ]  # a compaction may have come between
+    # A compaction may have come between.
+    return [one for one in found if (one.table, one.path) in _named(folder, tables)]
 
 
 def find_truncated(folder: Path) -> list[DamagedFile]:
@@ -76,8 +73,6 @@ class Reader:
 
         Raises `WarehouseFailure` if the cause is not the file, such as missing permissions or memory.
         """
-        import duckdb
-
         try:
             with path.open("rb"):
                 pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keras_matrix.uploader.bigquery.query_cost import price, size, usd
+from keras_matrix.uploader.bigquery.query_cost import billed, cost_usd, size, usd
 
 MIB = 1 << 20
 
@@ -23,11 +23,11 @@ MIB = 1 << 20
 def test_each_table_is_billed_at_least_10_mib_and_the_rest_in_whole_mib(
     read_bytes: int, tables: int, billed_bytes: int
 ) -> None:
-    assert price(read_bytes, tables).billed_bytes == billed_bytes
+    assert billed(read_bytes, tables) == billed_bytes
 
 
 def test_a_tib_has_its_list_price() -> None:
-    assert price(1 << 40, 1).usd == 6.25
+    assert cost_usd(1 << 40) == 6.25
 
 
 @pytest.mark.parametrize(

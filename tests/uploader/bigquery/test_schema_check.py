@@ -17,8 +17,8 @@ def as_defined() -> dict[str, tuple[str, str]]:
 def test_table_as_defined_has_no_differences_also_with_api_type_names() -> None:
     names = {"INT64": "INTEGER", "FLOAT64": "FLOAT", "BOOL": "BOOLEAN"}
     columns = {name: (names.get(kind, kind), mode) for name, (kind, mode) in as_defined().items()}
-    assert difference(CELLS, as_defined()).any is False
-    assert difference(CELLS, columns).any is False
+    assert difference(CELLS, as_defined()).lines() == []
+    assert difference(CELLS, columns).lines() == []
 
 
 def test_cells_of_version_1_lack_only_what_migrate_adds() -> None:
@@ -73,7 +73,7 @@ def test_a_missing_required_column_cannot_be_added() -> None:
 
 
 def test_unknown_nullable_column_is_ignored() -> None:
-    assert difference(CELLS, as_defined() | {"note": ("STRING", "NULLABLE")}).any is False
+    assert difference(CELLS, as_defined() | {"note": ("STRING", "NULLABLE")}).lines() == []
 
 
 def test_missing_tables_are_created_by_init() -> None:
