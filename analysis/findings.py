@@ -105,9 +105,7 @@ def _made(base: Finding, kind: Kind, metric: str, method: str, **changes: Any) -
 
 def _metric(cell: CellSummary) -> str:
     """Return the name of the figure that a cell is compared by: for an external command its primary metric."""
-    if cell.figure is primary_metric.STEP_TIME:
-        return STEP_TIME
-    return f"{TASK_METRICS}.{cell.figure.name}"
+    return STEP_TIME if cell.figure is primary_metric.STEP_TIME else f"{TASK_METRICS}.{cell.figure.name}"
 
 
 def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
@@ -210,26 +208,22 @@ def _workers(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
 
 def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
     """Return this run's session of a history, the level since the last change, and every change."""
-    base = _of_history(one)
-    session = next((s for s in one.history.sessions if s.run_id == run_id), None)
-    if session is None or str(base.workload).startswith(PREFIX):
+    history = one.history
+    names: dict[str, Any] = {n: str(history.settings.get(n, "")) for n in ("workload", "backend", "league")}
+    session = next((s for s in history.sessions if s.run_id == run_id), None)
+    if session is None or names["workload"].startswith(PREFIX):
         return
+    base = Finding(Kind.SESSION, STEP_TIME, names["workload"], "", 0, cell_id=history.cell_id, host_id=history.host_id)
+    base = replace(base, device=" ".join(history.device) if history.device else None, **names)
     yield _session(base, session)
     if one.levels:
         level = one.levels[-1]
         spread = {"between_sessions": f"{one.spread.between_log:.4g}"} if one.spread else {}
-        first_run = one.history.valued[level.first].run_id
+        first_run = history.valued[level.first].run_id
         found = {**_interval(level.step_time), "count": level.last - level.first + 1, "facts": spread, "unit": "s"}
         yield _made(base, Kind.LEVEL, STEP_TIME, "geometric mean over sessions", **found, at_run_id=first_run)
     for change in one.changes:
         yield _change(base, change)
-
-
-def _of_history(one: Assessment) -> Finding:
-    history = one.history
-    names: dict[str, Any] = {n: str(history.settings.get(n, "")) for n in ("workload", "backend", "league")}
-    base = Finding(Kind.SESSION, STEP_TIME, names["workload"], "", 0, cell_id=history.cell_id, host_id=history.host_id)
-    return replace(base, device=" ".join(history.device) if history.device else None, **names)
 
 
 def _session(base: Finding, session: Session) -> Finding:

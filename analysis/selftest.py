@@ -119,7 +119,7 @@ def gate_alarms(sessions: Iterable[Labelled], rule: Rule) -> Rate:
     outcomes = []
     for session in sessions:
         logs = {f"{number} {backend}": found for number, (backend, found) in enumerate(_logs(session))}
-        verdicts = judge(logs, rule).verdicts.values()
+        verdicts = judge(logs, rule).values()
         outcomes.append(any(verdict.outcome is Outcome.REGRESSED for verdict in verdicts))
     return Rate(sum(outcomes), len(outcomes))
 

@@ -98,7 +98,8 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
         return SameWork(WorkStatus.NOT_CHECKED, remarks=("the work of an external command cannot be checked",))
     versions = {name: found for name, cell in cells.items() if (found := _versions(name, cell))}
     stored = latest_comparison(records, settings.workload, settings.params, versions)
-    pairs = _pairs(stored, set(cells), backend)
+    known_pairs = [pair for pair in stored.record.pairs if cells.keys() >= set(pair.backends)] if stored else []
+    pairs = [pair for pair in known_pairs if backend is None or backend in pair.backends]
     if stored is None or not pairs:
         return SameWork(
             WorkStatus.NOT_CHECKED, remarks=(f"compare the backends with: runner parity {settings.workload}",)
@@ -118,19 +119,14 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
 def cell_caveats(cell: CellSummary, run_context: RunContext = NO_CONTEXT) -> tuple[str, ...]:
     """Return the caveats of one cell's figures."""
     share = run_context.shares.get(cell.cell_id)
-    doubtful = share and share.note and share.share_of_peak is not None
-    return (*cell.caveats, share.note) if share and share.note and doubtful else cell.caveats
+    note = share.note if share and share.share_of_peak is not None else None
+    return (*cell.caveats, note) if note else cell.caveats
 
 
 def _versions(backend: str, cell: CellSummary) -> dict[str, str] | None:
     """Return the versions that decide whether a comparison is stale; None if a cell's records lack them."""
     versions = next((record.versions for record in cell.measured), {})
     return {name: versions[name] for name in ("keras", backend)} if {"keras", backend} <= set(versions) else None
-
-
-def _pairs(found: StoredComparison | None, cells: set[str], backend: str | None) -> list[Pair]:
-    pairs = found.record.pairs if found else []
-    return [pair for pair in pairs if cells.issuperset(pair.backends) and (backend is None or backend in pair.backends)]
 
 
 def _work_status(pairs: Sequence[Pair], stale: Sequence[str]) -> WorkStatus:

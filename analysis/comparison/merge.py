@@ -24,7 +24,6 @@ from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.task import PREFIX
 
 REASONS_SHOWN = 3  # of one backend: an old results folder may hold hundreds of runs of another matrix
-
 WORKS_COMPARED = 100  # of each run, for the settings that differ: a matrix may have thousands
 
 
@@ -193,18 +192,14 @@ def mismatch(reference: MergeCandidate, one: MergeCandidate, found: BackendRun) 
         return f"other version of Keras ({_words(found.keras)} against {_words(base.keras)})"
     if not found.schemas <= base.schemas:
         return f"other version of records ({_words(found.schemas)} against {_words(base.schemas)})"
-    return _other_matrix(reference, one, found)
-
-
-def _other_matrix(reference: MergeCandidate, one: MergeCandidate, found: BackendRun) -> str | None:
-    wanted, its = reference.works, found.works
+    works, own = reference.works, found.works
     same_text = bool(reference.matrix_text) and reference.matrix_text == one.matrix_text
-    unfinished = (its < wanted and not one.finished) or (its > wanted and not reference.finished)
-    if its == wanted or (its & wanted and (same_text or unfinished)):
+    unfinished = (own < works and not one.finished) or (own > works and not reference.finished)
+    if own == works or (own & works and (same_text or unfinished)):
         return None
     paths = f"{one.matrix_path or 'unnamed matrix'} against {reference.matrix_path or 'unnamed matrix'}"
-    differs = _differing_settings(its - wanted, wanted)
-    common = f"{len(its & wanted)} of {len(its)} works are among the {len(wanted)} merged"
+    differs = _differing_settings(own - works, works)
+    common = f"{len(own & works)} of {len(own)} works are among the {len(works)} merged"
     return f"other matrix: {common} ({paths}{differs and f'; {differs}'})"
 
 

@@ -62,7 +62,11 @@ def projected(rows: Sequence[Row], budget_s: float) -> Fraction | None:
     compared = [row for row in rows if row.ratios]
     if any(ratio.scatter is None for row in compared for ratio in row.ratios) or not compared:
         return None
-    servers_s = server_time_s(compared)
+    imports_s: dict[str, list[float]] = {}
+    for backend, cell in (found for row in compared for found in row.cells.items()):
+        imports_s.setdefault(backend, []).extend(record.times.import_time_s or 0.0 for record in cell.measured)
+    # The start of a block's servers: one a backend for all rows, as if started one by one.
+    servers_s = sum(statistics.fmean(found) for found in imports_s.values() if found)
     spent_s, most_blocks, able = 0.0, 0, 0
     for cost_s, blocks, count in sorted(_wanted(row) for row in compared):
         longest = max(most_blocks, blocks)
@@ -89,22 +93,9 @@ def _wanted(row: Row) -> tuple[float, int, int]:
     looks = [next((at for at in LOOKS.blocks if found is not None and found <= at), None) for found in needed]
     reached = [look for look in looks if look is not None]
     blocks = max(reached, default=0)
-    return blocks * block_time_s(row), blocks, len(reached)
-
-
-def block_time_s(row: Row) -> float:
-    """Return the mean wall time of a row's processes in a block."""
     cells = [cell.measured for cell in row.cells.values() if cell.measured]
-    return sum(statistics.fmean(record.harness.wall_time_s or 0.0 for record in records) for records in cells)
-
-
-def server_time_s(rows: Sequence[Row]) -> float:
-    """Return the time to start the servers of a block, one a backend for all rows, as if started one by one."""
-    times_s: dict[str, list[float]] = {}
-    for row in rows:
-        for backend, cell in row.cells.items():
-            times_s.setdefault(backend, []).extend(record.times.import_time_s or 0.0 for record in cell.measured)
-    return sum(statistics.fmean(found) for found in times_s.values() if found)
+    block_s = sum(statistics.fmean(record.harness.wall_time_s or 0.0 for record in records) for records in cells)
+    return blocks * block_s, blocks, len(reached)
 
 
 def _bounds(ratio: SuiteRatio) -> str:

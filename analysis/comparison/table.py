@@ -227,7 +227,9 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
     cells = {backend: cells[backend] for backend in in_order(cells)}
     running = {backend: cell for backend, cell in cells.items() if cell.step_time}
     if len(running) < 2:
-        return Row(title, cells, None, _nothing_to_compare(cells))
+        below = next((cell.figure.name for cell in cells.values() if without_ratio(cell.measured)), None)
+        why = f": {below} is not above zero, so it has no ratio" if below else ""
+        return Row(title, cells, None, f"nothing to compare{why}")
     for name, cell in running.items():
         if found := mixed(cell.measured):
             return Row(title, cells, None, f"not comparable: {found} within {name}")
@@ -262,12 +264,6 @@ def _ratio(row: Row, backend: str, lowest: str) -> Ratio | None:
     cell, best = row.cells[backend], row.cells[lowest]
     logs = list(log_ratios(cell, best).values())
     return replace(_paired(backend, logs, row.looks), all_data=all_data(cell, best, row.looks)) if logs else None
-
-
-def _nothing_to_compare(cells: dict[str, CellSummary]) -> str:
-    """Return the verdict of a row with nothing to compare."""
-    below = next((cell.figure.name for cell in cells.values() if without_ratio(cell.measured)), None)
-    return "nothing to compare" + (f": {below} is not above zero, so it has no ratio" if below else "")
 
 
 def all_data(one: CellSummary, other: CellSummary, looks: Looks) -> Estimate | None:
@@ -332,16 +328,13 @@ def _open_verdict(lowest: str, ratios: Sequence[Ratio], others: int) -> str:
     if len(ratios) < others:
         return "not separable: some cells have no repeat in common"
     text = ", ".join(_interval(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
-    return f"not separable: {lowest} against {text}{_how(ratios) or _would_have_shown(ratios)}"
+    known = [ratio.smallest_difference for ratio in ratios if ratio.smallest_difference is not None]
+    shown = f"; a difference of {percent(max(known))} would have shown" if known else ""
+    return f"not separable: {lowest} against {text}{_how(ratios) or shown}"
 
 
 def _how(ratios: Sequence[Ratio]) -> str:
     return f" ({BY_SPREAD})" if any(ratio.separate for ratio in ratios) else ""
-
-
-def _would_have_shown(ratios: Sequence[Ratio]) -> str:
-    known = [ratio.smallest_difference for ratio in ratios if ratio.smallest_difference is not None]
-    return f"; a difference of {percent(max(known))} would have shown" if known else ""
 
 
 def _interval(ratio: Ratio) -> str:

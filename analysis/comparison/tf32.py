@@ -45,7 +45,11 @@ def difference(cells: Cells) -> str | None:
         users, others = _users(cells, name, used)
         if users and others:
             groups.setdefault((users, others), []).append(label)
-    return "; ".join(_sentence(users, others, labels) for (users, others), labels in groups.items()) or None
+    texts = []
+    for (users, others), labels in groups.items():
+        use, do = ("uses" if len(users) == 1 else "use"), ("does" if len(others) == 1 else "do")
+        texts.append(f"{_listed(users)} {use} it in {_listed(labels)}, {_listed(others)} {do} not")
+    return "; ".join(texts) or None
 
 
 def of_step(resolved: Resolved) -> bool | None:
@@ -70,11 +74,6 @@ def _concerned(records: Sequence[Record], name: str) -> list[Resolved]:
     """Return the float32 records' facts whose layers compute this operation or are unknown."""
     found = [record.resolved for record in records if record.resolved is not None]
     return [one for one in found if one.precision == "float32" and (not one.operations or name in one.operations)]
-
-
-def _sentence(users: Sequence[str], others: Sequence[str], labels: Sequence[str]) -> str:
-    use, do = ("uses" if len(users) == 1 else "use"), ("does" if len(others) == 1 else "do")
-    return f"{_listed(users)} {use} it in {_listed(labels)}, {_listed(others)} {do} not"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -18,17 +18,14 @@ def titles(works: Sequence[Settings], usual: Usual) -> list[str]:
     seen: dict[str, list[dict[str, Scalar]]] = {}
     for one, values in zip(works, flat, strict=True):
         seen.setdefault(one.workload, []).append(values)
-    varying = {workload: _varying(several) for workload, several in seen.items()}
+    varying = {
+        workload: {key for key in set().union(*several) if len({values.get(key) for values in several}) > 1}
+        for workload, several in seen.items()
+    }
     return [
         " ".join([one.workload, *_details(values, varying[one.workload], usual.get(one.workload, {}))])
         for one, values in zip(works, flat, strict=True)
     ]
-
-
-def _varying(several: Sequence[Mapping[str, Scalar]]) -> set[str]:
-    """Return the keys whose values differ, or are missing in some."""
-    keys = dict.fromkeys(key for values in several for key in values)
-    return {key for key in keys if len({values.get(key) for values in several}) > 1}
 
 
 def _details(values: Mapping[str, Scalar], varying: Collection[str], usual: Mapping[str, Scalar]) -> list[str]:

@@ -95,7 +95,7 @@ def versus(base: Iterable[Record], new: Iterable[Record], rule: Rule, across: Ac
     reasons = {cell: _reason(*ends, apart) for cell, ends in cells.items()}
     able = {cell: (before[cell], after[cell]) for cell, reason in reasons.items() if not reason}
     logs = {} if across else {cell: tuple(log_ratios(ends[1], ends[0]).values()) for cell, ends in able.items()}
-    verdicts = _across(across, able, rule) if across else judge(logs, rule).verdicts
+    verdicts = _across(across, able, rule) if across else judge(logs, rule)
     unmeasured = Verdict(Outcome.NOT_MEASURED, None, None)
     comparisons = [
         _comparison(cell, ends, logs.get(cell, ()), verdicts.get(cell, unmeasured), reasons[cell])
@@ -218,7 +218,10 @@ def _comparison(
     reason: str | None,
 ) -> Comparison:
     if reason is None and verdict.outcome is Outcome.NOT_MEASURED:
-        reason = _too_few(ends, len(logs))
+        untimed = (name for name, end in zip(("base", "new"), ends, strict=True) if end and end.step_time is None)
+        blocks = f"{len(logs)} block{'s'[: len(logs) != 1]}"
+        reason = f"no interval from {blocks} in common: needs {MIN_BLOCKS}; use --repeats 5"
+        reason = next((f"no measured epoch in {name}: nothing was timed" for name in untimed), reason)
     elif reason is None and not logs and (verdict.estimate is None or verdict.estimate.low is None):
         reason = ACROSS_UNKNOWN
     base, new = ends
@@ -253,14 +256,6 @@ def _caveats(base: CellSummary | None, new: CellSummary | None) -> tuple[str, ..
 def _unstable(cell: CellSummary) -> tuple[str, ...]:
     found = [record for record in cell.measured if record.status is Status.UNSTABLE]
     return (f"unstable in {len(found)} of {len(cell.measured)} processes: {found[0].reason}",) if found else ()
-
-
-def _too_few(ends: tuple[CellSummary | None, CellSummary | None], blocks: int) -> str:
-    """Return why the common blocks of two cells give no interval, and what would."""
-    for name, cell in zip(("base", "new"), ends, strict=True):
-        if cell is not None and cell.step_time is None:
-            return f"no measured epoch in {name}: nothing was timed"
-    return f"no interval from {blocks} block{'s'[: blocks != 1]} in common: needs {MIN_BLOCKS}; use --repeats 5"
 
 
 def _grouped(comparisons: Sequence[Comparison]) -> Mapping[str, Mapping[str, Mapping[int, float]]]:

@@ -25,9 +25,7 @@ class Summary:
     mean_s: float
     sd_s: float
     samples_per_s: float
-    flops_per_s: float
     bytes_per_step: int
-    bytes_per_s: float
     wire_bytes_per_step: int | None
 
 
@@ -38,14 +36,11 @@ def summary(records: Sequence[Record]) -> Summary | None:
     if not batch_s:
         return None
     mean_s, task = statistics.fmean(batch_s), spec.problem_of(records[0].settings)
-    sent = spec.traffic_per_step(task).sent_bytes(task.workers)
     return Summary(
         mean_s=mean_s,
         sd_s=statistics.pstdev(batch_s),
         samples_per_s=task.samples_per_step / mean_s,
-        flops_per_s=spec.flops_per_step(task) / mean_s,
-        bytes_per_step=sent,
-        bytes_per_s=sent / mean_s,
+        bytes_per_step=spec.traffic_per_step(task).sent_bytes(task.workers),
         wire_bytes_per_step=spec.wire_bytes_of(record.parallel for record, _ in measured),
     )
 

@@ -120,7 +120,8 @@ def _figure(cell: CellSummary, share: PeakShare | None, alone: CellSummary | Non
     assert cell.step_time is not None
     task, step_time_s = spec.problem_of(cell.settings), cell.step_time.centre
     peaks = [_peaks_bytes(record) for record in cell.measured]
-    spent = _spent(cell.measured)
+    spent, counted = _spent(cell.measured), [record.parallel for record in cell.measured]
+    silent = bool(counted) and all(one is not None and not one.counted_bytes_per_step for one in counted)
     return FcFigure(
         cell_id=cell.cell_id,
         settings=cell.settings,
@@ -131,7 +132,7 @@ def _figure(cell: CellSummary, share: PeakShare | None, alone: CellSummary | Non
         share_of_best=share.share_of_peak if share else None,
         share_of_own=share.share_of_own_gemm if share else None,
         bytes_per_step=spec.traffic_per_step(task).sent_bytes(task.workers),
-        communication_share=0.0 if _silent(cell.measured) else spent.share if spent else None,
+        communication_share=0.0 if silent else spent.share if spent else None,
         spent=spent,
         efficiency=_efficiency(cell, alone),
         worker_memory_bytes=max((peak for own in peaks for peak in own), default=None),
@@ -146,12 +147,6 @@ def _peaks_bytes(record: Record) -> list[int]:
         return record.parallel.peak_worker_memory_bytes
     own = record.memory.peak_host_memory_bytes
     return [] if own is None else [own]
-
-
-def _silent(records: Sequence[Record]) -> bool:
-    """Return whether these records counted no call of a collective."""
-    found = [record.parallel for record in records]
-    return bool(found) and all(one is not None and not one.counted_bytes_per_step for one in found)
 
 
 def _spent(records: Sequence[Record]) -> StepBreakdown | None:

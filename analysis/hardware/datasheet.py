@@ -49,7 +49,6 @@ SHEETS = (
     _sheet("V100-PCIE", 0.9, float64=7, float32=14, float16=112),
 )
 
-
 # Drivers before 470 omit the first, and prefix some products with the second.
 MAKERS = ("NVIDIA ", "Tesla ")
 # Names of one product with different memory sizes, on which its stated peaks do not depend.

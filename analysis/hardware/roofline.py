@@ -223,7 +223,8 @@ def products(peaks: Peaks) -> tuple[Product, ...]:
         place = ComputePlace(gemm.device, gemm.precision, gemm.threads)
         found[place, gemm.backend] = gemm
         best[place] = gemm.flop_per_s.best
-    return tuple(_product(place, found[place, name], best[place], peaks) for place, name in sorted(found, key=_order))
+    ordered = sorted(found, key=lambda key: (key[0].device, -key[0].threads, key[0].precision, key[1]))
+    return tuple(_product(place, found[place, name], best[place], peaks) for place, name in ordered)
 
 
 def slopes(peaks: Peaks) -> tuple[Slope, ...]:
@@ -245,11 +246,6 @@ def slopes(peaks: Peaks) -> tuple[Slope, ...]:
         )
         for triad, copy in triads
     )
-
-
-def _order(key: tuple[ComputePlace, str]) -> tuple[str, int, str, str]:
-    place, backend = key
-    return place.device, -place.threads, place.precision, backend
 
 
 def _same(one: ComputePlace, other: ComputePlace) -> bool:

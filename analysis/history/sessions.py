@@ -112,9 +112,12 @@ def histories(past: Past) -> list[History]:
     found = [
         _history(past, cell_id, host_id, device, runs)
         for (cell_id, host_id), runs in groups.items()
-        for device in _devices(runs)
+        for device in sorted({one.device for several in runs.values() for one in several if one.device}) or (None,)
     ]
-    return sorted(found, key=_order)
+    names = ("workload", "backend")
+    return sorted(
+        found, key=lambda h: (*(str(h.settings.get(n, "")) for n in names), h.cell_id, h.host_id, *(h.device or ()))
+    )
 
 
 def session_spread(sessions: Sequence[Session]) -> SessionSpread | None:
@@ -193,12 +196,6 @@ def log_mean(values: Sequence[float]) -> tuple[float, float | None] | None:
     return statistics.fmean(logs), error
 
 
-def _devices(runs: Mapping[str, Sequence[Attempt]]) -> list[tuple[str, str] | None]:
-    """Return the devices proved by processes; only None if no process did."""
-    found = {attempt.device for attempts in runs.values() for attempt in attempts if attempt.device}
-    return [*sorted(found)] or [None]
-
-
 def _history(
     past: Past, cell_id: str, host_id: str, device: tuple[str, str] | None, runs: Mapping[str, Sequence[Attempt]]
 ) -> History:
@@ -224,8 +221,3 @@ def _session(run_id: str, attempts: Iterable[Attempt]) -> Session:
     left_out = Counter(why.get(a.status, str(a.status)) for a in latest.values() if a not in ok)
     facts = dict((ok or list(latest.values()))[0].facts)
     return Session(run_id, geometric(values), mean[1] if mean else None, dict(sorted(left_out.items())), facts)
-
-
-def _order(history: History) -> tuple[str, ...]:
-    name = (str(history.settings.get("workload", "")), str(history.settings.get("backend", "")))
-    return (*name, history.cell_id, history.host_id, *(history.device or ()))

@@ -46,7 +46,6 @@ from keras_matrix.analysis.stats.sequential import LOOKS, Looks
 LEVEL = 0.01
 THRESHOLD = 0.05
 
-
 # A gate may continue from look to look until it has decided, so a slowdown of the threshold itself has six chances to
 # pass as no worse. Pocock's method (Biometrika 64 (1977)): one confidence for all looks, by simulation such that the
 # six together let 2.5 % of such slowdowns pass (docs/statistics.md).
@@ -95,30 +94,17 @@ class Verdict:
     more_blocks: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The run's verdict and those of its comparisons, by name."""
-
-    outcome: Outcome
-    verdicts: dict[str, Verdict]
-
-
-def judge(comparisons: Mapping[str, Sequence[float]], rule: Rule = Rule()) -> Report:
-    """Return the verdicts on the log ratios new / base, one a block, of each comparison.
-
-    The run is regressed if any comparison is; else not measured if any is not, or there are no comparisons; else
-    undecided if any is; else no worse.
-    """
+def judge(comparisons: Mapping[str, Sequence[float]], rule: Rule = Rule()) -> dict[str, Verdict]:
+    """Return the verdicts on the log ratios new / base, one a block, of each comparison."""
     measured = {name: logs for name, logs in comparisons.items() if len(logs) >= MIN_BLOCKS}
     spent = [spent_p(logs, rule) for logs in measured.values()]
     adjusted = dict(zip(measured, adjusted_p_values(spent), strict=True))
-    verdicts = {
+    return {
         name: _verdict(logs, adjusted[name], rule, len(measured))
         if name in measured
         else Verdict(Outcome.NOT_MEASURED, of_logs(logs), None, MIN_BLOCKS - len(logs))
         for name, logs in comparisons.items()
     }
-    return Report(overall([verdict.outcome for verdict in verdicts.values()]), verdicts)
 
 
 def spent_p(logs: Sequence[float], rule: Rule) -> float:
@@ -149,7 +135,7 @@ def spending(count: int, rule: Rule) -> float:
 
 
 def overall(outcomes: Collection[Outcome]) -> Outcome:
-    """Return the overall verdict: the worst; without outcomes, not measured."""
+    """Return a run's verdict: regressed if any comparison is, else not measured (as without any), else undecided."""
     for worst in (Outcome.REGRESSED, Outcome.NOT_MEASURED, Outcome.UNDECIDED):
         if worst in outcomes:
             return worst

@@ -138,6 +138,7 @@ def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
     unstable = _instability(pairs, rule)
     found = {}
     for name, pair in pairs.items():
+        flops = (next(iter(_known(side.values(), "forward_flops")), None) for side in (pair.base, pair.new))
         plain = Facets(
             first_epoch=first[name],
             scatter=scatter[name, _scatter_between],
@@ -145,7 +146,7 @@ def facets(pairs: Mapping[str, RecordPair], rule: Rule) -> dict[str, Facets]:
             unstable=unstable[name],
             unstable_processes=_unstable(pair),
             recompiles=_recompiles(pair),
-            forward_flops=_flops(pair),
+            forward_flops=Counts(*flops),
         )
         named = replace(plain, kinds=_kinds(plain, pair.steps))
         found[name] = replace(named, said=_said(named, pair.steps))
@@ -305,10 +306,6 @@ def _recompiles(pair: RecordPair) -> Counts:
     both = _blocks(pair)
     known = [_known([side[repeat] for repeat in both], "recompiles_timed") for side in (pair.base, pair.new)]
     return Counts(*(sum(counts) if counts else None for counts in known))
-
-
-def _flops(pair: RecordPair) -> Counts:
-    return Counts(*(next(iter(_known(side.values(), "forward_flops")), None) for side in (pair.base, pair.new)))
 
 
 def _known(records: Iterable[Record], field: str) -> list[int]:

@@ -148,7 +148,11 @@ def signed_rank_p(logs: Sequence[float], centre: float = 0.0) -> float:
     is a fair coin toss. So it cannot fall below 2**-n, whatever the distance of the arms.
     """
     distances = [log - centre for log in logs]
-    twice = _doubled_ranks([abs(distance) for distance in distances])
+    sizes = [abs(distance) for distance in distances]
+    ordered = list(enumerate(sorted(sizes), 1))
+    first = {size: index for index, size in reversed(ordered)}
+    last = {size: index for index, size in ordered}
+    twice = [first[size] + last[size] for size in sizes]  # the ranks, as integers: equal sizes share their mean
     below = sum(rank for rank, distance in zip(twice, distances, strict=True) if distance <= 0)
     return float(signed_rank_chances(tuple(sorted(twice)))[below])
 
@@ -187,14 +191,6 @@ def t_quantile(degrees: float, confidence: float) -> float:
     from scipy.special import stdtrit  # importing scipy.stats takes ten times as long
 
     return float(stdtrit(degrees, 0.5 + confidence / 2))
-
-
-def _doubled_ranks(sizes: Sequence[float]) -> list[int]:
-    """Return twice the rank of each size, an integer: equal sizes share the mean of their ranks."""
-    ordered = sorted(sizes)
-    first = {size: index for index, size in reversed(list(enumerate(ordered, 1)))}
-    last = {size: index for index, size in enumerate(ordered, 1)}
-    return [first[size] + last[size] for size in sizes]
 
 
 def fewest(enough: Callable[[int], bool]) -> int | None:

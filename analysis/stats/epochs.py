@@ -91,7 +91,11 @@ def trend(times: Sequence[float] | numpy.ndarray[Any, Any]) -> Trend | None:
     import numpy as np
     from scipy.special import ndtr
 
-    values = _stretches(np.asarray(times, dtype=float))
+    values = np.asarray(times, dtype=float)
+    if len(values) > TREND_STRETCHES:
+        length = len(values) // TREND_STRETCHES
+        # The remainder is dropped at the front: the end of a process is closer to its steady state.
+        values = np.mean(values[-length * TREND_STRETCHES :].reshape(-1, length), axis=1)
     count = len(values)
     if count < MIN_TREND_EPOCHS:
         return None
@@ -116,17 +120,6 @@ def _pairs(count: int) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]
 
 def _pairs_variance(count: int) -> int:
     return count * (count - 1) * (2 * count + 5)
-
-
-def _stretches(values: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
-    import numpy as np
-
-    if len(values) <= TREND_STRETCHES:
-        return values
-    length = len(values) // TREND_STRETCHES
-    # The remainder is dropped at the front: the end of a process is closer to its steady state.
-    means: numpy.ndarray[Any, Any] = np.mean(values[-length * TREND_STRETCHES :].reshape(-1, length), axis=1)
-    return means
 
 
 def _matters(found: Trend | None) -> bool:

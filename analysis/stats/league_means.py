@@ -47,21 +47,10 @@ def _suite(league: str, rows: Sequence[Row]) -> Suite | None:
 
 def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
     both = [row for row in rows if backend in row.cells and against in row.cells]
-    if any(row.apart(backend, against) for row in both):
-        return _separate_ratio(both, backend, against)
+    apart = [row for row in both if row.apart(backend, against)]  # the two cells are of the same two sessions
+    ratios = {row.title: separate_ratio(row.values[backend], row.values[against]).estimate for row in apart}
+    if (estimate := geometric_mean(list(ratios.values()))) is not None:
+        without = tuple(row.title for row in both if row.title not in ratios)
+        return SuiteRatio(estimate, None, tuple(ratios), without, separate=True)
     logs = {row.title: log_ratios(row.cells[backend], row.cells[against]) for row in both}
     return suite_ratio(logs, rows[0].looks)
-
-
-def _separate_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
-    """Return the mean over rows whose two cells are of the same two sessions."""
-    ratios = {
-        row.title: separate_ratio(row.values[backend], row.values[against]).estimate
-        for row in rows
-        if row.apart(backend, against)
-    }
-    estimate = geometric_mean(list(ratios.values()))
-    if estimate is None:
-        return None
-    without = tuple(row.title for row in rows if row.title not in ratios)
-    return SuiteRatio(estimate, None, tuple(ratios), without, separate=True)

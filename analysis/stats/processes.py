@@ -65,7 +65,8 @@ def scatter_ratio(
     from scipy.special import ndtri
 
     quantile = float(ndtri(0.5 + confidence / 2))
-    shift = math.log(_small_sample(len(first), quantile) / _small_sample(len(second), quantile))
+    factors = [len(logs) / (len(logs) - quantile) for logs in (first, second)]  # for small samples
+    shift = math.log(factors[0] / factors[1])
     half = quantile * _error(first, second)
     low, high = (math.sqrt(math.exp(2 * math.log(centre) + shift + sign * half)) for sign in (-1, 1))
     return Estimate(centre, low, high, count, Method.BONETT)
@@ -107,10 +108,6 @@ def _trimmed_mean(values: Sequence[float]) -> float:
     cut = int(len(values) / (2 * math.sqrt(len(values) - 4)))
     ordered = sorted(values)
     return statistics.fmean(ordered[cut : len(ordered) - cut] or [statistics.median(ordered)])
-
-
-def _small_sample(count: int, quantile: float) -> float:
-    return count / (count - quantile)
 
 
 @lru_cache(maxsize=64)

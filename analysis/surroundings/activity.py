@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from keras_matrix.analysis.surroundings.disturbance import (
-    OTHER_CPU_LIMIT,
-    STALL_LIMIT,
-    STEAL_LIMIT,
-    Stretch,
-    Watched,
-    other_cpu_share,
-    percent,
-    stall_share,
-    steal_share,
-)
+from keras_matrix.analysis.surroundings import disturbance
 from keras_matrix.analysis.surroundings.findings import Check, Judgement, Limit, NotReadError, Rating, known
 from keras_matrix.analysis.surroundings.readings import Readings
 from keras_matrix.analysis.surroundings.resolution import MIN_PAIRS, resolution
@@ -22,9 +12,9 @@ from keras_matrix.records.host.procfs import Unread
 
 MIB, GIB = 1 << 20, 1 << 30
 # `bad` begins where the disturbance rule replaces a block: such a machine would have every block replaced.
-STEAL = Limit(0.005, STEAL_LIMIT)
-OTHER_CPU = Limit(0.01, OTHER_CPU_LIMIT)
-STALL = Limit(0.001, STALL_LIMIT)
+STEAL = Limit(0.005, disturbance.STEAL_LIMIT)
+OTHER_CPU = Limit(0.01, disturbance.OTHER_CPU_LIMIT)
+STALL = Limit(0.001, disturbance.STALL_LIMIT)
 # The measurement has a thread for each CPU, which by themselves need not wait.
 CPU_PRESSURE = Limit(0.01, 0.10)
 LOAD_PER_CPU = Limit(0.25, 1.0)
@@ -42,16 +32,16 @@ def _resolution(readings: Readings) -> Judgement:
         return Rating.UNREAD, text, "give it more time with --seconds"
     first = found.detectable[0]
     text = (
-        f"two identical arms, {found.pairs} pairs: {percent(first.difference)} in {first.pairs} pairs "
-        f"(between {percent(first.low)} and {percent(first.high)})"
+        f"two identical arms, {found.pairs} pairs: {disturbance.percent(first.difference)} in {first.pairs} pairs "
+        f"(between {disturbance.percent(first.low)} and {disturbance.percent(first.high)})"
     )
     return RESOLUTION.verdict(first.difference), text, "fix what is bad below, or plan for more repeats"
 
 
 def _other_cpu(readings: Readings) -> Judgement:
     meanwhile = readings.meanwhile
-    share = _counted(other_cpu_share(Watched(known(meanwhile.stretch), meanwhile.own)))
-    text = f"other processes used {percent(share)} of the CPUs"
+    share = _counted(disturbance.other_cpu_share(disturbance.Watched(known(meanwhile.stretch), meanwhile.own)))
+    text = f"other processes used {disturbance.percent(share)} of the CPUs"
     if isinstance(meanwhile.others, Unread):
         text += f"; which: not readable: {meanwhile.others.why}"
     elif meanwhile.others:
@@ -60,8 +50,8 @@ def _other_cpu(readings: Readings) -> Judgement:
 
 
 def _steal(readings: Readings) -> Judgement:
-    share = _counted(steal_share(known(readings.meanwhile.stretch)))
-    text = f"the hypervisor withheld {percent(share)} of the time the CPUs had work"
+    share = _counted(disturbance.steal_share(known(readings.meanwhile.stretch)))
+    text = f"the hypervisor withheld {disturbance.percent(share)} of the time the CPUs had work"
     return STEAL.verdict(share), text, "measure at another time or on a dedicated machine"
 
 
@@ -72,8 +62,8 @@ def _counted(share: float | None, otherwise: Unread = UNCOUNTED) -> float:
 def _pressure(field: str, limit: Limit, what: str, advice: str) -> Callable[[Readings], Judgement]:
     def rule(readings: Readings) -> Judgement:
         stretch = known(readings.meanwhile.stretch)
-        share = _counted(stall_share(getattr(stretch, field), stretch), NO_PRESSURE)
-        return limit.verdict(share), f"something waited for {what} {percent(share)} of the time", advice
+        share = _counted(disturbance.stall_share(getattr(stretch, field), stretch), NO_PRESSURE)
+        return limit.verdict(share), f"something waited for {what} {disturbance.percent(share)} of the time", advice
 
     return rule
 
@@ -116,7 +106,7 @@ def _swap(readings: Readings) -> Judgement:
     return rating, text, "free memory, then empty it: swapoff -a && swapon -a"
 
 
-def _swap_rate_bytes_per_s(stretch: Stretch) -> float | None:
+def _swap_rate_bytes_per_s(stretch: disturbance.Stretch) -> float | None:
     into, out = stretch.swapped_in_bytes, stretch.swapped_out_bytes
     return None if into is None or out is None or stretch.wall_s <= 0 else (into + out) / stretch.wall_s
 

@@ -146,7 +146,8 @@ def disturbed(block: Iterable[Watched]) -> Disturbed | None:
         return None
     shares = [(cause, share_of(total), limit) for cause, share_of, limit in _SHARES]
     found = [Disturbed(cause, share, limit) for cause, share, limit in shares if share is not None and share > limit]
-    if _others_heat(total):
+    others_s, own_s = other_cpu_s(total), total.own.cpu_s
+    if total.stretch.throttle_events and others_s is not None and own_s is not None and others_s > own_s:
         found.append(Disturbed(Cause.HEAT))
     return max(found, key=lambda one: one.share / one.limit if one.share and one.limit else 1.0, default=None)
 
@@ -222,11 +223,6 @@ def _io(total: Watched) -> float | None:
     if moved is None or moved > OWN_STORAGE_LIMIT_BYTES_PER_S * stretch.wall_s:
         return None
     return stall_share(stretch.io_full_s, stretch)
-
-
-def _others_heat(total: Watched) -> bool:
-    others_s, own_s = other_cpu_s(total), total.own.cpu_s
-    return bool(total.stretch.throttle_events) and others_s is not None and own_s is not None and others_s > own_s
 
 
 _SHARES: tuple[tuple[Cause, Callable[[Watched], float | None], float], ...] = (

@@ -10,7 +10,6 @@ from keras_matrix.records.codec import CodecError, decode
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
 from keras_matrix.records.fc.spec import DIVIDERS, MODES, FcProblem, Kind
-from keras_matrix.records.settings import Settings
 from keras_matrix.runner.checks.peaks import probe_settings
 from keras_matrix.runner.executors.probe import Probe, ProbeFailed
 
@@ -95,18 +94,14 @@ def prove(
         own = [task for task in order.problems if not rules.backend_problems(task, backend)]
         report(f"proving {len(own)} tasks on {backend}")
         try:
-            settings = _settings(backend, order.device, own)
+            workers = max((task.workers for task in own), default=1)  # as many devices as the largest task needs
+            usual = probe_settings(backend, order.device)
+            settings = replace(usual, workload=spec.WORKLOAD, params={"workers": workers})
             answer = probe.ask(MODULE, replace(order, problems=own), settings, TIMEOUT_S[order.device])
             answers.append(decode(ProofAnswer, answer, "answer"))
         except (ProbeFailed, CodecError) as error:
             refused[backend] = str(error)
     return answers, refused
-
-
-def _settings(backend: str, device: str, tasks: Sequence[FcProblem]) -> Settings:
-    """Return the settings of a cell with the devices of the task with most workers."""
-    workers = max((task.workers for task in tasks), default=1)
-    return replace(probe_settings(backend, device), workload=spec.WORKLOAD, params={"workers": workers})
 
 
 def workers_on(device: str, gpus: int) -> tuple[int, ...]:

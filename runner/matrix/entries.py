@@ -98,15 +98,18 @@ class EntryReader(ValueReader):
             self.backends = self.names(("backends",), known.get("backends", REFUSED)) or BACKENDS
         elif "cells" in value or "tasks" not in value:
             self.refuse((), f"backends is missing; write for example backends: [{', '.join(BACKENDS)}]")
-        return [*self.cells(value, known.get("cells", REFUSED)), *self.tasks(known)]
+        entries = self.cells(value, known.get("cells", REFUSED))
+        if "tasks" not in known:
+            return entries
+        from keras_matrix.runner.tasks.read import read_tasks  # only a matrix with external commands needs it
+
+        return [*entries, *read_tasks(self, known["tasks"])]
 
     def version(self, known: dict[str, Any]) -> None:
         if "version" not in known:
             self.refuse((), f"version is missing; write version: {grammar.VERSION}")
-        elif known["version"] is not REFUSED and (
-            type(known["version"]) is not int or known["version"] != grammar.VERSION
-        ):
-            self.refuse(("version",), f"must be {grammar.VERSION}, got {say(known['version'])}")
+        elif (found := known["version"]) is not REFUSED and (type(found) is not int or found != grammar.VERSION):
+            self.refuse(("version",), f"must be {grammar.VERSION}, got {say(found)}")
 
     def read_defaults(self, value: object) -> None:
         for key, item in self.mapping(("defaults",), value, (*DEFAULTS, trace_rules.KEY)).items():
@@ -116,13 +119,6 @@ class EntryReader(ValueReader):
                 self.refuse(("defaults", key), f"must be one value (an axis belongs in cells), got {say(item)}")
             elif (checked := self.scalar(("defaults", key), DEFAULTS[key], item)) is not None:
                 self.defaults[key] = checked
-
-    def tasks(self, known: dict[str, Any]) -> list[Entry]:
-        if "tasks" not in known:
-            return []
-        from keras_matrix.runner.tasks.read import read_tasks  # only a matrix with external commands needs it
-
-        return read_tasks(self, known["tasks"])
 
     def cells(self, document: dict[str, Any], value: object) -> list[Entry]:
         if "cells" not in document and "tasks" not in document:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import prod
@@ -182,18 +182,14 @@ def _name(path: Path) -> str:
 
 def _check_count(matrix: Matrix, limit: int) -> None:
     counts = [_points(entry) for entry in matrix.entries]
-    if (total := sum(counts)) <= limit:
-        return _check_repeats(matrix, counts)
-    entry = matrix.entries[counts.index(max(counts))]
-    most, all_cells = (str(number) if number < 10**15 else "more than 10^15" for number in (max(counts), total))
-    axes = {**entry.axes, **entry.params, "backends": entry.backends}
-    longest = max(axes, key=lambda key: len(axes[key]))
-    text = f"must define at most {limit} cells in total, got {most} of {all_cells} here"
-    advice = f"; its longest axis is {longest} with {len(axes[longest])} values"
-    raise MatrixError([f"{matrix.name}:{entry.line}: {entry.where}: {text}{advice}"])
-
-
-def _check_repeats(matrix: Matrix, counts: Sequence[int]) -> None:
+    if (total := sum(counts)) > limit:
+        entry = matrix.entries[counts.index(max(counts))]
+        most, all_cells = (str(number) if number < 10**15 else "more than 10^15" for number in (max(counts), total))
+        axes = {**entry.axes, **entry.params, "backends": entry.backends}
+        longest = max(axes, key=lambda key: len(axes[key]))
+        text = f"must define at most {limit} cells in total, got {most} of {all_cells} here"
+        advice = f"; its longest axis is {longest} with {len(axes[longest])} values"
+        raise MatrixError([f"{matrix.name}:{entry.line}: {entry.where}: {text}{advice}"])
     repeats = [_repeats(e)[0] * count for e, count in zip(matrix.entries, counts, strict=True)]
     if (total := sum(repeats)) > MAX_REPEATS:
         entry = matrix.entries[repeats.index(max(repeats))]
@@ -232,7 +228,8 @@ def _cells(entry: Entry) -> Iterator[Cell]:
     excludes = _excludes(entry, axes, varying)
     if excludes is None:
         return
-    arguments, places = _arguments(axes, varying)
+    order, first = [f.name for f in fields(Settings)], {axis.name: axis.values[0] for axis in axes}
+    arguments, places = [first[name] for name in order], [order.index(axis.name) for axis in varying]
     write = _writer(axes, varying)
     repeats, precision_target = _repeats(entry)
     limits = repeats, float(entry.limits["timeout_s"]), entry.line, precision_target
@@ -259,9 +256,8 @@ def _axes(entry: Entry) -> list[_Axis]:
         _Axis(name, [_setting(name, v) for v in values], [_text(name, v) for v in values])
         for name, values in listed.items()
     ]
-    names = list(entry.params)
-    written = [[f"{_canonical(name)}:{_canonical(v)}" for v in entry.params[name]] for name in sorted(names)]
-    ordered = sorted(names)
+    ordered = sorted(entry.params)
+    written = [[f"{_canonical(name)}:{_canonical(v)}" for v in entry.params[name]] for name in ordered]
     points = [dict(zip(ordered, point, strict=True)) for point in product(*(entry.params[name] for name in ordered))]
     texts = ["{" + ",".join(point) + "}" for point in product(*written)]
     backend = _Axis("backend", list(entry.backends), [_canonical(b) for b in entry.backends])
@@ -285,13 +281,6 @@ def _excludes(entry: Entry, axes: list[_Axis], varying: list[_Axis]) -> list[lis
             return None
         found.append(tests)
     return found
-
-
-def _arguments(axes: list[_Axis], varying: list[_Axis]) -> tuple[list[Any], list[int]]:
-    """Return the arguments of `Settings` with the constant ones filled in, and the positions of the varying ones."""
-    order = [f.name for f in fields(Settings)]
-    first = {axis.name: axis.values[0] for axis in axes}
-    return [first[name] for name in order], [order.index(axis.name) for axis in varying]
 
 
 def _writer(axes: list[_Axis], varying: list[_Axis]) -> Any:

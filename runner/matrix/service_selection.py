@@ -23,6 +23,8 @@ from keras_matrix.runner.matrix.reader import Cell, Matrix, expand_entries, make
 Missing = Callable[[Cell], str | None]
 """Returns the file that a cell needs and the container lacks, as a reason; None if no file is missing."""
 _Narrowed = tuple[Entry | None, list[str]]
+_Reason = tuple[int | None, str, str]
+"""Why cells are left out: the line of their entry, their workload, and the reason."""
 
 
 def command_backends(entry: Entry) -> tuple[str, ...]:
@@ -68,24 +70,15 @@ def chosen(matrix: Matrix, service: Service, wanted: Overrides, missing: Missing
     merged = bool(wanted.assignments)
     cells = expand_entries(replace(matrix, entries=tuple(runnable)), merged=merged) if runnable else []
     found = [(cell, missing(cell)) for cell in cells]
-    reasons += [_Reason(cell.line, cell.settings.workload, text) for cell, text in found if text is not None]
-    in_order = sorted(dict.fromkeys(reasons), key=lambda reason: reason.line or 0)
-    places = (matrix.name if one.line is None else f"{matrix.name}:{one.line}" for one in in_order)
-    left_out = [LeftOut(place, one.workload, one.text) for place, one in zip(places, in_order, strict=True)]
+    reasons += [(cell.line, cell.settings.workload, text) for cell, text in found if text is not None]
+    in_order = sorted(dict.fromkeys(reasons), key=lambda reason: reason[0] or 0)
+    places = (matrix.name if line is None else f"{matrix.name}:{line}" for line, _, _ in in_order)
+    left_out = [LeftOut(place, *texts) for place, (_, *texts) in zip(places, in_order, strict=True)]
     here = [cell for cell, text in found if text is None]
     if not here:
         head = f"{matrix.name}: this service ({service}) cannot run any of the selected cells:"
         raise UsageError("\n".join([head, *listed(left_out)]))
     return here, left_out
-
-
-@dataclass(frozen=True, slots=True)
-class _Reason:
-    """Why cells of the entry at a line are left out."""
-
-    line: int | None
-    workload: str
-    text: str
 
 
 def _on_device(entry: Entry, service: Service) -> Entry:
@@ -104,7 +97,7 @@ def _entries(entries: Iterable[Entry], service: Service) -> tuple[list[Entry], l
             found, reasons = None, [*reasons, f"exclude leaves out every cell that this service ({service}) could run"]
         if found is not None:
             runnable.append(found)
-        left_out += [_Reason(entry.line, entry.workload.name, text) for text in reasons]
+        left_out += [(entry.line, entry.workload.name, text) for text in reasons]
     return runnable, left_out
 
 

@@ -227,13 +227,11 @@ class _EventReader:
 
     def key(self, event: Any, path: Path) -> str | None:
         key = self.node(event, (*path, "?"))
-        if isinstance(key, str) and key == "<<":
-            self.refuse(event, path, "merge keys are not allowed, got <<")
-            return None
-        if isinstance(key, str):
+        if isinstance(key, str) and key != "<<":
             return key
         if key is not REFUSED:
-            self.refuse(event, path, f"keys must be text, got {say(key)}")
+            rule = "merge keys are not allowed, got <<" if key == "<<" else f"keys must be text, got {say(key)}"
+            self.refuse(event, path, rule)
         return None
 
     def refuse(self, event: Any, path: Path, text: str) -> None:

@@ -37,9 +37,7 @@ def read_trace(reader: ValueReader, path: Path, value: object) -> Trace | None:
     usual = Trace()
     epochs = _epochs(reader, (*path, EPOCHS), known[EPOCHS]) if EPOCHS in known else usual.epochs
     steps: Any = reader.scalar((*path, STEPS), STEP_COUNT, known[STEPS]) if STEPS in known else usual.steps
-    if value is REFUSED or len(reader.problems) > before:
-        return None
-    return Trace(epochs, steps)
+    return None if value is REFUSED or len(reader.problems) > before else Trace(epochs, steps)
 
 
 def _epochs(reader: ValueReader, path: Path, value: object) -> list[int]:

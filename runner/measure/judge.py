@@ -8,6 +8,7 @@ for what a cell does after its result is published: writing a profile and tracin
 from __future__ import annotations
 
 import signal
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -73,8 +74,10 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
     """Return the verdict on an attempt: `result` as accepted, or the `problem` for which it was refused."""
     # A process that continues to write a profile or a trace has published its complete figures before.
     complete = job.goes_on and result is not None and result.exception is None
-    if ended := not_run(outcome) or gpu_failed(job, outcome, result):
+    if ended := not_run(outcome):
         return ended
+    if reason := lost_gpu(job, outcome, result) or busy_gpu(job, outcome, result):
+        return StatusVerdict(Status.INFRA, reason)
     if not complete and (ended := ended_by_force(outcome)):
         return ended
     if result is not None and result.exception is not None:
@@ -93,12 +96,6 @@ def not_run(outcome: Outcome) -> StatusVerdict | None:
     if outcome.missing_device:
         return StatusVerdict(Status.DEVICE_MISMATCH, outcome.missing_device)
     return StatusVerdict(Status.INFRA, outcome.infrastructure) if outcome.infrastructure else None
-
-
-def gpu_failed(job: Job, outcome: Outcome, result: CellResult | None = None) -> StatusVerdict | None:
-    """Return the verdict on an attempt whose GPU was lost or exclusively used by another process, or None."""
-    reason = lost_gpu(job, outcome, result) or busy_gpu(job, outcome, result)
-    return StatusVerdict(Status.INFRA, reason) if reason else None
 
 
 def ended_by_force(outcome: Outcome) -> StatusVerdict | None:
@@ -174,11 +171,7 @@ def _other_clock(outcome: Outcome, epoch_times_s: Sequence[float]) -> str | None
 
 def _second_epoch(result: CellResult) -> str | None:
     times = result.times.epoch_times_s
-    if len(times) < 2:
-        return None
-    later = sorted(times[1:])
-    median = (later[(len(later) - 1) // 2] + later[len(later) // 2]) / 2
-    if times[0] <= SECOND_EPOCH_LIMIT * median:
+    if len(times) < 2 or times[0] <= SECOND_EPOCH_LIMIT * (median := statistics.median(times[1:])):
         return None
     return (
         f"still_warming_up: the first measured epoch took {times[0] / median:.2f} times the median of the later ones; "
@@ -244,12 +237,6 @@ def _gpu_throttled_share(around: Surroundings, epoch_times_s: Sequence[float]) -
     return max((sum(one or 0.0 for one in times_s) for times_s in causes), default=0.0) / wall_s
 
 
-def _elsewhere(wanted: int | str, affinity: str | None) -> str | None:
-    """Return how the CPUs that a cell reports differ from those that it was pinned to, or None."""
-    found = len(cpu_list.parse(affinity or "") or ()) if isinstance(wanted, int) else affinity
-    return None if wanted in ("all", found) else f"it ran on CPUs {affinity}, though cpus is {wanted}"
-
-
 def _implausible(result: CellResult, job: Job) -> str | None:
     """Return what is wrong with a completed result: missing parts, or impossible durations."""
     if result.exception is not None:
@@ -260,22 +247,18 @@ def _implausible(result: CellResult, job: Job) -> str | None:
         return f"it was measured on {result.device.platform}, not on {job.settings.device}"
     if result.resolved is None:
         return "it does not contain the resolved settings"
-    if problem := _elsewhere(job.settings.cpus, result.resolved.affinity):
-        return problem
-    if len(result.times.epoch_times_s) != job.settings.epochs - job.settings.discard:
-        wanted = job.settings.epochs - job.settings.discard
-        return f"it has {len(result.times.epoch_times_s)} measured epochs, not {wanted}"
+    wanted, affinity = job.settings.cpus, result.resolved.affinity
+    if wanted not in ("all", len(cpu_list.parse(affinity or "") or ()) if isinstance(wanted, int) else affinity):
+        return f"it ran on CPUs {affinity}, though cpus is {wanted}"
+    if len(result.times.epoch_times_s) != (count := job.settings.epochs - job.settings.discard):
+        return f"it has {len(result.times.epoch_times_s)} measured epochs, not {count}"
     if any(seconds <= 0 for seconds in result.times.epoch_times_s):
         return "an epoch has no duration"
     if result.work is None and not spec.is_native(job.settings):
         return "it does not report the work that was done"
-    return _unproved_layout(result, job)
-
-
-def _unproved_layout(result: CellResult, job: Job) -> str | None:
-    """Return how the layout of an FC cell differs from its mode, or None; a backend may change it silently."""
     if not spec.is_native(job.settings):
         return None
     if result.parallel is None:
         return "it does not prove its layout"
+    # A backend may silently change the layout of an FC cell to another than its mode's.
     return spec.layout_problem(spec.problem_of(job.settings), result.parallel)

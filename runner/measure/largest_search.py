@@ -16,18 +16,10 @@ from keras_matrix.records.store import Results, StoreFailure, latest_attempts
 from keras_matrix.runner.host import machine
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.measuring import Display, measure_session, session_request
+from keras_matrix.runner.plan import largest_cells
 from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.plan.largest_batch import Try, search
-from keras_matrix.runner.plan.largest_cells import (
-    KEY,
-    Found,
-    about,
-    check_limit,
-    found_of,
-    resolved,
-    stored_results,
-    trial,
-)
+from keras_matrix.runner.plan.largest_cells import Found
 from keras_matrix.runner.plan.session import SessionRequest, resume, writing
 from keras_matrix.runner.request import RunRequest
 
@@ -45,7 +37,7 @@ class LargestFound:
 
 def find(request: RunRequest, cell: Cell, display: Display) -> Found:
     """Search the largest batch of a cell."""
-    return found_of(cell, search(lambda size: _try(request, cell, size, display)))
+    return largest_cells.found_of(cell, search(lambda size: _try(request, cell, size, display)))
 
 
 def with_largest(
@@ -55,7 +47,7 @@ def with_largest(
     cells = [cell for cell in wanted.cells if cell.uses_largest_batch]
     if not cells:
         return wanted, None
-    check_limit(cells, request.memory_bytes, "batch_size: largest")
+    largest_cells.check_limit(cells, request.memory_bytes, "batch_size: largest")
     with writing(request.results) as results:
         earlier = None if request.new else _of_earlier_start(request, results, wanted)
         found = earlier or [find(request, cell, display) for cell in cells]
@@ -63,15 +55,15 @@ def with_largest(
 
 
 def _numbered(request: RunRequest, wanted: SessionRequest, found: Sequence[Found]) -> SessionRequest:
-    cells = resolved(wanted.cells, found)
-    return replace(wanted, cells=cells, about={**wanted.about, KEY: about(found, request.memory_bytes)})
+    about = {**wanted.about, largest_cells.KEY: largest_cells.about(found, request.memory_bytes)}
+    return replace(wanted, cells=largest_cells.resolved(wanted.cells, found), about=about)
 
 
 def _of_earlier_start(request: RunRequest, results: Results, wanted: SessionRequest) -> list[Found] | None:
     """Return the search results of the run that this command will continue; None if it continues no run."""
     for run in reversed(results.runs()):
         try:
-            found = stored_results(run.about(), wanted.cells, request.memory_bytes)
+            found = largest_cells.stored_results(run.about(), wanted.cells, request.memory_bytes)
         except StoreFailure:
             continue  # reported by `resume`
         if found and resume(results, _numbered(request, wanted, found), machine.detect(), say=lambda text: None):
@@ -81,7 +73,7 @@ def _of_earlier_start(request: RunRequest, results: Results, wanted: SessionRequ
 
 def _try(request: RunRequest, cell: Cell, size: int, display: Display) -> Try:
     """Train a few steps at a batch size in a separate process."""
-    record = _measured(request, trial(cell, size), display)
+    record = _measured(request, largest_cells.trial(cell, size), display)
     memory = record.memory
     peak = memory.peak_host_memory_bytes if cell.settings.device == "cpu" else memory.peak_device_memory_bytes
     tried = Try(size, record.status, record.reason, peak)

@@ -27,10 +27,8 @@ def with_trace_stored(run: Run, job: Job, record: Record) -> Record:
     if record.trace is None:
         return record
     trace = _stored(run, job, record.trace, record.evidence)
-    if trace.problem is None:
-        return replace(record, trace=trace)
-    warning = f"no_trace: {trace.problem}; the figures were measured before"
-    return replace(record, trace=trace, warnings=[*record.warnings, warning])
+    warnings = [f"no_trace: {trace.problem}; the figures were measured before"] if trace.problem is not None else []
+    return replace(record, trace=trace, warnings=[*record.warnings, *warnings])
 
 
 def stored_traces(run: Run, records: Iterable[Record]) -> Iterator[tuple[Record, Path]]:

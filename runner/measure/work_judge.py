@@ -41,7 +41,8 @@ def mismatch(result: CellResult, settings: Settings) -> str | None:
         return _first(_predicted(stretch, settings) for stretch in work.stretches)
     if work.optimizer_replaced:
         return "the model has a different optimizer after fit than before: it is not known which one was used"
-    return _first(_trained(stretch, settings, work) for stretch in work.stretches) or _unchanged(work)
+    counted = (_updates(one) or _samples(one, settings, work) or _drawn(one) for one in work.stretches)
+    return _first(counted) or _unchanged(work)
 
 
 def work_caveats(result: CellResult, settings: Settings) -> list[str]:
@@ -123,11 +124,6 @@ def _predicted(stretch: WorkStretch, settings: Settings) -> str | None:
                 f"{rows} rows in epoch {epoch}, not {expected}"
             )
     return None
-
-
-def _trained(stretch: WorkStretch, settings: Settings, work: WorkDone) -> str | None:
-    """Return how the counts of a call of `fit` differ from the request, or None."""
-    return _updates(stretch) or _samples(stretch, settings, work) or _drawn(stretch)
 
 
 def _updates(stretch: WorkStretch) -> str | None:

@@ -108,7 +108,7 @@ class Adaptive:
             return {}
         logs = self._series(times)
         named = {f"{name} {i}": one for name, several in logs.items() for i, one in enumerate(several)}
-        verdicts = judge(named, self._rule).verdicts
+        verdicts = judge(named, self._rule)
         found = {}
         for name, several in logs.items():
             outcomes = [verdicts[f"{name} {i}"].outcome for i in range(len(several))]

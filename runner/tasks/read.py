@@ -11,17 +11,6 @@ from keras_matrix.runner.matrix.strict_yaml import REFUSED, Path, path_text, say
 from keras_matrix.runner.tasks import rules
 from keras_matrix.runner.tasks.entry import entry_of
 from keras_matrix.runner.tasks.request import TaskRequest, labelled
-from keras_matrix.runner.tasks.rules import (
-    ALWAYS,
-    LATE,
-    MAX_METRICS,
-    MAX_WORD,
-    MAX_WORDS,
-    METRIC,
-    NAME,
-    PLACE,
-    VARIABLE,
-)
 
 if TYPE_CHECKING:
     from keras_matrix.runner.matrix.value_reader import ValueReader
@@ -82,7 +71,7 @@ class _Task:
         found = self.known.get("task", REFUSED)
         if "task" not in self.value:
             self.refuse((), "task is missing; give it a name")
-        elif found is not REFUSED and not (isinstance(found, str) and NAME.fullmatch(found)):
+        elif found is not REFUSED and not (isinstance(found, str) and rules.NAME.fullmatch(found)):
             self.refuse(("task",), f"must be a name of at most 64 letters, digits and _.-, got {say(found)}")
         return str(found)
 
@@ -111,23 +100,24 @@ class _Task:
         if found == [] and not needed:
             return []
         items = self.reader.items((*self.path, key), found)
-        if len(items) > MAX_WORDS:
-            self.refuse((key,), f"must have at most {MAX_WORDS} words, got {len(items)}")
-        read = [self.text((key, index), item) for index, item in items[:MAX_WORDS]]
+        if len(items) > rules.MAX_WORDS:
+            self.refuse((key,), f"must have at most {rules.MAX_WORDS} words, got {len(items)}")
+        read = [self.text((key, index), item) for index, item in items[: rules.MAX_WORDS]]
         return [word for word in read if word is not None]
 
     def text(self, path: Path, value: object) -> str | None:
         """Return a text without NUL."""
-        if isinstance(value, str) and "\0" not in value and len(value) <= MAX_WORD:
+        if isinstance(value, str) and "\0" not in value and len(value) <= rules.MAX_WORD:
             return value
         if value is not REFUSED:
             quoted = f'; quote it: "{value}"' if isinstance(value, (bool, int, float)) else ""
-            self.refuse(path, f"must be text of at most {MAX_WORD} characters, got {say(value)}{quoted}")
+            self.refuse(path, f"must be text of at most {rules.MAX_WORD} characters, got {say(value)}{quoted}")
         return None
 
     def params(self) -> Axes:
         known = self.reader.mapping((*self.path, "params"), self.known.get("params", {}), None)
-        for key in [key for key in known if not rules.AXIS_NAME.fullmatch(key) or key in (*LATE, *ALWAYS, DEFINITION)]:
+        reserved = {*rules.LATE, *rules.ALWAYS, DEFINITION}
+        for key in [key for key in known if not rules.AXIS_NAME.fullmatch(key) or key in reserved]:
             self.refuse(("params", key), f"must be a lower-case name that is not reserved, got {say(key)}")
             known.pop(key)
         return self.reader.axes((*self.path, "params"), known, dict.fromkeys(known, USER_PARAM))
@@ -136,7 +126,7 @@ class _Task:
         known = self.reader.mapping((*self.path, "environment"), self.known.get("environment", {}), None)
         found = {}
         for key, value in known.items():
-            if not VARIABLE.fullmatch(key):
+            if not rules.VARIABLE.fullmatch(key):
                 self.refuse(("environment", key), f"must be the name of a variable, got {say(key)}")
             elif (checked := self.text(("environment", key), value)) is not None:
                 found[key] = checked
@@ -147,24 +137,25 @@ class _Task:
             return None
         found = self.words("inherit")
         for index, name in enumerate(found):
-            if not VARIABLE.fullmatch(name):
+            if not rules.VARIABLE.fullmatch(name):
                 self.refuse(("inherit", index), f"must be {ALL} or names of variables, got {say(name)}")
         return found
 
     def metrics(self) -> list[MetricSpec]:
         known = self.reader.mapping((*self.path, "metrics"), self.known.get("metrics", {}), None)
-        if len(known) > MAX_METRICS:
-            self.refuse(("metrics",), f"must be at most {MAX_METRICS}, got {len(known)}")
-        return [self.metric(name, value) for name, value in list(known.items())[:MAX_METRICS]]
+        if len(known) > rules.MAX_METRICS:
+            self.refuse(("metrics",), f"must be at most {rules.MAX_METRICS}, got {len(known)}")
+        return [self.metric(name, value) for name, value in list(known.items())[: rules.MAX_METRICS]]
 
     def metric(self, name: str, value: object) -> MetricSpec:
         path = (*self.path, "metrics", name)
-        if not NAME.fullmatch(name) or name == UPTIME:
+        if not rules.NAME.fullmatch(name) or name == UPTIME:
             rule = f"must be a name of at most 64 letters, digits and _.-, and not {UPTIME}"
             self.refuse(("metrics", name), f"{rule}, got {say(name)}")
         given = {"pattern": value} if isinstance(value, str) else value
         known = self.reader.mapping(path, given, rules.METRIC_KEYS, rules.metric_key_advice)
-        settled = {key: rule.default for key, rule in METRIC.items()} | self.reader.scalars(path, known, METRIC)
+        usual = {key: rule.default for key, rule in rules.METRIC.items()}
+        settled = usual | self.reader.scalars(path, known, rules.METRIC)
         return MetricSpec(
             name=name,
             pattern=self.pattern((*path, "pattern"), known["pattern"]) if "pattern" in known else None,
@@ -202,11 +193,11 @@ class _Task:
 
     def check_places(self, task: Task, params: Axes) -> None:
         """Refuse placeholders without a value, and axes without a placeholder."""
-        known = {*params, *LATE, *ALWAYS} - ({"backend"} - params.keys())
+        known = {*params, *rules.LATE, *rules.ALWAYS} - ({"backend"} - params.keys())
         texts = {"command": task.command, "wrap": task.wrap, "environment": list(task.environment.values())}
         used: set[str] = set()
         for key, words in texts.items():
-            names = [name for word in words for name in PLACE.findall(word)]
+            names = [name for word in words for name in rules.PLACE.findall(word)]
             used |= set(names)
             for name in dict.fromkeys(name for name in names if name not in known):
                 rule = f"{{{name}}} must be a parameter or one of {', '.join(sorted(known - set(params)))}"

@@ -96,7 +96,7 @@ def by_interval(logs: Array) -> npt.NDArray[np.bool_]:
 def by_gate(logs: Array) -> npt.NDArray[np.bool_]:
     """Return whether `runner gate --threshold 0` calls one comparison regressed, with a fixed number of blocks."""
     rule = Rule(threshold=0.0, looks=FIXED)
-    return np.array([judge({"": row.tolist()}, rule).outcome is Outcome.REGRESSED for row in logs])
+    return np.array([judge({"": row.tolist()}, rule)[""].outcome is Outcome.REGRESSED for row in logs])
 
 
 def affordable(recording: Recording, arm: str, budget_s: float) -> int:

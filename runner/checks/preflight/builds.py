@@ -54,10 +54,6 @@ class Build:
         """Return whether machine code runs on a GPU: code for its major version and the same or a lower minor one."""
         return any(major == gpu[0] and minor <= gpu[1] for major, minor in self.compiled)
 
-    def has_ptx(self, gpu: Capability) -> bool:
-        """Return whether the driver can compile this build's PTX for a GPU: PTX of the same or a lower capability."""
-        return self.ptx is not None and self.ptx <= gpu
-
     def supported(self) -> str:
         """Return the supported compute capabilities in words."""
         listed = ", ".join(text(one) for one in self.compiled)

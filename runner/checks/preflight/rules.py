@@ -92,7 +92,7 @@ def _too_old(driver: Driver, build: Build) -> bool:
 def _without_machine_code(driver: Driver, gpu: Gpu, capability: Capability, build: Build) -> Iterator[Problem]:
     where = f"{_title(gpu)} has compute capability {text(capability)}"
     services = [one.service for one in BUILDS if one.has_machine_code(capability)]
-    if not build.has_ptx(capability):
+    if build.ptx is None or build.ptx > capability:  # a driver compiles PTX of the same or a lower capability
         advice = f"use {' or '.join(services)}" if services else "install a version of the backend that has"
         message = f"{build} has no code for this GPU: {where}, the build supports {build.supported()}; {advice}"
         yield Problem("no_gpu_code", message, Status.UNSUPPORTED)

@@ -14,16 +14,10 @@ from importlib.util import module_from_spec
 PACKAGE = "tensorboardX"
 
 
-def _enter() -> None:
-    """Register the package without running it. Raises `ModuleNotFoundError`."""
-    found = PathFinder.find_spec(PACKAGE)
-    if found is None:
+if PACKAGE not in sys.modules:  # register it without running it
+    if (found := PathFinder.find_spec(PACKAGE)) is None:
         raise ModuleNotFoundError(f"{PACKAGE} is not installed: pip install tensorboardx", name=PACKAGE)
     sys.modules[PACKAGE] = module_from_spec(found)
-
-
-if PACKAGE not in sys.modules:
-    _enter()
 
 Event = import_module(f"{PACKAGE}.proto.event_pb2").Event
 GraphDef = import_module(f"{PACKAGE}.proto.graph_pb2").GraphDef

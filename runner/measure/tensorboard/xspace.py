@@ -9,7 +9,6 @@ events picoseconds from the begin of their line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 HOST = "/host:CPU"
@@ -17,25 +16,20 @@ ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 US_IN_NS, US_IN_PS = 1000, 1_000_000
 VARINT, BYTES = 0, 2
 
-
-@dataclass(slots=True)
-class _Plane:
-    """Lines by name, each a list of (begin in us, duration in us, name)."""
-
-    lines: dict[str, list[tuple[float, float, str]]] = field(default_factory=dict)
+Plane = dict[str, list[tuple[float, float, str]]]
+"""Lines by name, each a list of (begin in us, duration in us, name)."""
 
 
 def xspace(events: Iterable[Mapping[str, Any]]) -> bytes:
     """Return the XSpace of a Chrome trace's events; incomplete events are skipped."""
-    planes: dict[str, _Plane] = {}
+    planes: dict[str, Plane] = {}
     for event in events:
         if event.get("ph") != "X" or "ts" not in event:
             continue
         begun_us, took_us = float(event["ts"]), float(event.get("dur", 0.0))
         plane, line = _place(event)
-        lines = planes.setdefault(plane, _Plane()).lines
-        lines.setdefault(line, []).append((begun_us, took_us, str(event.get("name", ""))))
-    begun_us = min((one[0] for plane in planes.values() for line in plane.lines.values() for one in line), default=0.0)
+        planes.setdefault(plane, {}).setdefault(line, []).append((begun_us, took_us, str(event.get("name", ""))))
+    begun_us = min((one[0] for plane in planes.values() for line in plane.values() for one in line), default=0.0)
     return b"".join(
         _message(1, _plane(number, name, plane, begun_us))
         for number, (name, plane) in enumerate(sorted(planes.items()), start=1)
@@ -50,11 +44,11 @@ def _place(event: Mapping[str, Any]) -> tuple[str, str]:
     return HOST, f"thread {event.get('tid', 0)}"
 
 
-def _plane(number: int, name: str, plane: _Plane, begun_us: float) -> bytes:
-    names = {text: index for index, text in enumerate(sorted({one[2] for x in plane.lines.values() for one in x}), 1)}
+def _plane(number: int, name: str, plane: Plane, begun_us: float) -> bytes:
+    names = {text: index for index, text in enumerate(sorted({one[2] for x in plane.values() for one in x}), 1)}
     lines = (
         _message(3, _line(index, line, sorted(events), names, begun_us))
-        for index, (line, events) in enumerate(sorted(plane.lines.items()), start=1)
+        for index, (line, events) in enumerate(sorted(plane.items()), start=1)
     )
     metadata = (
         _message(4, _number(1, index) + _message(2, _number(1, index) + _text(2, text)))

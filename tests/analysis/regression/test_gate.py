@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from keras_matrix.analysis.regression.gate import Outcome, Rule, judge, spending
+from keras_matrix.analysis.regression.gate import Outcome, Rule, judge, overall, spending
 from keras_matrix.analysis.stats.sequential import FIXED, LOOKS
 
 
@@ -16,66 +17,70 @@ def blocks(count: int, ratio: float, scatter: float = 0.005, seed: int = 1) -> l
     return [math.log(ratio) + generator.gauss(0, scatter) for _ in range(count)]
 
 
+def run_outcome(comparisons: Mapping[str, Sequence[float]], rule: Rule | None = None) -> Outcome:
+    return overall([verdict.outcome for verdict in judge(comparisons, rule or Rule()).values()])
+
+
 def test_slowdown_beyond_the_threshold_is_regressed() -> None:
     found = judge({"a": blocks(12, 1.2)})
-    assert (found.outcome, found.verdicts["a"].outcome) == (Outcome.REGRESSED, Outcome.REGRESSED)
-    assert found.verdicts["a"].more_blocks is None
+    assert found["a"].outcome is Outcome.REGRESSED
+    assert found["a"].more_blocks is None
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 1.03])
 def test_interval_within_the_threshold_is_no_worse(ratio: float) -> None:
-    assert judge({"a": blocks(5, ratio)}).outcome is Outcome.NO_WORSE
+    assert run_outcome({"a": blocks(5, ratio)}) is Outcome.NO_WORSE
 
 
 def test_interval_on_both_sides_of_the_threshold_is_undecided() -> None:
-    found = judge({"a": blocks(5, 1.01, scatter=0.05)}).verdicts["a"]
+    found = judge({"a": blocks(5, 1.01, scatter=0.05)})["a"]
     assert found.outcome is Outcome.UNDECIDED
     assert found.more_blocks is not None
     assert found.more_blocks > 1
 
 
 def test_number_of_more_blocks_decides_it() -> None:
-    few = judge({"a": blocks(8, 1.03, scatter=0.03)}).verdicts["a"]
+    few = judge({"a": blocks(8, 1.03, scatter=0.03)})["a"]
     assert few.outcome is Outcome.UNDECIDED
     assert few.estimate is not None
     assert few.more_blocks is not None
     scatter = few.estimate.half_width
     assert scatter is not None
     more = [*blocks(8, 1.03, scatter=0.03)] * ((8 + few.more_blocks) // 8 + 1)
-    assert judge({"a": more}).outcome is Outcome.NO_WORSE
+    assert run_outcome({"a": more}) is Outcome.NO_WORSE
 
 
 def test_five_blocks_never_prove_a_regression() -> None:
     """All of five on one side happen too often by slow processes alone; the verdict asks for enough blocks."""
-    found = judge({"a": blocks(5, 2.0)}).verdicts["a"]
+    found = judge({"a": blocks(5, 2.0)})["a"]
     assert (found.outcome, found.more_blocks) == (Outcome.UNDECIDED, 3)
 
 
 def test_single_regression_among_many_needs_more_blocks() -> None:
     equal = {f"w{i}": blocks(8, 1.0, seed=i) for i in range(299)}
-    lone = judge({**equal, "slow": blocks(8, 1.5)}).verdicts["slow"]
+    lone = judge({**equal, "slow": blocks(8, 1.5)})["slow"]
     assert (lone.outcome, lone.more_blocks) == (Outcome.UNDECIDED, 10)
-    assert judge({**equal, "slow": blocks(18, 1.5)}).verdicts["slow"].outcome is Outcome.REGRESSED
+    assert judge({**equal, "slow": blocks(18, 1.5)})["slow"].outcome is Outcome.REGRESSED
     everywhere = judge({f"w{i}": blocks(8, 1.5, seed=i) for i in range(300)})
-    assert {verdict.outcome for verdict in everywhere.verdicts.values()} == {Outcome.REGRESSED}
+    assert {verdict.outcome for verdict in everywhere.values()} == {Outcome.REGRESSED}
 
 
 @pytest.mark.parametrize("logs", [[], blocks(4, 1.0)])
 def test_unmeasured_comparison_fails_the_gate(logs: list[float]) -> None:
     found = judge({"a": blocks(5, 1.0), "b": logs})
-    assert found.outcome is Outcome.NOT_MEASURED
-    assert (found.verdicts["b"].adjusted_p, found.verdicts["b"].more_blocks) == (None, 5 - len(logs))
+    assert overall([one.outcome for one in found.values()]) is Outcome.NOT_MEASURED
+    assert (found["b"].adjusted_p, found["b"].more_blocks) == (None, 5 - len(logs))
 
 
 def test_empty_run_fails_the_gate() -> None:
-    assert judge({}).outcome is Outcome.NOT_MEASURED
+    assert run_outcome({}) is Outcome.NOT_MEASURED
 
 
 def test_worst_verdict_is_the_runs() -> None:
     equal, open_, slow = blocks(12, 1.0), blocks(12, 1.05, 0.1), blocks(12, 2.0)
-    assert judge({"equal": equal, "open": open_}).outcome is Outcome.UNDECIDED
-    assert judge({"equal": equal, "open": open_, "none": []}).outcome is Outcome.NOT_MEASURED
-    assert judge({"equal": equal, "open": open_, "none": [], "slow": slow}).outcome is Outcome.REGRESSED
+    assert run_outcome({"equal": equal, "open": open_}) is Outcome.UNDECIDED
+    assert run_outcome({"equal": equal, "open": open_, "none": []}) is Outcome.NOT_MEASURED
+    assert run_outcome({"equal": equal, "open": open_, "none": [], "slow": slow}) is Outcome.REGRESSED
 
 
 def test_looks_never_spend_more_than_the_level() -> None:
@@ -95,15 +100,15 @@ def test_last_look_spends_the_remaining_level() -> None:
 def test_fixed_number_of_blocks_spends_all_at_once() -> None:
     rule = Rule(looks=FIXED)
     assert [spending(count, rule) for count in (5, 6, 7, 8, 100)] == [0, 0, 1, 1, 1]
-    assert judge({"a": blocks(7, 1.2)}, rule).outcome is Outcome.REGRESSED
+    assert run_outcome({"a": blocks(7, 1.2)}, rule) is Outcome.REGRESSED
 
 
 def test_no_threshold_is_needed_to_call_a_speed_up_no_worse() -> None:
-    assert judge({"a": blocks(5, 0.9)}, Rule(threshold=0.0)).outcome is Outcome.NO_WORSE
+    assert run_outcome({"a": blocks(5, 0.9)}, Rule(threshold=0.0)) is Outcome.NO_WORSE
 
 
 def test_interval_that_includes_the_threshold_is_not_a_regression() -> None:
-    found = judge({"a": [0.06, 0.07, 0.06, 0.08, 0.06, 0.07, 0.06, 1.5]}).verdicts["a"]
+    found = judge({"a": [0.06, 0.07, 0.06, 0.08, 0.06, 0.07, 0.06, 1.5]})["a"]
     assert found.adjusted_p is not None
     assert found.adjusted_p <= 0.01
     assert found.outcome is Outcome.UNDECIDED
@@ -112,8 +117,8 @@ def test_interval_that_includes_the_threshold_is_not_a_regression() -> None:
 def test_signs_are_counted_beyond_the_threshold_and_not_beyond_1() -> None:
     """The interval and six of the eight blocks are beyond 5 %; all eight are beyond 0."""
     logs = [0.19, 0.2, 0.21, 0.2, 0.19, 0.21, 0.04, 0.041]
-    found = judge({"a": logs}).verdicts["a"]
+    found = judge({"a": logs})["a"]
     assert found.estimate is not None
     assert found.estimate.low is not None
     assert (found.estimate.low > 1.05, found.outcome) == (True, Outcome.UNDECIDED)
-    assert judge({"a": logs}, Rule(threshold=0.0)).outcome is Outcome.REGRESSED
+    assert run_outcome({"a": logs}, Rule(threshold=0.0)) is Outcome.REGRESSED
