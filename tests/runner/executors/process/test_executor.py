@@ -169,7 +169,7 @@ def test_cell_environment_is_the_allowlist_alone(tmp_path: Path, monkeypatch: py
         monkeypatch.setenv(name, "canary-value")
     with contextlib.closing(ProcessExecutor(start=start, mark=uuid.uuid4().hex)) as begun_with_them:
         record = run(begun_with_them, make_job(tmp_path, "telling"))
-    assert "the environment was reported" in (record.reason or "")
+    assert "the environment was received" in (record.reason or "")
     assert "KERAS_BACKEND" in record.evidence.output_tail
     assert "canary-value" not in record.evidence.output_tail
 
