@@ -35,7 +35,7 @@ def answered(script: str, backend: str, *arguments: str) -> dict[str, Any]:
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_mode_computes_what_plain_numpy_does_and_communicates_what_the_formula_says(backend: str) -> None:
-    proofs = proved(backend, ProofRequest().problems())
+    proofs = proved(backend, ProofRequest().tasks())
     assert {proof.problem.mode for proof in proofs} == {mode.name for mode in MODES.values() if mode.native}
     assert {proof.problem.workers for proof in proofs} == {1, 2, 3, 4}
     assert [(proof.problem, fault) for proof in proofs if (fault := proof_problem(proof))] == []
