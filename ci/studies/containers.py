@@ -165,9 +165,9 @@ def rebuild(services: Sequence[str]) -> float:
             tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
             for name in filter(None, tracked.stdout.split("\0")):
                 (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / name, Path(folder) / name)
+                shutil.copy(ROOT / name, Path(folder) / name, follow_symlinks=False)
             command = ["docker", "compose", "--project-directory", folder, "--file", f"{folder}/compose.yaml", "build"]
-            source = Path(folder) / "runner" / "campaign.py"
+            source = Path(folder) / "runner" / "measure" / "scheduler.py"
             source.write_text(f"{source.read_text()}\n# {uuid.uuid4().hex}\n")
             begun_s = time.perf_counter()
             subprocess.run([*command, service], check=True, capture_output=True)
