@@ -33,6 +33,14 @@ def migrated(data: Any) -> Any:
     return data
 
 
+def current_name(metric: str) -> str:
+    """Return the current name of a metric such as `times.seed_total_time_s`."""
+    for one in RENAMED:
+        if metric == f"{one.group}.{one.old}":
+            metric = f"{one.group}.{one.new}"
+    return metric
+
+
 def name_in(version: int, name: str) -> str:
     """Return the name that a metric such as `times.suite_total_time_s` had in a schema version."""
     for one in reversed(RENAMED):

@@ -15,12 +15,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.codec import canonical
+from keras_matrix.records.migration import current_name
 from keras_matrix.records.schema import SCHEMA_VERSION
 from keras_matrix.uploader.errors import BadInput
 from keras_matrix.uploader.rows import Row, day_of, line
@@ -106,6 +107,7 @@ def read_table(address: str, results: Path, options: Options) -> list[dict[str, 
 
 def rows_of(theirs: Iterable[Mapping[str, Any]], spec: ImportSpec) -> ImportedRows:
     """Convert external rows. A row that is invalid is skipped and reported. Raises `BadInput` for an unknown metric."""
+    spec = replace(spec, metric=current_name(spec.metric))
     known = {".".join(leaf.path) for leaf in metrics()}
     if spec.metric not in known:
         raise BadInput(f"--metric: must be a metric of measurements (such as times.step_time_s), got {spec.metric!r}")

@@ -46,7 +46,7 @@ class Contract:
 
     def problem(self, outcome: Outcome) -> str | None:
         """Return how an outcome breaks the contract, so that it cannot become a measurement; None if it does not."""
-        has_ended = outcome.exit_code is not None or outcome.signal is not None
+        has_ended = outcome.exit_code is not None or outcome.signal is not None or outcome.deadline_exceeded
         if has_ended and not self.local_machine and outcome.machine is None:
             return "machine: the executor does not say on which machine the process ran"
         return None

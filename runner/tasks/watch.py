@@ -142,11 +142,11 @@ class TaskWatch(ProcessWatch):
 
     def _sample(self) -> None:
         self._use.sample(self._meter.worked_s())
-        size, disk = os.fstat(self._log).st_size, os.fstatvfs(self._log)
+        size = os.fstat(self._log).st_size
         if size > LOG_LIMIT_BYTES:
             self._ask_to_end(f"log_limit: the command printed more than {LOG_LIMIT_BYTES >> 30} GiB; reduce its output")
         # With a short log, a disk that is almost full is not due to the command.
-        elif disk.f_bavail * disk.f_frsize < min(size, LEAST_FREE_BYTES):
+        elif free_bytes(self._log) < min(size, LEAST_FREE_BYTES):
             text = f"the command printed {size >> 20} MiB, more than the free space of the disk"
             self._ask_to_end(f"disk_full: {text}; reduce its output, or choose another disk with --results")
 
@@ -179,6 +179,12 @@ class TaskWatch(ProcessWatch):
         run = TaskRun(task.name, words(task), task.primary, metrics, size, outlived, files=files)
         caveats = [caveat, cut if self._reported_bytes > REPORT_LIMIT_BYTES else None]
         return TaskObservation(run, stopped=self._stopped, caveats=tuple(filter(None, caveats)))
+
+
+def free_bytes(descriptor: int) -> int:
+    """Return the free space of the file system of an open file."""
+    disk = os.fstatvfs(descriptor)
+    return disk.f_bavail * disk.f_frsize
 
 
 def uptime(seconds: float) -> Metric:

@@ -82,5 +82,5 @@ def test_datasets_can_be_retained_and_the_next_run_rejects_them(hour: list[str])
     assert service.require_unused(client) == [client.dataset]
     found = command.run(command.teardown(client, keep=True)).found
     assert f"bq rm -r -f -d {client.dataset.replace('.', ':')}" in found.summary
-    with pytest.raises(BadInput, match="exists and was not made by this command"):
+    with pytest.raises(BadInput, match="exists and was not created by this command"):
         service.require_unused(client)

@@ -117,6 +117,7 @@ def test_only_an_ended_process_of_another_machine_must_name_it() -> None:
     remote = Contract(local_machine=False)
     assert remote.problem(Outcome(exit_code=1)) is not None
     assert remote.problem(Outcome(signal=9)) is not None
+    assert remote.problem(Outcome(deadline_exceeded=True)) is not None
     assert remote.problem(Outcome(exit_code=0, machine=NODE)) is None
     assert remote.problem(Outcome(infrastructure="node: offline")) is None
     assert Contract().problem(Outcome(exit_code=0)) is None

@@ -24,6 +24,7 @@ from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.plan.session import ArmRequest, SessionRequest, resume
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
+from tests.golden import Golden
 from tests.old_results import (
     BASE,
     BEFORE,
@@ -162,6 +163,22 @@ def test_an_unfinished_run_is_continued(results: Results) -> None:
     assert (session.runs[""].run_id, session.seed) == (NEW, about["order_seed"])
     assert [(step.cell.cell_id, step.repeat) for step in session.pending] == [(JAX, 2)]
     assert messages == []
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("report", ("report", "--run", BASE)),
+        ("compare", ("compare", BASE, NEW)),
+        ("gate", ("gate", BASE, NEW)),
+        ("history", ("history",)),
+    ],
+)
+def test_texts_of_commands_equal_the_golden_files(
+    name: str, arguments: tuple[str, ...], results: Results, capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
+    main([*arguments])
+    golden.check(f"{name}.txt", capsys.readouterr().out)
 
 
 # report, show, trace
@@ -329,16 +346,6 @@ def test_measurements_in_the_warehouse_are_the_figures_of_the_records(
     for metric, name in (("step_time_s", "step_time_s"), ("%total_time_s", "seed_total_time_s")):
         written = [one["times"][name] for one in raw_records(BEFORE) if one["times"][name] is not None]
         assert stored_values(results, metric, "c.source IS NULL") == sorted(written)
-
-
-def test_a_figure_has_one_name_in_a_warehouse_that_two_versions_filled(
-    results: Results, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pushed(results, capsys, "push")
-    warehouse = LocalWarehouse(results.root / "warehouse")
-    names = warehouse.query("SELECT DISTINCT metric FROM measurements WHERE metric LIKE 'times.%total_time_s'").rows
-    warehouse.close()
-    assert len(names) == 1
 
 
 def test_imported_rows_of_the_version_before_are_found_under_their_metric(results: Results) -> None:

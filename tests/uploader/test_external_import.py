@@ -46,6 +46,11 @@ def test_external_row_becomes_a_run_a_cell_and_a_measurement_with_their_source()
     assert (figure["metric"], figure["value"], figure["unit"]) == ("times.suite_total_time_s", 12.5, "s")
 
 
+def test_metric_may_have_the_name_that_it_had_before() -> None:
+    former = external_import.rows_of([THEIRS], ImportSpec(MAPPING, "times.seed_total_time_s", "lab 2017"))
+    assert former.rows == external_import.rows_of([THEIRS], SPEC).rows
+
+
 def test_equal_rows_are_repeats_of_one_cell_and_importing_again_gives_the_same_lines() -> None:
     rows = [THEIRS, THEIRS, {**THEIRS, "test_name": "lstm"}]
     once, again = (external_import.rows_of(rows, SPEC) for _ in range(2))

@@ -105,7 +105,7 @@ def telling(**_: Any) -> Any:
     raise RuntimeError("the environment was received")
 
 
-def threads_told(**_: Any) -> Any:
+def threads_received(**_: Any) -> Any:
     """Compute enough for every pool to have its threads, then print where each thread may run."""
     import keras
 

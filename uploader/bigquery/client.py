@@ -36,7 +36,7 @@ def client(project: str, options: Options, deadline: Deadline) -> bigquery.Clien
         from google.cloud import bigquery
     except ImportError as error:
         raise BadInput(
-            "--to: BigQuery needs its client library: pip install 'keras-benchmark-matrix[bigquery]' (or the extra "
+            "--to: BigQuery needs its client library: pip install 'keras-matrix[bigquery]' (or the extra "
             "`bigquery` of the way this program was installed)"
         ) from error
     try:

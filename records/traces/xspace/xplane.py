@@ -150,7 +150,7 @@ class Events:
         self.start_ns = line.start_ns + _ns(offset_ps)
         self.end_ns = line.start_ns + _ns(offset_ps + found[DURATION].clip(0).astype(np.float64))
         self._owners, self._begins, self._ends = map(np.concatenate, zip(*stats, strict=True))
-        self._told: _Stats | None = None
+        self._columns_of_stats: _Stats | None = None
 
     def __len__(self) -> int:
         """Return the number of events."""
@@ -202,9 +202,9 @@ class Events:
         return found, list(known)
 
     def _stats(self) -> _Stats:
-        if self._told is None:
-            self._told = _stats(self._data, self._begins, self._ends)
-        return self._told
+        if self._columns_of_stats is None:
+            self._columns_of_stats = _stats(self._data, self._begins, self._ends)
+        return self._columns_of_stats
 
     def _of_kinds(self, name: str) -> tuple[list[Any], Places]:
         """Return the values of a statistic that applies to all events of a kind, and the index of each event's."""

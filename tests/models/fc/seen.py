@@ -3,25 +3,24 @@
 import json
 import os
 import threading
-from collections.abc import Callable
 
 from keras_matrix.records.traces.xspace.xplane import Plane, planes
 from tests.records.traces.synthetic import Made, message, plane
 
 
-def profile(*events: Made) -> Callable[..., list[Plane]]:
-    """A fake profiler that saw these events, each on a thread of the host."""
+def profile(*events: Made) -> list[Plane]:
+    """Return the planes of a profile with these events, each on a thread of the host."""
     host = plane("/host:CPU", {f"thread {number}": [event] for number, event in enumerate(events)})
-    return lambda backend, run: list(planes(message(host)))
+    return list(planes(message(host)))
 
 
 def of_jax() -> dict[str, object]:
-    from keras_matrix.models.fc.native import jax
+    from keras_matrix.models.fc.collective_time import jax_collectives_s
 
     def instruction(name, begin_us, duration_us, device, event="thunk"):
         return event, begin_us, duration_us, {"hlo_op": name, "device_ordinal": device}
 
-    jax.seen_by = profile(
+    found = profile(
         instruction("all-reduce.1", 0, 10, 0),
         instruction("all-gather", 5, 7, 0),
         instruction("all-reduce.1", 0, 5, 1),
@@ -29,18 +28,18 @@ def of_jax() -> dict[str, object]:
         instruction("dot", 6, 100, 1, "all-gather"),
         ("end: all-gather", 6, 100, {}),
     )
-    return {"inside_us": round(jax._inside_s({"all-reduce.1", "all-gather"}, lambda: None) * 1e6)}
+    return {"inside_us": round(jax_collectives_s(found, {"all-reduce.1", "all-gather"}) * 1e6)}
 
 
 def of_tensorflow() -> dict[str, object]:
-    from keras_matrix.models.fc.native import tensorflow_workers as tensorflow
+    from keras_matrix.models.fc.collective_time import tensorflow_collectives_s
 
-    tensorflow.seen_by = profile(
+    found = profile(
         ("worker_0/collective_of_2/AddN", 0, 10, {}),
         ("worker_1/collective_of_1/concat", 3, 6, {}),
         ("worker_1/MatMul", 9, 100, {}),
     )
-    return {"inside_us": round(tensorflow._inside_s(2, lambda: None) * 1e6)}
+    return {"inside_us": round(tensorflow_collectives_s(found, 2) * 1e6)}
 
 
 def of_torch() -> dict[str, object]:

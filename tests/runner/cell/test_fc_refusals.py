@@ -27,7 +27,7 @@ from keras_matrix.runner.cell.measure import DeviceMismatch
 from tests.conftest import make_settings
 
 def refused(backend, free_bytes, **changes):
-    fc.host.free_memory_bytes = lambda: free_bytes
+    fc.system.free_memory_bytes = lambda: free_bytes
     params = {"mode": "fc_data", "workers": 4, "level": 2, "weight_size": 512}
     settings = make_settings(workload="fc", backend=backend, params=params, batch_size=128, **changes)
     try:

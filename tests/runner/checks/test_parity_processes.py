@@ -58,7 +58,7 @@ def test_injected_faults_are_found_and_incomparable_outputs_give_a_reason(tmp_pa
     for name, where in FAULTS.items():
         located = records[name].pairs[0].located
         assert where == (located and located[: len(where or "")])
-    assert "made for it; the first that differs is number" in records["shape"].failures["torch float64"]
+    assert "; the first that differs is number" in records["shape"].failures["torch float64"]
     assert "draws random numbers" in records["noisy"].unsupported["jax weights"]
     assert "the workload says no" in records["failing"].failures["jax weights"]
     assert [records[name].pairs for name in others] == [[], [], []]

@@ -89,7 +89,7 @@ def test_every_thread_of_a_pinned_cell_is_bound_to_its_cpus(
 ) -> None:
     """Pools that a backend or NumPy makes while it is imported are held too: the server was pinned before."""
     last = max(os.sched_getaffinity(0))
-    settings = make_settings(workload="tests.workloads.misbehaving:threads_told", cpus=cpu_list.text([last]))
+    settings = make_settings(workload="tests.workloads.misbehaving:threads_received", cpus=cpu_list.text([last]))
     folder = tmp_path / start
     folder.mkdir()
     root = str(Path(__file__).parents[3])
