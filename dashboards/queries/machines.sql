@@ -8,7 +8,11 @@ SELECT
   IFNULL(c.device_model, c.device_platform) AS hardware,
   c.backend,
   JSON_VALUE(c.versions, '$.keras') AS keras_version,
-  REGEXP_EXTRACT(TO_JSON_STRING(c.versions), CONCAT('"', c.backend, '":"([^"]+)"')) AS backend_version,
+  CASE c.backend
+    WHEN 'tensorflow' THEN JSON_VALUE(c.versions, '$.tensorflow')
+    WHEN 'jax' THEN JSON_VALUE(c.versions, '$.jax')
+    WHEN 'torch' THEN JSON_VALUE(c.versions, '$.torch')
+  END AS backend_version,
   COUNT(DISTINCT c.run_id) AS runs,
   COUNT(DISTINCT c.cell_id) AS cells,
   COUNT(*) AS attempts,

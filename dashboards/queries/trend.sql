@@ -15,7 +15,11 @@ SELECT
   s.count AS processes,
   s.verdict AS status,
   JSON_VALUE(s.facts, '$.keras') AS keras_version,
-  REGEXP_EXTRACT(TO_JSON_STRING(s.facts), CONCAT('"', s.backend, '":"([^"]+)"')) AS backend_version,
+  CASE s.backend
+    WHEN 'tensorflow' THEN JSON_VALUE(s.facts, '$.tensorflow')
+    WHEN 'jax' THEN JSON_VALUE(s.facts, '$.jax')
+    WHEN 'torch' THEN JSON_VALUE(s.facts, '$.torch')
+  END AS backend_version,
   c.estimate AS change_ratio,
   c.verdict AS change_verdict,
   c.said AS change_note,
