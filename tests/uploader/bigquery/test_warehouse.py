@@ -179,6 +179,7 @@ def test_each_row_is_stored_once_when_a_merge_is_killed_before_or_after_any_requ
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(requests.Session, "request", dying)
+            patched.setattr("keras_matrix.uploader.bigquery.jobs.FIRST_POLL_S", 0.5)  # few requests that only poll
             dead = opened(shared)
             with contextlib.suppress(Killed):
                 dead.merge(batch)
