@@ -8,14 +8,16 @@ table is counted, unless an outer join makes it ineffective.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-from sqlglot import exp, parse_one
-from sqlglot.optimizer.scope import Scope, traverse_scope
+from typing import TYPE_CHECKING
 
 from keras_matrix.uploader.schema import APPENDED, BY_NAME, Table
 from keras_matrix.uploader.sql import parsed, rendered, with_views
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+    from sqlglot.optimizer.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Scan:
 
 def scans(tree: exp.Expr) -> list[Scan]:
     """Return the scans of partitioned tables in a statement; views are expanded only if they are CTEs of it."""
+    from sqlglot.optimizer.scope import traverse_scope
+
     return [
         Scan(node.name, alias, node, tuple(one for one in _filters(scope, alias) if _bounds(one, alias, scope)))
         for scope in traverse_scope(tree)
@@ -45,6 +49,8 @@ def unbounded(sql: str) -> list[str]:
 
 def tables_read(sql: str) -> set[str]:
     """Return the names of the tables that a query reads, including those of its views. Raises `BadInput`."""
+    from sqlglot.optimizer.scope import traverse_scope
+
     found = traverse_scope(parsed(with_views(sql)))
     return {node.sql(dialect="bigquery", copy=True).partition(" AS ")[0] for one in found for _, node in _tables(one)}
 
@@ -55,6 +61,8 @@ def push_down_day_filters(sql: str) -> str:
     The views of such a dataset remove duplicate keys with a window function, and it is not documented that a filter on
     a view prunes partitions. All rows of a key have the same day, so filtering first gives the same result.
     """
+    from sqlglot import exp, parse_one
+
     tree = parsed(sql).copy()
     for scan in [one for one in scans(tree) if one.bounds and one.table in BY_NAME and not one.node.db]:
         days = " AND ".join(_unqualified(one).sql(dialect="bigquery") for one in scan.bounds)
@@ -72,6 +80,8 @@ def _deduplicated(table: Table, days: str) -> str:
 
 
 def _unqualified(bound: exp.Expr) -> exp.Expr:
+    from sqlglot import exp
+
     copied = bound.copy()
     for column in copied.find_all(exp.Column):
         column.set("table", None)
@@ -79,6 +89,8 @@ def _unqualified(bound: exp.Expr) -> exp.Expr:
 
 
 def _tables(scope: Scope) -> list[tuple[str, exp.Table]]:
+    from sqlglot import exp
+
     return [(name, source) for name, (_, source) in scope.selected_sources.items() if isinstance(source, exp.Table)]
 
 
@@ -87,21 +99,19 @@ def _filters(scope: Scope, alias: str) -> Iterator[exp.Expr]:
     where = scope.expression.args.get("where")
     joins = scope.expression.args.get("joins") or []
     if where is not None and alias not in _nullable(scope):
-        yield from _conjuncts(where.this)
+        yield from where.this.flatten() if _is_and(where.this) else [where.this]
     for join in joins:
         condition = join.args.get("on")
         mine = join.alias_or_name == alias
         counts = {"": alias not in _nullable(scope), "LEFT": mine, "RIGHT": not mine}.get(join.side or "", False)
         if condition is not None and counts:
-            yield from _conjuncts(condition)
-
-
-def _conjuncts(condition: exp.Expr) -> Iterable[exp.Expr]:
-    return condition.flatten() if isinstance(condition, exp.And) else [condition]
+            yield from condition.flatten() if _is_and(condition) else [condition]
 
 
 def _nullable(scope: Scope) -> set[str]:
     """Return the tables of a query block whose columns an outer join may set to NULL."""
+    from sqlglot import exp
+
     found: set[str] = set()
     before = [one.alias_or_name for one in scope.expression.args.values() if isinstance(one, exp.From)]
     for join in scope.expression.args.get("joins") or []:
@@ -111,8 +121,16 @@ def _nullable(scope: Scope) -> set[str]:
     return found
 
 
+def _is_and(condition: exp.Expr) -> bool:
+    from sqlglot import exp
+
+    return isinstance(condition, exp.And)
+
+
 def _bounds(condition: exp.Expr, alias: str, scope: Scope) -> bool:
     """Return whether a conjunct compares the `day` of a table with a constant that bounds it from below."""
+    from sqlglot import exp
+
     if isinstance(condition, exp.Between):
         return _is_day(condition.this, alias, scope) and _constant(condition.args["low"])
     if isinstance(condition, exp.GTE | exp.GT | exp.EQ) and _is_day(condition.this, alias, scope):
@@ -123,6 +141,8 @@ def _bounds(condition: exp.Expr, alias: str, scope: Scope) -> bool:
 
 
 def _is_day(value: exp.Expr, alias: str, scope: Scope) -> bool:
+    from sqlglot import exp
+
     return (
         isinstance(value, exp.Column)
         and value.name == "day"
@@ -131,4 +151,6 @@ def _is_day(value: exp.Expr, alias: str, scope: Scope) -> bool:
 
 
 def _constant(value: exp.Expr) -> bool:
+    from sqlglot import exp
+
     return value.find(exp.Column, exp.Query, exp.Null) is None

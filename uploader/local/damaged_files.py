@@ -11,12 +11,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import duckdb
+from typing import TYPE_CHECKING
 
 from keras_matrix.uploader.errors import FileDamaged, WarehouseFailure
 from keras_matrix.uploader.local import manifest, parquet
 from keras_matrix.uploader.schema import BY_NAME, TABLES, Table
+
+if TYPE_CHECKING:
+    import duckdb
 
 MISSING = "is missing"
 MOST_LISTED = 5
@@ -41,8 +43,9 @@ def find_damaged(folder: Path, tables: Sequence[Table] = TABLES) -> list[Damaged
     found = [
         DamagedFile(table, path, why) for table, path in named if (why := reader.unreadable(table, path)) is not None
     ]
-    # A compaction may have come between.
-    return [one for one in found if (one.table, one.path) in _named(folder, tables)]
+    return [
+        one for one in found if (one.table, one.path) in _named(folder, tables)
+    ]  # a compaction may have come between
 
 
 def find_truncated(folder: Path) -> list[DamagedFile]:
@@ -73,6 +76,8 @@ class Reader:
 
         Raises `WarehouseFailure` if the cause is not the file, such as missing permissions or memory.
         """
+        import duckdb
+
         try:
             with path.open("rb"):
                 pass

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import duckdb
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from keras_matrix.uploader.schema import Column, Mode, Table, Type
+
+if TYPE_CHECKING:
+    import duckdb
 
 TYPES = {
     Type.STRING: "VARCHAR",
@@ -24,6 +26,8 @@ LONGEST_LINE_BYTES = 8 << 20
 
 def engine() -> duckdb.DuckDBPyConnection:
     """Return an in-memory connection that loads no extension and writes no file."""
+    import duckdb
+
     made = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
     made.execute("SET TimeZone = 'UTC'")
     return made
@@ -42,7 +46,7 @@ def columns(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> list
 
 def load_lines(connection: duckdb.DuckDBPyConnection, table: Table, lines: str) -> None:
     """Load a file of JSON lines into the temporary table `incoming`, one row per key. Reads no other file."""
-    _load(connection, table, json_source({column.name: type_of(column) for column in table.columns}, lines))
+    _load(connection, table, _json_source(table, lines))
 
 
 def load_parquet(connection: duckdb.DuckDBPyConnection, table: Table, file: str) -> None:
@@ -110,9 +114,8 @@ def create_view(connection: duckdb.DuckDBPyConnection, table: Table, files: Sequ
     connection.execute(f'CREATE OR REPLACE VIEW "{table.name}" AS {body}')
 
 
-def json_source(columns: Mapping[str, str], lines: str) -> str:
-    """Return the SQL that reads a file of JSON lines with these columns, types by name."""
-    types = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in columns.items())
+def _json_source(table: Table, lines: str) -> str:
+    types = ", ".join(f"{text(column.name)}: {text(type_of(column))}" for column in table.columns)
     return (
         f"read_json({text(lines)}, format = 'newline_delimited', columns = {{{types}}}, "
         f"maximum_object_size = {LONGEST_LINE_BYTES})"

@@ -18,9 +18,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import duckdb
+from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.files import replacing
 from keras_matrix.uploader.errors import RowsRefused, WarehouseFailure
@@ -31,6 +29,9 @@ from keras_matrix.uploader.process import not_writable
 from keras_matrix.uploader.schema import TABLES, Column, Table
 from keras_matrix.uploader.sql import to_duckdb, translated_views
 from keras_matrix.uploader.warehouse import Actual, Answer, Scalar
+
+if TYPE_CHECKING:
+    import duckdb
 
 MOST_FILES = 24  # of a table; above it, small files are compacted
 TRIES = 5
@@ -112,6 +113,8 @@ class LocalWarehouse:
 
         Raises `FileDamaged` if a file cannot be read: a result from the other files would be silently incomplete.
         """
+        import duckdb
+
         translated = to_duckdb(sql)
         for left in reversed(range(TRIES)):
             try:
@@ -139,6 +142,8 @@ class LocalWarehouse:
 
     def repair(self) -> list[str]:
         """Set damaged files aside and rebuild a damaged manifest; return a line for each repair."""
+        import duckdb
+
         with self._locked():
             try:
                 lines = file_repair.repair(self.folder)
@@ -171,6 +176,8 @@ class LocalWarehouse:
 
     def _load(self, batch: Batch) -> None:
         """Load a batch separately from the merge, so that errors can be attributed to it. Raises `RowsRefused`."""
+        import duckdb
+
         try:
             parquet.load_lines(self._engine(), batch.table, str(batch.path))
         except (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.ConstraintException) as error:
@@ -205,6 +212,8 @@ class LocalWarehouse:
     @contextlib.contextmanager
     def _written(self, table: Table, name: str) -> Iterator[Path]:
         """Yield a temporary path for a new file of a table. Raises `WarehouseFailure`."""
+        import duckdb
+
         target = self.folder / table.name / name
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -216,6 +225,8 @@ class LocalWarehouse:
 
     def _explained(self, tables: Sequence[Table], error: Exception, text: str) -> WarehouseFailure:
         """Return the failure for damaged files of these tables; if no file is damaged, one with `text`."""
+        import duckdb
+
         if isinstance(error, duckdb.FatalException | duckdb.InternalException):
             self.close()  # the connection is unusable after such an error
         if isinstance(error, duckdb.Error) and (found := damaged_files.find_damaged(self.folder, tables)):

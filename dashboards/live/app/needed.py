@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-
-from sqlglot import exp
-from sqlglot.optimizer.pushdown_projections import pushdown_projections
-from sqlglot.optimizer.qualify import qualify
-from sqlglot.optimizer.scope import traverse_scope
+from typing import TYPE_CHECKING
 
 from keras_matrix.uploader.schema import TABLES, Table
 from keras_matrix.uploader.sql import parsed, views
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 DIALECT = "bigquery"
 
@@ -30,6 +29,8 @@ class Needed:
 
 def needed(statements: Iterable[str]) -> Needed:
     """Return the columns and views of statements: SELECTs in BigQuery's dialect over the warehouse."""
+    from sqlglot import exp
+
     defined = {name: parsed(sql) for name, sql in views().items()}
     trees = [_inlined(parsed(sql), defined) for sql in statements]
     pairs = {pair for tree in trees for pair in _read(tree)}
@@ -47,12 +48,19 @@ def _of_table(table: Table, pairs: set[tuple[str, str]]) -> tuple[str, ...]:
 
 def _inlined(tree: exp.Expr, defined: Mapping[str, exp.Query]) -> exp.Expr:
     """Return a statement with each view replaced by its definition, except views that are its own CTEs."""
+    from sqlglot import exp
+
     own = {one.alias for one in tree.find_all(exp.CTE)}
     return exp.expand(tree, {name: one for name, one in defined.items() if name not in own}, dialect=DIALECT)
 
 
 def _read(tree: exp.Expr) -> Iterator[tuple[str, str]]:
     """Yield table and column of every column that the result of a statement depends on."""
+    from sqlglot import exp
+    from sqlglot.optimizer.pushdown_projections import pushdown_projections
+    from sqlglot.optimizer.qualify import qualify
+    from sqlglot.optimizer.scope import traverse_scope
+
     schema: dict[str, object] = {t.name: {one.name: str(one.type) for one in t.columns} for t in TABLES}
     known = qualify(tree.copy(), schema=schema, dialect=DIALECT, quote_identifiers=False)
     for scope in traverse_scope(pushdown_projections(known)):

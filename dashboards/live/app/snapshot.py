@@ -13,9 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
-
-import duckdb
+from typing import TYPE_CHECKING, Any
 
 from keras_matrix.dashboards.live.app.needed import Needed
 from keras_matrix.dashboards.live.questions import Reader
@@ -24,6 +22,9 @@ from keras_matrix.uploader.local import parquet
 from keras_matrix.uploader.schema import BY_NAME, Table
 from keras_matrix.uploader.sql import to_duckdb, translated_views
 from keras_matrix.uploader.warehouse import Answer, Scalar
+
+if TYPE_CHECKING:
+    import duckdb
 
 
 class Snapshot:
@@ -37,6 +38,8 @@ class Snapshot:
 
     def fill(self, warehouse: Reader) -> None:
         """Read the missing tables. Raises `UploadError`; tables that were already read are retained."""
+        import duckdb
+
         try:
             for name, columns in self._needed.columns.items():
                 if name not in self._read:
@@ -53,6 +56,8 @@ class Snapshot:
 
     def query(self, sql: str, parameters: Mapping[str, Scalar] | None = None) -> Answer:
         """Answer one SELECT in BigQuery's dialect. Raises `WarehouseFailure`."""
+        import duckdb
+
         try:
             cursor = self._engine.execute(to_duckdb(sql), dict(parameters or {}))
         except duckdb.Error as error:
@@ -70,11 +75,15 @@ def _load(engine: duckdb.DuckDBPyConnection, table: Table, answer: Answer) -> No
     types = {name: parquet.type_of(table.column(name)) for name in answer.columns}
     shown = ", ".join(f'"{name}" {kind}' for name, kind in types.items())
     engine.execute(f'CREATE OR REPLACE TABLE "{table.name}" ({shown})')
+    read = ", ".join(f"{parquet.text(name)}: {parquet.text(kind)}" for name, kind in types.items())
     with tempfile.TemporaryDirectory(prefix="keras-benchmark-") as folder:
         path = Path(folder) / "rows.ndjson"
         with path.open("w", encoding="utf-8") as file:
             file.writelines(_lines(answer))
-        engine.execute(f'INSERT INTO "{table.name}" SELECT * FROM {parquet.json_source(types, str(path))}')
+        engine.execute(
+            f'INSERT INTO "{table.name}" SELECT * FROM read_json({parquet.text(str(path))}, '
+            f"format = 'newline_delimited', columns = {{{read}}}, maximum_object_size = {parquet.LONGEST_LINE_BYTES})"
+        )
 
 
 def _lines(answer: Answer) -> Iterator[str]:
