@@ -6,6 +6,7 @@ syntax error, and a relative path (a cell runs in a folder of its own). Other me
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -91,11 +92,12 @@ def _users_file(name: str, job: Job) -> Path | None:
     top = name.partition(".")[0]
     for root in map(Path, job.import_roots):
         inner = root.joinpath(*name.split("."))
-        if top != name and (inner.is_dir() or inner.with_suffix(".py").is_file()):
-            return root / top
-        for file in (root / f"{top}.py", root / top / "__init__.py"):
-            if file.is_file():
-                return file
+        with contextlib.suppress(PermissionError):  # nothing is found in a folder that is closed to this user
+            if top != name and (inner.is_dir() or inner.with_suffix(".py").is_file()):
+                return root / top
+            for file in (root / f"{top}.py", root / top / "__init__.py"):
+                if file.is_file():
+                    return file
     return None
 
 

@@ -69,6 +69,8 @@ def variables_inside(found: Mapping[str, str], seen: tuple[Mount, ...]) -> dict[
 
 
 def _inside(path: str | None, seen: tuple[Mount, ...]) -> str | None:
+    """Return a path in the innermost mount that contains it: an outer folder may be closed to the container's user."""
     if path is None:
         return None
-    return next((found for mount in seen if (found := mount.inside(path)) is not None), None)
+    innermost = sorted(seen, key=lambda mount: len(mount.source), reverse=True)
+    return next((found for mount in innermost if (found := mount.inside(path)) is not None), None)

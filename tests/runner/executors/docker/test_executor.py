@@ -289,6 +289,13 @@ def test_no_process_of_a_container_runs_as_root(
     assert user_of(Image("sha256:x", "amd64", image_user)) == expected
 
 
+def test_folder_in_another_mounted_folder_is_found_in_its_own_mount(tmp_path: Path) -> None:
+    # The outer folder may be closed to the container's user.
+    job = replace(make_job(tmp_path), import_roots=[str(tmp_path), str(tmp_path / "src")])
+    seen = (Mount(str(tmp_path), "/cell/import/0"), Mount(str(tmp_path / "src"), "/cell/import/1"))
+    assert job_inside(job, seen).import_roots == ["/cell/import/0", "/cell/import/1"]
+
+
 def test_job_has_the_paths_of_its_container() -> None:
     job = Job("n", "c", 0, 0, make_settings(workload="mine:build"), 2, "/r/w/x", ["/p", "/q"], None, "/r/cache/jax")
     inside = job_inside(job, mounts(job))
