@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads
-from keras_matrix.records.files import publish, write_synced
+from keras_matrix.records.files import publish, replace, write_synced
 from keras_matrix.records.identity import RUN_ID
 from keras_matrix.records.instruments.usage import FORMER_SERIES, SERIES, UsageSeries, usage_series_name
 from keras_matrix.records.migration import migrated
@@ -312,3 +312,13 @@ def _explained(path: Path, what: str) -> Iterator[None]:
             errno.EEXIST: "it already exists and is never replaced",
         }.get(error.errno or 0, "nothing published is lost")
         raise StoreFailure(f"{path}: {what}: {error.strerror or error}; {advice}") from error
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file atomically, with its folder. Raises `StoreFailure`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, text)
+    except OSError as error:
+        reason = error.strerror or error
+        raise StoreFailure(f"{path}: cannot be written: {reason}; choose a writable folder with --results") from error

@@ -18,7 +18,7 @@ from keras_matrix.uploader.rows import Row
 from keras_matrix.uploader.schema import CELLS, FINDINGS, LONGEST_ROW_BYTES, MEASUREMENTS, RUNS
 from keras_matrix.uploader.warehouse import Warehouse
 
-__all__ = ["PushSummary", "Say", "push", "send", "short_enough", "unsealed"]
+__all__ = ["PushSummary", "Say", "push", "reset_if_emptied", "send", "short_enough", "unsealed", "without_record"]
 
 REVISION = re.compile(rb'"revision": ([0-9]+)')
 HEAD_BYTES = 400
@@ -33,6 +33,29 @@ def push(results: Results, warehouse: Warehouse, outbox: Outbox, say: Say = lamb
         send(warehouse, outbox, done, say)
         done.dead = len(outbox.dead())
     return done
+
+
+def reset_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> tuple[int, int]:
+    """Remove the outbox's markers if the warehouse was deleted or created again, so that a push sends everything.
+
+    Returns how many attempts had been sent, and how many of them have no record here; both are 0 if the warehouse is
+    not empty or nothing was sent. Raises `UploadError`.
+    """
+    with outbox.locked():
+        if not outbox.done() or not warehouse.is_empty():
+            return 0, 0
+        retained_from = warehouse.retained_from()
+        sent = [item for item in outbox.sent()[CELLS.name] if not rows.expired(item, retained_from)]
+        if not sent:
+            return 0, 0  # every row that was sent has expired
+        outbox.clear_done()
+    return len(sent), len(without_record(results, sent))
+
+
+def without_record(results: Results, items: Iterable[str]) -> list[str]:
+    """Return the run of each attempt whose run is not in the results folder."""
+    known = {run.run_id for run in results.runs()}
+    return [run_id for run_id in (item.partition("/")[0] for item in items) if run_id not in known]
 
 
 def unsealed(results: Results, outbox: Outbox) -> int:

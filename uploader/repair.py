@@ -9,14 +9,14 @@ such as imported ones, cannot be restored.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.records.store import Results, StoreFailure
 from keras_matrix.uploader import rows
 from keras_matrix.uploader.batch_sender import PushSummary, Say, send
 from keras_matrix.uploader.outbox import Outbox, seal_all
-from keras_matrix.uploader.push import short_enough
+from keras_matrix.uploader.push import short_enough, without_record
 from keras_matrix.uploader.rows import Row
 from keras_matrix.uploader.schema import CELLS, MEASUREMENTS
 from keras_matrix.uploader.verify import (
@@ -87,35 +87,12 @@ def _restored(before: Difference, found: Checksums) -> RestoredRows:
     return RestoredRows(name, run_id, before.missing, found[name].get(run_id, Checksum()).rows - before.actual.rows)
 
 
-def reset_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> tuple[int, int]:
-    """Remove the outbox's markers if the warehouse was deleted or created again, so that a push sends everything.
-
-    Returns how many attempts had been sent, and how many of them have no record here; both are 0 if the warehouse is
-    not empty or nothing was sent. Raises `UploadError`.
-    """
-    with outbox.locked():
-        if not outbox.done() or not warehouse.is_empty():
-            return 0, 0
-        retained_from = warehouse.retained_from()
-        sent = [item for item in outbox.sent()[CELLS.name] if not rows.expired(item, retained_from)]
-        if not sent:
-            return 0, 0  # every row that was sent has expired
-        outbox.clear_done()
-    return len(sent), len(_without_record(results, sent))
-
-
-def _without_record(results: Results, items: Iterable[str]) -> list[str]:
-    """Return the run of each attempt whose run is not in the results folder."""
-    known = {run.run_id for run in results.runs()}
-    return [run_id for run_id in (item.partition("/")[0] for item in items) if run_id not in known]
-
-
 def _lost(results: Results, warehouse: Warehouse, outbox: Outbox, retained_from: str | None) -> int:
     """Return how many sent attempts have neither a record here nor a row in `cells` or `measurements`."""
     sent, dead = outbox.sent(), {letter.item for letter in outbox.dead()}
     lost: Counter[str] = Counter()
     for table in (CELLS, MEASUREMENTS):
-        found = Counter(_without_record(results, sent[table.name] - dead))
+        found = Counter(without_record(results, sent[table.name] - dead))
         runs = {run_id: count for run_id, count in found.items() if not rows.expired(run_id, retained_from)}
         existing = attempts(warehouse, table, rows.day_of(min(runs))) if runs else {}
         lost |= Counter({run_id: count - existing.get(run_id, 0) for run_id, count in runs.items()})

@@ -15,12 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keras_matrix.records import files
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads
 from keras_matrix.records.schema import DeviceProof, Machine
 from keras_matrix.records.settings import Settings
-from keras_matrix.records.store import StoreFailure
+from keras_matrix.records.store import StoreFailure, put
 
 PEAKS_VERSION = 1
 # Libraries whose kernels are timed. Keras is not among them: matrix products bypass it.
@@ -169,13 +168,3 @@ def keep(results: Path, peaks: Peaks) -> Path:
     path = path_of(results, peaks.fingerprint)
     put(path, dumps(peaks))
     return path
-
-
-def put(path: Path, text: str) -> None:
-    """Write a file atomically, with its folder. Raises `StoreFailure`."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.replace(path, text)
-    except OSError as error:
-        reason = error.strerror or error
-        raise StoreFailure(f"{path}: cannot be written: {reason}; choose a writable folder with --results") from error

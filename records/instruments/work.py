@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads
-from keras_matrix.records.instruments.peaks import put
 from keras_matrix.records.settings import Scalar
+from keras_matrix.records.store import put
 
 
 @dataclass(frozen=True, slots=True)

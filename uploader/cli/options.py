@@ -71,17 +71,17 @@ def warehouse(target: Target) -> AbstractContextManager[Warehouse]:
 
 def prepare(warehouse: Warehouse, address: str) -> None:
     """Create a local warehouse if it is missing. Raises `SchemaMismatch` if a dataset's tables differ."""
-    from keras_matrix.uploader.bigquery import schema_check
-
     if address.startswith("local"):
         warehouse.create()
     else:
+        from keras_matrix.uploader.bigquery import schema_check
+
         schema_check.refuse(schema_check.differences(warehouse), address)
 
 
 def resend_if_emptied(results: Results, warehouse: Warehouse, outbox: Outbox) -> bool:
     """Send everything again if the warehouse was emptied, and print that; return whether attempts are lost."""
-    from keras_matrix.uploader.repair import reset_if_emptied
+    from keras_matrix.uploader.push import reset_if_emptied
 
     sent, without_record = reset_if_emptied(results, warehouse, outbox)
     if sent:

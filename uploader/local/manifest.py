@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from keras_matrix.records.codec import CodecError, loads
-from keras_matrix.records.instruments.peaks import put
-from keras_matrix.records.store import StoreFailure
+from keras_matrix.records.store import StoreFailure, put
 from keras_matrix.uploader.errors import ManifestDamaged, WarehouseFailure
 from keras_matrix.uploader.schema import TABLES
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.files import replacing
 from keras_matrix.uploader.errors import RowsRefused, WarehouseFailure
-from keras_matrix.uploader.local import damaged_files, file_repair, manifest, parquet
+from keras_matrix.uploader.local import damaged_files, manifest, parquet
 from keras_matrix.uploader.local.manifest import Files
 from keras_matrix.uploader.outbox import Batch
 from keras_matrix.uploader.process import not_writable
@@ -143,6 +143,8 @@ class LocalWarehouse:
     def repair(self) -> list[str]:
         """Set damaged files aside and rebuild a damaged manifest; return a line for each repair."""
         import duckdb
+
+        from keras_matrix.uploader.local import file_repair
 
         with self._locked():
             try:
