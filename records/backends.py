@@ -99,3 +99,8 @@ TABLE: dict[str, Backend] = {
 }
 BACKENDS: tuple[str, ...] = (*TABLE,)
 BY_COMPILE_TIME: tuple[str, ...] = tuple(sorted(TABLE, key=lambda name: TABLE[name].compile_rank))
+
+
+def service_name(backend: str, device: str) -> str:
+    """Return the name of the service, and of its image's tag, in compose.yaml."""
+    return f"{TABLE[backend].service}-{device}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from keras_matrix.records.backends import BACKENDS, TABLE
+from keras_matrix.records.backends import BACKENDS, TABLE, service_name
 from keras_matrix.records.fc import spec
 from keras_matrix.records.left_out import LeftOut, listed
 from keras_matrix.records.settings import Settings
@@ -32,11 +32,6 @@ def command_backends(entry: Entry) -> tuple[str, ...]:
     if "backend" in entry.params:
         return tuple(map(str, entry.params["backend"]))
     return tuple(label for label in entry.backends if label in BACKENDS)
-
-
-def service_name(backend: str, device: str) -> str:
-    """Return the name of the service, and of its image's tag, in compose.yaml."""
-    return f"{TABLE[backend].service}-{device}"
 
 
 @dataclass(frozen=True, slots=True)

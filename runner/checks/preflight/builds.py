@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from keras_matrix.records.backends import TABLE
+from keras_matrix.records.backends import TABLE, service_name
 
 Capability = tuple[int, int]
 
@@ -112,7 +112,7 @@ def build_of(backend: str, versions: Mapping[str, str]) -> Build | CpuBuild | No
             return build
     if set(found) != {row.cpu_package} or not found[row.cpu_package].endswith(row.cpu_version_suffix):
         return None
-    return CpuBuild(row.cpu_package, found[row.cpu_package], f"{row.service}-gpu")
+    return CpuBuild(row.cpu_package, found[row.cpu_package], service_name(backend, "gpu"))
 
 
 def text(capability: Capability) -> str:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from keras_matrix.records.backends import service_name
 from keras_matrix.records.fc import spec as fc
 from keras_matrix.records.host import cpu_list
 from keras_matrix.records.schema import Container
@@ -53,7 +54,6 @@ from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, order_warnings, without_gpus
 from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Watch
 from keras_matrix.runner.interrupts import deferring_interrupts
-from keras_matrix.runner.matrix.service_selection import service_name
 from keras_matrix.runner.tasks.start import NotStarted, contained
 from keras_matrix.runner.tasks.watch import TaskWatch, never
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from keras_matrix.records.backends import service_name
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job, make_home, write_job
 from keras_matrix.runner.executors import Outcome, Running
@@ -33,7 +34,6 @@ from keras_matrix.runner.executors.supervise.environment import (
 from keras_matrix.runner.executors.supervise.gpu_clocks import CellClocks
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, order_warnings, without_gpus
 from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Watch
-from keras_matrix.runner.matrix.service_selection import service_name
 from keras_matrix.runner.tasks.start import NotStarted, command_of
 from keras_matrix.runner.tasks.watch import TaskWatch, never
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from keras_matrix.runner.matrix.service_selection import service_name
+from keras_matrix.records.backends import service_name
 
 TAKEN_OVER = ("--matrix", "--filter", "--set", "--repeats")  # the flags that choose the cells
 USUAL_MATRIX = "matrix.yaml"
