@@ -202,10 +202,10 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         spread=scatter,
         # The cell's own scatter includes what pairing removes, so a ratio's smallest difference is often smaller.
         smallest_difference=minimum_detectable_effect(math.sqrt(2) * (scatter or 0.0), len(step_times)),
-        samples_per_s=_median(t.samples_per_s for t in times),
-        first_epoch_time_s=_median(t.first_epoch_time_s for t in times),
-        epoch_time_s=_median(t.epoch_time_median_s for t in times),
-        fixed_time_per_epoch_s=_median(t.fixed_time_per_epoch_s for t in times),
+        samples_per_s=median(t.samples_per_s for t in times),
+        first_epoch_time_s=median(t.first_epoch_time_s for t in times),
+        epoch_time_s=median(t.epoch_time_median_s for t in times),
+        fixed_time_per_epoch_s=median(t.fixed_time_per_epoch_s for t in times),
         peak_host_memory_bytes=_maximum(record.memory.peak_host_memory_bytes for record in measured),
         peak_device_memory_bytes=_maximum(record.memory.peak_device_memory_bytes for record in measured),
         failures=tuple(sorted({(r.status, r.reason or "") for r in latest if r.status not in MEASURED})),
@@ -362,7 +362,8 @@ def cost_of(cell: CellSummary) -> float:
     return cell.step_time.centre if cell.figure.goal is Goal.LOWER else 1 / cell.step_time.centre
 
 
-def _median(values: Iterable[float | None]) -> float | None:
+def median(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are known; None if there are none."""
     found = [value for value in values if value is not None]
     return statistics.median(found) if found else None
 

@@ -6,14 +6,13 @@ Every process and every measured epoch is a separate mark; there are no bars.
 from __future__ import annotations
 
 import shlex
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, figure_value
-from keras_matrix.analysis.comparison.table import CellSummary, Row
+from keras_matrix.analysis.comparison.table import CellSummary, Row, median
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
@@ -192,11 +191,6 @@ def _start_strip(backend: str, cell: CellSummary, axis: Axis) -> Strip:
     return replace(start_strip(backend, axis, first, steady), notes=["not measured"], words=[_why_empty(cell)])
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
-
-
 def _start_parts(cell: CellSummary) -> str:
     times = [record.times for record in cell.measured]
     parts = {
@@ -204,7 +198,7 @@ def _start_parts(cell: CellSummary) -> str:
         "compile": [t.compile_time_s for t in times],
         "first step": [t.first_step_time_s for t in times],
     }
-    middles = {name: _median(values) for name, values in parts.items()}
+    middles = {name: median(values) for name, values in parts.items()}
     known = [f"{name} {quantity(middle, SECOND)}" for name, middle in middles.items() if middle is not None]
     unknown = " and ".join(name for name, middle in middles.items() if middle is None)
     return " · ".join([*known, f"{unknown} not measured"] if unknown else known)
