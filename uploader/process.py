@@ -6,11 +6,11 @@ import os
 import stat
 from pathlib import Path
 
-from keras_matrix.records.host.system import container_engine
-
 
 def in_container() -> bool:
     """Return whether this process runs in a container of Docker or Podman."""
+    from keras_matrix.records.host.system import container_engine
+
     return container_engine() in ("docker", "podman")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.host import system
 from keras_matrix.uploader import process
 from keras_matrix.uploader.bigquery import error_mapping
 from keras_matrix.uploader.cli.main import main
@@ -94,7 +95,7 @@ def test_unreadable_credentials_in_a_container_name_the_file_on_the_host(monkeyp
 def test_only_docker_and_podman_count_as_a_container(
     monkeypatch: pytest.MonkeyPatch, engine: str | None, expected: bool
 ) -> None:
-    monkeypatch.setattr(process, "container_engine", lambda: engine)
+    monkeypatch.setattr(system, "container_engine", lambda: engine)
     assert in_container() == expected
 
 

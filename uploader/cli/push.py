@@ -50,7 +50,6 @@ def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool)
     """Push; return 1 if rows were set aside, skipped or lost, or still differ after a repair."""
     from keras_matrix.records.store import Results
     from keras_matrix.uploader import push as pushing
-    from keras_matrix.uploader import repair as repairing
     from keras_matrix.uploader.local.warehouse import LocalWarehouse
 
     outbox, results = options.outbox(target), Results(target.results)
@@ -65,7 +64,11 @@ def push(target: options.Target, *, retry_dead: bool, repair: bool, quiet: bool)
             with outbox.locked():
                 say(f"{outbox.requeue_dead_letters()} rows that were set aside are retried")
         done = pushing.push(results, warehouse, outbox, say)
-        repaired = repairing.repair(results, warehouse, outbox, done, say) if repair else None
+        repaired = None
+        if repair:
+            from keras_matrix.uploader import repair as repairing
+
+            repaired = repairing.repair(results, warehouse, outbox, done, say)
         if isinstance(warehouse, LocalWarehouse):
             warehouse.check_files()  # a push without new rows does not open the files
     say(f"{done.new:,} new rows, {done.known:,} already present")
