@@ -24,6 +24,7 @@ import types
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from enum import StrEnum
 from typing import Any
 
@@ -115,6 +116,12 @@ def leaves(kind: type, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
             yield Leaf(here, hints[one.name], meaning)
 
 
+@cache
+def record_leaves() -> tuple[Leaf, ...]:
+    """Return every field of a record; computed once, because each command loads this module."""
+    return tuple(leaves(Record))
+
+
 def is_metric(leaf: Leaf) -> bool:
     """Return whether a field of a record is a measurement: a number, or numbers, in a measured group."""
     return leaf.path[0] in MEASURED_GROUPS and leaf.path not in LEFT_OUT and _numbers(_without_none(leaf.kind))
@@ -122,7 +129,7 @@ def is_metric(leaf: Leaf) -> bool:
 
 def metrics() -> tuple[Leaf, ...]:
     """Return the measured fields of a record; keys below `learning.metrics` are open."""
-    return tuple(leaf for leaf in leaves(Record) if is_metric(leaf))
+    return tuple(leaf for leaf in record_leaves() if is_metric(leaf))
 
 
 def unit_of(metric: str) -> str:
@@ -191,14 +198,14 @@ SOURCE = Column("source", Type.STRING, Mode.NULLABLE, "where an imported row cam
 
 
 def _of_record() -> tuple[Column, ...]:
-    found = [_column(leaf) for leaf in leaves(Record) if not is_metric(leaf) and leaf.path not in LEFT_OUT]
+    found = [_column(leaf) for leaf in record_leaves() if not is_metric(leaf) and leaf.path not in LEFT_OUT]
     by_name = {one.name: one for one in found}
     by_name["started_at"] = replace(by_name["started_at"], type=Type.TIMESTAMP)
     return (DAY, *by_name.values(), SOURCE, ROW_HASH)
 
 
 def _keys(*names: str) -> tuple[Column, ...]:
-    hints = {leaf.path[0]: leaf for leaf in leaves(Record) if len(leaf.path) == 1}
+    hints = {leaf.path[0]: leaf for leaf in record_leaves() if len(leaf.path) == 1}
     return tuple(_column(hints[name]) for name in names)
 
 
