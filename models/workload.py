@@ -9,7 +9,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
+
+from keras_matrix.records.instruments.input_use import InputFacts
 
 Scalar = bool | int | float | str
 Samples = Callable[[int, int], tuple[Any, Any]]
@@ -64,19 +67,46 @@ class Request:
         return str(self.params[name])
 
 
+class InputPipeline(Protocol):
+    """The input pipeline of a workload: how batches come from storage to `fit`.
+
+    `depth` is the most batches that can be ready or in the making ahead of the consumer; `batches_per_pass` those of
+    one pass, None if unknown.
+    """
+
+    batch_size: int
+    depth: int
+    batches_per_pass: int | None
+    facts: InputFacts
+
+    def source(self, *, timed: bool) -> Any:
+        """Return a new source for `fit` that yields at least one pass of `(x, y)`.
+
+        With `timed`, batches are `(x, y, stages)`: float64 (6,), the batch's wall and CPU seconds of fetching, wall
+        and CPU seconds of preparing, bytes fetched, and number. Raises `UnsupportedWorkload` if stages cannot be timed.
+        """
+
+    def files(self) -> list[Path]:
+        """Return the files that it reads, which a cold epoch evicts from the page cache; may be empty."""
+
+    def in_memory(self, batches: int) -> list[tuple[Any, Any]]:
+        """Return the first batches of the pipeline as numpy arrays, for feeds that read no files while training."""
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """A compiled Keras model with built weights, and its data.
 
     `samples(count, seed)` returns numpy arrays `(x, y)` with leading dimension `count`, equal for equal arguments;
     with several inputs, x or y is a tuple or a dict of such arrays. `available_samples` is None if any number of
-    samples can be generated.
+    samples can be generated. With a `pipeline`, feed `pipeline` trains from it.
     """
 
     model: Any
     samples: Samples
     data_is_real: bool = False
     available_samples: int | None = None
+    pipeline: InputPipeline | None = None
 
 
 @dataclass(frozen=True, slots=True)

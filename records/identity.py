@@ -14,7 +14,7 @@ CELL_ID = re.compile(r"[0-9a-f]{16}")
 RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 
 # Settings added later: at their defaults they are not part of the identifier, so that a new axis ends no history.
-LATER = ("freed_memory", "set_by_matrix")
+LATER = ("freed_memory", "set_by_matrix", "page_cache", "input_timers")
 DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 

@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from keras_matrix.records.codec import about
 from keras_matrix.records.fc.spec import Parallel
+from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.usage import Usage
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.settings import Settings
@@ -308,6 +309,7 @@ class CellResult:
     parallel: Parallel | None = None
     trace: Traced | None = None
     work: WorkDone | None = None
+    input: InputUse | None = None
     exception: str | None = None
     message: str | None = None
 
@@ -343,6 +345,7 @@ class Record:
     usage: Usage | None = about("usage of the process and its device over time", default=None)
     tensorboard: TensorBoardOutput | None = about("files for TensorBoard; null if none were requested", default=None)
     work: WorkDone | None = about("counted work of a Keras workload's process; null for others", default=None)
+    input: InputUse | None = about("how the process read its input; null without a pipeline", default=None)
 
     @property
     def key(self) -> tuple[str, int, int]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 Scalar = bool | int | float | str
 
 PHASES = ("fit", "predict")
-FEEDS = ("device_resident", "host_fed")
+FEEDS = ("device_resident", "host_fed", "pipeline")
+PAGE_CACHES = ("warm", "cold")
 DEVICES = ("cpu", "gpu", "tpu")
 PRECISIONS = ("float32", "float64", "bfloat16", "mixed_bfloat16", "mixed_float16")
 COMPILE_CACHES = ("cold", "warm")
@@ -31,7 +32,7 @@ class Settings:
     `steps_per_epoch` is a number, "seed" (ceil(samples / batch_size)) or "auto" (the smallest number, the same for
     every backend of a workload, that makes each backend's epoch at least 0.5 s). The record's `resolved` has the number
     that was used, so that the identity of a cell does not depend on its speed. `cpus` is a list in the format of
-    `records.host.cpu_list`, a count, or "all". The last five fields have defaults so that older records can be read.
+    `records.host.cpu_list`, a count, or "all". The last seven fields have defaults so that older records can be read.
 
     `set_by_matrix` lists, for a user's own workload, those of `OWN_OPTIONS` that the matrix sets, joined by commas; the
     workload sets the others, and the record's `resolved` has their values.
@@ -62,6 +63,8 @@ class Settings:
     autotune: str = "fresh"
     freed_memory: str = "returned"
     set_by_matrix: str = ""
+    page_cache: str = "warm"
+    input_timers: bool = False
 
     def leaves(self, option: str) -> bool:
         """Return whether the workload sets this one of `OWN_OPTIONS`."""

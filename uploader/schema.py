@@ -24,8 +24,8 @@ import types
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from keras_matrix.records.findings import Finding
@@ -92,7 +92,7 @@ class Leaf:
 
 
 # Numbers in these groups are measurements; all other fields are descriptive.
-MEASURED_GROUPS = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task", "usage")
+MEASURED_GROUPS = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task", "usage", "input")
 # Columns of settings have no prefix; those of other groups are prefixed with the group's name.
 UNPREFIXED = "settings"
 LEFT_OUT = {

@@ -142,7 +142,11 @@ SETTINGS: dict[str, Rule] = {
     "jit": Rule(choices=("auto", True, False), default="auto", meaning="compile the step; auto: as the backend does"),
     "eager": Rule("bool", default=False, meaning="run the step without tracing it"),
     "steps_per_execution": Rule("int", 1, 10_000, default=1, meaning="steps run in one call of the backend"),
-    "feed": Rule(choices=settings.FEEDS, default="device_resident", meaning="batches are stored on device or host"),
+    "feed": Rule(
+        choices=settings.FEEDS,
+        default="device_resident",
+        meaning="batches on device or host, or read by the input pipeline",
+    ),
     "threads": Rule("int", 1, 1024, choices=("all",), default="all", meaning="CPU threads an operation may use"),
     "compile_cache": Rule(choices=settings.COMPILE_CACHES, default="cold", meaning="may compiled programs be reused"),
     "league": Rule(choices=settings.LEAGUES, default="as_shipped", meaning="which comparisons the cell takes part in"),
@@ -159,6 +163,14 @@ SETTINGS: dict[str, Rule] = {
         choices=settings.FREED_MEMORY,
         default="returned",
         meaning="whether freed host memory goes back to the system",
+    ),
+    "page_cache": Rule(
+        choices=settings.PAGE_CACHES,
+        default="warm",
+        meaning="pipeline: cold: the data set's files are evicted from the page cache before each measured epoch",
+    ),
+    "input_timers": Rule(
+        "bool", default=False, meaning="pipeline: time waits and stages inside the process, for the stall analysis"
     ),
 }
 

@@ -224,7 +224,7 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "hostile key": (('"a\\e[31m": 1',), ["5: cells[0].a\\x1b[31m: unknown key, got 'a\\x1b[31m'"]),
     "near choice": (
         ("feed: host_fd",),
-        ["5: cells[0].feed: must be device_resident or host_fed, got 'host_fd'; did you mean host_fed?"],
+        ["5: cells[0].feed: must be device_resident, host_fed or pipeline, got 'host_fd'; did you mean host_fed?"],
     ),
     "axis of repeats": (
         ("repeats: [1, 2]",),

@@ -1,0 +1,58 @@
+"""How a process read its input: facts of the pipeline, waits, stage times and storage, over the measured epochs.
+
+`None` means not measured; never 0. Lists have one value per measured epoch. Times of stages and waits exist only in
+cells with `input_timers`: the other cells of a stall analysis run without instruments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keras_matrix.records.codec import about
+
+
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """What an input pipeline is made of; None for what a user's own pipeline does not state."""
+
+    pipeline: str = about("grain, tf_data, data_loader, py_dataset, or the type of a user's own source")
+    stored_as: str | None = about("folder, tfrecord or array_record", default=None)
+    workers: int | None = about("threads or processes that prepare batches; 0: the training thread", default=None)
+    worker_kind: str | None = about("thread or process", default=None)
+    prefetch: int | None = about("batches prepared ahead", default=None)
+    decoder: str | None = about("library that decodes the images", default=None)
+    cache: str | None = about("none or ram", default=None)
+    samples: int | None = about("samples of one pass", default=None)
+    stored_bytes: int | None = about("bytes of the files of those samples", default=None)
+    files: int | None = about("number of files", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class InputUse:
+    """A process's input over its measured epochs."""
+
+    facts: InputFacts | None = about("the pipeline", default=None)
+    batch_size: int | None = about("samples of a batch", default=None)
+    batches: int | None = about("batches whose stages were timed", default=None)
+    wait_times_s: list[float] = about("time per epoch that training waited for a batch", default_factory=list)
+    fetch_wall_time_s: float | None = about("reading encoded samples, summed over workers", default=None)
+    fetch_cpu_time_s: float | None = about("CPU time of reading", default=None)
+    prepare_wall_time_s: float | None = about("decoding and resizing, summed over workers", default=None)
+    prepare_cpu_time_s: float | None = about("CPU time of decoding and resizing", default=None)
+    fetched_bytes: int | None = about("bytes of the encoded samples of these batches", default=None)
+    storage_read_bytes: int | None = about("bytes that storage delivered to the processes", default=None)
+    storage_reads: int | None = about("requests completed by the block device during the epochs", default=None)
+    file_read_bytes: int | None = about("bytes that read calls returned, from storage or page cache", default=None)
+    file_reads: int | None = about("read calls", default=None)
+    cpu_time_s: float | None = about("CPU time of the process tree in these epochs", default=None)
+    wall_time_s: float | None = about("wall time of these epochs", default=None)
+    queue_sizes: list[float] = about(
+        "mean number of batches ready in each hundredth of the epochs; empty if it cannot be read", default_factory=list
+    )
+    queue_capacity: int | None = about("most batches that can be ready", default=None)
+    bad_samples: int | None = about("samples that could not be decoded and were replaced", default=None)
+    bad_names: list[str] = about("names of the first of these", default_factory=list)
+    cold_files: int | None = about("files evicted from the page cache before each epoch", default=None)
+    cold_meaning: str | None = about("how the page cache was emptied", default=None)
+    resident_share: float | None = about("share of the files in the page cache after evicting", default=None)
+    timers_cpu_time_s: float | None = about("CPU time of the timers, by their cost per batch", default=None)
