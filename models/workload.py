@@ -52,11 +52,17 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A cell's request to a workload. Inside a build function, `params` is complete and valid."""
+    """A cell's request to a workload. Inside a build function, `params` is complete and valid.
+
+    `folders` are the user's, where relative paths in `params` are looked up after `dataset_dir`.
+    """
 
     params: dict[str, Scalar]
     data: str
     dataset_dir: str | None
+    batch_size: int = 32
+    seed: int = 0
+    folders: tuple[str, ...] = ()
 
     def integer(self, name: str) -> int:
         """The integer parameter `name`."""

@@ -214,7 +214,14 @@ def build(job: Job) -> Built:
 def load_workload(job: Job) -> Built:
     """Return the job's workload as its own code builds it."""
     settings = job.settings
-    request = Request(params={**settings.params}, data=settings.data, dataset_dir=job.dataset_dir)
+    request = Request(
+        params={**settings.params},
+        data=settings.data,
+        dataset_dir=job.dataset_dir,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        folders=tuple(job.import_roots),
+    )
     return load(settings.workload)(request)
 
 
