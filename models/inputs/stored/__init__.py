@@ -1,0 +1,1 @@
+"""Images as they are stored: folders of JPEG files, TFRecord and ArrayRecord files, and what writes them."""

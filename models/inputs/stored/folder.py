@@ -1,0 +1,246 @@
+"""A folder of JPEG files: a sub-folder for each class, or a flat folder with a list of labels (`class_list`).
+
+The names are read once with `os.scandir`, without a call per file, and sorted as bytes, so that the order is the same
+on every machine. Sub-folders of a class belong to it. Symbolic links are followed; a folder is read once per class,
+which ends loops. Names are kept as one block of bytes: a million of them take 40 MB and are pickled at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_matrix.models.inputs.stored.class_list import labels_of, list_file
+from keras_matrix.models.inputs.stored.order import Order
+from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Sample
+
+JPEG_SUFFIXES = (b".jpg", b".jpeg", b".jpe", b".jfif")
+OWN_FILES = frozenset({b"manifest.json"})
+SPLITS = frozenset({b"train", b"val", b"validation", b"test"})
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a scan found: folders and names of JPEG files, sorted, and what it left out."""
+
+    files: list[tuple[bytes, bytes]] = field(default_factory=list)
+    left_out: list[bytes] = field(default_factory=list)
+    loops: list[bytes] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class FolderSource:
+    """The samples of a folder. `places` has for each sample its folder, start and end of its name, and its label."""
+
+    root: bytes
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+    folders: tuple[bytes, ...]
+    names: bytes
+    places: np.ndarray[Any, np.dtype[np.int64]]
+    kind: str = "folder"
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def read(self, indices: Sequence[int]) -> list[Sample]:
+        """Return these samples; each is the reading of one file."""
+        return [Sample(_contents(self._path(int(index))), int(self.places[index, 3])) for index in indices]
+
+    def name(self, index: int) -> str:
+        """Return the path of a sample relative to the folder."""
+        return os.fsdecode(self._relative(index))
+
+    def files(self) -> list[Path]:
+        """Return the file of each sample."""
+        return [Path(os.fsdecode(self._path(index))) for index in range(len(self))]
+
+    def sizes(self) -> Integers:
+        """Return the bytes of each file."""
+        try:
+            return np.fromiter((path.stat().st_size for path in self.files()), np.int64, len(self))
+        except OSError as error:
+            raise _unreadable(error) from None
+
+    def order(self, shuffle: str, seed: int, batch_size: int) -> Order:
+        """Return the order; a window is global, because every sample is a read of its own."""
+        return Order(len(self), batch_size, "global" if shuffle == "window" else shuffle, seed)
+
+    def limited(self, limit: int | None) -> FolderSource:
+        """Return the source with only `limit` samples, evenly spaced. Raises `InputDataError` if there are fewer."""
+        if limit is None or limit == len(self):
+            return self
+        if limit > len(self):
+            raise InputDataError(
+                f"{os.fsdecode(self.root)}: {limit} samples are asked for, but the folder has {len(self)} JPEG files; "
+                f"set dataset_size to at most {len(self)}, or add images"
+            )
+        return replace(self, places=self.places[np.arange(limit, dtype=np.int64) * len(self) // limit])
+
+    def _relative(self, index: int) -> bytes:
+        folder, start, end, _ = self.places[index]
+        return _joined(self.folders[folder], self.names[start:end])
+
+    def _path(self, index: int) -> bytes:
+        return _joined(self.root, self._relative(index))
+
+
+def open_folder(path: Path, limit: int | None = None) -> FolderSource:
+    """Return the source of a folder. Raises `InputDataError` without a data set or `limit` samples in it."""
+    root = os.fsencode(path)
+    try:
+        with os.scandir(root) as entries:
+            top = sorted(entries, key=lambda entry: entry.name)
+        folders = [entry.name for entry in top if _is_folder(entry)]
+    except OSError as error:
+        raise _unreadable(error) from None
+    listed = list_file(path)
+    if listed is not None and any(_is_jpeg(entry.name) for entry in top):
+        return _flat(path, [entry for entry in top if not _is_folder(entry)], listed).limited(limit)
+    if SPLITS & set(folders) and set(folders) <= SPLITS:
+        names = " and ".join(map(os.fsdecode, folders))
+        raise InputDataError(f"{path}: contains the data sets {names}, not classes; give one of them as dataset_path")
+    if not folders:
+        raise InputDataError(
+            f"{path}: has no class folders, no record files and no list of labels; expected one folder per class with "
+            f"JPEG files, *.tfrecord or *.array_record files, or JPEG files with one of the lists in docs/inputs.md"
+        )
+    return _by_class(path, folders, [entry.name for entry in top if entry.name not in {*folders, *OWN_FILES}]).limited(
+        limit
+    )
+
+
+def _by_class(path: Path, folders: list[bytes], loose: list[bytes]) -> FolderSource:
+    root = os.fsencode(path)
+    all_found = [_scan(root, folder) for folder in folders]
+    counts = [len(found.files) for found in all_found]
+    if not any(counts):
+        raise InputDataError(f"{path}: none of its {len(folders)} class folders has a JPEG file (*.jpg, *.jpeg)")
+    classes = tuple(map(os.fsdecode, folders))
+    files = [place for found in all_found for place in found.files]
+    left_out = loose + [name for found in all_found for name in found.left_out]
+    loops = [name for found in all_found for name in found.loops]
+    notes = (
+        *_note("class without images", [name for name, count in zip(folders, counts, strict=True) if count == 0]),
+        *_note("class with one image", [name for name, count in zip(folders, counts, strict=True) if count == 1]),
+        *_note("left out, as it is not a file named *.jpg or *.jpeg", left_out),
+        *_note("left out, as this link leads back to a folder that contains it", loops),
+    )
+    return _packed(root, (classes, notes), files, np.repeat(np.arange(len(folders)), counts))
+
+
+def _flat(path: Path, entries: list[os.DirEntry[bytes]], listed: Path) -> FolderSource:
+    names = [entry.name for entry in entries if _is_jpeg(entry.name)]
+    classes, labels, notes = labels_of(listed, names)
+    skipped = [entry.name for entry in entries if not _is_jpeg(entry.name) and entry.name != os.fsencode(listed.name)]
+    notes = (*notes, *_note("left out, as it is not a file named *.jpg or *.jpeg", skipped))
+    return _packed(os.fsencode(path), (classes, notes), [(b"", name) for name in names], labels)
+
+
+def _packed(
+    root: bytes,
+    facts: tuple[tuple[str, ...], tuple[str, ...]],
+    files: list[tuple[bytes, bytes]],
+    labels: np.ndarray[Any, Any],
+) -> FolderSource:
+    """Return the source with its names in one block. `facts` are the classes and the notes."""
+    folders = {folder: number for number, folder in enumerate(dict.fromkeys(folder for folder, _ in files))}
+    ends = np.cumsum(np.fromiter((len(name) for _, name in files), np.int64, len(files)))
+    places = np.empty((len(files), 4), np.int64)
+    places[:, 0] = [folders[folder] for folder, _ in files]
+    places[:, 1] = np.concatenate([[0], ends[:-1]])
+    places[:, 2] = ends
+    places[:, 3] = labels
+    return FolderSource(root, *facts, tuple(folders), b"".join(name for _, name in files), places)
+
+
+def _scan(root: bytes, folder: bytes) -> Found:
+    """Return the JPEG files in a class folder and below it, sorted by folder and name."""
+    found, seen, waiting = Found(), set(), [folder]
+    while waiting:
+        relative = waiting.pop()
+        try:
+            status = Path(os.fsdecode(_joined(root, relative))).stat()
+            if (status.st_dev, status.st_ino) in seen:
+                found.loops.append(relative)
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            waiting.extend(reversed(list(_read_folder(root, relative, found))))
+        except OSError as error:
+            raise _unreadable(error) from None
+    found.files.sort()
+    return found
+
+
+def _read_folder(root: bytes, relative: bytes, found: Found) -> Iterator[bytes]:
+    """Add the files of one folder to `found`, and yield its sub-folders in order."""
+    with os.scandir(_joined(root, relative)) as entries:
+        inside = sorted(entries, key=lambda entry: entry.name)
+    for entry in inside:
+        if _is_jpeg(entry.name) and _is_file(entry):
+            found.files.append((relative, entry.name))
+        elif _is_folder(entry):
+            yield _joined(relative, entry.name)
+        else:
+            found.left_out.append(_joined(relative, entry.name))
+
+
+def _joined(folder: bytes, name: bytes) -> bytes:
+    return folder + b"/" + name if folder else name
+
+
+def _is_jpeg(name: bytes) -> bool:
+    return name.lower().endswith(JPEG_SUFFIXES)
+
+
+def _is_folder(entry: os.DirEntry[bytes]) -> bool:
+    """Whether it is a folder or a link to one; a link to itself is neither a folder nor a file."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _is_file(entry: os.DirEntry[bytes]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
+def _note(what: str, names: Sequence[bytes]) -> list[str]:
+    """Return a sentence with the first names, or nothing without names."""
+    if not names:
+        return []
+    first = ", ".join(os.fsencode(name).decode("utf-8", "backslashreplace") for name in names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return [f"{what} ({len(names)}): {first}{more}"]
+
+
+def _contents(path: bytes) -> bytes:
+    """Return the bytes of a file: open, fstat, one read, close."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(handle).st_size
+            data = os.read(handle, size)
+            while len(data) < size and (more := os.read(handle, size - len(data))):
+                data += more
+            return data
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: OSError) -> InputDataError:
+    name = os.fsdecode(error.filename) if error.filename is not None else "the data set"
+    if isinstance(error, FileNotFoundError):
+        return InputDataError(f"{name}: the file has vanished since the folder was read; restore it, or start again")
+    return InputDataError(f"{name}: cannot be read: {error.strerror}")

@@ -1,0 +1,24 @@
+"""Opening a stored data set: finds out how it is stored, and returns its source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from keras_matrix.models.inputs.stored.folder import open_folder
+from keras_matrix.models.inputs.stored.sample import InputDataError, Sample, Source
+
+__all__ = ["InputDataError", "Sample", "Source", "open_source"]
+
+
+def open_source(path: Path, limit: int | None = None) -> Source:
+    """Return the source of the data set in a folder, or in a single record file.
+
+    With a `limit`, only so many samples belong to it: of a folder evenly spaced ones, so that all classes remain; of
+    record files the first. Raises `InputDataError` if there is no data set or if it has fewer samples.
+    """
+    path = Path(path).absolute()
+    if not path.exists():
+        raise InputDataError(f"{path}: no such folder; give the folder of the data set, or run `runner make-images`")
+    if limit is not None and limit < 1:
+        raise InputDataError(f"{path}: the number of samples must be at least 1, got {limit}")
+    return open_folder(path, limit)
