@@ -1,0 +1,122 @@
+"""The records of image data sets: `tf.train.Example` messages, read and written without TensorFlow.
+
+An Example is a map from a feature's name to a list of byte strings, floating-point numbers or integers. These have the
+names that TensorFlow's and Keras's converters of ImageNet use; `Features` selects others for foreign files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keras_matrix.models.inputs.stored.sample import Sample
+from keras_matrix.records.traces.xspace.wire import Malformed, fields, piece, varint
+
+TEXT, FILE = "image/class/text", "image/filename"
+BYTES_LIST, INT64_LIST = 1, 3
+
+
+class WrongExample(ValueError):
+    """The record is no Example, or lacks a feature; the caller adds which record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """The names of the features with the encoded image and the label."""
+
+    image: str = "image/encoded"
+    label: str = "image/class/label"
+
+
+def encoded(sample: Sample, text: str, file: str) -> bytes:
+    """Return the Example of a sample, with the name of its class and of its file."""
+    entries = (
+        (b"image/class/label", INT64_LIST, _tagged(1, _varint(sample.label))),
+        (TEXT.encode(), BYTES_LIST, _tagged(1, os.fsencode(text))),
+        (FILE.encode(), BYTES_LIST, _tagged(1, os.fsencode(file))),
+    )
+    small = b"".join(_tagged(1, _tagged(1, name) + _tagged(2, _tagged(kind, data))) for name, kind, data in entries)
+    # The image last, so that its bytes are copied only once: each enclosing length is computed before.
+    size = len(sample.data)
+    opening = b"\x0a" + _varint(size)
+    for tag, before in ((BYTES_LIST, b""), (2, _tagged(1, b"image/encoded")), (1, b"")):
+        opening = before + _tag(tag) + _varint(len(opening) + size) + opening
+    return b"".join((b"\x0a", _varint(len(small) + len(opening) + size), small, opening, sample.data))
+
+
+def decoded(payload: bytes | memoryview, names: Features) -> Sample:
+    """Return the sample in an Example. Raises `WrongExample`, which names the features that it has."""
+    found = features_of(payload)
+    values = _values(_wanted(found, names.image), BYTES_LIST)
+    if not values:
+        raise WrongExample(f"feature {names.image!r} has no bytes; it must contain one encoded image")
+    return Sample(bytes(piece(values[0])), _label(found, names))
+
+
+def label_and_text(payload: bytes | memoryview, names: Features) -> tuple[int, str]:
+    """Return the label of an Example and the name of its class, empty without one; does not touch the image's bytes."""
+    found = features_of(payload)
+    _wanted(found, names.image)
+    texts = _values(found[TEXT], BYTES_LIST) if TEXT in found else ()
+    return _label(found, names), os.fsdecode(bytes(piece(texts[0]))) if texts else ""
+
+
+def features_of(payload: bytes | memoryview) -> dict[str, memoryview]:
+    """Return the features of an Example by name, as messages. Raises `WrongExample`."""
+    found = {}
+    try:
+        for top, features in fields(memoryview(payload)):
+            for inner, entry in fields(piece(features)) if top == 1 else ():
+                if inner == 1:
+                    parts = dict(fields(piece(entry)))
+                    found[str(piece(parts[1]), "utf-8", "backslashreplace")] = piece(parts[2])
+    except (Malformed, IndexError, KeyError) as error:
+        raise WrongExample(f"is not a tf.train.Example: {error}") from None
+    return found
+
+
+def _wanted(found: dict[str, memoryview], name: str) -> memoryview:
+    try:
+        return found[name]
+    except KeyError:
+        names = ", ".join(sorted(found)) or "no features"
+        raise WrongExample(f"has no feature {name!r}; it has {names}; set the feature's name to one of these") from None
+
+
+def _label(found: dict[str, memoryview], names: Features) -> int:
+    values = _values(_wanted(found, names.label), INT64_LIST)
+    if not values:
+        raise WrongExample(f"feature {names.label!r} has no integer; it must contain one label")
+    first = values[0]
+    label = first if isinstance(first, int) else varint(first, 0)[0]
+    if label >= 1 << 31:
+        raise WrongExample(f"feature {names.label!r} must be a label from 0, got {label - (1 << 64)}")
+    return label
+
+
+def _values(feature: memoryview, kind: int) -> Sequence[int | memoryview]:
+    """Return the list in a feature; packed integers are one item. Empty if the feature is of another kind."""
+    try:
+        lists = [value for field, value in fields(feature) if field == kind]
+        values = [value for one in lists for field, value in fields(piece(one)) if field == 1]
+        return [value for value in values if isinstance(value, int) or len(value)]
+    except (Malformed, IndexError) as error:
+        raise WrongExample(f"is not a tf.train.Example: {error}") from None
+
+
+def _tagged(field: int, data: bytes) -> bytes:
+    return _tag(field) + _varint(len(data)) + data
+
+
+def _tag(field: int) -> bytes:
+    return bytes((field << 3 | 2,))
+
+
+def _varint(value: int) -> bytes:
+    parts = bytearray()
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)

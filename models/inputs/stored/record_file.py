@@ -1,0 +1,185 @@
+"""The framing of TFRecord files: reading, indexing and writing, with every checksum verified, without TensorFlow.
+
+A record is its length (8 bytes, little-endian), the masked CRC32C of the length, the payload, and the masked CRC32C of
+the payload (https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+
+import numpy as np
+
+from keras_matrix.models.inputs.stored.sample import InputDataError, Integers
+
+try:
+    from google_crc32c import value as crc32c
+except ImportError:  # pragma: no cover - the message is tested by its own function
+    crc32c = None
+
+HEADER = struct.Struct("<QI")
+FOOTER = struct.Struct("<I")
+FRAME_BYTES = HEADER.size + FOOTER.size
+MASK = 0xA282EAD8
+# One read system call of the sequential reader. 1 MiB stays in a core's cache: 8 % faster than 4 MiB.
+BLOCK_BYTES = 1 << 20
+INDEX_SUFFIX = ".index"
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def require_crc32c() -> None:
+    """Raise `InputDataError` if the package that computes checksums is missing."""
+    if crc32c is None:
+        raise InputDataError("TFRecord files need the package google-crc32c: pip install 'keras-matrix[inputs]'")
+
+
+def masked(data: bytes) -> int:
+    """Return the checksum of these bytes as it is stored: CRC32C, rotated by 15 bits, plus a constant."""
+    crc = int(crc32c(data))
+    return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
+
+
+def framed(payload: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the parts of a record to write one after another."""
+    length = len(payload).to_bytes(8, "little")
+    return length + FOOTER.pack(masked(length)), payload, FOOTER.pack(masked(payload))
+
+
+def records(path: Path, start: int = 0, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """Yield the payload of each record from the offset `start` on, in large reads. Raises `InputDataError`.
+
+    A block begins at a record, so that nothing is copied together: less than one record per block is read twice.
+    """
+    require_crc32c()
+    with _opened(path) as file:
+        handle, size = file.fileno(), _size(file.fileno(), path)
+        while start < size:
+            block = os.pread(handle, block_bytes, start)
+            used = 0
+            for payload, end in _complete(block, start, path):
+                used = end
+                yield payload
+            start += used
+            if used:
+                continue
+            # No complete record in this block: it is longer than a block, or damaged.
+            payload = _one(handle, start, size, path)
+            start += len(payload) + FRAME_BYTES
+            yield payload
+
+
+def split(data: bytes, start: int, path: Path) -> Iterator[bytes]:
+    """Yield the payload of each record in bytes that were read from the offset `start` of a file."""
+    require_crc32c()
+    at = 0
+    for payload, end in _complete(data, start, path):
+        at = end
+        yield payload
+    if at < len(data):
+        raise _truncated(path, start + at, len(data) - at)
+
+
+def offsets(path: Path) -> Integers:
+    """Return the offset of each record and the size of the file: (records + 1,) int64, by reading the lengths alone."""
+    require_crc32c()
+    with _opened(path) as file:
+        handle, size = file.fileno(), _size(file.fileno(), path)
+        found, at = [0], 0
+        while at < size:
+            at += _length(os.pread(handle, HEADER.size, at), at, size, path) + FRAME_BYTES
+            found.append(at)
+    return np.array(found, np.int64)
+
+
+def stored_offsets(path: Path) -> Integers | None:
+    """Return the offsets from the index beside a file; None if it is missing or belongs to other contents."""
+    index = path.with_name(path.name + INDEX_SUFFIX)
+    try:
+        found = np.frombuffer(index.read_bytes(), "<i8").astype(np.int64)
+        size = path.stat().st_size
+    except (OSError, ValueError):
+        return None
+    fits = len(found) > 1 and found[0] == 0 and found[-1] == size and bool((np.diff(found) >= FRAME_BYTES).all())
+    return found if fits else None
+
+
+def _complete(block: bytes, start: int, path: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield the payload of each record that ends within a block, and where it ends."""
+    at, size = 0, len(block)
+    header, footer, crc = HEADER.unpack_from, FOOTER.unpack_from, crc32c
+    while at + FRAME_BYTES <= size:
+        length, length_crc = header(block, at)
+        # As in `masked`, written out: a call costs a fifth of the time of a record of 1 KB.
+        found = crc(block[at : at + 8])
+        if ((found >> 15 | found << 17) + MASK) & 0xFFFFFFFF != length_crc:
+            raise _bad_length(block[at : at + 8], start + at, path)
+        begin = at + 12
+        end = begin + length
+        if end + 4 > size:
+            return
+        payload = block[begin:end]
+        found = crc(payload)
+        if ((found >> 15 | found << 17) + MASK) & 0xFFFFFFFF != footer(block, end)[0]:
+            raise InputDataError(
+                f"{path}: offset {start + at}: the checksum of a record of {length} bytes is wrong; "
+                f"the file is damaged: write it again, or copy it again"
+            )
+        at = end + 4
+        yield payload, at
+
+
+def _one(handle: int, start: int, size: int, path: Path) -> bytes:
+    """Return the payload of a record of any length."""
+    length = _length(os.pread(handle, HEADER.size, start), start, size, path)
+    data = b""
+    while len(data) < length + FRAME_BYTES:
+        more = os.pread(handle, length + FRAME_BYTES - len(data), start + len(data))
+        if not more:
+            raise _truncated(path, start, len(data))
+        data = data + more if data else more
+    return next(split(data, start, path))
+
+
+def _length(header: bytes, start: int, size: int, path: Path) -> int:
+    """Return the length in a header. Raises `InputDataError` if it is damaged, or the record longer than the file."""
+    if len(header) < HEADER.size:
+        raise _truncated(path, start, size - start)
+    length, crc = HEADER.unpack(header)
+    if masked(header[:8]) != crc:
+        raise _bad_length(header, start, path)
+    if start + length + FRAME_BYTES > size:
+        raise _truncated(path, start, size - start)
+    return int(length)
+
+
+def _bad_length(header: bytes, start: int, path: Path) -> InputDataError:
+    if start == 0 and header.startswith(GZIP_MAGIC):
+        return InputDataError(f"{path}: offset 0: is compressed with gzip, which is not supported; run gunzip on it")
+    what = "is not a TFRecord file" if start == 0 else "the checksum of a length is wrong"
+    return InputDataError(f"{path}: offset {start}: {what}, or damaged; write it again, or copy it again")
+
+
+def _truncated(path: Path, start: int, left: int) -> InputDataError:
+    return InputDataError(
+        f"{path}: offset {start}: the record is truncated, {left} bytes are left in the file; write or copy it again"
+    )
+
+
+def _opened(path: Path) -> FileIO:
+    try:
+        return path.open("rb", buffering=0)
+    except FileNotFoundError:
+        raise InputDataError(f"{path}: the file is missing or has vanished; restore it, or start again") from None
+    except OSError as error:
+        raise InputDataError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _size(handle: int, path: Path) -> int:
+    size = os.fstat(handle).st_size
+    if size == 0:
+        raise InputDataError(f"{path}: offset 0: the file is empty (0 bytes); delete it, or write it again")
+    return size

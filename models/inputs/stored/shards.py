@@ -1,0 +1,104 @@
+"""What TFRecord and ArrayRecord data sets have in common: the files of a folder, their numbering, and its classes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from keras_matrix.models.inputs.stored import manifest
+from keras_matrix.models.inputs.stored.manifest import Manifest
+from keras_matrix.models.inputs.stored.sample import InputDataError, Integers
+
+TFRECORD, ARRAY_RECORD = "tfrecord", "array_record"
+# `train-00000-of-01024` without a suffix is what TensorFlow's converter of ImageNet writes.
+PATTERNS = {
+    TFRECORD: re.compile(r"(\.tfrecords?(-\d+-of-\d+)?|^[\w-]*-\d{5}-of-\d{5})$"),
+    ARRAY_RECORD: re.compile(r"\.array_?record(-\d+-of-\d+)?$"),
+}
+
+
+def kind_of(name: str) -> str | None:
+    """Return the format that a file's name states, or None. Hidden files, such as unfinished ones, have none."""
+    if name.startswith("."):
+        return None
+    return next((kind for kind, pattern in PATTERNS.items() if pattern.search(name)), None)
+
+
+def record_files(path: Path) -> tuple[str, list[Path]] | None:
+    """Return the format and the record files of a folder, or of a single file; None without record files."""
+    if path.is_file():
+        kind = kind_of(path.name)
+        if kind is None:
+            raise InputDataError(f"{path}: must be a folder, or a file named *.tfrecord or *.array_record")
+        return kind, [path]
+    try:
+        names = sorted(entry.name for entry in path.iterdir())
+    except OSError as error:
+        raise InputDataError(f"{path}: cannot be read: {error.strerror}") from None
+    kinds = {name: kind for name in names if (kind := kind_of(name)) and (path / name).is_file()}
+    if len(set(kinds.values())) > 1:
+        raise InputDataError(f"{path}: has both TFRecord and ArrayRecord files; give a folder with one of them")
+    return (next(iter(kinds.values())), [path / name for name in kinds]) if kinds else None
+
+
+def checked_manifest(files: Sequence[Path], single: bool) -> Manifest | None:
+    """Return the manifest of the files of a folder, or of a single file in it; None without one.
+
+    Raises `InputDataError` if a file that it lists is missing or has changed.
+    """
+    found = manifest.finished(files[0].parent)
+    present = {path.name for path in files}
+    if found is None or (single and not present & {part.name for part in found.parts}):
+        return None
+    for part in found.parts:
+        path = files[0].parent / part.name
+        if part.name not in present:
+            if single:
+                continue
+            raise InputDataError(f"{path}: is missing, but {manifest.NAME} lists it; restore it, or convert again")
+        if path.stat().st_size != part.bytes:
+            raise InputDataError(
+                f"{path}: has {path.stat().st_size} bytes, but {manifest.NAME} says {part.bytes}; "
+                f"it is truncated or was replaced: restore it, or convert again"
+            )
+    return found
+
+
+def check_limit(path: Path, count: int, limit: int | None) -> int:
+    """Return how many samples to use. Raises `InputDataError` if there are fewer than the limit."""
+    if limit is not None and limit > count:
+        raise InputDataError(
+            f"{path}: {limit} samples are asked for, but its files have {count} records; "
+            f"set dataset_size to at most {count}, or convert more images"
+        )
+    return count if limit is None else limit
+
+
+def class_names(labels: dict[int, str]) -> tuple[str, ...]:
+    """Return the names of the classes from 0 to the greatest label: the texts in the records, otherwise the numbers."""
+    return tuple(labels.get(number) or str(number) for number in range(max(labels) + 1))
+
+
+def runs(indices: Sequence[int], firsts: Integers) -> Iterator[tuple[int, int, int]]:
+    """Yield (file, first record, records) for each run of successive indices within a file.
+
+    `firsts` has the number of the first sample of each file, and behind them the number of samples.
+    """
+    wanted = np.asarray(indices, np.int64)
+    if not len(wanted):
+        return
+    if wanted.min() < 0 or wanted.max() >= firsts[-1]:
+        raise IndexError(f"samples have the indices 0 to {firsts[-1] - 1}, got {wanted.min()} to {wanted.max()}")
+    file = np.searchsorted(firsts, wanted, side="right") - 1
+    breaks = np.flatnonzero((np.diff(wanted) != 1) | (np.diff(file) != 0)) + 1
+    for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(wanted)], strict=True):
+        yield int(file[start]), int(wanted[start] - firsts[file[start]]), end - start
+
+
+def refuse(place: str, error: Exception) -> NoReturn:
+    """Raise the error of a record with its place."""
+    raise InputDataError(f"{place}: {error}") from None
