@@ -102,6 +102,17 @@ def of_logs(logs: Sequence[float], confidence: float = CONFIDENCE) -> Estimate |
     return Estimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half), len(logs))
 
 
+def arithmetic(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
+    """Return the mean of values of any sign, one per block, and its two-sided t interval; None for no values."""
+    if not values:
+        return None
+    centre = statistics.fmean(values)
+    if len(values) < MIN_BLOCKS:
+        return Estimate(centre, None, None, len(values))
+    half = half_width(statistics.stdev(values), len(values), confidence)
+    return Estimate(centre, centre - half, centre + half, len(values))
+
+
 def half_width(scatter: float, count: int, confidence: float = CONFIDENCE) -> float:
     """Return the half-width of Student's interval of a mean of `count` >= 2 values with this standard deviation."""
     return t_quantile(count - 1, confidence) * scatter / math.sqrt(count)

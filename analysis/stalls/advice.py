@@ -1,0 +1,228 @@
+"""What would help an input pipeline: changes with their predicted speed-ups, best first.
+
+A change is advised only if its predicted speed-up is above 1 beyond its interval and at least `LEAST_GAIN`. Changes
+that cannot help are not even predicted: more workers for threads that share an interpreter or for a saturated storage,
+more threads than CPUs for preparation that needs CPU, another format where storage is not what is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from keras_matrix.analysis.stalls import predict
+from keras_matrix.analysis.stalls.arms import Block, mean
+from keras_matrix.analysis.stalls.bottleneck import Named, Workers
+from keras_matrix.analysis.stalls.predict import Change, Demand
+from keras_matrix.analysis.stalls.report import Advice, Bottleneck
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.records.instruments.input_probe import InputProbe
+from keras_matrix.records.instruments.input_use import InputFacts
+from keras_matrix.records.schema import Machine
+from keras_matrix.records.settings import Scalar, Settings
+
+LEAST_GAIN = 1.02
+LEAST_GAIN_WITHOUT_INTERVAL = 1.05
+MOST_THREADS, MOST_PROCESSES_PER_CPU = 64, 4
+# Of the best possible step time: the fewest workers that come this close are advised.
+GOOD_ENOUGH = 1.02
+CHANNELS = 3
+CACHE_SHARE = 0.5  # of the memory that decoded samples may fill
+RUNS_PER_BATCH = 4  # contiguous runs of a record file that make a batch
+REQUEST_BYTES = 512 << 10  # the kernel splits a long read into requests of about this size
+DEEPER = 4
+STORAGE = (Bottleneck.BANDWIDTH, Bottleneck.IOPS)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A pipeline with its measurements; `pairs` are the blocks that have stage times, with their demands."""
+
+    settings: Settings
+    facts: InputFacts | None
+    machine: Machine
+    workers: Workers
+    named: Named
+    pairs: Sequence[tuple[Block, Demand]]
+    probe: InputProbe | None
+
+    def param(self, name: str) -> Scalar | None:
+        """Return a parameter of a workload of the catalog; None if it has no such parameter, or is a user's own."""
+        return None if ":" in self.settings.workload else self.settings.params.get(name)
+
+    def changed(self, **params: Scalar) -> dict[str, Scalar]:
+        """Return the parameters to change, empty if the workload does not have all of them."""
+        return params if all(self.param(name) is not None for name in params) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    change: str
+    text: str
+    demand: Change
+    params: dict[str, Scalar]
+    stored_as: str | None = None
+    note: str | None = None
+
+
+def advice(situation: Situation) -> list[Advice]:
+    """Return the changes that help, the largest predicted speed-up first."""
+    if not situation.pairs or situation.named.name is Bottleneck.NONE:
+        return []
+    found = [_predicted(situation, candidate) for candidate in _candidates(situation)]
+    return sorted((one for one in found if helps(one.speed_up)), key=lambda one: -one.speed_up.centre)
+
+
+def helps(gain: Estimate) -> bool:
+    """Return whether a predicted speed-up is above 1 beyond its interval and large enough to matter."""
+    if gain.low is None:
+        return gain.centre >= LEAST_GAIN_WITHOUT_INTERVAL
+    return gain.low > 1 and gain.centre >= LEAST_GAIN
+
+
+def fewest_workers(situation: Situation) -> int | None:
+    """Return the fewest workers that come close to the best step time; None if more workers cannot help."""
+    now, name = situation.workers.count, situation.named.name
+    if now is None or name in STORAGE or name in (Bottleneck.GIL, Bottleneck.COPY):
+        return None
+    cores = situation.workers.cores
+    waiting = MOST_THREADS if situation.workers.threads else MOST_PROCESSES_PER_CPU * cores
+    most = max(now, cores if name is Bottleneck.CPU else waiting)
+    step_s = {n: _mean_step(situation, predict.with_workers(n)) for n in range(now + 1, most + 1)}
+    if not step_s:
+        return None
+    best_s = min(step_s.values())
+    return next(n for n, found_s in step_s.items() if found_s <= GOOD_ENOUGH * best_s)
+
+
+def _predicted(situation: Situation, one: _Candidate) -> Advice:
+    gain = predict.speed_up(situation.pairs, one.demand)
+    step_s = _mean_step(situation, one.demand)
+    note = (
+        one.note if one.params or one.stored_as else _join(one.note, "parameters of your own pipeline: not verifiable")
+    )
+    return Advice(one.change, one.text, gain, step_s, one.params, one.stored_as, note)
+
+
+def _mean_step(situation: Situation, change: Change) -> float:
+    return sum(change(own).step_s() for _, own in situation.pairs) / len(situation.pairs)
+
+
+def _candidates(situation: Situation) -> Iterator[_Candidate]:
+    yield from _more_workers(situation)
+    yield from _processes(situation)
+    yield from _cheaper_decoding(situation)
+    yield from _device_preprocessing(situation)
+    yield from _records(situation)
+    yield from _deeper_queue(situation)
+    yield from _memory(situation)
+
+
+def _more_workers(situation: Situation) -> Iterator[_Candidate]:
+    count = fewest_workers(situation)
+    if count is None:
+        return
+    now = situation.workers.count
+    kind = "threads" if situation.workers.threads else "processes"
+    note = None
+    if situation.workers.threads and (now or 0) < 2 and not _scales(situation.probe):
+        note = "if the code that prepares releases the interpreter's lock"
+    params = situation.changed(input_workers=count)
+    text = f"{count} {kind} in place of {now or 'the training thread'}"
+    yield _Candidate("workers", text, predict.with_workers(count), params, note=note)
+
+
+def _scales(probe: InputProbe | None) -> bool:
+    """Return whether the probe found that two threads make clearly more batches than one."""
+    if probe is None or not probe.one_thread_batches_per_s or not probe.two_threads_batches_per_s:
+        return False
+    return probe.two_threads_batches_per_s > 1.4 * probe.one_thread_batches_per_s
+
+
+def _processes(situation: Situation) -> Iterator[_Candidate]:
+    if situation.named.name is not Bottleneck.GIL:
+        return
+    text = f"{situation.workers.count} worker processes in place of threads"
+    params = situation.changed(worker_kind="process")
+    yield _Candidate(
+        "processes", text, predict.with_own_interpreters, params, note="without the cost of passing batches"
+    )
+
+
+def _cheaper_decoding(situation: Situation) -> Iterator[_Candidate]:
+    """Yield the decoder with the lowest cost, and decoding at a smaller scale, by the probe's costs."""
+    facts, probe = situation.facts, situation.probe
+    own = probe.decoders.get(facts.decoder or "") if probe and facts else None
+    if probe is None or own is None or facts is None:
+        return
+    scaled = situation.param("decode_scale") == "dct"
+    own_s = own.scaled_s if scaled and own.scaled_s is not None else own.full_s
+    costs = {name: cost.scaled_s if scaled else cost.full_s for name, cost in probe.decoders.items()}
+    known = {name: cost_s for name, cost_s in costs.items() if cost_s is not None and name != facts.decoder}
+    best = min(known, key=lambda name: known[name], default=None)
+    if best is not None and known[best] < own_s:
+        change = predict.with_prepare_cost(own_s - known[best])
+        text = f"decode with {best} ({known[best] * 1e3:.2g} ms of CPU per sample) in place of {facts.decoder}"
+        yield _Candidate("decoder", f"{text} ({own_s * 1e3:.2g} ms)", change, situation.changed(decoder=best))
+    if not scaled and own.scaled_s is not None and own.scaled_s < own.full_s:
+        change = predict.with_prepare_cost(own.full_s - own.scaled_s)
+        params = situation.changed(decode_scale="dct")
+        text = f"decode at a smaller scale (DCT scaling with {facts.decoder})"
+        yield _Candidate("scale", text, change, params, note="changes pixels slightly")
+
+
+def _device_preprocessing(situation: Situation) -> Iterator[_Candidate]:
+    """Yield preprocessing on the device: cheaper preparation, and a quarter of the bytes to batch and copy."""
+    if situation.param("preprocess") != "host":
+        return
+    saved_s = (situation.probe.host_preprocess_s if situation.probe else None) or 0.0
+    text = "preprocess on the device: bytes in place of floats are batched and copied"
+    change = predict.with_device_preprocessing(saved_s)
+    yield _Candidate("device", text, change, situation.changed(preprocess="device"))
+
+
+def _records(situation: Situation) -> Iterator[_Candidate]:
+    """Yield a record format, where storage is waited for request by request."""
+    named, facts = situation.named.name, situation.facts
+    from_storage = mean([block for block, _ in situation.pairs], lambda b: b.storage_bytes)
+    waits = named is Bottleneck.IOPS or (named is Bottleneck.LATENCY and bool(from_storage))
+    if not waits or facts is None or facts.stored_as not in (None, "folder"):
+        return
+    bytes_per_batch = from_storage or 0.0
+    reads = max(RUNS_PER_BATCH, bytes_per_batch / REQUEST_BYTES)
+    convert = "tfrecord" if situation.param("dataset_path") else None
+    text = f"TFRecord in place of single files: about {reads:.0f} requests per batch (runner convert)"
+    yield _Candidate("format", text, predict.with_fewer_reads(reads), {}, convert)
+
+
+def _deeper_queue(situation: Situation) -> Iterator[_Candidate]:
+    """Yield more prefetching, where workers are fast enough on average and training waits all the same."""
+    depth = situation.facts.prefetch if situation.facts else None
+    if depth is None or not situation.workers.count:
+        return
+    if not all(own.pipeline_s() < own.floor_s for _, own in situation.pairs):
+        return
+
+    deeper = max(1, depth) * DEEPER
+    params = situation.changed(prefetch=deeper)
+    note = "at most: workers are fast enough on average, and only their variation is waited for"
+    yield _Candidate(
+        "prefetch", f"prefetch {deeper} batches in place of {depth}", predict.with_deep_queue, params, note=note
+    )
+
+
+def _memory(situation: Situation) -> Iterator[_Candidate]:
+    """Yield a cache of decoded samples, if they fit into half of the memory."""
+    facts, size, memory_bytes = situation.facts, situation.param("image_size"), situation.machine.memory_bytes
+    if facts is None or facts.cache == "ram" or not facts.samples or not memory_bytes or not isinstance(size, int):
+        return
+    needed_bytes = facts.samples * size * size * CHANNELS
+    if needed_bytes > CACHE_SHARE * memory_bytes:
+        return
+    text = f"cache the decoded samples in memory ({needed_bytes / 1e9:.2g} GB)"
+    note = "from the second pass over the data on"
+    yield _Candidate("cache", text, predict.with_everything_in_memory, situation.changed(cache="ram"), note=note)
+
+
+def _join(*texts: str | None) -> str | None:
+    return "; ".join(text for text in texts if text) or None

@@ -1,0 +1,193 @@
+"""From the records of a stall analysis to its report.
+
+`reports` finds every analysis that a run contains, `analyse` makes the report of one. Promise: pure, and never raises
+for records of failed cells: the report then states the reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from keras_matrix.analysis.stalls import advice as advised
+from keras_matrix.analysis.stalls import predict, split
+from keras_matrix.analysis.stalls.advice import Situation
+from keras_matrix.analysis.stalls.arms import Arms, Block, analyses, base_of, blocks, mean, observed
+from keras_matrix.analysis.stalls.bottleneck import (
+    Named,
+    Workers,
+    bottleneck,
+    concurrency,
+    mean_stages,
+    process_cpus,
+)
+from keras_matrix.analysis.stalls.predict import Limits
+from keras_matrix.analysis.stalls.report import ArmName, ArmResult, Bottleneck, Rates, StallReport, WorkerPrediction
+from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, geometric, of_logs, paired_logs
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.instruments.input_probe import InputProbe
+from keras_matrix.records.instruments.input_use import InputUse
+from keras_matrix.records.schema import MEASURED, Record
+
+SHOWN_WORKERS = 8
+
+
+def reports(records: Iterable[Record], probe: InputProbe | None = None) -> list[StallReport]:
+    """Return the report of every analysis in these records, by workload and backend."""
+    found = [analyse(arms, probe) for arms in analyses(records).values()]
+    return sorted(found, key=lambda one: (one.settings.workload, one.settings.backend, one.cell_id))
+
+
+def analyse(arms: Arms, probe: InputProbe | None = None) -> StallReport:
+    """Return the report of one analysis; `arms` are those of `arms.analyses`."""
+    name = observed(arms)
+    assert name is not None
+    base = base_of(arms[name][0].settings)
+    empty = StallReport(cell_id(base), base, name, [_arm_result(arm, own) for arm, own in arms.items() if own], 0)
+    found = blocks(arms)
+    if not found:
+        return _without_blocks(empty, arms, name)
+    return _of_blocks(empty, arms, found, probe)
+
+
+def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: InputProbe | None) -> StallReport:
+    own = [record for record in arms[empty.observed] if record.status in MEASURED]
+    timed = [record for record in arms.get(ArmName.TIMED, ()) if record.status in MEASURED]
+    use, timed_use = own[0].input, timed[0].input if timed else None
+    facts = (use or timed_use or InputUse()).facts
+    shares = split.split(found)
+    workers = _workers(own[0], use or timed_use)
+    named = bottleneck(found, shares, workers, probe)
+    limits = Limits(workers, named, probe, shares.host_resolved, facts.stored_as if facts else None)
+    pairs = [(block, demand) for block in found if (demand := predict.demand(block, limits)) is not None]
+    situation = Situation(empty.settings, facts, own[0].machine, workers, named, pairs, probe)
+    step_s = {block.repeat: block.step_s for block in found}
+    synthetic_s = {block.repeat: block.synthetic_s for block in found}
+    return StallReport(
+        cell_id=empty.cell_id,
+        settings=empty.settings,
+        observed=empty.observed,
+        arms=empty.arms,
+        blocks=len(found),
+        parts=list(shares.parts),
+        stall=shares.stall,
+        input_bound=shares.input_bound,
+        interference=shares.interference,
+        bottleneck=named.name,
+        why=named.why,
+        ceiling=of_logs(list(paired_logs(step_s, synthetic_s).values())),
+        advice=advised.advice(situation),
+        by_workers=_by_workers(situation),
+        facts=facts,
+        rates=_rates(found, workers),
+        queue_sizes=_queue_sizes(own),
+        queue_capacity=(use or timed_use or InputUse()).queue_capacity,
+        caveats=[*split.caveats(shares), *_caveats(empty.observed, own, found, named)],
+    )
+
+
+def _arm_result(arm: ArmName, records: Sequence[Record]) -> ArmResult:
+    measured = [r.times.step_time_s for r in records if r.status in MEASURED and r.times.step_time_s]
+    failed = Counter(f"{r.status}: {r.reason}" for r in records if r.status not in MEASURED)
+    return ArmResult(arm, records[0].cell_id, geometric(measured), len(measured), sorted(failed))
+
+
+def _without_blocks(empty: StallReport, arms: Arms, name: ArmName) -> StallReport:
+    """Return the report of an analysis that lacks a measured arm, with the reason."""
+    for arm in (name, ArmName.SYNTHETIC):
+        result = _arm_result(arm, arms[arm])
+        if not result.processes:
+            why = "; ".join(result.failures) or "no process has ended"
+            return StallReport(empty.cell_id, empty.settings, name, empty.arms, 0, reason=f"{arm} arm: {why}")
+    why = "the synthetic and the observed arm have no repeat in common"
+    return StallReport(empty.cell_id, empty.settings, name, empty.arms, 0, reason=why)
+
+
+def _workers(record: Record, use: InputUse | None) -> Workers:
+    facts = use.facts if use else None
+    cores = (record.resolved.cpus if record.resolved else None) or record.machine.logical_cpus
+    return Workers(facts.workers if facts else None, facts is None or facts.worker_kind != "process", max(1, cores))
+
+
+def _rates(found: Sequence[Block], workers: Workers) -> Rates:
+    stages = mean_stages(found)
+    reads = mean(found, lambda b: b.reads / b.step_s if b.reads is not None else None)
+    served = mean(found, lambda b: b.storage_bytes / b.step_s if b.storage_bytes is not None else None)
+    return Rates(
+        samples_per_s=mean(found, lambda b: b.batch / b.step_s),
+        fetch_wall_s=stages.fetch_s if stages else None,
+        fetch_cpu_s=stages.fetch_cpu_s if stages else None,
+        prepare_wall_s=stages.prepare_s if stages else None,
+        prepare_cpu_s=stages.prepare_cpu_s if stages else None,
+        sample_bytes=stages.sample_bytes if stages else None,
+        storage_bytes_per_s=served,
+        storage_reads_per_s=reads,
+        request_bytes=served / reads if served and reads else None,
+        cache_hit_share=mean(found, _cache_hits),
+        prepared_per_cpu_s=1 / stages.prepare_cpu_s if stages and stages.prepare_cpu_s else None,
+        concurrency=concurrency(found),
+        process_cpus=process_cpus(found),
+        cores=workers.cores,
+        timers_cpu_share=mean(found, lambda b: b.timers_cpu_share),
+    )
+
+
+def _cache_hits(block: Block) -> float | None:
+    """Return the share of the bytes read from files that the page cache served."""
+    if block.storage_bytes is None or not block.file_bytes:
+        return None
+    return max(0.0, 1 - block.storage_bytes / block.file_bytes)
+
+
+def _queue_sizes(records: Sequence[Record]) -> list[float]:
+    """Return the mean queue over the processes that read it, at each hundredth of the epochs."""
+    series = [record.input.queue_sizes for record in records if record.input and record.input.queue_sizes]
+    return [sum(sizes) / len(sizes) for sizes in zip(*series, strict=False)]
+
+
+def _by_workers(situation: Situation) -> list[WorkerPrediction]:
+    """Return the predicted throughput by worker count, for a picture."""
+    if not situation.pairs:
+        return []
+    batch, most = situation.settings.batch_size, max(SHOWN_WORKERS, situation.workers.count or 0)
+    found = []
+    for count in range(most + 1):
+        change = predict.with_workers(count)
+        step_s = sum(change(own).step_s() for _, own in situation.pairs) / len(situation.pairs)
+        found.append(WorkerPrediction(count, batch / step_s))
+    return found
+
+
+def _caveats(name: ArmName, own: Sequence[Record], found: Sequence[Block], named: Named) -> list[str]:
+    lines = [named.caveat] if named.caveat else []
+    if len(found) < MIN_BLOCKS:
+        lines.append(f"{len(found)} blocks give no interval: use --repeats {MIN_BLOCKS} or more")
+    if named.name is Bottleneck.NONE:
+        lines += _bad_samples(own)
+        return lines
+    uses = [record.input for record in own if record.input]
+    if name is ArmName.COLD:
+        lines += sorted({use.cold_meaning for use in uses if use.cold_meaning})
+        if left := [use.resident_share for use in uses if use.resident_share and use.resident_share > 0.05]:
+            lines.append(
+                f"up to {max(left):.0%} of the files stayed in the page cache: the cold arm was not entirely cold"
+            )
+        lines += _fits_in_memory(own[0])
+    return lines + _bad_samples(own)
+
+
+def _bad_samples(own: Sequence[Record]) -> list[str]:
+    uses = [record.input for record in own if record.input and record.input.bad_samples]
+    if not uses:
+        return []
+    names = ", ".join(uses[0].bad_names[:3])
+    return [f"{uses[0].bad_samples} samples could not be decoded and were replaced: {names}"]
+
+
+def _fits_in_memory(record: Record) -> list[str]:
+    facts, memory_bytes = record.input.facts if record.input else None, record.machine.memory_bytes
+    stored_bytes = facts.stored_bytes if facts else None
+    if not stored_bytes or not memory_bytes or stored_bytes > memory_bytes / 2:
+        return []
+    size = f"{stored_bytes / 1e9:.2g} GB"
+    return [f"the data set ({size}) fits into memory: only the first pass after a start reads from storage, as here"]

@@ -1,0 +1,190 @@
+"""Names the bottleneck of an input pipeline from stage times, CPU use and what the storage served.
+
+The decision, in its order:
+
+    stall below 3 %                                              none (compute-bound)
+    batching and copy the largest part                           copy
+    workers fetch longer than they prepare, and mostly wait
+        storage served few of the bytes                          fetch latency
+        storage serves small reads no faster than these          storage IOPS
+        storage serves entire files no faster than this          storage bandwidth
+        otherwise                                                fetch latency
+    workers prepare: threads that share about one CPU while
+    others are idle                                              GIL
+        otherwise                                                preparation CPU
+
+Requests of a bandwidth cap and of an IOPS cap look alike from inside a pipeline that always reads the same files: only
+the probe's small reads separate them. Without a probe the size of a request decides, and a caveat says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keras_matrix.analysis.stalls.arms import Block, Stages, mean
+from keras_matrix.analysis.stalls.report import Bottleneck
+from keras_matrix.analysis.stalls.split import COPY, FETCH, PREPARATION, Split
+from keras_matrix.records.instruments.input_probe import InputProbe, StorageLimits
+
+LEAST_STALL = 0.03
+# Share of the fetched bytes that storage must have served for it to be the storage that is waited for.
+FROM_STORAGE = 0.2
+# Share of the probe's limit above which a resource is saturated: a pipeline's few readers do not reach all of it.
+SATURATED = 0.6
+SMALL_REQUEST_BYTES = 64 << 10
+BUSY = 0.75  # CPU time / wall time of preparation, below which workers wait in it
+ONE_CPU = 1.3
+IDLE_CPUS = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Who prepares batches: their number (0: the training thread, None: unknown), whether threads, and the CPUs."""
+
+    count: int | None
+    threads: bool
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A bottleneck, the sentence that explains it, and its caveat. `concurrency` is the CPUs that preparation gets."""
+
+    name: Bottleneck
+    why: str
+    concurrency: float | None = None
+    caveat: str | None = None
+
+
+def bottleneck(blocks: Sequence[Block], found: Split, workers: Workers, probe: InputProbe | None) -> Named:
+    """Return the bottleneck of the observed arm."""
+    if found.stall.centre < LEAST_STALL or (found.stall.low is not None and found.stall.low <= 0):
+        why = f"input costs {max(0.0, found.stall.centre):.1%} of the step"
+        return Named(Bottleneck.NONE, f"{why}; the time goes into computing")
+    if found.share(COPY) > max(found.share(FETCH), found.share(PREPARATION)):
+        why = f"batching and copying to the device take {found.share(COPY):.0%} of the step"
+        return Named(Bottleneck.COPY, why)
+    stages = mean_stages(blocks)
+    if stages is None:
+        return _without_timers(blocks, found, workers, probe)
+    if stages.fetch_s > stages.prepare_s and stages.fetch_s - stages.fetch_cpu_s > stages.fetch_s / 2:
+        return _fetch(blocks, stages, probe)
+    return _preparation(blocks, stages, workers)
+
+
+def mean_stages(blocks: Sequence[Block]) -> Stages | None:
+    """Return the mean stage times over the blocks that have them."""
+    known = [block.stages for block in blocks if block.stages]
+    if not known:
+        return None
+    sizes = [stages.sample_bytes for stages in known if stages.sample_bytes is not None]
+    return Stages(
+        sum(s.fetch_s for s in known) / len(known),
+        sum(s.fetch_cpu_s for s in known) / len(known),
+        sum(s.prepare_s for s in known) / len(known),
+        sum(s.prepare_cpu_s for s in known) / len(known),
+        sum(sizes) / len(sizes) if sizes else None,
+    )
+
+
+def concurrency(blocks: Sequence[Block]) -> float | None:
+    """Return the mean number of CPUs that fetching and preparing used during the epochs of the timed arm."""
+    return mean(blocks, lambda b: b.stages.cpu_s * b.batch / b.timed_s if b.stages and b.timed_s else None)
+
+
+def process_cpus(blocks: Sequence[Block]) -> float | None:
+    """Return the mean number of CPUs that the process and its workers used."""
+    return mean(blocks, lambda b: b.cpu_s / b.step_s if b.cpu_s is not None else None)
+
+
+def _fetch(blocks: Sequence[Block], stages: Stages, probe: InputProbe | None) -> Named:
+    sample_s = f"a worker waits {(stages.fetch_s - stages.fetch_cpu_s) * 1e3:.3g} ms for the bytes of a sample"
+    fetched = mean(blocks, lambda b: b.stages.sample_bytes * b.batch if b.stages and b.stages.sample_bytes else None)
+    served = mean(blocks, lambda b: b.storage_bytes)
+    if served is not None and fetched and served < FROM_STORAGE * fetched:
+        why = f"{sample_s}, and the storage of this machine served only {served / fetched:.0%} of them"
+        return Named(Bottleneck.LATENCY, why)
+    if served is None:
+        caveat = "the bytes that storage served are not known, so its limits could not be examined"
+        return Named(Bottleneck.LATENCY, sample_s, caveat=caveat)
+    return _storage(blocks, sample_s, probe.storage if probe else None)
+
+
+def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None) -> Named:
+    """Return which limit of the storage is reached."""
+    bytes_per_s = mean(blocks, lambda b: b.storage_bytes / b.step_s if b.storage_bytes is not None else None) or 0.0
+    reads_per_s = mean(blocks, lambda b: b.reads / b.step_s if b.reads else None)
+    request = bytes_per_s / reads_per_s if reads_per_s else None
+    rates = f"{bytes_per_s / 1e6:.3g} MB/s" + (f" in {reads_per_s:.3g} requests/s" if reads_per_s else "")
+    if limits and limits.small_reads_per_s and limits.bytes_per_s:
+        most_reads, most_bytes = limits.small_reads_per_s, limits.bytes_per_s
+        if reads_per_s is not None and reads_per_s >= SATURATED * most_reads:
+            why = (
+                f"{begin}: storage delivers {rates}, and no more requests than that ({most_reads:.3g}/s) even of 4 KiB"
+            )
+            return Named(Bottleneck.IOPS, why)
+        if bytes_per_s >= SATURATED * most_bytes:
+            why = f"{begin}: storage delivers {rates}, and no more than {most_bytes / 1e6:.3g} MB/s to many readers"
+            return Named(Bottleneck.BANDWIDTH, why)
+        why = f"{begin}: storage delivers {rates}, and could deliver {most_bytes / 1e6:.3g} MB/s to more readers"
+        return Named(Bottleneck.LATENCY, why)
+    caveat = "storage IOPS and bandwidth are told apart by the size of a request alone: the storage was not probed"
+    small = request is not None and request < SMALL_REQUEST_BYTES
+    size = f" of {request / 1024:.3g} KiB" if request else ""
+    return Named(
+        Bottleneck.IOPS if small else Bottleneck.BANDWIDTH, f"{begin}: storage delivers {rates}{size}", caveat=caveat
+    )
+
+
+def _preparation(blocks: Sequence[Block], stages: Stages, workers: Workers) -> Named:
+    used, total = concurrency(blocks), process_cpus(blocks)
+    running = stages.prepare_cpu_s / stages.prepare_s if stages.prepare_s else 1.0
+    idle = total is not None and total < workers.cores - IDLE_CPUS
+    several = workers.threads and (workers.count or 0) > 1
+    if several and idle and running < BUSY and used is not None and used <= ONE_CPU:
+        why = (
+            f"{workers.count} threads together run {used:.2f} CPUs of preparation while {workers.cores - (total or 0):.1f} "
+            f"of {workers.cores} CPUs are idle: they wait for the lock of the Python interpreter"
+        )
+        return Named(Bottleneck.GIL, why, used)
+    cost = f"decoding and preparing take {stages.prepare_cpu_s * 1e3:.3g} ms of CPU per sample"
+    busy = f"{total:.1f} of {workers.cores} CPUs are busy" if total is not None else f"{workers.cores} CPUs"
+    return Named(Bottleneck.CPU, f"{cost}; {_workers_text(workers)}; {busy}")
+
+
+def _workers_text(workers: Workers) -> str:
+    if workers.count is None:
+        return "the number of workers is not known"
+    if not workers.count:
+        return "the training thread does it itself"
+    kind = "thread" if workers.threads else "process"
+    many = "" if workers.count == 1 else "es" if kind == "process" else "s"
+    return f"{workers.count} {kind}{many} do{'es' if workers.count == 1 else ''} it"
+
+
+def _without_timers(blocks: Sequence[Block], found: Split, workers: Workers, probe: InputProbe | None) -> Named:
+    """Name the bottleneck of a pipeline whose stages could not be timed, by CPU time and by cold against warm."""
+    caveat = "the stages of this pipeline could not be timed: the bottleneck is named from CPU time and storage alone"
+    if found.share(FETCH) > found.share(PREPARATION):
+        named = _storage(blocks, "reading takes longer than preparing", probe.storage if probe else None)
+        return Named(named.name, named.why, caveat="; ".join(filter(None, (named.caveat, caveat))))
+    used = mean(blocks, _preparing_cpus)
+    total = process_cpus(blocks)
+    if used is not None and used < 0.5:
+        return Named(Bottleneck.LATENCY, f"the pipeline uses only {used:.2f} CPUs: it waits", caveat=caveat)
+    idle = total is not None and total < workers.cores - IDLE_CPUS
+    if workers.threads and (workers.count or 0) > 1 and idle and used is not None and used <= ONE_CPU:
+        why = (
+            f"{workers.count} threads together run {used:.2f} CPUs while others are idle: they wait for the interpreter"
+        )
+        return Named(Bottleneck.GIL, why, used, caveat)
+    text = f"the pipeline uses {used:.1f} CPUs" if used is not None else "its CPU time is not known"
+    return Named(Bottleneck.CPU, f"{text}; {_workers_text(workers)}", caveat=caveat)
+
+
+def _preparing_cpus(block: Block) -> float | None:
+    """Return the CPUs that the pipeline used: those of the observed arm, less the compute of the synthetic one."""
+    if block.cpu_s is None or block.compute_cpu_s is None:
+        return None
+    return max(0.0, block.cpu_s - block.compute_cpu_s) / block.step_s

@@ -1,0 +1,212 @@
+"""Predicts the time of a step under a change of the input pipeline.
+
+Operational analysis, as in Kuchnik et al., "Plumber: diagnosing and removing performance bottlenecks in machine learning
+data pipelines" (MLSys 2022): a step takes as long as the slowest of its resources,
+
+    step = max(compute,
+               B (f + p) / W                       the workers' time
+               B c / cores of preparation          1 CPU and a little for threads that hold the interpreter's lock
+               (compute's CPU + B c) / cores       what shares the machine, on a CPU
+               bytes / storage rate,  reads / IOPS)
+
+with batch size B, W workers, and per sample the wall time of fetching f and preparing p and the CPU time c. Without
+workers nothing overlaps: step = compute + B (f + p).
+
+The rate of a storage limit is the one observed, because a storage that is the bottleneck is saturated; other limits are
+not known and do not count. A model that is a little off for the pipeline as it is, is scaled to it (`scale`), never the
+compute.
+
+Limits: queues are assumed deep enough, stages to be independent of each other, and a change to leave the others as they
+are. The interval of a prediction is that over blocks, without the model's own error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import log
+
+from keras_matrix.analysis.stalls.arms import Block
+from keras_matrix.analysis.stalls.bottleneck import Named, Workers
+from keras_matrix.analysis.stalls.report import Bottleneck
+from keras_matrix.analysis.stats.blocks import Estimate, of_logs
+from keras_matrix.records.instruments.input_probe import InputProbe
+
+# A model further off than this is not scaled: it misses a resource, and the prediction says so by its own figure.
+MOST_SCALE = 2.0
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a step needs, in one block. Times are in seconds; `*_s` of fetching and preparing are per sample.
+
+    `compute_s` and `copy_s` are the time of the step with every batch ready. `preparing_cpus` limits fetching and preparing alone, None
+    if only the machine's `cores` do; `compute_cpu_s` is the CPU time of a step without input.
+    """
+
+    compute_s: float
+    copy_s: float
+    batch: int
+    workers: int
+    fetch_s: float
+    prepare_s: float
+    cpu_s: float
+    cores: float
+    preparing_cpus: float | None = None
+    compute_cpu_s: float = 0.0
+    storage_bytes: float = 0.0
+    storage_bytes_per_s: float | None = None
+    reads: float = 0.0
+    reads_per_s: float | None = None
+    scale: float = 1.0
+
+    @property
+    def floor_s(self) -> float:
+        """Return the time of the step with every batch ready in host memory."""
+        return self.compute_s + self.copy_s
+
+    def pipeline_s(self) -> float:
+        """Return the least time in which the pipeline makes a batch."""
+        needed_s = [
+            self.batch * (self.fetch_s + self.prepare_s) / max(1, self.workers),
+            (self.compute_cpu_s + self.batch * self.cpu_s) / self.cores,
+        ]
+        if self.preparing_cpus:
+            needed_s.append(self.batch * self.cpu_s / self.preparing_cpus)
+        if self.storage_bytes_per_s:
+            needed_s.append(self.storage_bytes / self.storage_bytes_per_s)
+        if self.reads_per_s:
+            needed_s.append(self.reads / self.reads_per_s)
+        return max(needed_s)
+
+    def step_s(self) -> float:
+        """Return the predicted time of a step."""
+        if self.workers == 0:
+            return self.floor_s + self.scale * self.pipeline_s()
+        return max(self.floor_s, self.scale * self.pipeline_s())
+
+
+Change = Callable[[Demand], Demand]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is known beside the blocks: the workers, the bottleneck, the probe, and whether copying was resolved."""
+
+    workers: Workers
+    named: Named
+    probe: InputProbe | None
+    host_resolved: bool
+    stored_as: str | None = None
+
+
+def demand(block: Block, limits: Limits) -> Demand | None:
+    """Return the demand of a block, scaled to its observed step; None if its stages were not timed."""
+    if block.stages is None or limits.workers.count is None:
+        return None
+    copied = limits.host_resolved and block.host_s is not None
+    reads = block.reads if block.reads is not None else block.batch if limits.stored_as == "folder" else None
+    found = Demand(
+        compute_s=block.synthetic_s,
+        copy_s=max(0.0, (block.host_s or 0.0) - block.synthetic_s) if copied else 0.0,
+        batch=block.batch,
+        workers=limits.workers.count,
+        fetch_s=block.stages.fetch_s,
+        prepare_s=block.stages.prepare_s,
+        cpu_s=block.stages.cpu_s,
+        cores=float(limits.workers.cores),
+        preparing_cpus=limits.named.concurrency,
+        compute_cpu_s=min(block.compute_cpu_s or 0.0, limits.workers.cores * block.synthetic_s),
+        storage_bytes=block.storage_bytes or 0.0,
+        reads=reads or 0.0,
+    )
+    found = _with_storage_limits(found, block.step_s, limits)
+    return replace(found, scale=_scale(found, block.step_s))
+
+
+def _with_storage_limits(own: Demand, step_s: float, limits: Limits) -> Demand:
+    """Return the demand with the storage's limits: the observed rate of a saturated one, else those of the probe."""
+    if limits.named.name is Bottleneck.BANDWIDTH:
+        return replace(own, storage_bytes_per_s=own.storage_bytes / step_s)
+    if limits.named.name is Bottleneck.IOPS:
+        return replace(own, reads_per_s=own.reads / step_s)
+    storage = limits.probe.storage if limits.probe else None
+    if storage is None:
+        return own
+    # A probe is short: what was observed is possible, whatever the probe found.
+    bytes_per_s, reads_per_s = storage.bytes_per_s, storage.small_reads_per_s
+    return replace(
+        own,
+        storage_bytes_per_s=max(bytes_per_s, own.storage_bytes / step_s) if bytes_per_s else None,
+        reads_per_s=max(reads_per_s, own.reads / step_s) if reads_per_s and own.storage_bytes else None,
+    )
+
+
+def speed_up(pairs: Sequence[tuple[Block, Demand]], change: Change) -> Estimate:
+    """Return the predicted speed-up of a change over blocks, of which there is at least one."""
+    found = of_logs([log(block.step_s / change(own).step_s()) for block, own in pairs])
+    assert found is not None
+    return found
+
+
+def with_workers(count: int) -> Change:
+    """Return the change to a number of workers."""
+    return lambda own: replace(own, workers=count)
+
+
+def with_prepare_cost(saved_s: float) -> Change:
+    """Return the change that saves CPU time per sample of preparation; waiting for CPUs shrinks in proportion."""
+
+    def change(own: Demand) -> Demand:
+        prepare_cpu_s = min(own.cpu_s, own.prepare_s)
+        left = max(0.05, 1 - saved_s / prepare_cpu_s) if prepare_cpu_s else 1.0
+        cpu_s = max(own.cpu_s - saved_s, 0.05 * own.cpu_s)
+        return replace(own, prepare_s=own.prepare_s * left, cpu_s=cpu_s)
+
+    return change
+
+
+def with_own_interpreters(own: Demand) -> Demand:
+    """Return the demand with processes in place of threads: preparation no longer waits for the interpreter's lock."""
+    prepare_s = min(own.prepare_s, own.cpu_s)
+    return replace(own, prepare_s=prepare_s, preparing_cpus=None, scale=1.0)
+
+
+def with_everything_in_memory(own: Demand) -> Demand:
+    """Return the demand with decoded samples in memory: nothing is fetched or decoded."""
+    memory_only = replace(own, fetch_s=0.0, prepare_s=0.0, cpu_s=0.0, compute_cpu_s=0.0, preparing_cpus=None)
+    return replace(memory_only, storage_bytes=0.0, reads=0.0)
+
+
+def with_device_preprocessing(saved_s: float) -> Change:
+    """Return the change that batches and copies bytes in place of floats, and saves CPU time per sample."""
+    cheaper = with_prepare_cost(saved_s)
+    return lambda own: replace(cheaper(own), copy_s=own.copy_s / FLOAT_BYTES)
+
+
+def with_deep_queue(own: Demand) -> Demand:
+    """Return the demand with a queue that hides all variation of the workers."""
+    return replace(own, scale=min(1.0, own.scale))
+
+
+def with_fewer_reads(reads_per_batch: float) -> Change:
+    """Return the change to a format that reads a batch with so few requests; waits for storage shrink with them."""
+
+    def change(own: Demand) -> Demand:
+        if own.reads <= reads_per_batch:
+            return own
+        kept = reads_per_batch / own.reads
+        return replace(own, reads=reads_per_batch, fetch_s=own.fetch_s * kept)
+
+    return change
+
+
+def _scale(own: Demand, step_s: float) -> float:
+    """Return the factor by which the pipeline takes longer than the model, 1 where the step does not wait for it."""
+    modelled_s = own.pipeline_s()
+    pipeline_s = step_s - own.floor_s if own.workers == 0 else step_s
+    if modelled_s <= 0 or pipeline_s <= 0 or (own.workers and step_s <= own.floor_s * 1.02):
+        return 1.0
+    found = pipeline_s / modelled_s
+    return found if 1 / MOST_SCALE <= found <= MOST_SCALE else 1.0

@@ -1,0 +1,180 @@
+"""The values of a stall analysis: its report, as stored in `stalls.json` and shown by `runner stalls`.
+
+Promise: plain data, which `records.codec` converts to JSON and back. `None` means not measured. Shares are of the time
+of a step of the observed arm: with a cold page cache if that was measured, else with a warm one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.records.instruments.input_use import InputFacts
+from keras_matrix.records.settings import Scalar, Settings
+
+FILE = "stalls.json"
+VERSION = 1
+
+
+class ArmName(StrEnum):
+    """The cells of an analysis, equal but for feed, page cache and timers."""
+
+    SYNTHETIC = "synthetic"
+    HOST = "host"
+    WARM = "warm"
+    COLD = "cold"
+    TIMED = "timed"
+
+
+class Bottleneck(StrEnum):
+    """What limits the pipeline. A closed set."""
+
+    BANDWIDTH = "storage bandwidth"
+    IOPS = "storage IOPS"
+    LATENCY = "fetch latency"
+    CPU = "preparation CPU"
+    GIL = "GIL"
+    COPY = "copy"
+    NONE = "none (compute-bound)"
+
+
+class Verdict(StrEnum):
+    """A measured speed-up against the predicted one."""
+
+    AS_PREDICTED = "as predicted"
+    LESS = "less than predicted"
+    MORE = "more than predicted"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class ArmResult:
+    """An arm of the analysis: its cell, the time of its steps, and why processes of it failed."""
+
+    arm: ArmName
+    cell_id: str
+    step_time: Estimate | None
+    processes: int
+    failures: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the step's time. `share` and `time` (seconds) are None without the arms that they are computed from.
+
+    A part that its interval does not separate from zero is not `resolved`, and its figures must not be used without
+    their interval.
+    """
+
+    name: str
+    share: Estimate | None
+    time: Estimate | None
+    resolved: bool
+    meaning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What the observed arm did, as means over the blocks; per second of the measured epochs."""
+
+    samples_per_s: float | None = None
+    fetch_wall_s: float | None = None
+    fetch_cpu_s: float | None = None
+    prepare_wall_s: float | None = None
+    prepare_cpu_s: float | None = None
+    sample_bytes: float | None = None
+    storage_bytes_per_s: float | None = None
+    storage_reads_per_s: float | None = None
+    request_bytes: float | None = None
+    cache_hit_share: float | None = None
+    prepared_per_cpu_s: float | None = None
+    concurrency: float | None = None
+    process_cpus: float | None = None
+    cores: int | None = None
+    timers_cpu_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A change and its predicted gain.
+
+    `params` are the parameters of the workload that change, `stored_as` the format to convert the data set to. Without
+    either it cannot be verified: the parameters of a user's own pipeline are not known. `step_time_s` is the predicted
+    time of a step; `speed_up` has the interval over blocks, which does not include the model's own error.
+    """
+
+    change: str
+    text: str
+    speed_up: Estimate
+    step_time_s: float
+    params: dict[str, Scalar] = field(default_factory=dict)
+    stored_as: str | None = None
+    note: str | None = None
+
+    @property
+    def verifiable(self) -> bool:
+        """Whether the changed cell can be measured."""
+        return bool(self.params or self.stored_as)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """An advice that was applied and measured interleaved with the unchanged cell; `cell_id` is the changed one."""
+
+    change: str
+    text: str
+    cell_id: str
+    predicted: Estimate
+    measured: Estimate | None
+    verdict: Verdict
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPrediction:
+    """The predicted throughput with a number of workers."""
+
+    workers: int
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StallReport:
+    """A stall analysis of one cell on one backend.
+
+    `cell_id` and `settings` are those of the pipeline without timers and with a warm page cache; `observed` is the arm
+    that the shares refer to. `stall` is the differential share that is not compute; `input_bound` the in-band one, as
+    TensorBoard's input-pipeline analyser defines it: time waiting for input / time of a step. `interference` is the
+    part of `stall` in which training does not wait, but computes slower. `reason` says why there is no analysis.
+    """
+
+    cell_id: str
+    settings: Settings
+    observed: ArmName
+    arms: list[ArmResult]
+    blocks: int
+    parts: list[Part] = field(default_factory=list)
+    stall: Estimate | None = None
+    input_bound: Estimate | None = None
+    interference: Estimate | None = None
+    bottleneck: Bottleneck | None = None
+    why: str = ""
+    ceiling: Estimate | None = None
+    advice: list[Advice] = field(default_factory=list)
+    by_workers: list[WorkerPrediction] = field(default_factory=list)
+    facts: InputFacts | None = None
+    rates: Rates = field(default_factory=Rates)
+    queue_sizes: list[float] = field(default_factory=list)
+    queue_capacity: int | None = None
+    caveats: list[str] = field(default_factory=list)
+    verified: list[Verified] = field(default_factory=list)
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StallReports:
+    """The content of `stalls.json`: the analyses of a run, one per cell and backend."""
+
+    version: int = VERSION
+    reports: list[StallReport] = field(default_factory=list)
