@@ -99,8 +99,9 @@ class Stages:
 class Block:
     """One block: the time of a step in each arm, and what the observed and the timed arm used.
 
-    `step_s` is that of the observed arm, `workers` the number that prepare batches, 0 for the training thread. CPU times are those of the process tree per step; `storage_bytes` and `reads`
-    are those that the storage served per step, in the observed arm.
+    `step_s` is that of the observed arm, `workers` the number that prepare batches, 0 for the training thread. CPU
+    times are those of the process tree per step; `storage_bytes` and `reads` are those that the storage served per
+    step, in the observed arm.
     """
 
     repeat: int

@@ -36,6 +36,7 @@ SMALL_REQUEST_BYTES = 64 << 10
 BUSY = 0.75  # CPU time / wall time of preparation, below which workers wait in it
 ONE_CPU = 1.3
 IDLE_CPUS = 0.3
+LOCKED = "they wait for the lock of the Python interpreter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +144,8 @@ def _preparation(blocks: Sequence[Block], stages: Stages, workers: Workers) -> N
     idle = total is not None and total < workers.cores - IDLE_CPUS
     several = workers.threads and (workers.count or 0) > 1
     if several and idle and running < BUSY and used is not None and used <= ONE_CPU:
-        why = (
-            f"{workers.count} threads together run {used:.2f} CPUs of preparation while {workers.cores - (total or 0):.1f} "
-            f"of {workers.cores} CPUs are idle: they wait for the lock of the Python interpreter"
-        )
+        unused = f"{workers.cores - (total or 0):.1f} of {workers.cores} CPUs are idle"
+        why = f"{workers.count} threads together use {used:.2f} CPUs for preparation while {unused}: {LOCKED}"
         return Named(Bottleneck.GIL, why, used)
     cost = f"decoding and preparing take {stages.prepare_cpu_s * 1e3:.3g} ms of CPU per sample"
     busy = f"{total:.1f} of {workers.cores} CPUs are busy" if total is not None else f"{workers.cores} CPUs"

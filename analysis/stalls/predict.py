@@ -1,7 +1,7 @@
 """Predicts the time of a step under a change of the input pipeline.
 
-Operational analysis, as in Kuchnik et al., "Plumber: diagnosing and removing performance bottlenecks in machine learning
-data pipelines" (MLSys 2022): a step takes as long as the slowest of its resources,
+Operational analysis, as in Kuchnik et al., "Plumber: diagnosing and removing performance bottlenecks in machine
+learning data pipelines" (MLSys 2022): a step takes as long as the slowest of its resources,
 
     step = max(compute,
                B (f + p) / W                       the workers' time
@@ -41,8 +41,8 @@ FLOAT_BYTES = 4
 class Demand:
     """What a step needs, in one block. Times are in seconds; `*_s` of fetching and preparing are per sample.
 
-    `compute_s` and `copy_s` are the time of the step with every batch ready. `preparing_cpus` limits fetching and preparing alone, None
-    if only the machine's `cores` do; `compute_cpu_s` is the CPU time of a step without input.
+    `compute_s` and `copy_s` are the time of the step with every batch ready. `preparing_cpus` limits fetching and
+    preparing alone, None if only the machine's `cores` do; `compute_cpu_s` is the CPU time of a step without input.
     """
 
     compute_s: float

@@ -6,8 +6,10 @@ with T the observed arm, P a warm page cache, H batches from host memory and S b
     fetch = (T - P) / T      preparation = (P - H) / T      batching and copy = (H - S) / T      compute = S / T
 
 These arms carry no instruments. A warm page cache does not make every source fast (a network, a user's own delay): with
-stage timers, the share of fetching in a worker's time on the warm arm is moved from preparation to fetch. The second opinion is in-band: the wait share of the timed arm. What is neither compute
-nor wait is interference: on a CPU, preparation and compute share cores, and training computes slower without waiting.
+stage timers, the share of fetching in a worker's time on the warm arm is moved from preparation to fetch.
+
+The second opinion is in-band: the wait share of the timed arm. What is neither compute nor wait is interference: on a
+CPU, preparation and compute share cores, and training computes slower without waiting.
 It is taken out of preparation, whose CPU work causes it, and what exceeds that out of batching and copy.
 
 A part that its interval does not separate from zero is not resolved. H is used only where it is separable from S.
@@ -61,7 +63,7 @@ def split(blocks: Sequence[Block]) -> Split:
     }
     stall = _over(blocks, lambda b: 1 - b.synthetic_s / b.step_s)
     waits = _over(blocks, lambda b: b.wait_share)
-    interference = _over(blocks, lambda b: _interference(b))
+    interference = _over(blocks, _interference)
     assert stall is not None
     clear = interference is not None and resolved(interference)
     if clear and interference is not None:

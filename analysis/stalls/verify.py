@@ -23,10 +23,9 @@ def verified(one: Advice, cell_id: str, unchanged: Sequence[Record], changed: Se
     gain = of_logs(list(paired_logs(before, after).values()))
     if gain is None:
         failed = "; ".join(sorted({f"{r.status}: {r.reason}" for r in (*unchanged, *changed) if not _measured(r)}))
-        reason = failed or "no repeat of both cells was measured"
-        return Verified(one.change, one.text, cell_id, one.speed_up, None, Verdict.UNDECIDED, reason)
-    found, reason = verdict(gain, one.speed_up)
-    return Verified(one.change, one.text, cell_id, one.speed_up, gain, found, reason)
+        why = failed or "no repeat of both cells was measured"
+        return Verified(one.change, one.text, cell_id, one.speed_up, None, Verdict.UNDECIDED, why)
+    return Verified(one.change, one.text, cell_id, one.speed_up, gain, *verdict(gain, one.speed_up))
 
 
 def verdict(measured: Estimate, predicted: Estimate) -> tuple[Verdict, str | None]:
