@@ -26,6 +26,7 @@ FAMILIES = (
     "decoder",
     "vision_transformer",
     "fc",
+    "finetune",
 )
 
 

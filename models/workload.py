@@ -74,16 +74,23 @@ class Request:
 
 
 class InputPipeline(Protocol):
-    """The input pipeline of a workload: how batches come from storage to `fit`.
+    """The input pipeline of a workload: how batches come from storage to `fit`."""
 
-    `depth` is the most batches that can be ready or in the making ahead of the consumer; `batches_per_pass` those of
-    one pass, None if unknown.
-    """
+    @property
+    def batch_size(self) -> int:
+        """The samples of a batch."""
 
-    batch_size: int
-    depth: int
-    batches_per_pass: int | None
-    facts: InputFacts
+    @property
+    def depth(self) -> int:
+        """The most batches that can be ready or in the making ahead of the consumer."""
+
+    @property
+    def batches_per_pass(self) -> int | None:
+        """The batches of one pass over the data, None if unknown."""
+
+    @property
+    def facts(self) -> InputFacts:
+        """What the pipeline is made of."""
 
     def source(self, *, timed: bool) -> Any:
         """Return a new source for `fit` that yields at least one pass of `(x, y)`.
@@ -105,7 +112,8 @@ class Built:
 
     `samples(count, seed)` returns numpy arrays `(x, y)` with leading dimension `count`, equal for equal arguments;
     with several inputs, x or y is a tuple or a dict of such arrays. `available_samples` is None if any number of
-    samples can be generated. With a `pipeline`, feed `pipeline` trains from it.
+    samples can be generated. With a `pipeline`, feed `pipeline` trains from it. `finish` is called once after all
+    measured epochs.
     """
 
     model: Any
@@ -113,11 +121,13 @@ class Built:
     data_is_real: bool = False
     available_samples: int | None = None
     pipeline: InputPipeline | None = None
+    finish: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One named workload: its catalogue entry, and the function that builds it."""
+    """One named workload: its catalogue entry, and the function that builds it; `feed` is its default if not that of
+    the matrix."""
 
     name: str
     family: str
@@ -128,6 +138,7 @@ class Workload:
     data: tuple[str, ...]
     corrections: tuple[str, ...]
     build: Callable[[Request], Built]
+    feed: str | None = None
 
     def __call__(self, request: Request) -> Built:
         """Build it, with defaults filled in. Raises TypeError, ValueError or UnsupportedWorkload."""
@@ -155,6 +166,7 @@ def workload(
     params: tuple[Param, ...] = (),
     data: tuple[str, ...] = ("synthetic",),
     corrections: tuple[str, ...] = (),
+    feed: str | None = None,
 ) -> Callable[[Callable[[Request], Built]], Workload]:
     """Declare a workload: its name is the function's, its family the module's, its summary the docstring's start."""
 
@@ -169,6 +181,7 @@ def workload(
             data=data,
             corrections=corrections,
             build=build,
+            feed=feed,
         )
 
     return declare

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
+Pixels = NDArray[np.uint8]
 
 # Bytes of 8-bit draws per block. A change of this value changes the data.
 BLOCK_BYTES = 1 << 24
@@ -23,9 +25,14 @@ INPUTS, LABELS = 0, 1
 
 def images(count: int, shape: tuple[int, ...], seed: int) -> Floats:
     """Integers 0..254 over 255, the 2017 suite's pixels, in [0, 1). Output: (count, *shape)."""
-    pixels = _drawn(count, shape, seed, lambda rng, size: rng.integers(0, 255, size, dtype=np.uint8))
-    pixels *= np.float32(1 / 255)
-    return pixels
+    values: Floats = _drawn(count, shape, seed, lambda rng, size: rng.integers(0, 255, size, dtype=np.uint8))
+    values *= np.float32(1 / 255)
+    return values
+
+
+def pixels(count: int, shape: tuple[int, ...], seed: int) -> Pixels:
+    """Integers 0..254, as in `images`. Output: (count, *shape)."""
+    return _drawn(count, shape, seed, lambda rng, size: rng.integers(0, 255, size, dtype=np.uint8), np.uint8)
 
 
 def booleans(count: int, shape: tuple[int, ...], seed: int) -> Floats:
@@ -53,9 +60,9 @@ def one_hot(classes_of: NDArray[np.integer], classes: int) -> Floats:
 Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.uint8]]
 
 
-def _drawn(count: int, shape: tuple[int, ...], seed: int, draw: Draw) -> Floats:
+def _drawn(count: int, shape: tuple[int, ...], seed: int, draw: Draw, dtype: type = np.float32) -> NDArray[Any]:
     rows = max(1, BLOCK_BYTES // math.prod(shape))
-    out: Floats = np.empty((count, *shape), np.float32)
+    out: NDArray[Any] = np.empty((count, *shape), dtype)
     for block, start in enumerate(range(0, count, rows)):
         part = out[start : start + rows]
         part[...] = draw(_generator(seed, INPUTS, block), part.shape)

@@ -1,0 +1,170 @@
+"""Decoding of JPEG images with several libraries: encoded bytes to RGB of one size.
+
+Every decoder gives uint8 RGB; grey and CMYK images become RGB, CMYK ones by Pillow in every decoder, because the
+libraries disagree on them. An orientation in the EXIF data is not applied by any decoder, as in the data sets that
+are stored upright. All resize bilinearly without keeping the aspect ratio: OpenCV and TensorFlow sample four pixels
+(`tf.image.resize` with antialias=False), Pillow averages over the pixels that one output pixel covers.
+
+Not known here: files. `BadImage` messages have no file name; the caller adds it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage, Header, read_header
+
+Pixels = NDArray[np.uint8]
+Decoder = Callable[[bytes, Header, int], Any]
+"""Encoded bytes, their header and the divisor of the size (1, 2, 4 or 8), to (height, width, 3) uint8."""
+
+# In the order of `auto`: by images per CPU-second (ci/study input_pipelines). Each with the packages that it needs.
+DECODERS = {"simplejpeg": ("simplejpeg",), "cv2": ("cv2",), "pil": ("PIL",)}
+NATIVE_DECODER = "tf_io"
+_PACKAGES = {"cv2": "opencv-python-headless", "PIL": "pillow"}
+_CMYK = 4
+
+
+class DecoderUnavailable(Exception):
+    """A decoder's package is not installed; the message says which and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """How images are decoded: by which library, to which size in pixels, and whether by a scaled DCT if that is enough.
+
+    `decoder` is a name of `DECODERS`, or `tf_io` where its backend runs.
+    """
+
+    decoder: str
+    image_size: int
+    scaled: bool = False
+
+    def into(self, out: Pixels, data: bytes) -> None:
+        """Decode one image into `out` (size, size, 3) uint8. Raises `BadImage`."""
+        header = read_header(data)
+        divisor = _divisor(header, self.image_size) if self.scaled else 1
+        decode, resize = _functions(self.decoder if header.components != _CMYK else "pil")
+        try:
+            pixels = decode(data, header, divisor)
+            resize(pixels, out)
+        except _raised_by_decoders() as problem:
+            reason = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
+            raise BadImage(f"cannot be decoded by {self.decoder}: {reason}") from None
+
+
+def chosen_decoder(name: str) -> str:
+    """Return the decoder's name, for `auto` the fastest one installed. Raises `DecoderUnavailable`."""
+    if name == NATIVE_DECODER:
+        return name
+    if name == "auto":
+        found = next((one for one, needed in DECODERS.items() if _installed(needed)), None)
+        if found is None:
+            raise DecoderUnavailable("decoder: none is installed; install simplejpeg and opencv-python-headless")
+        return found
+    if not _installed(DECODERS[name]):
+        packages = " ".join(_PACKAGES.get(one, one) for one in DECODERS[name])
+        raise DecoderUnavailable(f"decoder: {name} is not installed; install {packages}, or use decoder: auto")
+    return name
+
+
+def _installed(modules: tuple[str, ...]) -> bool:
+    return all(importlib.util.find_spec(one) for one in modules)
+
+
+def _divisor(header: Header, size: int) -> int:
+    """Return the largest divisor by which a DCT scales, so that both sides stay at least as long as needed.
+
+    Other ratios than powers of two have no vector code in libjpeg-turbo: 5/8 of 500 x 375 takes 1.3 times as long as
+    the full size.
+    """
+    return next(n for n in (8, 4, 2, 1) if n == 1 or min(header.height, header.width) >= n * size)
+
+
+@lru_cache(maxsize=8)
+def _functions(name: str) -> tuple[Decoder, Callable[[Any, Pixels], None]]:
+    if name == NATIVE_DECODER:
+        native = importlib.import_module("keras_matrix.models.inputs.pipelines.tensorflow")
+        return native.decode_jpeg, native.resize
+    if name == "pil":
+        return _pil, _pil_resize
+    decode = {"simplejpeg": _simplejpeg, "cv2": _cv2}[name]
+    return decode, _cv2_resize if _installed(("cv2",)) else _pil_resize_array
+
+
+@lru_cache(maxsize=1)
+def _raised_by_decoders() -> tuple[type[Exception], ...]:
+    """Return the exceptions by which the libraries refuse data; TensorFlow's are converted by its module."""
+    found: list[type[Exception]] = [ValueError, OSError, SyntaxError]
+    if _installed(("cv2",)):
+        found.append(_single_threaded_cv2().error)
+    return tuple(found)
+
+
+def _simplejpeg(data: bytes, header: Header, divisor: int) -> Any:
+    import simplejpeg
+
+    if divisor == 1:
+        return simplejpeg.decode_jpeg(data)
+    height, width = math.ceil(header.height / divisor), math.ceil(header.width / divisor)
+    return simplejpeg.decode_jpeg(data, min_height=height, min_width=width, min_factor=divisor)
+
+
+@lru_cache(maxsize=1)
+def _single_threaded_cv2() -> Any:
+    import cv2
+
+    # Workers already use the cores; OpenCV's own threads would take CPU time that no worker accounts for.
+    cv2.setNumThreads(1)
+    return cv2
+
+
+def _cv2(data: bytes, header: Header, divisor: int) -> Any:
+    cv2 = _single_threaded_cv2()
+    scales = {1: cv2.IMREAD_COLOR_RGB, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
+    flag = scales.get(divisor, cv2.IMREAD_REDUCED_COLOR_8) | cv2.IMREAD_IGNORE_ORIENTATION
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
+    if pixels is None:
+        raise ValueError("no image")
+    return pixels if divisor == 1 else cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+
+
+def _cv2_resize(pixels: Any, out: Pixels) -> None:
+    cv2 = _single_threaded_cv2()
+    if pixels.shape == out.shape:
+        out[...] = pixels
+    else:
+        cv2.resize(np.asarray(pixels), out.shape[1::-1], dst=out, interpolation=cv2.INTER_LINEAR)
+
+
+def _pil(data: bytes, header: Header, divisor: int) -> Any:
+    from PIL import Image
+
+    image: Any = Image.open(io.BytesIO(data), formats=("JPEG",))
+    if divisor > 1:
+        image.draft("RGB", (math.ceil(header.width / divisor), math.ceil(header.height / divisor)))
+    return image.convert("RGB")
+
+
+def _pil_resize(image: Any, out: Pixels) -> None:
+    from PIL import Image
+
+    if image.size != out.shape[1::-1]:
+        image = image.resize(out.shape[1::-1], Image.Resampling.BILINEAR)
+    out[...] = np.asarray(image)
+
+
+def _pil_resize_array(pixels: Any, out: Pixels) -> None:
+    from PIL import Image
+
+    _pil_resize(Image.fromarray(np.asarray(pixels)), out)

@@ -1,0 +1,196 @@
+"""The input pipeline of a workload with stored images: chooses loader, library and workers, and states its facts."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from keras_matrix.models.inputs.pipelines.batch_loader import BatchLoader, Injected
+from keras_matrix.models.inputs.pipelines.cache import CachedLoader, cached
+from keras_matrix.models.inputs.pipelines.dataset_path import found_path
+from keras_matrix.models.inputs.pipelines.decode import (
+    NATIVE_DECODER,
+    Decode,
+    DecoderUnavailable,
+    chosen_decoder,
+)
+from keras_matrix.models.inputs.pipelines.interface import Make, Workers
+from keras_matrix.models.inputs.pipelines.pixels import PixelScaling
+from keras_matrix.models.inputs.stored.sample import InputDataError, Source
+from keras_matrix.models.inputs.stored.source import open_source
+from keras_matrix.models.workload import Request, UnsupportedWorkload
+from keras_matrix.records.instruments.input_use import InputFacts
+
+DOCUMENTED_SIZE = 50_000
+"""The default of `dataset_size`, that of the ILSVRC2012 validation data: at most so many samples."""
+NEUTRAL = ("grain", "py_dataset")
+_HERE = "keras_matrix.models.inputs.pipelines"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPipeline:
+    """Batches of stored images for `fit`; implements `models.workload.InputPipeline`."""
+
+    loader: BatchLoader | CachedLoader
+    plain: BatchLoader
+    make: Make
+    workers: Workers
+    images: Source
+    facts: InputFacts
+    batch_size: int
+    batches_per_pass: int
+
+    @property
+    def depth(self) -> int:
+        """The most batches that can be ready or in the making."""
+        return self.workers.depth
+
+    def source(self, *, timed: bool) -> Any:
+        """Return a new source for `fit`, which begins with the first batch and does not end."""
+        return self.make(self.loader, self.batch_size, self.workers, timed)
+
+    def files(self) -> list[Path]:
+        """Return the files of the data set."""
+        return self.images.files()
+
+    def in_memory(self, batches: int) -> list[tuple[Any, Any]]:
+        """Return the first batches as arrays, prepared in this thread."""
+        return [self.loader(number) for number in range(batches)]
+
+    def samples(self, count: int, seed: int) -> tuple[Any, Any]:
+        """Return `count` samples in an order drawn from the seed, from the beginning again after the last one."""
+        return replace(self.plain, order=self.images.order("global", seed, count))(0)
+
+
+def opened(request: Request) -> Source:
+    """Return the data set that the request names. Raises `InputDataError`."""
+    path, size = found_path(request, "dataset_path"), request.integer("dataset_size")
+    if size != DOCUMENTED_SIZE:
+        return open_source(path, size)
+    images = open_source(path)
+    return images if len(images) <= size else open_source(path, size)
+
+
+def pipeline_of(request: Request, images: Source, scaling: PixelScaling | None) -> LoadedPipeline:
+    """Return the pipeline that the request's parameters describe; `scaling` is applied on the host, if any.
+
+    Raises `UnsupportedWorkload` for a pipeline, decoder or kind of worker that this backend does not have, and
+    ValueError for a cache that does not fit.
+    """
+    name, module = _module(request.text("pipeline"))
+    workers = _workers(request, name, module)
+    order = images.order(request.text("shuffle"), request.seed, request.batch_size)
+    decode = Decode(_decoder(request), request.integer("image_size"), request.text("decode_scale") == "dct")
+    plain = BatchLoader(
+        images,
+        order,
+        decode,
+        scaling,
+        skips_bad=request.text("bad_images") == "skip",
+        injected=Injected(float(request.params["fetch_delay_ms"]), float(request.params["prepare_spin_ms"])),
+    )
+    caches = request.text("cache") == "ram"
+    copies = workers.count if workers.kind == "process" and workers.count else 1
+    return LoadedPipeline(
+        loader=cached(plain, copies) if caches else plain,
+        plain=plain,
+        make=module.source,
+        workers=workers,
+        images=images,
+        facts=_facts(request, images, name, workers, decode.decoder),
+        batch_size=request.batch_size,
+        batches_per_pass=order.batches_per_pass,
+    )
+
+
+def native() -> ModuleType | None:
+    """Return the module of the backend that runs, None if it has none."""
+    import keras
+
+    name = f"{_HERE}.{keras.backend.backend()}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+
+
+def _module(wanted: str) -> tuple[str, ModuleType]:
+    own = native()
+    name = wanted if wanted != "auto" else own.PIPELINE if own is not None else NEUTRAL[0]
+    if own is not None and name == own.PIPELINE:
+        return name, own
+    if name in NEUTRAL:
+        return name, importlib.import_module(f"{_HERE}.{name}")
+    import keras
+
+    there = ", ".join(dict.fromkeys([own.PIPELINE, *NEUTRAL] if own is not None else NEUTRAL))
+    raise UnsupportedWorkload(
+        f"pipeline: {name} belongs to another backend than {keras.backend.backend()}; use auto or one of {there}"
+    )
+
+
+def _workers(request: Request, pipeline: str, module: ModuleType) -> Workers:
+    kind = request.text("worker_kind")
+    if kind == "auto":
+        kind = module.KINDS[0]
+    elif kind not in module.KINDS:
+        raise UnsupportedWorkload(
+            f"worker_kind: {pipeline} has workers of the kind {module.KINDS[0]} only. Received: {kind!r}; use "
+            "worker_kind: auto, or pipeline: grain, which has both"
+        )
+    return Workers(request.integer("input_workers"), kind, request.integer("prefetch"))
+
+
+def _decoder(request: Request) -> str:
+    own = native()
+    name = request.text("decoder")
+    if name == NATIVE_DECODER and (own is None or not own.DECODES):
+        raise UnsupportedWorkload(f"decoder: {name} runs on another backend only; use auto, simplejpeg, cv2 or pil")
+    try:
+        return chosen_decoder(name)
+    except DecoderUnavailable as problem:
+        raise UnsupportedWorkload(str(problem)) from None
+
+
+def _facts(request: Request, images: Source, name: str, workers: Workers, decoder: str) -> InputFacts:
+    return InputFacts(
+        pipeline=name,
+        stored_as=images.kind,
+        workers=workers.count,
+        worker_kind=workers.kind if workers.count else None,
+        prefetch=workers.prefetch if workers.count else 0,
+        decoder=decoder,
+        cache=request.text("cache"),
+        samples=len(images),
+        stored_bytes=int(images.sizes().sum()),
+        files=len(images.files()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NoDataset:
+    """The pipeline of a workload without `dataset_path`: it says so when it is used."""
+
+    batch_size: int
+    depth: int = 0
+    batches_per_pass: int | None = None
+    facts: InputFacts = InputFacts("none")
+
+    def source(self, *, timed: bool) -> Any:
+        """Raise `InputDataError`."""
+        raise self._missing()
+
+    def files(self) -> list[Path]:
+        """Raise `InputDataError`."""
+        raise self._missing()
+
+    def in_memory(self, batches: int) -> list[tuple[Any, Any]]:
+        """Raise `InputDataError`."""
+        raise self._missing()
+
+    def _missing(self) -> InputDataError:
+        return InputDataError(
+            "dataset_path: names no data set, which feed: pipeline trains from; set dataset_path to a folder of "
+            "images (`runner make-images` writes one), or set feed: device_resident for synthetic samples"
+        )

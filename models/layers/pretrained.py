@@ -1,0 +1,164 @@
+"""Networks of keras.applications as frozen feature extractors, with the pixels that each was trained on.
+
+Published weights are a file of Keras: `--datasets` names a folder that may contain it, otherwise Keras downloads it. A
+file of one's own is the weights of the network without its classifier (`*.weights.h5`), or a saved model (`*.keras`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_matrix.models.inputs.keras_datasets import NETWORK_TIMEOUT_S
+from keras_matrix.models.inputs.pipelines import pixels
+from keras_matrix.models.inputs.pipelines.pixels import PixelScaling
+
+_PUBLISHED_AT = "https://storage.googleapis.com/tensorflow/keras-applications/"
+
+
+class WeightsUnavailable(ValueError):
+    """Weights cannot be read; the message names the file and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A network: its name in keras.applications, its pixels, and where its weights are published.
+
+    `file` gives the file's name for an image size. `scales_itself`: it has layers for its pixels, which are left out.
+    """
+
+    application: str
+    scaling: PixelScaling
+    folder: str
+    file: Callable[[int], str]
+    scales_itself: bool = False
+
+    def network(self, image_size: int) -> Any:
+        """Return the network without classifier and with random weights, frozen."""
+        options = {"include_preprocessing": False} if self.scales_itself else {}
+        make = getattr(keras.applications, self.application)
+        network = make(weights=None, include_top=False, input_shape=(image_size, image_size, 3), **options)
+        network.trainable = False
+        return network
+
+
+def _mobilenet_file(sizes: tuple[int, ...], pattern: str) -> Callable[[int], str]:
+    """Return the name for an image size; weights are published for `sizes`, and those of 224 serve the others."""
+    return lambda size: pattern.format(size if size in sizes else 224)
+
+
+BASES = {
+    "mobilenet": Base(
+        "MobileNet",
+        pixels.TF,
+        "mobilenet",
+        _mobilenet_file((128, 160, 192, 224), "mobilenet_1_0_{}_tf_no_top.h5"),
+    ),
+    "mobilenet_v2": Base(
+        "MobileNetV2",
+        pixels.TF,
+        "mobilenet_v2",
+        _mobilenet_file((96, 128, 160, 192, 224), "mobilenet_v2_weights_tf_dim_ordering_tf_kernels_1.0_{}_no_top.h5"),
+    ),
+    "mobilenet_v3_small": Base(
+        "MobileNetV3Small",
+        pixels.TF,
+        "mobilenet_v3",
+        lambda size: "weights_mobilenet_v3_small_224_1.0_float_no_top_v2.h5",
+        scales_itself=True,
+    ),
+    "mobilenet_v3_large": Base(
+        "MobileNetV3Large",
+        pixels.TF,
+        "mobilenet_v3",
+        lambda size: "weights_mobilenet_v3_large_224_1.0_float_no_top_v2.h5",
+        scales_itself=True,
+    ),
+    "resnet50": Base(
+        "ResNet50",
+        pixels.CAFFE,
+        "resnet",
+        lambda size: "resnet50_weights_tf_dim_ordering_tf_kernels_notop.h5",
+    ),
+    "efficientnet_v2_b0": Base(
+        "EfficientNetV2B0",
+        pixels.TORCH,
+        "efficientnet_v2",
+        lambda size: "efficientnetv2-b0_notop.h5",
+        scales_itself=True,
+    ),
+}
+
+
+@keras.saving.register_keras_serializable("keras_matrix")
+class ChannelScaling(keras.layers.Layer):  # type: ignore[misc]
+    """A `PixelScaling` on the device, of uint8 pixels."""
+
+    def __init__(self, scale: Any, shift: Any, reverses: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self._scaling = PixelScaling(tuple(scale), tuple(shift), reverses)
+
+    def call(self, inputs: Any) -> Any:
+        """Return the scaled values in the layer's compute dtype."""
+        return self._scaling.on_device(keras.ops.cast(inputs, self.compute_dtype))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what the layer is made from."""
+        own = {"scale": self._scaling.scale, "shift": self._scaling.shift, "reverses": self._scaling.reverses}
+        return {**super().get_config(), **own}
+
+
+def load_published(network: Any, base: Base, image_size: int, dataset_dir: str | None) -> None:
+    """Load the published ImageNet weights. Raises `WeightsUnavailable`."""
+    name = base.file(image_size)
+    url = f"{_PUBLISHED_AT}{base.folder}/{name}"
+    folders = [Path(dataset_dir) / "models", Path(dataset_dir)] if dataset_dir else []
+    path = next((folder / name for folder in folders if (folder / name).is_file()), None)
+    load_weights(network, path or _downloaded(name, url, dataset_dir))
+
+
+def _downloaded(name: str, url: str, dataset_dir: str | None) -> Path:
+    """Return the file in Keras's folder, after a download if it is missing."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(NETWORK_TIMEOUT_S)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return Path(keras.utils.get_file(name, url, cache_subdir="models"))
+    except Exception as problem:  # Keras raises a bare Exception when a download fails
+        reason = " ".join(str(problem).split()) or type(problem).__name__
+        where = f"{dataset_dir} (--datasets)" if dataset_dir else "a folder, and name that with --datasets"
+        raise WeightsUnavailable(
+            f"base_model: imagenet needs the file {name}, which cannot be downloaded: {reason}. Get {url} where there "
+            f"is a network and put it in {where}; or use base_model: none"
+        ) from problem
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def load_weights(network: Any, path: Path) -> None:
+    """Load weights from a file: `*.h5`, or a saved model `*.keras`. Raises `WeightsUnavailable`."""
+    if path.suffix not in (".h5", ".keras"):
+        raise WeightsUnavailable(f"base_model: must be none, imagenet, or a *.weights.h5 or *.keras file, got {path}")
+    try:
+        if path.suffix == ".h5":
+            network.load_weights(path)
+        else:
+            network.set_weights(_saved_network(network, path).get_weights())
+    except (OSError, ValueError, KeyError) as problem:
+        reason = next(iter(str(problem).strip().splitlines()), type(problem).__name__)
+        raise WeightsUnavailable(
+            f"base_model: {path} has no weights of {network.name} without its classifier: {reason}"
+        ) from problem
+
+
+def _saved_network(network: Any, path: Path) -> Any:
+    """Return the network in a saved model: the model itself, or the layer of its name, as in our own checkpoints."""
+    model = keras.saving.load_model(path, compile=False)
+    return next((layer for layer in model.layers if layer.name == network.name), model)
