@@ -28,7 +28,8 @@ SCOPE = "https://www.googleapis.com/auth/bigquery"
 LABELS = {"program": "keras-benchmark-matrix"}
 MADE_BY = {"made-by": "keras-benchmark-first-hour"}
 NEEDED = ("bigquery.tables.get", "bigquery.tables.getData", "bigquery.tables.updateData")
-CALL = {"retry": None, "timeout": 60.0}
+CALL_S = 60.0
+RETRIED_S = 30.0
 JOB_S = 600.0
 APPEND_ONLY, WITH_DML = "append-only", "with DML"
 DAY_MS = 24 * 3600 * 1000
@@ -69,19 +70,19 @@ class Service:
         found = {}
         for name in self.datasets:
             with suppress(NotFound):
-                found[name] = self.client.get_dataset(name, **CALL)
+                found[name] = self.client.get_dataset(name, **_call())
         return found
 
     def mark(self, *, made_here: bool) -> None:
         """Add or remove the label that marks the datasets as created by this command, which may then remove them."""
         for dataset in self.there().values():
             dataset.labels = {**(dataset.labels or {}), **dict.fromkeys(MADE_BY), **(MADE_BY if made_here else {})}
-            self.client.update_dataset(dataset, ["labels"], **CALL)
+            self.client.update_dataset(dataset, ["labels"], **_call())
 
     def drop(self) -> list[str]:
         """Remove both datasets with their tables; return those that still exist."""
         for name in self.datasets:
-            self.client.delete_dataset(name, delete_contents=True, not_found_ok=True, **CALL)
+            self.client.delete_dataset(name, delete_contents=True, not_found_ok=True, **_call())
         return sorted(self.there())
 
     def keys(self, table: Table, days: tuple[str, str]) -> Counter[Key]:
@@ -108,7 +109,7 @@ class Service:
 
     def expiry(self) -> Expiry:
         """Return the expirations of the first dataset."""
-        dataset = self.client.get_dataset(self.dataset, **CALL)
+        dataset = self.client.get_dataset(self.dataset, **_call())
         return Expiry(
             _days(dataset.default_table_expiration_ms),
             _days(dataset.default_partition_expiration_ms),
@@ -131,7 +132,7 @@ class Service:
 
     def mode(self, table: Table) -> str:
         """Return the mode of the dataset: append-only if a table's name is a view."""
-        found = self.client.get_table(f"{self.dataset}.{table.name}", **CALL)
+        found = self.client.get_table(f"{self.dataset}.{table.name}", **_call())
         return APPEND_ONLY if found.table_type == "VIEW" else WITH_DML
 
     def locations(self) -> list[str | None]:
@@ -144,8 +145,8 @@ class Service:
         from google.api_core.exceptions import GoogleAPICallError
 
         try:
-            found = self.client.get_table(f"{self.dataset}.{table}", **CALL)
-            granted = self.client.test_iam_permissions(found, list(NEEDED), **CALL).get("permissions", [])
+            found = self.client.get_table(f"{self.dataset}.{table}", **_call())
+            granted = self.client.test_iam_permissions(found, list(NEEDED), **_call()).get("permissions", [])
         except GoogleAPICallError:
             return None
         return sorted(set(NEEDED) & set(granted))
@@ -156,7 +157,7 @@ class Service:
 
     def jobs(self, since: datetime) -> list[Any]:
         """Return the jobs of this program since a time, newest first."""
-        found = self.client.list_jobs(min_creation_time=since, **CALL)
+        found = self.client.list_jobs(min_creation_time=since, **_call())
         return [job for job in found if (job.labels or {}).get("program") == LABELS["program"]]
 
     def _run(self, sql: str, parameters: Mapping[str, Scalar] | None = None, *, dry_run: bool = False) -> Any:
@@ -177,8 +178,8 @@ class Service:
         return self.client.query(sql, job_config=config)
 
     def _tables(self) -> Iterator[Any]:
-        for item in self.client.list_tables(self.dataset, **CALL):
-            yield self.client.get_table(item.reference, **CALL)
+        for item in self.client.list_tables(self.dataset, **_call()):
+            yield self.client.get_table(item.reference, **_call())
 
     def _expiring(self) -> Iterator[str]:
         for table in self._tables():
@@ -197,6 +198,13 @@ def opened(project: str, dataset: str, options: Options) -> Service:
     """Check the connection and open a dataset. Raises `BadInput`, `Unreachable` or `NotAllowed`."""
     connection_check.check()
     return Service(plain_client(project, options), f"{project}.{dataset}", options.most_bytes_billed)
+
+
+def _call() -> dict[str, Any]:
+    """Return the arguments of a request that may be repeated: services close idle connections between two steps."""
+    from google.cloud.bigquery import DEFAULT_RETRY
+
+    return {"retry": DEFAULT_RETRY.with_timeout(RETRIED_S), "timeout": CALL_S}
 
 
 def plain_client(project: str, options: Options) -> Any:
