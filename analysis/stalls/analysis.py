@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from keras_matrix.analysis.stalls import advice as advised
 from keras_matrix.analysis.stalls import predict, split
 from keras_matrix.analysis.stalls.advice import Situation
-from keras_matrix.analysis.stalls.arms import Arms, Block, analyses, base_of, blocks, mean, observed
+from keras_matrix.analysis.stalls.arms import Arms, Block, analyses, blocks, mean, observed
 from keras_matrix.analysis.stalls.bottleneck import (
     Named,
     Workers,
@@ -22,11 +22,12 @@ from keras_matrix.analysis.stalls.bottleneck import (
     process_cpus,
 )
 from keras_matrix.analysis.stalls.predict import Limits
-from keras_matrix.analysis.stalls.report import ArmName, ArmResult, Bottleneck, Rates, StallReport, WorkerPrediction
+from keras_matrix.analysis.stalls.report import ArmResult, Bottleneck, Rates, StallReport, WorkerPrediction
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, geometric, of_logs, paired_logs
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.input_probe import InputProbe
 from keras_matrix.records.instruments.input_use import InputUse
+from keras_matrix.records.instruments.stall_arms import ArmName, base_of
 from keras_matrix.records.schema import MEASURED, Record
 
 SHOWN_WORKERS = 8

@@ -7,45 +7,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from keras_matrix.analysis.stalls.report import ArmName
 from keras_matrix.records.identity import cell_id
+from keras_matrix.records.instruments.stall_arms import COLD, WARM, ArmName, arm_of, base_of
 from keras_matrix.records.schema import MEASURED, Record
-from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import latest_attempts
 
-PIPELINE = "pipeline"
-ARM_SETTINGS: dict[ArmName, dict[str, str | bool]] = {
-    ArmName.SYNTHETIC: {"feed": "device_resident", "page_cache": "warm", "input_timers": False},
-    ArmName.HOST: {"feed": "host_fed", "page_cache": "warm", "input_timers": False},
-    ArmName.WARM: {"feed": PIPELINE, "page_cache": "warm", "input_timers": False},
-    ArmName.COLD: {"feed": PIPELINE, "page_cache": "cold", "input_timers": False},
-    ArmName.TIMED: {"feed": PIPELINE, "page_cache": "cold", "input_timers": True},
-}
-TIMED_WARM: dict[str, str | bool] = {**ARM_SETTINGS[ArmName.TIMED], "page_cache": "warm"}
-
 Arms = Mapping[ArmName, Sequence[Record]]
-
-
-def base_of(settings: Settings) -> Settings:
-    """Return the settings of the warm arm of a cell's analysis, which identify the analysis."""
-    return replace(settings, feed=PIPELINE, page_cache="warm", input_timers=False)
-
-
-def arms_of(base: Settings, *, cold: bool) -> dict[ArmName, Settings]:
-    """Return the settings of every arm of an analysis; without `cold`, the page cache is warm in all of them."""
-    changes = ARM_SETTINGS if cold else {**ARM_SETTINGS, ArmName.TIMED: TIMED_WARM}
-    return {arm: replace(base, **values) for arm, values in changes.items() if cold or arm is not ArmName.COLD}  # type: ignore[arg-type]
-
-
-def arm_of(settings: Settings) -> ArmName:
-    """Return the arm that a cell is in an analysis."""
-    if settings.feed != PIPELINE:
-        return ArmName.HOST if settings.feed == "host_fed" else ArmName.SYNTHETIC
-    if settings.input_timers:
-        return ArmName.TIMED
-    return ArmName.COLD if settings.page_cache == "cold" else ArmName.WARM
 
 
 def analyses(records: Iterable[Record]) -> dict[str, dict[ArmName, list[Record]]]:
@@ -70,7 +39,7 @@ def observed(arms: Arms) -> ArmName | None:
 
 def _timed(arms: Arms) -> list[Record]:
     timed = arms.get(ArmName.TIMED, ())
-    wanted = "cold" if observed(arms) is ArmName.COLD else "warm"
+    wanted = COLD if observed(arms) is ArmName.COLD else WARM
     return [record for record in timed if record.settings.page_cache == wanted] or list(timed)
 
 

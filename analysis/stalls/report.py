@@ -11,20 +11,11 @@ from enum import StrEnum
 
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.instruments.input_use import InputFacts
+from keras_matrix.records.instruments.stall_arms import ArmName
 from keras_matrix.records.settings import Scalar, Settings
 
 FILE = "stalls.json"
 VERSION = 1
-
-
-class ArmName(StrEnum):
-    """The cells of an analysis, equal but for feed, page cache and timers."""
-
-    SYNTHETIC = "synthetic"
-    HOST = "host"
-    WARM = "warm"
-    COLD = "cold"
-    TIMED = "timed"
 
 
 class Bottleneck(StrEnum):

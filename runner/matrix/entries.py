@@ -14,7 +14,7 @@ from typing import Any
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar
 from keras_matrix.records.traces.request import Trace
-from keras_matrix.runner.matrix import grammar, trace_rules
+from keras_matrix.runner.matrix import grammar, stall_rules, trace_rules
 from keras_matrix.runner.matrix.catalog import Catalog, Workload, user_workload
 from keras_matrix.runner.matrix.conflicts import Conflict, conflicts
 from keras_matrix.runner.matrix.entry import Entry
@@ -35,6 +35,7 @@ class _OwnKeys:
     params: Axes = field(default_factory=dict)
     limits: dict[str, Scalar] = field(default_factory=dict)
     trace: Trace | None = None
+    stalls: bool | None = None
 
     def replaced_by(self, other: _OwnKeys) -> _OwnKeys:
         """Return these keys updated with those of `other`."""
@@ -44,6 +45,7 @@ class _OwnKeys:
             self.params | other.params,
             self.limits | other.limits,
             other.trace or self.trace,
+            self.stalls if other.stalls is None else other.stalls,
         )
 
 
@@ -140,7 +142,7 @@ class EntryReader(ValueReader):
         for index, item in self.items((*path, "include"), value.get("include", REFUSED)):
             where = (*path, "include", index)
             entries.append(self.filled(where, given.replaced_by(self.given(where, item, workload)), workload))
-        return entries
+        return [arm for one in entries for arm in stall_rules.arms(one)]
 
     def workload(self, path: Path, value: dict[str, Any]) -> Workload | None:
         if "workload" not in value:
@@ -157,18 +159,22 @@ class EntryReader(ValueReader):
     # One entry or include.
 
     def given(self, path: Path, value: object, workload: Workload, extra: tuple[str, ...] = ()) -> _OwnKeys:
-        allowed = (*extra, "params", "backends", trace_rules.KEY, *DEFAULTS, *workload.params)
+        allowed = (*extra, "params", "backends", trace_rules.KEY, stall_rules.KEY, *DEFAULTS, *workload.params)
         known = self.mapping(path, value, allowed, lambda key: self.advice(key, workload, allowed))
         params = known.get("params", {})
         if isinstance(params, list):
             self.refuse((*path, "params"), f"must be a mapping, got {say(params)}")
             params = {}
+        axes = self.axes(path, known, SETTINGS)
         return _OwnKeys(
             self.names((*path, "backends"), known["backends"], self.backends) if "backends" in known else None,
-            self.axes(path, known, SETTINGS),
+            axes,
             self.axes(path, known, workload.params) | self.params(path, params, workload, known),
             self.scalars(path, known, LIMITS),
             trace_rules.read_trace(self, (*path, key), known[key]) if (key := trace_rules.KEY) in known else None,
+            stall_rules.read_stalls(self, (*path, key), known[key], axes)
+            if (key := stall_rules.KEY) in known
+            else None,
         )
 
     def advice(self, key: str, workload: Workload, allowed: Iterable[str]) -> str:
@@ -220,12 +226,14 @@ class EntryReader(ValueReader):
     def filled(self, path: Path, given: _OwnKeys, workload: Workload) -> Entry:
         """Return the entry with defaults: its own keys override the matrix's, the workload's and the grammar's."""
         builtin = {key: rule.default for key, rule in DEFAULTS.items()}
-        builtin |= {"batch_size": workload.batch_size, "samples": workload.samples}
+        builtin |= workload.own_defaults
         settled = {key: value for key, value in (builtin | self.defaults).items() if value is not None}
         axes = {key: given.axes.get(key, (settled[key],)) for key in SETTINGS}
         params = {k: (rule.normal(rule.default),) for k, rule in workload.params.items() if rule.default is not None}
         for conflict in conflicts(axes, workload):
             self.refuse_conflict(path, given, conflict)
+        if given.stalls and (problem := stall_rules.phases_problem(axes["phase"])):
+            self.refuse((*path, "phase") if "phase" in given.axes else path, problem)
         limits = {key: settled[key] for key in LIMITS} | given.limits
         backends = self.backends if given.backends is None else given.backends
         return Entry(
@@ -233,6 +241,7 @@ class EntryReader(ValueReader):
             trace=given.trace or self.trace,
             set_by_matrix=set_by_matrix(workload, {*given.axes, *self.defaults}),
             sets_device="device" in {*given.axes, *self.defaults},
+            stalls=bool(given.stalls),
         )
 
     def refuse_conflict(self, path: Path, given: _OwnKeys, conflict: Conflict) -> None:

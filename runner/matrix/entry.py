@@ -19,7 +19,7 @@ class Entry:
     """An entry of `cells` or `tasks`, or an include, as axes with at least one value each.
 
     For a task, `backends` contains the labels of the compared axis. `set_by_matrix` is the setting of the same name;
-    `sets_device` is false if the device is the grammar's default.
+    `sets_device` is false if the device is the grammar's default; `stalls` is true for an arm of a stall analysis.
     """
 
     where: str
@@ -34,3 +34,4 @@ class Entry:
     trace: Trace | None = None
     set_by_matrix: str = ""
     sets_device: bool = False
+    stalls: bool = False

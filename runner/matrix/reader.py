@@ -28,7 +28,7 @@ from keras_matrix.records.task import Task
 from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.matrix import catalog as catalogs
-from keras_matrix.runner.matrix import strict_yaml
+from keras_matrix.runner.matrix import stall_rules, strict_yaml
 from keras_matrix.runner.matrix.catalog import Catalog
 from keras_matrix.runner.matrix.entries import read
 from keras_matrix.runner.matrix.entry import Entry
@@ -48,7 +48,8 @@ class Cell:
 
     `precision_target` is None for a fixed number of repeats; else the first look is after `repeats`. `task` is the
     external command that runs instead of a workload; `trace` is what its first process traces. `steps_held` is
-    passed to `runner.cell.job.Job`.
+    passed to `runner.cell.job.Job`. Cells with the same `together` are measured interleaved, as one comparison with the
+    same number of steps; "" for the usual comparison, of cells that differ in their backend only.
     """
 
     settings: Settings
@@ -60,6 +61,7 @@ class Cell:
     task: Task | None = None
     trace: Trace | None = None
     steps_held: int = 0
+    together: str = ""
 
     @property
     def auto(self) -> bool:
@@ -246,7 +248,9 @@ def _cells(entry: Entry) -> Iterator[Cell]:
             arguments[place] = value
         cell_id = hashlib.sha256(write(texts)).hexdigest()[:16]
         settings = Settings(*arguments)
-        yield Cell(settings, cell_id, *limits, entry.task.of(settings) if entry.task else None, entry.trace)
+        together = stall_rules.together(settings) if entry.stalls else ""
+        task = entry.task.of(settings) if entry.task else None
+        yield Cell(settings, cell_id, *limits, task, entry.trace, together=together)
 
 
 def _axes(entry: Entry) -> list[_Axis]:

@@ -4,9 +4,10 @@ Promise: pure; the same cells and the same seed give the same order on any machi
 
 Block r contains repeat r of every cell, so that drift of the machine affects all cells equally; an interrupted run
 has measured every cell about equally often. Within a block the comparisons (cells that differ in their backend or arm
-only) are in random order, and so are the cells of a comparison, which stay together: figures that are compared are
-measured close in time. This is the randomised complete block design (Fisher 1935, The Design of Experiments). Every
-second block reverses the order of the cells in each comparison of the block before: steady drift cancels (ABBA).
+only, or that a command or a key of the matrix puts together) are in random order, and so are the cells of a comparison,
+which stay together: figures that are compared are measured close in time. This is the randomised complete block design
+(Fisher 1935, The Design of Experiments). Every second block reverses the order of the cells in each comparison of the
+block before: steady drift cancels (ABBA).
 """
 
 from __future__ import annotations
@@ -91,8 +92,11 @@ def plan_id(cells: Iterable[Cell]) -> str:
     return _digest("\n".join(sorted(f"{c.cell_id} {c.precision_target or c.repeats}{trace}" for c, trace in traces)))
 
 
-def calibration_group(settings: Settings) -> str:
-    """Return a name for the cells that share their number of steps if it is "auto": equal except for the backend."""
+def calibration_group(cell: Cell) -> str:
+    """Return a name for the cells that share their number of steps if it is "auto": those of one comparison."""
+    settings = cell.settings
+    if cell.together:
+        return _digest(f"together {cell.together}")
     return _digest(canonical({f.name: getattr(settings, f.name) for f in fields(Settings) if f.name != "backend"}))
 
 
@@ -118,11 +122,14 @@ def estimate_s(cell: Cell, catalog: Catalog, earlier: Mapping[str, float]) -> fl
 
 
 def comparisons(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """Return the groups of cells that are compared with each other: those that differ in their backend only."""
+    """Return the groups of cells that are compared with each other: those that differ in their backend only.
+
+    Cells with the same `together` are one group, whatever they differ in.
+    """
     found: dict[object, list[Cell]] = {}
     for cell in cells:
-        key = (_COMPARED(cell.settings), *sorted(cell.settings.params.items()))
-        found.setdefault(key, []).append(cell)
+        usual = (_COMPARED(cell.settings), *sorted(cell.settings.params.items()))
+        found.setdefault(cell.together or usual, []).append(cell)
     return list(found.values())
 
 

@@ -140,7 +140,7 @@ def test_plan_id_depends_on_repeats_and_not_on_order(tmp_path: Path) -> None:
 def test_cells_that_differ_only_in_backend_share_their_steps(some: list[Cell]) -> None:
     groups: dict[str, list[Cell]] = {}
     for cell in some:
-        groups.setdefault(plan.calibration_group(cell.settings), []).append(cell)
+        groups.setdefault(plan.calibration_group(cell), []).append(cell)
 
     assert [len(group) for group in groups.values()] == [3, 3, 3, 3]
     assert all(len({cell.settings.batch_size for cell in group}) == 1 for group in groups.values())

@@ -1,0 +1,69 @@
+"""The arms of a stall analysis: cells that are equal but for their feed, page cache and input timers.
+
+The settings of the warm arm, `base_of`, identify the analysis. All arms of one analysis must be measured interleaved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from keras_matrix.records.settings import OWN_OPTIONS, Scalar, Settings
+
+KEYS = ("feed", "page_cache", "input_timers")
+PIPELINE, RESIDENT, HOST_FED = "pipeline", "device_resident", "host_fed"
+WARM, COLD = "warm", "cold"
+
+
+class ArmName(StrEnum):
+    """An arm of an analysis; `timed` has the page cache of the coldest other arm."""
+
+    SYNTHETIC = "synthetic"
+    HOST = "host"
+    WARM = "warm"
+    COLD = "cold"
+    TIMED = "timed"
+
+
+def arm_settings(*, cold: bool) -> dict[ArmName, dict[str, Scalar]]:
+    """Return the values of `KEYS` in each arm; without `cold` there is no cold arm."""
+    coldest = COLD if cold else WARM
+    values: dict[ArmName, tuple[str, str, bool]] = {
+        ArmName.SYNTHETIC: (RESIDENT, WARM, False),
+        ArmName.HOST: (HOST_FED, WARM, False),
+        ArmName.WARM: (PIPELINE, WARM, False),
+        ArmName.COLD: (PIPELINE, COLD, False),
+        ArmName.TIMED: (PIPELINE, coldest, True),
+    }
+    return {arm: dict(zip(KEYS, own, strict=True)) for arm, own in values.items() if cold or arm is not ArmName.COLD}
+
+
+def base_of(settings: Settings) -> Settings:
+    """Return the settings of the warm arm of a cell's analysis."""
+    decided = decided_by_matrix(settings.set_by_matrix) if ":" in settings.workload else settings.set_by_matrix
+    return replace(settings, feed=PIPELINE, page_cache=WARM, input_timers=False, set_by_matrix=decided)
+
+
+def decided_by_matrix(set_by_matrix: str) -> str:
+    """Return which options of a user's workload the matrix decides in an arm: in addition, those of `KEYS`."""
+    own = {*set_by_matrix.split(","), *KEYS}
+    return ",".join(option for option in OWN_OPTIONS if option in own)
+
+
+def arms_of(base: Settings, *, cold: bool) -> dict[ArmName, Settings]:
+    """Return the settings of every arm of an analysis."""
+    return {
+        arm: replace(
+            base, feed=str(own["feed"]), page_cache=str(own["page_cache"]), input_timers=own["input_timers"] is True
+        )
+        for arm, own in arm_settings(cold=cold).items()
+    }
+
+
+def arm_of(settings: Settings) -> ArmName:
+    """Return the arm that a cell is in its analysis."""
+    if settings.feed != PIPELINE:
+        return ArmName.HOST if settings.feed == HOST_FED else ArmName.SYNTHETIC
+    if settings.input_timers:
+        return ArmName.TIMED
+    return ArmName.COLD if settings.page_cache == COLD else ArmName.WARM
