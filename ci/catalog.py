@@ -45,6 +45,7 @@ def entry(item: Workload) -> dict[str, Any]:
         "summary": item.summary,
         "batch_size": item.batch_size,
         "samples": item.samples,
+        **({} if item.feed is None else {"feed": item.feed}),
         "data": list(item.data),
         "params": {param.name: _param(param) for param in item.params},
         "input_shape": list(x.shape[1:]),
@@ -107,7 +108,7 @@ def main(arguments: list[str]) -> int:
 
 def _row(name: str, item: dict[str, Any]) -> str:
     shape = " x ".join(map(str, item["input_shape"]))
-    settings = ", ".join(f"`{key}` {param['default']}" for key, param in item["params"].items())
+    settings = ", ".join(f"`{key}` {param['default']}".rstrip() for key, param in item["params"].items())
     data = ", ".join(item["data"])
     figures = f"{item['parameters']:,} | {item['forward_flops_per_sample']:,} | {item['batch_size']}"
     return f"| `{name}` | {shape} | {figures} | {item['optimizer']} | {settings} | {data} |"

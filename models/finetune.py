@@ -98,7 +98,8 @@ def _synthetic(request: Request) -> Built:
         x = pixels if scaling is None else scaling.on_host(pixels)
         return x, synthetic.labels(count, SYNTHETIC_CLASSES, seed)
 
-    return Built(model, samples, pipeline=NoDataset(request.batch_size), finish=_checkpoint(request, model))
+    pipeline = NoDataset(samples, request.batch_size, request.seed)
+    return Built(model, samples, pipeline=pipeline, finish=_checkpoint(request, model))
 
 
 def _model(request: Request, classes: int) -> Any:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.codec import CodecError, loads
-from keras_matrix.records.settings import DATA_SOURCES, Scalar
+from keras_matrix.records.instruments.stall_arms import PIPELINE
+from keras_matrix.records.settings import DATA_SOURCES, FEEDS, Scalar
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.matrix.grammar import DEFAULTS, ENTRY_KEYS, NAME, Rule
 
@@ -21,7 +22,7 @@ CATALOG_PATH = Path(__file__).parents[2] / "models" / "catalog.json"
 USER_BATCH_SIZE = 32
 USER_SAMPLES = 1000
 REQUIRED = ("family", "summary", "batch_size", "samples")
-OPTIONAL = ("input_shape", "output_shape", "parameters", "forward_flops_per_sample", "optimizer", "loss")
+OPTIONAL = ("input_shape", "output_shape", "parameters", "forward_flops_per_sample", "optimizer", "loss", "feed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,23 @@ class Workload:
     optimizer: str | None = None
     loss: str | None = None
     corrections: tuple[str, ...] = ()
+    feed: str | None = None
 
     @property
     def is_users(self) -> bool:
         """Return whether this is a user's `package.module:function` instead of a workload of the catalog."""
         return ":" in self.name
+
+    @property
+    def has_pipeline(self) -> bool:
+        """Return whether it reads its samples by an input pipeline, which is then its default feed."""
+        return self.feed == PIPELINE
+
+    @property
+    def own_defaults(self) -> dict[str, Scalar]:
+        """Return the settings that have the workload's own default."""
+        feed: dict[str, Scalar] = {} if self.feed is None else {"feed": self.feed}
+        return {"batch_size": self.batch_size, "samples": self.samples, **feed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +97,8 @@ def _workload(name: str, item: Mapping[str, Any]) -> Workload:
             raise ValueError(f"{word!r} is not a valid name")
     if taken := item["params"].keys() & {*DEFAULTS, *ENTRY_KEYS, "backend"}:
         raise ValueError(f"{name}: parameter {min(taken)!r} must not be named like a setting")
+    if item.get("feed") not in (None, *FEEDS):
+        raise ValueError(f"{name}: feed must be one of {', '.join(FEEDS)}, got {item['feed']!r}")
     values: dict[str, Any] = {key: item[key] for key in REQUIRED} | {key: item.get(key) for key in OPTIONAL}
     values |= {"data": tuple(item["data"]), "corrections": tuple(item.get("corrections") or ())}
     return Workload(name=name, params={word: _param(param) for word, param in item["params"].items()}, **values)

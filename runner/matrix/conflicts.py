@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from keras_matrix.records.fc import spec
-from keras_matrix.records.settings import Scalar
+from keras_matrix.records.instruments.stall_arms import PIPELINE
+from keras_matrix.records.settings import FEEDS, Scalar
 from keras_matrix.runner.matrix.catalog import Workload
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
 from keras_matrix.runner.matrix.strict_yaml import say
@@ -39,10 +40,30 @@ def conflicts(axes: Axes, workload: Workload) -> Iterator[Conflict]:
             yield Conflict(key, "device", text)
     if workload.name == spec.WORKLOAD and LARGEST in axes["batch_size"]:
         yield Conflict("batch_size", "workload", f"must be a whole number for {workload.name}, got {say(LARGEST)}")
+    yield from _of_pipelines(axes, workload)
     for source in axes["data"]:
         if source not in workload.data:
             text = f"must be {' or '.join(workload.data)} for {workload.name}, got {say(source)}"
             yield Conflict("data", "workload", text)
+
+
+def _of_pipelines(axes: Axes, workload: Workload) -> Iterator[Conflict]:
+    """Yield the conflicts of settings that concern an input pipeline; a user's workload is known in its cell only."""
+    if workload.is_users:
+        return
+    others = [feed for feed in axes["feed"] if feed != PIPELINE]
+    if not workload.has_pipeline and PIPELINE in axes["feed"]:
+        text = f"must be {' or '.join(f for f in FEEDS if f != PIPELINE)} for {workload.name}, got {say(PIPELINE)}"
+        yield Conflict("feed", "workload", text)
+    if PIPELINE in axes["feed"] and "predict" in axes["phase"]:
+        text = f"must be fit with feed: {PIPELINE}, got {say('predict')}; set feed: device_resident to predict"
+        yield Conflict("phase", "feed", text)
+    if others and "cold" in axes["page_cache"]:
+        text = f"must be warm with feed: {others[0]}, which reads no files, got {say('cold')}"
+        yield Conflict("page_cache", "feed", text)
+    if others and True in axes["input_timers"]:
+        text = f"must be false with feed: {others[0]}, which has no input pipeline, got true"
+        yield Conflict("input_timers", "feed", text)
 
 
 def _numbers(values: tuple[Scalar, ...]) -> list[int]:

@@ -31,6 +31,7 @@ SMALL: Mapping[str, Mapping[str, Scalar]] = {
     "decoder_lm": {"sequence_length": 16, "width": 64, "depth": 2, "vocabulary": 512},
     "vit_tiny": {"image_size": 32, "patch_size": 8, "depth": 3},
     "fc": {"level": 3, "weight_size": 64},
+    "finetune": DEEP_IMAGE,
 }
 
 

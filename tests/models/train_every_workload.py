@@ -26,6 +26,7 @@ SMALL = {
     "vit_tiny": {"image_size": 16, "patch_size": 8, "depth": 1},
     "xception": {"image_size": 71},
     "fc": {"level": 2, "weight_size": 16},
+    "finetune": {"image_size": 32, "base": "timed_wait", "step_time_ms": 1.0},
 }
 
 

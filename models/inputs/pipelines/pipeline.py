@@ -22,7 +22,7 @@ from keras_matrix.models.inputs.pipelines.interface import Make, Workers
 from keras_matrix.models.inputs.pipelines.pixels import PixelScaling
 from keras_matrix.models.inputs.stored.sample import InputDataError, Source
 from keras_matrix.models.inputs.stored.source import open_source
-from keras_matrix.models.workload import Request, UnsupportedWorkload
+from keras_matrix.models.workload import Request, Samples, UnsupportedWorkload
 from keras_matrix.records.instruments.input_use import InputFacts
 
 DOCUMENTED_SIZE = 50_000
@@ -170,9 +170,11 @@ def _facts(request: Request, images: Source, name: str, workers: Workers, decode
 
 @dataclass(frozen=True, slots=True)
 class NoDataset:
-    """The pipeline of a workload without `dataset_path`: it says so when it is used."""
+    """The pipeline of a workload without `dataset_path`: synthetic batches in memory, an error if files are read."""
 
+    drawn: Samples
     batch_size: int
+    seed: int
     depth: int = 0
     batches_per_pass: int | None = None
     facts: InputFacts = InputFacts("none")
@@ -186,8 +188,10 @@ class NoDataset:
         raise self._missing()
 
     def in_memory(self, batches: int) -> list[tuple[Any, Any]]:
-        """Raise `InputDataError`."""
-        raise self._missing()
+        """Return synthetic batches."""
+        x, y = self.drawn(batches * self.batch_size, self.seed)
+        starts = range(0, len(y), self.batch_size)
+        return [(x[at : at + self.batch_size], y[at : at + self.batch_size]) for at in starts]
 
     def _missing(self) -> InputDataError:
         return InputDataError(
