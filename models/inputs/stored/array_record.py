@@ -112,6 +112,11 @@ def payloads(path: Path, identity: tuple[int, int], first: int, count: int) -> l
         raise InputDataError(f"{path}: records {first} to {first + count - 1}: cannot be read: {reason}") from None
 
 
+def record_count(path: Path) -> int:
+    """Return the number of records of a file. Raises `InputDataError` if it is damaged."""
+    return int(_reader(path, identity(path)).num_records())
+
+
 @lru_cache(MOST_OPEN_FILES)
 def _reader(path: Path, identity: tuple[int, int]) -> Any:
     """Return an open reader; `identity` makes it a new one if the file was replaced."""

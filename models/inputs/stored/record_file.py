@@ -37,9 +37,14 @@ def require_crc32c() -> None:
         raise InputDataError("TFRecord files need the package google-crc32c: pip install 'keras-matrix[inputs]'")
 
 
+def checksum(data: bytes) -> int:
+    """Return the CRC32C of these bytes."""
+    return int(crc32c(data))
+
+
 def masked(data: bytes) -> int:
     """Return the checksum of these bytes as it is stored: CRC32C, rotated by 15 bits, plus a constant."""
-    crc = int(crc32c(data))
+    crc = checksum(data)
     return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
 
 

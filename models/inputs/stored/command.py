@@ -1,0 +1,194 @@
+"""What the commands that write data sets share: their request, their worker processes, progress, signals and exit code.
+
+A command runs as a child of `runner`, as `python -m keras_matrix.models.inputs.stored.convert REQUEST` with a JSON
+object, because the host side imports neither these modules nor their packages. Exit codes: 0 done, 2 the request or
+the data is invalid, 3 the disk or a worker failed, 130 interrupted; each failure is one message on standard error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.models.inputs.stored import manifest
+from keras_matrix.models.inputs.stored.manifest import Manifest
+from keras_matrix.models.inputs.stored.sample import InputDataError
+
+PROGRESS_INTERVAL_S = 0.2
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
+MEBI = 1 << 20
+
+
+class Stopped(Exception):
+    """A worker was asked to stop."""
+
+
+class WorkerLost(OSError):
+    """A worker process was killed."""
+
+
+def main(run: Callable[[dict[str, Any]], str]) -> int:
+    """Run a command with the request of the command line, print its summary, and return the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        print(run(json.loads(sys.argv[1])))
+    except InputDataError as error:
+        return _complain(str(error), 2)
+    except OSError as error:
+        return _complain(_disk_problem(error), 3)
+    except KeyboardInterrupt:
+        return _complain("stopped; the same command continues", 130)
+    return 0
+
+
+def usable_cpus() -> int:
+    """Return the number of CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class Progress:
+    """One line on standard error, rewritten while the command runs; silent unless that is a terminal."""
+
+    def __init__(self, verb: str, total: int) -> None:
+        self._verb, self._total, self._done, self._bytes = verb, total, 0, 0
+        self._shown = sys.stderr.isatty()
+        self._begun_s = time.monotonic()
+        self._last_s = 0.0
+
+    def add(self, samples: int, size: int) -> None:
+        """Count finished samples and their bytes."""
+        self._done, self._bytes = self._done + samples, self._bytes + size
+        now_s = time.monotonic()
+        if self._shown and (now_s - self._last_s > PROGRESS_INTERVAL_S or self._done == self._total):
+            self._last_s = now_s
+            print(f"\r\x1b[K{self._verb} {self._done} of {self._total} images, {self.speed()}", end="", file=sys.stderr)
+            sys.stderr.flush()
+
+    def speed(self) -> str:
+        """Return the size so far, the time, and the bytes per second."""
+        taken_s = max(time.monotonic() - self._begun_s, 1e-9)
+        return f"{self._bytes / MEBI:.0f} MiB in {taken_s:.1f} s, {self._bytes / taken_s / MEBI:.0f} MiB/s"
+
+    def end(self) -> None:
+        """Erase the line."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def start_output(folder: Path, begun: Manifest) -> Manifest | None:
+    """Create the output folder, or return the manifest of an earlier start with the same settings.
+
+    Raises `InputDataError` if the folder contains something else, which is never overwritten.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputDataError(f"{folder}: is a file; give another --output-path")
+    found = manifest.read(folder) if folder.is_dir() else None
+    if found is not None:
+        if (found.kind, found.settings) != (begun.kind, begun.settings):
+            raise InputDataError(
+                f"{folder}: contains another data set, or one with other settings ({_differences(found, begun)}); "
+                f"give another --output-path, or repeat the command with the same settings"
+            )
+        return found
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputDataError(f"{folder}: is not empty; give a new or an empty folder as --output-path")
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest.write(folder, begun)
+    return None
+
+
+def require_space(folder: Path, needed_bytes: int) -> None:
+    """Raise OSError if the disk has less room than this."""
+    status = os.statvfs(folder)
+    if (free := status.f_bavail * status.f_frsize) < needed_bytes:
+        text = f"needs {needed_bytes / MEBI:.0f} MiB, but the disk has {free / MEBI:.0f} MiB left; free some space"
+        raise OSError(errno.ENOSPC, text, str(folder))
+
+
+def in_parallel(function: Callable[[Any], Any], tasks: list[Any], workers: int) -> Generator[Any, None, None]:
+    """Yield the results of `function` for each task, in the order in which they end, from forked worker processes.
+
+    Workers inherit the module's state. If this process is interrupted, they stop at their next `check_stopped`; if it
+    is killed, they are killed, too. Raises `WorkerLost` if one was killed.
+    """
+    if not tasks:
+        return
+    context = multiprocessing.get_context("fork")
+    stop = context.Event()
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), context, _start_worker, (stop, os.getpid()))
+    with pool, _stopping(pool, stop):
+        futures: list[Future[Any]] = [pool.submit(function, task) for task in tasks]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BrokenProcessPool:
+            text = "a worker process was killed, perhaps for lack of memory; use fewer --workers"
+            raise WorkerLost(errno.ECHILD, text, "worker") from None
+
+
+def check_stopped() -> None:
+    """In a worker: raise `Stopped` if the command was interrupted or another worker failed."""
+    if _STOP and _STOP[0].is_set():
+        raise Stopped
+
+
+_STOP: list[Event] = []
+
+
+@contextmanager
+def _stopping(pool: ProcessPoolExecutor, stop: Event) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        stop.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+
+
+def _start_worker(stop: Event, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the whole group; the parent says when to stop
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    _STOP[:] = [stop]
+
+
+def _interrupt(number: int, _: object) -> None:
+    """Interrupt the command once; while it stops, further signals are ignored."""
+    if threading.current_thread() is threading.main_thread():
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+
+def _differences(found: Manifest, begun: Manifest) -> str:
+    if found.kind != begun.kind:
+        return f"it is {found.kind}, not {begun.kind}"
+    keys = [key for key in begun.settings if found.settings.get(key) != begun.settings[key]]
+    return ", ".join(f"{key} was {found.settings.get(key)!r}, not {begun.settings[key]!r}" for key in keys)
+
+
+def _disk_problem(error: OSError) -> str:
+    return f"{error.filename or 'disk'}: {error.strerror or error}; the same command continues"
+
+
+def _complain(message: str, code: int) -> int:
+    text = message.encode("utf-8", "backslashreplace").decode()
+    print(f"runner: {text}", file=sys.stderr)
+    return code

@@ -1,0 +1,196 @@
+"""Converts a data set into record files of a given size, in a random order so that each file mixes the classes.
+
+    python -m keras_matrix.models.inputs.stored.convert '{"dataset_path": ..., "output_path": ..., ...}'
+
+The order depends on the seed alone and is recorded in the manifest. Files are written in parallel and verified one by
+one; an interrupted conversion keeps the finished ones. Memory does not depend on the size of the data set or the
+files: a worker has a few images at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_matrix.models.inputs.stored import array_record, manifest, shards, writers
+from keras_matrix.models.inputs.stored.command import (
+    Progress,
+    check_stopped,
+    in_parallel,
+    main,
+    require_space,
+    start_output,
+    usable_cpus,
+)
+from keras_matrix.models.inputs.stored.manifest import Manifest, Part
+from keras_matrix.models.inputs.stored.record_file import require_crc32c
+from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Source
+from keras_matrix.models.inputs.stored.source import open_source
+from keras_matrix.models.inputs.stored.writers import Named
+
+READ_BYTES = 4 << 20
+# The Example around an image: tags, lengths and the feature's names. Names of file and class are added.
+EXAMPLE_BYTES = 160
+# Of an ArrayRecord file: index and footer, each in blocks of 64 KiB. A block has a header of 24 bytes, a chunk of 40.
+ARRAY_RECORD_BYTES = 3 << 16
+MOST_WORKERS = 4
+SUFFIX = {shards.TFRECORD: "tfrecord", shards.ARRAY_RECORD: "array_record"}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The conversion that worker processes inherit: file i has the samples `order[cuts[i]:cuts[i + 1]]`."""
+
+    source: Source
+    sizes: Integers
+    order: Integers
+    cuts: Integers
+    folder: Path
+    kind: str
+
+    def path(self, number: int) -> Path:
+        """Return the path of a record file."""
+        return self.folder / f"images-{number:05d}-of-{len(self.cuts) - 1:05d}.{SUFFIX[self.kind]}"
+
+    def records(self, number: int) -> int:
+        """Return the number of records of a file."""
+        return int(self.cuts[number + 1] - self.cuts[number])
+
+    def size(self, number: int) -> int:
+        """Return the bytes of the images of a file."""
+        return int(self.sizes[self.order[self.cuts[number] : self.cuts[number + 1]]].sum())
+
+
+_WORK: list[Work] = []
+
+
+def convert(request: dict[str, Any]) -> str:
+    """Convert a data set and return a summary of one line.
+
+    The request has dataset_path, output_path, size_per_record_bytes, to (tfrecord or array_record), seed, and workers
+    or null. Raises `InputDataError` and OSError.
+    """
+    require_crc32c()
+    given, folder, kind = Path(request["dataset_path"]), Path(request["output_path"]).absolute(), request["to"]
+    if kind == shards.ARRAY_RECORD:
+        array_record.module()
+    _check_places(given, folder)
+    source = open_source(given)
+    for note in source.notes:
+        print(f"runner: {given}: {note}", file=sys.stderr)
+    work = _planned(source, folder, request)
+    begun = _begun(work, request)
+    start_output(folder, begun)
+    done, missing = _finished_files(work)
+    require_space(folder, sum(map(work.size, missing)))
+    workers = request.get("workers") or min(usable_cpus(), MOST_WORKERS)
+    progress = Progress("convert:", sum(map(work.records, missing)))
+    _WORK[:] = [work]
+    with closing(in_parallel(_write, missing, workers)) as written:
+        for number, part in written:
+            done[number] = part
+            progress.add(part.records, part.bytes)
+    progress.end()
+    parts = tuple(done[number] for number in sorted(done))
+    if missing or not (found := manifest.read(folder)) or not found.finished:
+        manifest.write(folder, replace(begun, finished=True, parts=parts))
+    return _summary(work, parts, len(missing), progress)
+
+
+def cut(sizes: Integers, most_bytes: int) -> Integers:
+    """Return where to cut successive records into files of at most this size: (files + 1,) int64, from 0 to the count.
+
+    A record that is larger than a file has a file of its own.
+    """
+    ends = np.cumsum(sizes)
+    cuts = [0]
+    while cuts[-1] < len(sizes):
+        before = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, before + most_bytes, side="right"))))
+    return np.array(cuts, np.int64)
+
+
+def _check_places(given: Path, folder: Path) -> None:
+    source, target = given.resolve(), folder.resolve()
+    if target == source or source in target.parents:
+        raise InputDataError(f"{folder}: lies within the data set {given}; give an --output-path outside of it")
+
+
+def _planned(source: Source, folder: Path, request: dict[str, Any]) -> Work:
+    sizes = source.sizes()
+    order = np.random.Generator(np.random.PCG64(request["seed"])).permutation(len(source)).astype(np.int64)
+    longest_name = max(len(os.fsencode(source.name(index))) for index in range(len(source)))
+    longest_class = max(len(os.fsencode(name)) for name in source.classes)
+    stored = sizes[order] + EXAMPLE_BYTES + longest_name + longest_class
+    most_bytes = request["size_per_record_bytes"]
+    if request["to"] == shards.ARRAY_RECORD:
+        most_bytes = max(1, most_bytes - ARRAY_RECORD_BYTES - most_bytes // 500)
+    cuts = cut(stored, most_bytes)
+    return Work(source, sizes, order, cuts, folder, request["to"])
+
+
+def _begun(work: Work, request: dict[str, Any]) -> Manifest:
+    """Return the manifest at the start; its settings decide whether an interrupted conversion may be continued."""
+    names = hashlib.sha256(work.sizes.astype("<i8").tobytes())
+    for index in range(len(work.source)):
+        names.update(os.fsencode(work.source.name(index)) + b"\0")
+    settings = {
+        "source": str(Path(request["dataset_path"]).absolute()),
+        "source_kind": work.source.kind,
+        "source_sha256": names.hexdigest(),
+        "size_per_record_bytes": request["size_per_record_bytes"],
+        "seed": request["seed"],
+    }
+    return Manifest(work.kind, settings, work.source.classes, len(work.source), finished=False)
+
+
+def _finished_files(work: Work) -> tuple[dict[int, Part], list[int]]:
+    """Return the files that exist, and the numbers of those to write; remove what an interrupted start left."""
+    for leftover in work.folder.glob(".images-*.part"):
+        leftover.unlink()
+    done, missing = {}, []
+    for number in range(len(work.cuts) - 1):
+        part = writers.existing(work.path(number), work.kind, work.records(number))
+        if part is None:
+            missing.append(number)
+        else:
+            done[number] = part
+    return done, missing
+
+
+def _write(number: int) -> tuple[int, Part]:
+    work = _WORK[0]
+    return number, writers.write_file(work.path(number), work.kind, _samples(work, number))
+
+
+def _samples(work: Work, number: int) -> Iterator[Named]:
+    """Yield the samples of a file, read a few MiB at a time."""
+    wanted = work.order[work.cuts[number] : work.cuts[number + 1]]
+    cuts = cut(work.sizes[wanted], READ_BYTES).tolist()
+    for start, end in pairwise(cuts):
+        check_stopped()
+        indices = wanted[start:end].tolist()
+        for index, sample in zip(indices, work.source.read(indices), strict=True):
+            yield Named(sample, work.source.classes[sample.label], work.source.name(index))
+
+
+def _summary(work: Work, parts: tuple[Part, ...], written: int, progress: Progress) -> str:
+    kept = len(parts) - written
+    size = sum(part.bytes for part in parts)
+    text = f"{work.folder}: {len(work.source)} images in {len(parts)} files, {size / (1 << 20):.0f} MiB"
+    if not written:
+        return f"{text}; all were already there"
+    return f"{text}; wrote and verified {written} files{f', kept {kept}' if kept else ''}: {progress.speed()}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(convert))

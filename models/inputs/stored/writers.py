@@ -1,0 +1,180 @@
+"""Writes record files: each under a temporary name, verified after writing, and then renamed.
+
+Verification reads the file again with its checksums, and compares the label and the image's CRC32C of every record with
+what the source delivered. So a file with its final name is complete and correct.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from keras_matrix.models.inputs.stored import array_record, record_file, shards
+from keras_matrix.models.inputs.stored.command import check_stopped
+from keras_matrix.models.inputs.stored.example import Features, WrongExample, decoded, encoded
+from keras_matrix.models.inputs.stored.manifest import Part
+from keras_matrix.models.inputs.stored.sample import InputDataError, Sample
+
+WRITE_BYTES = 1 << 20
+MOST_PIECES = 900  # of one writev; the system's limit is 1,024
+VERIFY_RUN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A sample, the name of its class and the name of its file."""
+
+    sample: Sample
+    text: str
+    file: str
+
+
+class Writer(Protocol):
+    """A record file that is being written."""
+
+    def write(self, payload: bytes) -> None:
+        """Append a record."""
+
+    def close(self) -> None:
+        """Write everything to the device."""
+
+
+class TFRecordWriter:
+    """Writes records with `writev`, without copying them together. `starts` are the offsets so far."""
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._pieces: list[bytes] = []
+        self._waiting = 0
+        self.starts = array("q", [0])
+
+    def write(self, payload: bytes) -> None:
+        """Append a record."""
+        self._pieces += record_file.framed(payload)
+        size = len(payload) + record_file.FRAME_BYTES
+        self._waiting += size
+        self.starts.append(self.starts[-1] + size)
+        if self._waiting >= WRITE_BYTES or len(self._pieces) >= MOST_PIECES:
+            self._flush()
+
+    def close(self) -> None:
+        """Write everything to the device."""
+        try:
+            self._flush()
+            os.fsync(self._handle)
+        finally:
+            os.close(self._handle)
+
+    def _flush(self) -> None:
+        written = os.writev(self._handle, self._pieces) if self._pieces else 0
+        if written < self._waiting:
+            rest = memoryview(b"".join(self._pieces))[written:]
+            while rest:
+                rest = rest[os.write(self._handle, rest) :]
+        self._pieces, self._waiting = [], 0
+
+
+class ArrayRecordWriter:
+    """Writes an ArrayRecord file with one record per chunk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer = array_record.module().ArrayRecordWriter(str(path), array_record.WRITER_OPTIONS)
+
+    def write(self, payload: bytes) -> None:
+        """Append a record."""
+        self._checked(self._writer.write, payload)
+
+    def close(self) -> None:
+        """Write everything to the device."""
+        self._checked(self._writer.close)
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())
+
+    def _checked(self, call: Callable[..., Any], *arguments: bytes) -> None:
+        try:
+            call(*arguments)
+        except RuntimeError as error:
+            raise OSError(errno.EIO, f"cannot be written: {str(error).splitlines()[0]}", str(self._path)) from None
+
+
+def write_file(path: Path, kind: str, samples: Iterable[Named]) -> Part:
+    """Write, verify and publish a record file. Raises OSError, or `InputDataError` if the source cannot be read."""
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        writer = TFRecordWriter(partial) if kind == shards.TFRECORD else ArrayRecordWriter(partial)
+        wanted = array("q")
+        try:
+            for named in samples:
+                wanted.extend((named.sample.label, record_file.checksum(named.sample.data)))
+                writer.write(encoded(named.sample, named.text, named.file))
+        finally:
+            writer.close()
+        _verify(partial, kind, wanted)
+        if isinstance(writer, TFRecordWriter):
+            write_index(path, writer.starts)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return Part(path.name, len(wanted) // 2, path.stat().st_size)
+
+
+def existing(path: Path, kind: str, records: int) -> Part | None:
+    """Return what is known of a file that an earlier start of the command finished; None if it must be written."""
+    if not path.exists():
+        return None
+    if kind == shards.TFRECORD:
+        starts = record_file.stored_offsets(path)
+        found = None if starts is None else len(starts) - 1
+    else:
+        try:
+            found = array_record.record_count(path)
+        except InputDataError:
+            found = None
+    return Part(path.name, records, path.stat().st_size) if found == records else None
+
+
+def write_index(path: Path, starts: array[int]) -> None:
+    """Write the offsets of the records and the file's size beside a TFRecord file, as little-endian 64-bit numbers."""
+    index = path.with_name(path.name + record_file.INDEX_SUFFIX)
+    partial = index.with_name(f".{index.name}.part")
+    partial.write_bytes(np.array(starts, "<i8").tobytes())
+    partial.replace(index)
+
+
+def _verify(path: Path, kind: str, wanted: array[int]) -> None:
+    """Compare the records of a file with label and checksum of the sources' samples, alternating in `wanted`."""
+    count, number = len(wanted) // 2, -1
+    for number, payload in enumerate(_payloads(path, kind, count)):
+        if number % VERIFY_RUN == 0:
+            check_stopped()
+        try:
+            sample = decoded(payload, Features())
+        except WrongExample:
+            raise _not_written(path, number) from None
+        expected = tuple(wanted[2 * number : 2 * number + 2])
+        if (sample.label, record_file.checksum(sample.data)) != expected:
+            raise _not_written(path, number)
+    if number + 1 != count:
+        raise _not_written(path, number + 1)
+
+
+def _payloads(path: Path, kind: str, count: int) -> Iterator[bytes]:
+    if kind == shards.TFRECORD:
+        yield from record_file.records(path)
+        return
+    identity = array_record.identity(path)
+    for first in range(0, count, VERIFY_RUN):
+        yield from array_record.payloads(path, identity, first, min(VERIFY_RUN, count - first))
+
+
+def _not_written(path: Path, number: int) -> OSError:
+    text = f"record {number} differs from its source after writing; check the disk and the memory of this machine"
+    return OSError(errno.EIO, text, str(path))

@@ -1,0 +1,1 @@
+"""The commands that write data sets for input pipelines."""
