@@ -1,0 +1,141 @@
+"""Fine-tune an image classifier on a folder of images, and measure each backend with its input pipeline.
+
+The options are those of "Analyzing Input Pipeline Stalls of Fine-tuning Workload in TensorFlow", in either spelling
+(--dataset_path, --dataset-path), and all parameters of the workload `finetune`: docs/inputs.md. One epoch more than
+asked for is run first and discarded."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.runner.cli.measure.run import conclude
+from keras_matrix.runner.cli.options import add_measuring_options, check_backends, log_folder, run_request
+from keras_matrix.runner.cli.render.display import TerminalDisplay
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, MAX_TEXT, Rule
+from keras_matrix.runner.matrix.overrides import Overrides
+from keras_matrix.runner.matrix.reader import expand, parse
+from keras_matrix.runner.measure.measuring import measure_session, session_request
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.request import CellChoice
+
+WORKLOAD = "finetune"
+COMMAND = "runner finetune"
+DATASET_PATH, CHECKPOINT_PATH, BASE_MODEL = "dataset_path", "checkpoint_path", "base_model"
+# Of the document; the other defaults are the workload's.
+IMAGES = "images"
+_KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    group = parser.add_argument_group("what is trained, and how its input is read (also spelled with _)")
+    for name, rule in _params().items():
+        default = IMAGES if name == DATASET_PATH else rule.default
+        shown = f"; default: {default}" if default != "" else ""
+        kind = _KINDS[rule.kind] if rule.kind else str
+        _add(group, name, kind, f"{_as_help(rule)}{shown}")
+    _add(group, "batch_size", int, "samples of a batch; default: 32")
+    _add(group, "epochs", int, "passes over the data set that are measured; default: 1")
+    _add(group, "log_path", Path, "folder for TensorBoard's files with a profile; default: none, nothing is profiled")
+    group.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this; may be repeated")
+    group.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="default: cpu")
+    group.add_argument("--repeats", type=int, default=1, metavar="N", help="processes per backend; default: 1")
+    add_measuring_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure a cell for each backend and print the table."""
+    check_backends(args.backend)
+    if args.log_path is not None:
+        if args.log_dir is not None:
+            raise UsageError("--log-path, --log-dir: name the same folder; give one of them")
+        args.log_dir = log_folder(str(args.log_path))
+    params = _given(args)
+    _find_data(params, args)
+    text = json.dumps(_matrix(args, params), indent=1)
+    request = run_request(args, CellChoice(Path(COMMAND), Overrides()))  # the cells come from the flags
+    cells = expand(parse(Path(COMMAND), text.encode()))
+    wanted = session_request(request, cells, {"matrix_path": COMMAND, "matrix_text": text})
+    display = TerminalDisplay(args.json)
+    return conclude(request, measure_session(request, wanted, Goal(None), display), display)
+
+
+def _params() -> Mapping[str, Rule]:
+    return catalog.load().workloads[WORKLOAD].params
+
+
+def _add(group: argparse._ArgumentGroup, name: str, kind: Callable[[str], Any], meaning: str) -> None:
+    """Add a flag in both spellings; help shows only the usual one."""
+    usual = f"--{name.replace('_', '-')}"
+    metavar = {int: "N", float: "X"}.get(kind, "VALUE")  # type: ignore[call-overload]
+    group.add_argument(usual, dest=name, type=kind, metavar=metavar, help=meaning.replace("%", "%%"))
+    if "_" in name:
+        group.add_argument(f"--{name}", dest=name, type=kind, help=argparse.SUPPRESS)
+
+
+def _as_help(rule: Rule) -> str:
+    meaning = rule.meaning.rstrip(".")
+    if meaning[1:2].islower():
+        meaning = meaning[:1].lower() + meaning[1:]
+    return f"{meaning} ({', '.join(map(str, rule.choices))})" if rule.choices else meaning
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters of the workload that were given, with absolute paths. Raises `UsageError`."""
+    rules = _params()
+    params = {name: value for name in rules if (value := getattr(args, name)) is not None}
+    params.setdefault(DATASET_PATH, IMAGES)
+    if CHECKPOINT_PATH in params:
+        params[CHECKPOINT_PATH] = str(Path(params[CHECKPOINT_PATH]).expanduser().resolve())
+    own = {"batch_size": args.batch_size, "epochs": args.epochs, "repeats": args.repeats}
+    settings = {name: value for name, value in own.items() if value is not None}
+    for name, value in {**params, **settings}.items():
+        if problem := {**DEFAULTS, **rules}[name].problem(value):
+            raise UsageError(f"--{name.replace('_', '-')}: {problem}")
+    return params
+
+
+def _find_data(params: dict[str, Any], args: argparse.Namespace) -> None:
+    """Check that the data set is where a cell on this machine looks for it. Raises `UsageError`."""
+    given = Path(params[DATASET_PATH]).expanduser()
+    if args.executor != "process" or args.service is not None:
+        return  # its folders are others
+    places = [folder / given for folder in (args.datasets, Path()) if folder is not None]
+    found = next((place for place in places if place.exists()), None)
+    if found is None:
+        looked = " or ".join(dict.fromkeys(str(place.absolute()) for place in places))
+        raise UsageError(
+            f"--dataset-path: must be a folder of images or record files, but there is no {looked}; write one with: "
+            f"runner make-images --output-path {given}"
+        )
+    if given.is_absolute() or ".." in given.parts:
+        params[DATASET_PATH] = str(found.resolve())
+    if len(params[DATASET_PATH]) > MAX_TEXT:
+        raise UsageError(f"--dataset-path: must have at most {MAX_TEXT} characters, got {len(params[DATASET_PATH])}")
+
+
+def _matrix(args: argparse.Namespace, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the matrix that the flags describe: epochs of one pass, after a discarded one."""
+    settings = {} if args.batch_size is None else {"batch_size": args.batch_size}
+    defaults = {
+        "epochs": (1 if args.epochs is None else args.epochs) + 1,
+        "discard": 1,
+        "steps_per_epoch": "seed",
+        "repeats": args.repeats,
+        "device": args.device,
+        "timeout_s": LIMITS["timeout_s"].maximum,
+    }
+    return {
+        "version": 1,
+        "defaults": defaults,
+        "backends": args.backend or list(BACKENDS),
+        "cells": [{"workload": WORKLOAD, **settings, "params": dict(params)}],
+    }
