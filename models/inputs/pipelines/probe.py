@@ -1,0 +1,159 @@
+"""Probes a data set outside any training: `python -m keras_matrix.models.inputs.pipelines.probe REQUEST` prints JSON.
+
+REQUEST is a JSON object: `params` of the workload, `batch_size`, `dataset_dir` and `folders`, as in a cell. The result
+is a `records.instruments.input_probe.InputProbe`. Up to 64 samples are decoded by every installed decoder; the limits
+of the storage are in `storage_probe`. Costs are CPU times, which other load disturbs little.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from keras_matrix.models.inputs.pipelines.batch_loader import BatchLoader, Injected
+from keras_matrix.models.inputs.pipelines.dataset_path import found_path
+from keras_matrix.models.inputs.pipelines.decode import DECODERS, Decode, DecoderUnavailable, chosen_decoder
+from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage
+from keras_matrix.models.inputs.pipelines.pixels import TF, PixelScaling
+from keras_matrix.models.inputs.pipelines.storage_probe import limits
+from keras_matrix.models.inputs.stored.sample import InputDataError, Source
+from keras_matrix.models.inputs.stored.source import open_source
+from keras_matrix.models.workload import Request
+from keras_matrix.records.codec import dumps
+from keras_matrix.records.instruments.input_probe import DecoderCost, InputProbe
+
+SAMPLES = 64
+ROUNDS = 3
+THREADS_TIME_S = 0.6
+# Small, so that several batches fit into the time of a trial.
+BATCH_SIZE = 8
+
+
+def main(text: str) -> int:
+    """Probe, and print the result or one message. Returns the exit code."""
+    try:
+        print(dumps(probe(json.loads(text))), end="")
+    except InputDataError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def probe(asked: dict[str, Any]) -> InputProbe:
+    """Return the probe of a data set. Raises `InputDataError` if it cannot be read."""
+    folders = tuple(asked.get("folders", ()))
+    request = Request(asked["params"], "", asked.get("dataset_dir"), batch_size=asked["batch_size"], folders=folders)
+    path = found_path(request, "dataset_path")
+    everything = open_source(path)
+    few = everything if len(everything) <= SAMPLES else open_source(path, SAMPLES)
+    storage = limits(everything.files())  # first: reading samples fills the page cache
+    data = _readable(few, request.integer("image_size"))
+    if not data:
+        raise InputDataError(f"{path}: none of {len(few)} samples can be decoded")
+    one, two = _threads(few, request)
+    return InputProbe(
+        samples=len(data),
+        decoders=_decoders(data, request.integer("image_size")),
+        host_preprocess_s=_preprocessing_s(request.integer("image_size")),
+        one_thread_batches_per_s=one,
+        two_threads_batches_per_s=two,
+        storage=storage,
+    )
+
+
+def _readable(source: Source, size: int) -> list[bytes]:
+    """Return the encoded samples that can be decoded; bad images are not the probe's matter."""
+    decode, found = Decode(chosen_decoder("auto"), size), []
+    pixels = np.empty((size, size, 3), np.uint8)
+    for index in range(len(source)):
+        try:
+            data = source.read([index])[0].data
+            decode.into(pixels, data)
+        except (InputDataError, BadImage):
+            continue
+        found.append(data)
+    return found
+
+
+def _decoders(data: Sequence[bytes], size: int) -> dict[str, DecoderCost]:
+    found = {}
+    for name in DECODERS:
+        try:
+            chosen_decoder(name)
+        except DecoderUnavailable:
+            continue
+        full, scaled = (_decode_s(Decode(name, size, scaled=scaled), data) for scaled in (False, True))
+        found[name] = DecoderCost(full, scaled)
+    return found
+
+
+def _decode_s(decode: Decode, data: Sequence[bytes]) -> float:
+    pixels = np.empty((decode.image_size, decode.image_size, 3), np.uint8)
+
+    def decode_all() -> None:
+        for one in data:
+            decode.into(pixels, one)
+
+    return _least_cpu_s(decode_all) / len(data)
+
+
+def _preprocessing_s(size: int) -> float:
+    pixels = np.zeros((BATCH_SIZE, size, size, 3), np.uint8)
+    return _least_cpu_s(lambda: TF.on_host(pixels)) / BATCH_SIZE
+
+
+def _least_cpu_s(work: Callable[[], object]) -> float:
+    """Return the least CPU time of some rounds: other load only adds to it."""
+    times_s = []
+    for _ in range(ROUNDS):
+        begun_s = time.thread_time()
+        work()
+        times_s.append(time.thread_time() - begun_s)
+    return min(times_s)
+
+
+def _threads(source: Source, request: Request) -> tuple[float | None, float | None]:
+    """Return the batches per second of one thread and of two; None if the batches of this pipeline fail."""
+    scaling: PixelScaling | None = TF if request.params.get("preprocess") == "host" else None
+    batch_size = min(BATCH_SIZE, len(source))
+    name = str(request.params.get("decoder", "auto"))
+    loader = BatchLoader(
+        source,
+        source.order("none", 0, batch_size),
+        Decode(chosen_decoder(name if name in DECODERS else "auto"), request.integer("image_size")),
+        scaling,
+        skips_bad=True,
+        injected=Injected(0.0, float(request.params.get("prepare_spin_ms", 0.0))),
+    )
+    loader = replace(loader, decode=replace(loader.decode, scaled=request.params.get("decode_scale") == "dct"))
+    try:
+        loader(0)
+    except InputDataError:
+        return None, None
+    return _rate(loader, 1), _rate(loader, 2)
+
+
+def _rate(loader: BatchLoader, threads: int) -> float:
+    begun_s = time.perf_counter()
+
+    def work(_: int) -> int:
+        made = 0
+        while time.perf_counter() - begun_s < THREADS_TIME_S:
+            loader(made)
+            made += 1
+        return made
+
+    with ThreadPoolExecutor(threads) as pool:
+        made = sum(pool.map(work, range(threads)))
+    return made / (time.perf_counter() - begun_s)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
