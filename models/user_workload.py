@@ -1,6 +1,10 @@
 """A user's own workload: `package.module:function`, called with the parameters as keyword arguments.
 
-It returns `(model, x, y)`: a compiled keras.Model, and numpy arrays (or tuples, lists, dicts of them) of equal length.
+It returns `(model, x, y)`: a compiled keras.Model, and numpy arrays (or tuples, lists, dicts of them) of equal length;
+or `(model, source)`: the model, and a source of batches that `fit` reads, such as a PyDataset. Of the options in
+`(model, source, options)`, `files` lists what the source reads, for cells with a cold page cache, and `depth` is how
+many batches it prepares ahead.
+
 The result is checked before anything is measured. Exceptions of the user's own code are passed on unchanged.
 """
 
@@ -14,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_matrix.models.inputs.user_source import UserSource, is_source
 from keras_matrix.models.workload import Built, Request, UnsupportedWorkload, near_name
 
 
@@ -68,9 +73,12 @@ def _not_found(name: str, missing: str) -> ValueError:
 
 
 def _checked(name: str, returned: object) -> Built:
-    if not isinstance(returned, tuple) or len(returned) != 3:
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         received = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type(returned).__name__
-        raise TypeError(f"{name}: must return (model, x, y). Received: {received}")
+        raise TypeError(f"{name}: must return (model, x, y) or (model, source). Received: {received}")
+    has_arrays = len(returned) == 3 and isinstance(returned[1], np.ndarray | dict | list | tuple)
+    if len(returned) == 2 or (not has_arrays and is_source(returned[1])):
+        return _with_source(name, *returned)
     model, x, y = returned
     lengths = {len(rows) for rows in (*_arrays(name, "x", x), *_arrays(name, "y", y))}
     if len(lengths) > 1:
@@ -85,6 +93,21 @@ def _checked(name: str, returned: object) -> Built:
         return _taken(x, rows), _taken(y, rows)
 
     return Built(model, samples, available_samples=length)
+
+
+def _with_source(name: str, model: Any, source: Any, options: Any = None) -> Built:
+    """Return the workload that trains from a source of batches."""
+    if options is not None and not isinstance(options, dict):
+        raise TypeError(f"{name}: after a source there may be a dict of options. Received: {_kind(options)}")
+    pipeline = UserSource(name, source, options)
+    x, y = pipeline.first[:2]
+    _check_model(name, model, x)
+
+    def samples(count: int, seed: int) -> tuple[Any, Any]:
+        rows = np.arange(count) % pipeline.batch_size
+        return _taken(x, rows), _taken(y, rows)
+
+    return Built(model, samples, pipeline=pipeline)
 
 
 def _check_model(name: str, model: Any, x: Any) -> None:

@@ -64,6 +64,8 @@ class Resolved:
     steps_per_execution: int | None = about("steps run in one call of the backend", default=None)
     samples: int | None = about("samples of one pass; a user's workload may set them", default=None)
     available_samples: int | None = about("samples that a user's workload has", default=None)
+    batch_size: int | None = about("samples of a step; a user's own source of batches sets it", default=None)
+    feed: str | None = about("where batches came from; a user's own source of batches may set it", default=None)
     own_compile_options: list[str] = about(
         "compile() options that a user's workload set, unchanged", default_factory=list
     )

@@ -20,8 +20,9 @@ LEAGUES = ("as_shipped", "matched")
 CLOCKS = ("free", "locked")
 AUTOTUNES = ("fresh", "pinned", "off")
 FREED_MEMORY = ("returned", "kept")
-# Set by a user's own workload unless the matrix sets them: the number of samples, and options of compile().
-OWN_OPTIONS = ("eager", "samples", "steps_per_execution")
+# Set by a user's own workload unless the matrix sets them: the number of samples, options of compile(), and, if it
+# returns a source for fit, that batches come from there.
+OWN_OPTIONS = ("eager", "feed", "samples", "steps_per_execution")
 DATA_SOURCES = ("synthetic", "digits", "keras:mnist", "keras:cifar10")
 
 

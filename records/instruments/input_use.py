@@ -46,6 +46,10 @@ class InputUse:
     file_reads: int | None = about("read calls", default=None)
     cpu_time_s: float | None = about("CPU time of the process tree in these epochs", default=None)
     wall_time_s: float | None = about("wall time of these epochs", default=None)
+    lead_in_times_s: list[float] = about(
+        "time per epoch, before its clock starts, of evicting files, dropping prepared batches and a few steps",
+        default_factory=list,
+    )
     queue_sizes: list[float] = about(
         "mean number of batches ready in each hundredth of the epochs; empty if it cannot be read", default_factory=list
     )
@@ -54,5 +58,7 @@ class InputUse:
     bad_names: list[str] = about("names of the first of these", default_factory=list)
     cold_files: int | None = about("files evicted from the page cache before each epoch", default=None)
     cold_meaning: str | None = about("how the page cache was emptied", default=None)
-    resident_share: float | None = about("share of the files in the page cache after evicting", default=None)
+    resident_share: float | None = about(
+        "share of the files in the page cache when an epoch begins, the highest of the epochs", default=None
+    )
     timers_cpu_time_s: float | None = about("CPU time of the timers, by their cost per batch", default=None)

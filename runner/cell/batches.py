@@ -1,14 +1,23 @@
-"""Turns samples into full batches, wrapping to the first samples, so that every step does the same work."""
+"""Turns samples into full batches, wrapping to the first samples, so that every step does the same work.
+
+The batches of a workload with an input pipeline come from it; few enough to hold them all in memory.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import keras
 import numpy as np
 
+from keras_matrix.models.workload import InputPipeline
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import Batch
+
+# Of a pipeline's batches: enough that a step does not find its batch in the CPU's caches.
+HELD_BYTES = 64 << 20
+LEAST_HELD = 2
 
 
 def steps_of_pass(settings: Settings) -> int:
@@ -22,11 +31,22 @@ def make_batches(built: Any, settings: Settings, steps: int) -> list[Batch]:
     Arrays keep their dtype; each batch is (x, y) with leading dimension `batch_size`. The last batch wraps to the
     first samples.
     """
+    if built.pipeline is not None:
+        return held_batches(built.pipeline, steps)
     count = min(steps_of_pass(settings), steps)
     available = min(settings.samples, count * settings.batch_size)
     x, y = built.samples(available, settings.seed)
     indices = np.arange(count * settings.batch_size) % available
     return [(_take(x, rows), _take(y, rows)) for rows in indices.reshape(count, settings.batch_size)]
+
+
+def held_batches(pipeline: InputPipeline, steps: int) -> list[Batch]:
+    """Return a pipeline's first batches: as many as an epoch uses, within one pass and `HELD_BYTES`, at least 2."""
+    first = pipeline.in_memory(1)
+    size_bytes = sum(np.asarray(part).nbytes for part in keras.tree.flatten(first))
+    count = max(LEAST_HELD, min(pipeline.batches_per_pass or steps, HELD_BYTES // max(1, size_bytes)))
+    wanted = min(count, steps)
+    return [*first] if wanted == 1 else [*pipeline.in_memory(wanted)]
 
 
 def _take(part: Any, rows: Any) -> Any:

@@ -30,13 +30,14 @@ def at_once(epoch: int) -> None:
 class Stretch:
     """Consecutive epochs: their number, their steps (or predict calls), and the function called before each.
 
-    The times of single calls are not recorded in the first `discard` epochs.
+    The times of single calls are not recorded in the first `discard` epochs. `callbacks` are further ones for `fit`.
     """
 
     steps: int
     epochs: int
     discard: int = 0
     before: BeforeEpoch = at_once
+    callbacks: tuple[keras.callbacks.Callback, ...] = ()
 
 
 @dataclass(slots=True)
@@ -84,8 +85,9 @@ def fit_epochs(
     `counting` reads its counters before and after each epoch, the device idle and the clock stopped.
     """
     epoch_clock = EpochClock(adapter, stretch.before, counting=counting)
+    callbacks = [epoch_clock, *stretch.callbacks]
     model.fit(
-        source, steps_per_epoch=stretch.steps, epochs=stretch.epochs, verbose=0, shuffle=False, callbacks=[epoch_clock]
+        source, steps_per_epoch=stretch.steps, epochs=stretch.epochs, verbose=0, shuffle=False, callbacks=callbacks
     )
     return epoch_clock.log
 

@@ -33,6 +33,9 @@ from keras_matrix.runner.cell.loop import Stretch
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs
 from keras_matrix.runner.cell.options import applied, job_as_resolved
 from keras_matrix.runner.cell.phases import Predicting, Training
+from keras_matrix.runner.cell.piped.training import PipedTraining
+from keras_matrix.runner.cell.piped.training import check as check_input
+from keras_matrix.runner.cell.piped.use import BAD_SAMPLES, bad_samples_path, input_use
 from keras_matrix.runner.cell.work.counter import own_methods, platforms_of
 from keras_matrix.runner.cell.work.done import work_done
 
@@ -76,6 +79,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     device = prove(adapter, settings)
     begun_s = monotonic()
     pid = os.getpid()
+    os.environ[BAD_SAMPLES] = str(bad_samples_path(job))
     built = load_workload(job)
     leave_copies(pid)
     own = own_methods(built.model, settings.phase)
@@ -84,10 +88,11 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     applied_settings, own_options = applied(built, settings)
     job = job_as_resolved(job, applied_settings)
     adapter.check(job.settings)
+    check_input(built, job.settings)
     first = make_batches(built, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
     measured = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
-    work = (Predicting if settings.phase == "predict" else Training)(built, adapter, job, measured)
+    work = _work_of(job.settings)(built, adapter, job, measured)
     times, learning, steps = work.run(first)
     events = adapter.compile_events()
     times = with_start(times, import_time_s, build_time_s, events)
@@ -113,9 +118,16 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         memory=used,
         versions=found_versions(adapter),
         work=counted(work, adapter, own, first[0]),
+        input=input_use(built.pipeline, job, work),
     )
     parts = work.model.to_json, lambda calls: work.again(Stretch(calls * work.steps_a_call, 1))
     return finished(job, result, parts, partial(_traced_workload, work, job.settings))
+
+
+def _work_of(settings: Settings) -> type[Training | Predicting]:
+    if settings.phase == "predict":
+        return Predicting
+    return PipedTraining if settings.feed == "pipeline" else Training
 
 
 def counted(work: Training | Predicting, adapter: BackendAdapter, own: list[str], batch: Batch) -> WorkDone:
@@ -241,6 +253,8 @@ def _resolved(job: Job, built: Built, adapter: BackendAdapter, run: tuple[str, i
         eager=bool(model.run_eagerly),
         steps_per_execution=int(model.steps_per_execution),
         samples=job.settings.samples,
+        batch_size=job.settings.batch_size,
+        feed=job.settings.feed,
         image_data_format=keras.config.image_data_format(),
         data_is_real=built.data_is_real,
         operations=operations_of(model),

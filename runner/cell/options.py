@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from keras_matrix.models.workload import Built
+from keras_matrix.models.workload import Built, InputPipeline
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.batches import steps_of_pass
 from keras_matrix.runner.cell.job import Job
@@ -43,7 +43,23 @@ def applied(built: Built, settings: Settings) -> tuple[Settings, list[str]]:
     resolved = replace(settings, steps_per_execution=int(model.steps_per_execution), eager=bool(model.run_eagerly))
     if settings.leaves("samples") and built.available_samples is not None:
         resolved = replace(resolved, samples=built.available_samples)
-    return resolved, own
+    return _with_input(resolved, built.pipeline), own
+
+
+def _with_input(settings: Settings, pipeline: InputPipeline | None) -> Settings:
+    """Return the settings with the batches of the workload's pipeline, which a user's own source decides.
+
+    A user's workload trains from its source, unless the matrix sets where batches come from.
+    """
+    if pipeline is None:
+        return settings
+    batches = pipeline.batches_per_pass
+    return replace(
+        settings,
+        batch_size=pipeline.batch_size,
+        samples=settings.samples if batches is None else batches * pipeline.batch_size,
+        feed="pipeline" if settings.leaves("feed") else settings.feed,
+    )
 
 
 def _compile(model: Any, settings: Settings) -> list[str]:

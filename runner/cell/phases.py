@@ -98,7 +98,7 @@ class Training:
         if short_steps is not None and self._job.repeat == SECOND_LENGTH_REPEAT:
             stretch = Stretch(short_steps, 1 + settings.epochs - settings.discard)
             timeline.short = self._fit("short_epochs", feeder, stretch)
-        return timeline.times(settings), _learning(timeline.epochs), steps
+        return timeline.times(settings), learning_of(timeline.epochs), steps
 
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
         """Train further epochs from the same batches, whose source `change` may wrap; nothing is recorded."""
@@ -257,7 +257,8 @@ def _suite_total(measured_s: list[float], short: list[float], settings: Settings
     return sum(short) if short and short_epoch_steps(settings, steps) == passes else None
 
 
-def _learning(log: EpochLog) -> Learning:
+def learning_of(log: EpochLog) -> Learning:
+    """Return the losses and metrics of the epochs."""
     names = [name for name in (log.logs[0] if log.logs else {}) if name != "loss"]
     return Learning(
         loss=[entry["loss"] for entry in log.logs if "loss" in entry],

@@ -22,6 +22,7 @@ from keras_matrix.records.host.memory_errors import says_out_of_memory
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, Status, Surroundings
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.input_caveats import input_caveats
 from keras_matrix.runner.measure.lost_gpu import busy_gpu, lost_gpu
 from keras_matrix.runner.measure.work_judge import mismatch, misplaced, option_caveats, work_caveats
 
@@ -136,7 +137,7 @@ def _where_to_put_a_module(job: Job, outcome: Outcome) -> str:
 
 
 def _measured(job: Job, outcome: Outcome, result: CellResult) -> StatusVerdict:
-    if disagreement := _other_clock(outcome, result.times.epoch_times_s):
+    if disagreement := _other_clock(outcome, result):
         return StatusVerdict(Status.ERROR, f"bad_result: {disagreement}")
     if any(loss is None for loss in result.learning.loss):
         epoch = result.learning.loss.index(None) + 1
@@ -152,15 +153,20 @@ def _measured(job: Job, outcome: Outcome, result: CellResult) -> StatusVerdict:
     return StatusVerdict(Status.OK, None, warnings)
 
 
-def _other_clock(outcome: Outcome, epoch_times_s: Sequence[float]) -> str | None:
+def _other_clock(outcome: Outcome, result: CellResult) -> str | None:
     """Return how a cell's epochs are shorter than by the runner's own clock, or None if they agree.
 
     The runner times an epoch from its start message until the cell waits again: slightly longer than the epoch, and
-    after the last one with the end of `fit`.
+    after the last one with the end of `fit`. Before an epoch from an input pipeline the cell evicts files and drops
+    batches, which takes as long as it reports.
     """
     if outcome.watched is None:
         return None
+    epoch_times_s = result.times.epoch_times_s
+    before_s = result.input.lead_in_times_s if result.input else []
     watched_s = [one.stretch.wall_s for one in outcome.watched]
+    if len(before_s) == len(watched_s):
+        watched_s = [wall_s - lead_in_s for wall_s, lead_in_s in zip(watched_s, before_s, strict=True)]
     if len(watched_s) != len(epoch_times_s):
         return f"it reports {len(epoch_times_s)} measured epochs, but the runner observed {len(watched_s)}"
     for epoch, (own_s, wall_s) in enumerate(zip(epoch_times_s, watched_s, strict=True), start=1):
@@ -182,6 +188,7 @@ def _second_epoch(result: CellResult) -> str | None:
 def _caveats(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
     found = [*caveats_around(outcome, result.times.epoch_times_s), *compile_warnings(result.resolved)]
     found += [*work_caveats(result, job.settings), *option_caveats(result.resolved, job.settings)]
+    found += input_caveats(result.input)
     median = result.times.epoch_time_median_s
     if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
         found.append(f"short_epoch: an epoch took only {median:.2f} s; set steps_per_epoch to a larger number")

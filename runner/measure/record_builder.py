@@ -65,6 +65,7 @@ def build_record(
         task=outcome.task.run if outcome.task else None,
         trace=result.trace if result else None,
         work=result.work if result else None,
+        input=result.input if result else None,
         usage=_usage(job, outcome, result.times if result else Times()),
     )
 

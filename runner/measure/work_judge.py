@@ -9,6 +9,7 @@ Code that rewrites the counters on purpose is not detected (docs/work.md).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.records.schema import CellResult, Resolved
@@ -17,6 +18,7 @@ from keras_matrix.records.settings import Settings
 NAMES = {
     "first_step": "the first step",
     "calibration": "the calibration of steps per epoch",
+    "lead_in": "the steps before each epoch",
     "epochs": "the epochs",
     "short_epochs": "the epochs of the second length",
 }
@@ -37,6 +39,7 @@ def mismatch(result: CellResult, settings: Settings) -> str | None:
     work = result.work
     if work is None:
         return None
+    settings = _with_own_batches(result, settings)
     if settings.phase == "predict":
         return _first(_predicted(stretch, settings) for stretch in work.stretches)
     if work.optimizer_replaced:
@@ -50,6 +53,7 @@ def work_caveats(result: CellResult, settings: Settings) -> list[str]:
     if result.work is None:
         return []
     work = result.work
+    settings = _with_own_batches(result, settings)
     if settings.phase == "predict":
         own = ", ".join(work.own_methods)
         return [f"work_not_counted: the model overrides {own}: the computation of a call is not known"] if own else []
@@ -89,12 +93,23 @@ def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:
             f"used; set {matrix_keys} in the matrix to override it"
         )
     found += _changed_in_training(resolved, settings)
+    if resolved.batch_size not in (None, settings.batch_size):
+        found.append(
+            f"own_options: the workload's source has batches of {resolved.batch_size}, which were used, instead of "
+            f"batch_size {settings.batch_size}; set batch_size: {resolved.batch_size} in the matrix"
+        )
     available = resolved.available_samples
     if available is not None and not settings.leaves("samples") and available < settings.samples:
         found.append(
             f"samples_repeated: samples is {settings.samples}, but the workload has {available}, which were repeated"
         )
     return found
+
+
+def _with_own_batches(result: CellResult, settings: Settings) -> Settings:
+    """Return the settings with the batch size of the workload's own source of batches, if it has one."""
+    size = result.resolved.batch_size if result.resolved and result.input else None
+    return settings if size is None else replace(settings, batch_size=size)
 
 
 def _changed_in_training(resolved: Resolved, settings: Settings) -> list[str]:

@@ -7,12 +7,15 @@ A new backend is one new file here whose class `Adapter` derives from `BackendAd
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
+
+if TYPE_CHECKING:
+    from keras_matrix.runner.cell.piped.request import StreamRequest
 
 Batch = tuple[Any, ...]
 
@@ -42,6 +45,16 @@ class Feed:
     source: Any
     drawn: Callable[[], int | None]
     lookahead: int | None
+
+
+class Stream(Protocol):
+    """The batches of a source, without end, shared by all calls of `fit`."""
+
+    def feed(self, needed: int) -> Feed:
+        """Return the feed of one call of `fit`, which needs this number of batches."""
+
+    def drop(self, batches: int) -> None:
+        """Draw batches and drop them."""
 
 
 Feeder = Callable[[int], Feed]
@@ -95,6 +108,18 @@ class BackendAdapter(Protocol):
         """Place these batches on the device; return an endless, counted feed of them for `fit`."""
         placed = [self.resident(batch) for batch in batches]
         return lambda needed: counting(placed)
+
+    def one_pass(self, data_adapter: Any) -> Iterable[Any]:
+        """Return the batches of one pass over Keras's data adapter of a source, as `fit` reads them."""
+        return cast(Iterable[Any], data_adapter.get_numpy_iterator())
+
+    def reads_ahead(self) -> int:
+        """Return how many batches `fit` draws before it needs them."""
+        return 0
+
+    def own_stream(self, request: StreamRequest) -> Stream | None:
+        """Return the stream of a source's batches; None if `fit` can read one in Python (`PythonStream`)."""
+        return None
 
     def platforms(self, tensors: Any) -> set[str]:
         """Return the platforms (cpu, gpu, tpu, ...) that a nested structure of variables or tensors is on."""

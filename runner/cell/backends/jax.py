@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +62,13 @@ class Adapter(BackendAdapter):
     def resident(self, batch: Batch) -> Batch:
         placed: Batch = jax.block_until_ready(jax.device_put(batch))
         return placed
+
+    def one_pass(self, data_adapter: Any) -> Iterable[Any]:
+        return cast(Iterable[Any], data_adapter.get_jax_iterator())
+
+    def reads_ahead(self) -> int:
+        # Keras places a batch on an accelerator one step ahead (`JAXEpochIterator._one_batch_ahead_iterator`).
+        return 0 if jax.default_backend() == "cpu" else 1
 
     def platforms(self, tensors: Any) -> set[str]:
         values = [getattr(one, "value", one) for one in tensors]

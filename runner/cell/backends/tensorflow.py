@@ -20,6 +20,8 @@ from keras_matrix.runner.cell.backends import (
     Unsupported,
 )
 from keras_matrix.runner.cell.backends.tensorflow_resident import HOST, resident_dataset
+from keras_matrix.runner.cell.backends.tensorflow_stream import DatasetStream
+from keras_matrix.runner.cell.piped.request import StreamRequest
 
 # Where tf.function makes a graph. Not in the public interface: if it is missing, traces are not counted. The public
 # count of one function's traces (`experimental_get_tracing_count`) would miss that the function was recreated.
@@ -98,6 +100,9 @@ class Adapter(BackendAdapter):
         with tf.device(HOST):
             repeated = _repeated(batches)
         return repeated, resident_dataset(batches, device)
+
+    def own_stream(self, request: StreamRequest) -> DatasetStream:
+        return DatasetStream(request)
 
     def platforms(self, tensors: Any) -> set[str]:
         values = [getattr(one, "value", one) for one in tensors]

@@ -6,9 +6,9 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -61,6 +61,9 @@ class Adapter(BackendAdapter):
         import keras
 
         return tuple(keras.tree.map_structure(keras.ops.convert_to_tensor, part) for part in batch)
+
+    def one_pass(self, data_adapter: Any) -> Iterable[Any]:
+        return cast(Iterable[Any], data_adapter.get_torch_dataloader())
 
     def platforms(self, tensors: Any) -> set[str]:
         values = [getattr(one, "value", one) for one in tensors]

@@ -1,0 +1,103 @@
+"""A stream of batches for TensorFlow: one iterator of `tf.data` over all calls of `fit`.
+
+TensorFlow's `fit` reads its iterator inside the compiled step, where no Python runs, and creates one at each call. Here
+the data set that it receives returns the same iterator each time. With timers the function of the step is replaced by
+one that draws the batch in Python and passes it on, as Keras's own function accepts it (`_make_function` of Keras's
+`TensorFlowTrainer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from keras.src.trainers.data_adapters import get_data_adapter
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+from keras_matrix.runner.cell.backends import Feed
+from keras_matrix.runner.cell.piped.request import StreamRequest
+from keras_matrix.runner.cell.piped.stream import StreamAdapter
+from keras_matrix.runner.cell.piped.timers import Timers
+
+# The most batches that such a data set is taken to hold: tf.data doubles the number from 1 when training waits.
+AUTOTUNED = 16
+
+
+class DatasetStream:
+    """A stream whose batches only a compiled step draws, so that they are not counted."""
+
+    def __init__(self, request: StreamRequest) -> None:
+        adapter = get_data_adapter(request.source)
+        one_pass = adapter.get_tf_dataset()
+        self._prefetched = AUTOTUNED if _is_autotuned(one_pass) else 0
+        self._dataset = _endless(adapter, one_pass)
+        if request.drops_partial:
+            self._dataset = _full(self._dataset, request.batch_size)
+        self._iterator_of = _share_iterator(self._dataset)
+        self._source = StreamAdapter((), request.batch_size, self._dataset)
+        if request.timers is not None:
+            request.timers.watch_pass(adapter, None)
+            _time_batches(request.model, request.timers)
+
+    def feed(self, needed: int) -> Feed:
+        return Feed(self._source, lambda: None, None)
+
+    def drop(self, batches: int) -> None:
+        iterator = self._iterator_of()
+        for _ in range(max(batches, self._prefetched)):
+            next(iterator)
+
+
+def _is_autotuned(dataset: Any) -> bool:
+    """Return whether a data set ends with `prefetch(AUTOTUNE)`, as that of a PyDataset without workers does."""
+    size = getattr(dataset, "_buffer_size", None)
+    return size is not None and int(size) == tf.data.AUTOTUNE
+
+
+def _endless(adapter: Any, dataset: Any) -> Any:
+    """Return the data set of Keras's data adapter, repeated, with the adapter's hooks between two passes."""
+    if type(adapter).on_epoch_end is DataAdapter.on_epoch_end:
+        return dataset.repeat()
+    adapter.on_epoch_begin()
+
+    def between_passes() -> Iterator[Any]:
+        adapter.on_epoch_end()
+        adapter.on_epoch_begin()
+        return iter(())
+
+    nothing = tf.data.Dataset.from_generator(between_passes, output_signature=dataset.element_spec)
+    return dataset.concatenate(nothing).repeat()
+
+
+def _full(dataset: Any, batch_size: int) -> Any:
+    """Return the data set without batches of fewer samples; unchanged if all its batches have the same number."""
+    first = next(part for part in tf.nest.flatten(dataset.element_spec) if getattr(part, "shape", None) is not None)
+    if first.shape[0] is not None:
+        return dataset
+    return dataset.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] == batch_size)
+
+
+def _share_iterator(dataset: Any) -> Callable[[], Any]:
+    """Let each `iter` of this data set return the same iterator; return a function that returns it."""
+    shared: list[Any] = []
+
+    class Shared(type(dataset)):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            if not shared:
+                shared.append(super().__iter__())
+            return shared[0]
+
+    dataset.__class__ = Shared
+    return lambda: iter(dataset)
+
+
+def _time_batches(model: Any, timers: Timers) -> None:
+    """Let the model's step function draw its batches through the timers."""
+    model.make_train_function()
+    plain = model.train_function
+
+    def timed(iterator: Any) -> Any:
+        return plain(iter((timers.draw(iterator.__next__),)))
+
+    model.train_function = timed

@@ -1,0 +1,62 @@
+"""The page cache of a pipeline's files: evicted before each epoch of a cold cell, filled before those of a warm one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from keras_matrix.records.host.procfs import Tree, Unread, stated_bytes
+
+COLD_MEANING = "posix_fadvise(POSIX_FADV_DONTNEED) on the files of the data set, before each epoch"
+
+
+@dataclass(slots=True)
+class PageCache:
+    """The page cache of these files, and what was done to it."""
+
+    files: Sequence[Path]
+    cold: bool = False
+    evicted: int | None = None
+    resident_shares: list[float] = field(default_factory=list)
+
+    def warm(self) -> None:
+        """Read the files once, so that a warm epoch reads no storage; does nothing in a cold cell.
+
+        Files that do not fit into half of the available memory would evict each other: they are left as they are.
+        """
+        if self.files and not self.cold and _size_bytes(self.files) <= _available_bytes() // 2:
+            from keras_matrix.models.inputs.stored.page_cache import warm
+
+            warm(self.files)
+
+    def evict(self) -> None:
+        """Evict the files in a cold cell before an epoch; read which share of them is cached, in a warm cell once."""
+        if not self.files or not (self.cold or not self.resident_shares):
+            return
+        from keras_matrix.models.inputs.stored.page_cache import evict, resident_share
+
+        if self.cold:
+            self.evicted = evict(self.files)
+        share = resident_share(self.files)
+        if share is not None:
+            self.resident_shares.append(share)
+
+    @property
+    def resident_share(self) -> float | None:
+        """The share of the files in the cache when epochs began, the highest one; None if it cannot be read."""
+        return max(self.resident_shares, default=None)
+
+
+def _size_bytes(files: Sequence[Path]) -> int:
+    total = 0
+    for path in files:
+        with contextlib.suppress(OSError):  # it vanished: reading it is the pipeline's error
+            total += path.stat().st_size
+    return total
+
+
+def _available_bytes() -> int:
+    found = stated_bytes(Tree(), "/proc/meminfo", "MemAvailable")
+    return 0 if isinstance(found, Unread) else found

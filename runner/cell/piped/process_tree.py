@@ -1,0 +1,137 @@
+"""What this process and its children have read and computed so far, from /proc, and what their block device delivered.
+
+Read before and after an epoch, never between two steps. `None` means not known: a child that ended meanwhile took its
+count of bytes with it; its CPU time is known once its parent has waited for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from keras_matrix.records.host.procfs import Tree, Unread, integer
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+# In /proc/PID/stat after the name: user and system time, and those of children that were waited for.
+CPU_FIELDS = slice(11, 15)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCounts:
+    """Bytes and calls of one process: `read_bytes` came from storage, `rchar` through read calls."""
+
+    read_bytes: int
+    rchar: int
+    syscr: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The counters at one moment; `reads` by process."""
+
+    cpu_time_s: float | None
+    reads: dict[int, ReadCounts] = field(default_factory=dict)
+    device_reads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What the process tree used between two snapshots."""
+
+    cpu_time_s: float | None = None
+    storage_read_bytes: int | None = None
+    file_read_bytes: int | None = None
+    file_reads: int | None = None
+    device_reads: int | None = None
+
+
+class ProcessTree:
+    """This process and its descendants."""
+
+    def __init__(self, files: Sequence[Path] = (), tree: Tree | None = None, pid: int | None = None) -> None:
+        self._tree, self._pid = tree or Tree(), pid or os.getpid()
+        self._device = _statistics_path(files)
+
+    def snapshot(self) -> Snapshot:
+        """Read the counters now."""
+        pids = [self._pid, *self._descendants(self._pid)]
+        times_s = [self._cpu_time_s(pid) for pid in pids]
+        return Snapshot(
+            sum(one for one in times_s if one is not None) if times_s[0] is not None else None,
+            {pid: counts for pid in pids if (counts := self._reads(pid)) is not None},
+            self._device_reads(),
+        )
+
+    def _descendants(self, pid: int) -> list[int]:
+        found: list[int] = []
+        for thread in self._tree.names(f"/proc/{pid}/task", "[0-9]*"):
+            text = self._tree.text(f"/proc/{pid}/task/{thread}/children")
+            if not isinstance(text, Unread):
+                found += [int(one) for one in text.split()]
+        return found + [one for child in found for one in self._descendants(child)]
+
+    def _cpu_time_s(self, pid: int) -> float | None:
+        text = self._tree.text(f"/proc/{pid}/stat")
+        if isinstance(text, Unread):
+            return None
+        ticks = [integer(one) for one in text.rpartition(")")[2].split()[CPU_FIELDS]]
+        return TICK_S * sum(one for one in ticks if one is not None)
+
+    def _reads(self, pid: int) -> ReadCounts | None:
+        text = self._tree.text(f"/proc/{pid}/io")
+        if isinstance(text, Unread):
+            return None
+        values = dict(line.split(": ") for line in text.splitlines() if ": " in line)
+        try:
+            return ReadCounts(*(int(values[name]) for name in ("read_bytes", "rchar", "syscr")))
+        except (KeyError, ValueError):
+            return None
+
+    def _device_reads(self) -> int | None:
+        if self._device is None:
+            return None
+        text = self._tree.text(self._device)
+        if isinstance(text, Unread) or not text:
+            return None
+        return integer(text.split()[0])
+
+
+def used_between(before: Snapshot, after: Snapshot) -> Used:
+    """Return what was used between two snapshots."""
+    known = before.reads.keys() <= after.reads.keys() and bool(after.reads)
+    zero = ReadCounts(0, 0, 0)
+
+    def grown(name: str) -> int | None:
+        if not known:
+            return None
+        pairs = [(before.reads.get(pid, zero), now) for pid, now in after.reads.items()]
+        return sum(int(getattr(now, name)) - int(getattr(then, name)) for then, now in pairs)
+
+    cpu_known = before.cpu_time_s is not None and after.cpu_time_s is not None
+    devices_known = before.device_reads is not None and after.device_reads is not None
+    return Used(
+        max(0.0, (after.cpu_time_s or 0.0) - (before.cpu_time_s or 0.0)) if cpu_known else None,
+        grown("read_bytes"),
+        grown("rchar"),
+        grown("syscr"),
+        (after.device_reads or 0) - (before.device_reads or 0) if devices_known else None,
+    )
+
+
+def total(parts: Iterable[float | None]) -> float | None:
+    """Return the sum; None if a part is not known, or without parts."""
+    listed = list(parts)
+    return None if not listed or None in listed else sum(one for one in listed if one is not None)
+
+
+def _statistics_path(files: Sequence[Path]) -> str | None:
+    """Return the file with the counters of the block device that stores the first of these files; None without one."""
+    for path in files[:1]:
+        try:
+            number = path.stat().st_dev
+        except OSError:
+            return None
+        return f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat" if os.major(number) else None
+    return None

@@ -1,0 +1,136 @@
+"""Timers inside a process that trains from an input pipeline, for cells with `input_timers` only.
+
+For each batch: the time that training waits for it, the number of batches that are ready, and the times of its stages,
+which it carries as its last part. The step before must have ended when a batch is drawn, otherwise an asynchronous
+backend would wait for its own computation: `EachStep` lets Keras read the loss after each step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_matrix.runner.cell.clock import Clock, monotonic
+from keras_matrix.runner.cell.piped.queues import Queue, queue_of
+
+STAGES = 6
+CALIBRATION_BATCHES = 500
+HUNDREDTHS = 100
+
+
+class EachStep(keras.callbacks.Callback):  # type: ignore[misc]
+    """Has a hook at the end of each step, so that Keras waits for the step and its logs."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Do nothing: Keras converts the logs to numbers before this call."""
+
+
+@dataclass(slots=True)
+class Timers:
+    """What was timed in the recorded epochs. `has_stages`: the last part of each batch is its stages, to be removed."""
+
+    has_stages: bool = False
+    clock: Clock = monotonic
+    wait_times_s: list[float] = field(default_factory=list)
+    stages: Any = field(default_factory=lambda: np.zeros(STAGES))
+    batches: int = 0
+    queue_sizes: list[list[int]] = field(default_factory=list)
+    _queue: Queue | None = None
+    _on: bool = False
+
+    def begin(self) -> None:
+        """Begin to record an epoch."""
+        self.wait_times_s.append(0.0)
+        self.queue_sizes.append([])
+        self._on = True
+
+    def end(self) -> None:
+        """End the epoch."""
+        self._on = False
+
+    def watch_pass(self, adapter: Any, iterator: Any) -> None:
+        """Find the queue of a pass over Keras's data adapter that has begun."""
+        self._queue = queue_of(adapter, iterator)
+
+    def draw(self, draw: Callable[[], Any]) -> Any:
+        """Return the next batch without its stages, and record its times."""
+        ready = self._queue() if self._queue is not None and self._on else None
+        begun_s = self.clock()
+        batch = draw()
+        waited_s = self.clock() - begun_s
+        stages = None
+        if self.has_stages:
+            *parts, stages = batch
+            batch = tuple(parts)
+        if self._on:
+            self._record(waited_s, stages, ready)
+        return batch
+
+    def _record(self, waited_s: float, stages: Any, ready: int | None) -> None:
+        self.wait_times_s[-1] += waited_s
+        if ready is not None:
+            self.queue_sizes[-1].append(ready)
+        if stages is not None:
+            self.stages += _on_host(stages)
+            self.batches += 1
+
+    def queue_course(self) -> list[float]:
+        """Return the mean number of ready batches in each hundredth of the epochs; empty if it could not be read."""
+        return hundredths(self.queue_sizes)
+
+    def own_cpu_time_s(self, batches: int) -> float:
+        """Return the CPU time of the timers for so many batches, by what they cost for a batch that is there."""
+        return batches * cost_of_a_batch_s(self.has_stages, self._queue)
+
+
+def cost_of_a_batch_s(has_stages: bool, queue: Queue | None) -> float:
+    """Return the CPU seconds of timing one batch: of its draw, and of its stages in the worker."""
+    timers = Timers(has_stages, _queue=queue)
+    timers.begin()
+    batch = (0, 0, np.zeros(STAGES)) if has_stages else (0, 0)
+    begun_s = time.process_time()
+    for _ in range(CALIBRATION_BATCHES):
+        timers.draw(lambda: batch)
+        if has_stages:
+            _stage_clocks()
+    return (time.process_time() - begun_s) / CALIBRATION_BATCHES
+
+
+def _stage_clocks() -> Any:
+    """Read the clocks that a worker reads for the stages of a batch."""
+    walls_s, cpus_s = zip(*[(time.perf_counter(), time.thread_time()) for _ in range(3)], strict=True)
+    return np.array([*walls_s, *cpus_s])
+
+
+def hundredths(epochs: Sequence[Sequence[int]]) -> list[float]:
+    """Return the mean in each hundredth of the epochs of values taken at each step; empty without values.
+
+    Epochs of fewer steps repeat the value of a step.
+    """
+    known = [values for values in epochs if values]
+    if not known:
+        return []
+    return [float(np.mean([part for values in known for part in _part(values, at)])) for at in range(HUNDREDTHS)]
+
+
+def _part(values: Sequence[int], at: int) -> Sequence[int]:
+    begin, end = at * len(values) // HUNDREDTHS, (at + 1) * len(values) // HUNDREDTHS
+    return values[begin : max(end, begin + 1)]
+
+
+def leading_dimension(batch: Any) -> int:
+    """Return the number of samples of a batch."""
+    return int(_arrays(batch).__next__().shape[0])
+
+
+def _arrays(batch: Any) -> Iterator[Any]:
+    return (part for part in keras.tree.flatten(batch) if part is not None)
+
+
+def _on_host(stages: Any) -> Any:
+    return np.asarray(stages.cpu() if hasattr(stages, "cpu") else stages, dtype=np.float64).reshape(STAGES)

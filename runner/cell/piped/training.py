@@ -1,0 +1,200 @@
+"""Epochs of `fit` from an input pipeline: each measured epoch begins in the steady state of the pipeline.
+
+An epoch that begins with a full queue gets those batches for free, one that starts the pipeline pays for its start.
+So before each epoch, in this order: the process waits for its turn, the files are evicted from the page cache if the
+cell is cold, as many batches are dropped as can be prepared ahead, and a few steps are trained; then the clock starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from keras_matrix.models.workload import Built, InputPipeline, UnsupportedWorkload
+from keras_matrix.records.instruments.work_done import WorkStretch
+from keras_matrix.records.schema import Learning, Times
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feeder, Stream, Unsupported
+from keras_matrix.runner.cell.clock import monotonic
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.loop import EpochLog, Stretch
+from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
+from keras_matrix.runner.cell.phases import Timeline, Training, agreed, learning_of
+from keras_matrix.runner.cell.piped.page_cache import PageCache
+from keras_matrix.runner.cell.piped.process_tree import ProcessTree, Used, used_between
+from keras_matrix.runner.cell.piped.request import StreamRequest
+from keras_matrix.runner.cell.piped.stream import PythonStream
+from keras_matrix.runner.cell.piped.timers import EachStep, Timers
+from keras_matrix.runner.cell.work.counter import Weights
+
+LEAD_IN_STEPS = 3
+
+
+@dataclass(slots=True)
+class EpochsInput:
+    """What the measured epochs read and waited for."""
+
+    steps: int = 0
+    lead_in_times_s: list[float] = field(default_factory=list)
+    wall_times_s: list[float] = field(default_factory=list)
+    used: list[Used] = field(default_factory=list)
+    timers: Timers | None = None
+
+
+class PipedTraining(Training):
+    """Epochs of `fit` whose batches come from the workload's input pipeline."""
+
+    def __init__(self, built: Built, adapter: BackendAdapter, job: Job, measured: MeasuredEpochs) -> None:
+        super().__init__(built, adapter, job, measured)
+        assert built.pipeline is not None
+        self._pipeline: InputPipeline = built.pipeline
+        self.epochs_input = EpochsInput()
+        self.page_cache = PageCache(self._pipeline.files(), cold=job.settings.page_cache == "cold")
+        self._tree = ProcessTree(self.page_cache.files)
+        self._stream = self._opened()
+
+    def run(self, first: Sequence[Batch]) -> tuple[Times, Learning, int]:
+        """Take the first step, agree on the steps per epoch, train; return times, learning and steps."""
+        settings, chunk = self._job.settings, self.steps_a_call
+        self._fed = feeder = self._stream.feed
+        first_step_s = self._fit("first_step", feeder, Stretch(chunk, 1)).times_s[0]
+        self.page_cache.warm()
+        steps, calibration_s = agreed(self._job, self._measured.turns, self._call_time_s)
+        self.ledger.before = Weights.of(self.model)
+        log = self._epochs(steps)
+        self._measured.end()
+        return Timeline(first_step_s, calibration_s, steps, log).times(settings), learning_of(log), steps
+
+    def _fit(self, name: str, feeder: Feeder, stretch: Stretch) -> EpochLog:
+        hooks = (EachStep(),) if self.epochs_input.timers else ()
+        return super()._fit(name, feeder, replace(stretch, callbacks=hooks))
+
+    def _opened(self) -> Stream:
+        """Return the stream of the pipeline's batches, with timers if the cell has them."""
+        timers = Timers() if self._job.settings.input_timers else None
+        request = StreamRequest(
+            self.model,
+            _source(self._pipeline, timers),
+            self._pipeline.batch_size,
+            drops_partial=bool(getattr(self._pipeline, "has_partial_batches", False)),
+            timers=timers,
+        )
+        self.epochs_input.timers = timers
+        own = self._adapter.own_stream(request)
+        return own or PythonStream(request, self._adapter.one_pass, self._adapter.reads_ahead())
+
+    def _call_time_s(self, calls: int) -> float:
+        """Return the time of a call of the backend over two short epochs, without batches prepared before them."""
+        self._stream.drop(self._pipeline.depth)
+        stretch = Stretch(calls * self.steps_a_call, 2)
+        return min(self._fit("calibration", self._stream.feed, stretch).times_s) / self.steps_a_call
+
+    def _epochs(self, steps: int) -> EpochLog:
+        """Train the discarded and the measured epochs, each with a call of `fit`; return their times and logs."""
+        settings, found = self._job.settings, EpochLog()
+        stretch = self._measured.stretch(settings, steps)
+        self.epochs_input.steps = steps
+        counted: dict[str, list[WorkStretch]] = {"lead_in": [], "epochs": []}
+        for epoch in range(stretch.epochs):
+            stretch.before(epoch)
+            begun_s = monotonic()
+            self.page_cache.evict()
+            self._stream.drop(self._pipeline.depth)
+            lead_in = Stretch(math.ceil(LEAD_IN_STEPS / self.steps_a_call) * self.steps_a_call, 1)
+            self._counted_fit("lead_in", lead_in, counted)
+            is_measured = epoch >= settings.discard
+            log = self._observed(lambda: self._counted_fit("epochs", Stretch(steps, 1), counted), is_measured, begun_s)
+            found.times_s += log.times_s
+            found.logs += log.logs
+        self.ledger.stretches += [merged(parts) for parts in counted.values()]
+        return found
+
+    def _counted_fit(self, name: str, stretch: Stretch, counted: dict[str, list[WorkStretch]]) -> EpochLog:
+        """Train a stretch; its work goes to `counted`, which joins those of all epochs."""
+        log = self._fit(name, self._stream.feed, stretch)
+        counted[name].append(self.ledger.stretches.pop())
+        return log
+
+    def _observed(self, train: Callable[[], EpochLog], is_measured: bool, begun_s: float) -> EpochLog:
+        """Train an epoch, and record what the processes read and computed meanwhile if it is measured."""
+        if not is_measured:
+            return train()
+        found, timers = self.epochs_input, self.epochs_input.timers
+        before = self._tree.snapshot()
+        if timers:
+            timers.begin()
+        fit_begun_s = monotonic()
+        log = train()
+        found.wall_times_s.append(monotonic() - fit_begun_s)
+        if timers:
+            timers.end()
+        found.used.append(used_between(before, self._tree.snapshot()))
+        found.lead_in_times_s.append(fit_begun_s - begun_s)
+        return log
+
+
+def _source(pipeline: InputPipeline, timers: Timers | None) -> Any:
+    """Return a new source of the pipeline, with the times of its stages if there are timers and it has them."""
+    if timers is None:
+        return pipeline.source(timed=False)
+    try:
+        source = pipeline.source(timed=True)
+    except UnsupportedWorkload:
+        return pipeline.source(timed=False)
+    timers.has_stages = True
+    return source
+
+
+def merged(parts: Sequence[WorkStretch]) -> WorkStretch:
+    """Return the work of several calls of `fit` as that of one with all their epochs."""
+    first = parts[0]
+    drawn = [part.batches_drawn for part in parts]
+    ahead = [part.lookahead for part in parts]
+    outside = [part.updates_outside for part in parts]
+    return WorkStretch(
+        first.name,
+        first.steps,
+        sum(part.epochs for part in parts),
+        [count for part in parts for count in part.updates],
+        [count for part in parts for count in part.samples],
+        [count for part in parts for count in part.skipped_updates],
+        batches_drawn=_sum(drawn),
+        lookahead=_sum(ahead),
+        updates_outside=_sum(outside),
+    )
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def check(built: Built, settings: Settings) -> None:
+    """Raise `Unsupported` for settings of the input that this workload cannot apply."""
+    if settings.feed != "pipeline":
+        for key, value, usual in (
+            ("page_cache", settings.page_cache, "warm"),
+            ("input_timers", settings.input_timers, False),
+        ):
+            if value != usual:
+                raise Unsupported(f"{key}: only feed: pipeline reads files while it trains, got feed: {settings.feed}")
+        return
+    if built.pipeline is None:
+        raise Unsupported(
+            f"feed: pipeline: {settings.workload} has no input pipeline; return (model, source) from a workload of "
+            "your own, or use one whose catalog entry names a pipeline"
+        )
+    if settings.phase != "fit":
+        raise Unsupported(f"feed: pipeline: only fit reads a pipeline; set feed: device_resident, got {settings.phase}")
+    if settings.input_timers and settings.steps_per_execution != 1:
+        raise Unsupported(
+            f"input_timers: a wait can be timed only between steps; set steps_per_execution: 1, got "
+            f"{settings.steps_per_execution}"
+        )
+    if settings.page_cache == "cold" and not built.pipeline.files():
+        raise Unsupported(
+            "page_cache: cold: the files that the source reads are not known; return them from your workload: "
+            'return model, source, {"files": [...]}'
+        )
