@@ -79,7 +79,6 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     device = prove(adapter, settings)
     begun_s = monotonic()
     pid = os.getpid()
-    os.environ[BAD_SAMPLES] = str(bad_samples_path(job))
     built = load_workload(job)
     leave_copies(pid)
     own = own_methods(built.model, settings.phase)
@@ -97,17 +96,12 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     events = adapter.compile_events()
     times = with_start(times, import_time_s, build_time_s, events)
     keep_tuning(job)
-    allocated = measured.allocated
-    used = Memory(memory.peak_resident_bytes(), allocated.peak_bytes, allocated.sizes_bytes, allocated.peak_span)
+    used = _used_memory(measured.allocated)
     resolved = replace(
-        _resolved(job, built, adapter, (start, steps)),
-        compile_cache_hits=events.cache_hits,
+        _with_compilations(_resolved(job, built, adapter, (start, steps)), events, measured.compiling),
         cuda_cache=cuda_cache,
-        graph_breaks=events.graph_breaks,
-        recompiles_timed=measured.compiling.count,
         available_samples=built.available_samples,
         own_compile_options=own_options,
-        graph_breaks_timed=measured.compiling.graph_breaks,
     )
     result = replace(
         result_of(job),
@@ -120,8 +114,24 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         work=counted(work, adapter, own, first[0]),
         input=input_use(built.pipeline, job, work),
     )
+    if built.finish is not None:
+        built.finish()
     parts = work.model.to_json, lambda calls: work.again(Stretch(calls * work.steps_a_call, 1))
     return finished(job, result, parts, partial(_traced_workload, work, job.settings))
+
+
+def _used_memory(allocated: Allocated) -> Memory:
+    return Memory(memory.peak_resident_bytes(), allocated.peak_bytes, allocated.sizes_bytes, allocated.peak_span)
+
+
+def _with_compilations(resolved: Resolved, events: CompileEvents, compiling: Compiling) -> Resolved:
+    return replace(
+        resolved,
+        compile_cache_hits=events.cache_hits,
+        graph_breaks=events.graph_breaks,
+        recompiles_timed=compiling.count,
+        graph_breaks_timed=compiling.graph_breaks,
+    )
 
 
 def _work_of(settings: Settings) -> type[Training | Predicting]:
@@ -226,6 +236,7 @@ def build(job: Job) -> Built:
 def load_workload(job: Job) -> Built:
     """Return the job's workload as its own code builds it."""
     settings = job.settings
+    os.environ[BAD_SAMPLES] = str(bad_samples_path(job))
     request = Request(
         params={**settings.params},
         data=settings.data,

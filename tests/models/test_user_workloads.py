@@ -18,7 +18,6 @@ MODULE = """
 import numpy as np
 number = 3
 def single(): return 1
-def pair(): return 1, 2
 def lists(): return None, [1.0], np.zeros(1)
 def words(): return None, np.array(["a"]), np.zeros(1)
 def scalar(): return None, np.float32(1), np.zeros(1)
@@ -82,8 +81,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("name", "kind", "message"),
         [
-            ("single", TypeError, "must return (model, x, y). Received: int"),
-            ("pair", TypeError, "must return (model, x, y). Received: a tuple of 2"),
+            ("single", TypeError, "must return (model, x, y) or (model, source). Received: int"),
             ("lists", TypeError, "x must be a numpy array. Received: float"),
             ("words", TypeError, "x must be rows of numbers. Received: shape (1,), dtype <U1"),
             ("scalar", TypeError, "x must be a numpy array. Received: float32"),

@@ -31,7 +31,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "jit": [True, False],
     "eager": [True],
     "steps_per_execution": [4],
-    "feed": ["host_fed"],
+    "feed": ["host_fed", "pipeline"],
     "threads": [1],
     "compile_cache": ["warm"],
     "league": ["matched"],
@@ -40,6 +40,8 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "autotune": ["pinned"],
     "freed_memory": ["kept"],
     "set_by_matrix": list(OWN_OPTIONS),
+    "page_cache": ["cold"],
+    "input_timers": [True],
 }
 # Parameters whose values can be mistaken for each other or for other parameters.
 ALIKE: Sequence[dict[str, Scalar]] = [

@@ -104,6 +104,8 @@ SELECT
       IF(c.autotune != 'fresh', CONCAT(', autotune=', c.autotune), ''),
       IF(c.freed_memory != 'returned', CONCAT(', freed_memory=', c.freed_memory), ''),
       IF(c.set_by_matrix != '', CONCAT(', set_by_matrix=', c.set_by_matrix), ''),
+      IF(c.page_cache != 'warm', CONCAT(', page_cache=', c.page_cache), ''),
+      IF(c.input_timers, ', input_timers', ''),
       IFNULL(CONCAT(', source=', c.source), '')
     ),
     3
@@ -164,7 +166,9 @@ SELECT
     c.clocks AS clocks,
     c.autotune AS autotune,
     c.freed_memory AS freed_memory,
-    c.set_by_matrix AS set_by_matrix
+    c.set_by_matrix AS set_by_matrix,
+    c.page_cache AS page_cache,
+    c.input_timers AS input_timers
   ) AS settings,
   IF(m.suite_total_time_s IS NULL, c.resolved_steps_per_epoch, c.resolved_seed_steps_per_epoch) AS steps_per_epoch,
   m.step_time_s,
