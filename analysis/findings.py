@@ -39,6 +39,8 @@ VERSIONS = {
     "collectives watched apart": 1,
     "geometric mean over sessions": 1,
     "least squares segmentation": 1,
+    "differential over arms": 1,
+    "wait over step time": 1,
 }
 # Fields of `PeakShare`, with their units.
 RATES = dict.fromkeys(("achieved_flop_per_s", "peak_flop_per_s", "roof_flop_per_s"), "FLOP/s")
@@ -55,6 +57,7 @@ def run_findings(
         *(one for row in rows for one in _row(row, run_context)),
         *_suites(rows),
         *_workers(rows, run_context),
+        *_inputs(rows, run_context),
         *(one for history in assessed for one in _history(history, run_id)),
     ]
     return sorted(found, key=lambda one: (one.kind, one.metric, one.work, one.backend or "", one.finding_id))
@@ -204,6 +207,26 @@ def _workers(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
         if figure.communication_share is not None:
             watched = "collectives watched apart"
             yield _made(base, Kind.WORKERS, "communication_share", watched, estimate=figure.communication_share)
+
+
+def _inputs(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
+    """Return the share of each part of a step, of input in all, and the bottleneck, for the observed cell."""
+    cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
+    for report in run_context.stalls:
+        observed = next(arm.cell_id for arm in report.arms if arm.arm is report.observed)
+        if observed not in cells or report.bottleneck is None:
+            continue
+        base = replace(_of_cell(*cells[observed]), facts={"analysis": report.cell_id})
+        differential, shares = "differential over arms", {part.name: part.share for part in report.parts}
+        for name, share in {"stall": report.stall, **shares}.items():
+            if share is not None:
+                metric = f"input.{name.replace(' ', '_')}_share"
+                yield _made(base, Kind.INPUT, metric, differential, **_interval(share))
+        if report.input_bound is not None:
+            waited = _interval(report.input_bound)
+            yield _made(base, Kind.INPUT, "input.input_bound_share", "wait over step time", **waited)
+        named = {"verdict": str(report.bottleneck), "said": report.why, **_interval(report.ceiling)}
+        yield _made(base, Kind.INPUT, "input.ceiling_speed_up", differential, **named)
 
 
 def _history(one: Assessment, run_id: str) -> Iterator[Finding]:

@@ -35,6 +35,7 @@ class Kind(StrEnum):
     SESSION = "session"
     LEVEL = "level"
     CHANGE = "change"
+    INPUT = "input"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Finding:
 
     kind: Kind = about(
         "figure (of a cell), ratio (to the backend with the lowest estimate), verdict (on a piece of work), suite "
-        "(over all works), peak (share of the machine's), workers (of the FC modes), session, level, change (history)"
+        "(over all works), peak (share of the machine's), workers (of the FC modes), session, level, change (history), "
+        "input (parts of a step)"
     )
     metric: str = about("what is estimated, by the name of its measurement if it has one")
     work: str = about("display name of the piece of work")

@@ -7,7 +7,7 @@ for records of failed cells: the report then states the reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from keras_matrix.analysis.stalls import advice as advised
 from keras_matrix.analysis.stalls import predict, split
@@ -33,9 +33,9 @@ from keras_matrix.records.schema import MEASURED, Record
 SHOWN_WORKERS = 8
 
 
-def reports(records: Iterable[Record], probe: InputProbe | None = None) -> list[StallReport]:
-    """Return the report of every analysis in these records, by workload and backend."""
-    found = [analyse(arms, probe) for arms in analyses(records).values()]
+def reports(records: Iterable[Record], probes: Mapping[str, InputProbe] | None = None) -> list[StallReport]:
+    """Return the report of every analysis in these records, by workload and backend; `probes` are by its cell_id."""
+    found = [analyse(arms, (probes or {}).get(name)) for name, arms in analyses(records).items()]
     return sorted(found, key=lambda one: (one.settings.workload, one.settings.backend, one.cell_id))
 
 

@@ -40,6 +40,7 @@ COMMANDS = {
     "tensorboard": ("runner.cli.look.tensorboard", "start TensorBoard on the files of --log-dir"),
     "selftest": ("runner.cli.compare.selftest", "measure the matrix against itself: false alarms, detection, cost"),
     "finetune": ("runner.cli.inputs.finetune", "fine-tune on a folder of images, and measure each backend"),
+    "stalls": ("runner.cli.inputs.stalls", "measure how long a cell waits for its input, and what would fix it"),
     "make-images": ("runner.cli.inputs.make_images", "write a data set of realistic JPEG files"),
     "convert": ("runner.cli.inputs.convert", "convert a folder of JPEG files into TFRecord or ArrayRecord files"),
     "completion": ("runner.cli.machine.completion", "print a shell's completion script"),

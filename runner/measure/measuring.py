@@ -118,7 +118,7 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
                 observer=observer,
                 machine=here,
                 import_roots=[str(root) for root in import_roots(request.choice.matrix.resolve().parent)],
-                dataset_dir=_dataset_dir(request),
+                dataset_dir=dataset_dir(request),
                 log_dir=log_dir,
             )
             measure(context, session.pending, adaptive.more)
@@ -172,7 +172,7 @@ def _arm(request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | 
     return Arm(run, executor, arm.fault, contract, preflight)
 
 
-def _dataset_dir(request: RunRequest) -> str | None:
+def dataset_dir(request: RunRequest) -> str | None:
     """Return the folder of the data sets; None for the default one on a machine with other files than this one."""
     if not request.executors.contract.local_files:
         return str(request.datasets) if request.datasets else None

@@ -10,13 +10,18 @@ if TYPE_CHECKING:
     from keras_matrix.runner.executors import Executor
     from keras_matrix.runner.executors.docker.engine import Engine
     from keras_matrix.runner.executors.probe import Probe
+    from keras_matrix.runner.measure.input_tools import InputTools
 
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """Replacements of the executor, the probe, the container engine and the preflight; None for the real one."""
+    """Replacements of the executor, the probe, the container engine, the preflight, and the tools of input pipelines.
+
+    None for the real one.
+    """
 
     executor: Executor | None = None
     probe: Probe | None = None
     engine: Engine | None = None
     preflight: Preflight | None = None
+    input_tools: InputTools | None = None

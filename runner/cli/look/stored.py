@@ -25,6 +25,7 @@ from keras_matrix.runner.cli.render.format import title_defaults
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.grammar import near
+from keras_matrix.runner.measure.stalls import stall_reports, store_reports
 from keras_matrix.runner.measure.traces import stored_traces, table_of
 from keras_matrix.runner.plan.session import FINISHED
 from keras_matrix.runner.plan.stopping import looks_of
@@ -72,7 +73,8 @@ def findings_of(run: Run) -> Findings:
     records, _ = run.load()
     about = run.about()
     rows = table(records, title_defaults(), looks_of(about))
-    return Findings(rows, records, replace(run_context(run, rows), traces=_traces(run, records)), left_out.read(about))
+    context = replace(run_context(run, rows), traces=_traces(run, records), stalls=tuple(stall_reports(run, records)))
+    return Findings(rows, records, context, left_out.read(about))
 
 
 def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
@@ -113,6 +115,7 @@ def update_findings(run: Run) -> Findings:
     read = history_reader.read([root], lambda cell_id, workload, backend: cell_id in cells)
     # The histories reach from `LOOKED_BACK` runs before up to this run.
     known = replace(read, runs=tuple(one for one in read.runs if one.run_id <= run.run_id)[-LOOKED_BACK:])
+    store_reports(run, shown.run_context.stalls)
     findings.keep(run, run_findings(shown.rows, shown.run_context, assessed(known, [root]), run.run_id))
     return shown
 

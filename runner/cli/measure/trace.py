@@ -16,14 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, Run
-from keras_matrix.records.task import PREFIX
 from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.neutral import plain
 from keras_matrix.records.traces.request import TRACE_NAME, Trace, TraceError
 from keras_matrix.runner.cli.look import cells
+from keras_matrix.runner.cli.look.named_cells import named_cells
 from keras_matrix.runner.cli.look.stored import chosen_run
 from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.options import add_measuring_options, check_output, check_range, run_request
@@ -32,7 +31,6 @@ from keras_matrix.runner.cli.render.format import document, settings_text
 from keras_matrix.runner.cli.render.trace_text import heading, table_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.executors.supervise.output import printable
-from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.trace_rules import request_problem
 from keras_matrix.runner.measure.measuring import measure_session, session_request
@@ -155,7 +153,7 @@ def _say_why(record: Record, *, as_json: bool) -> None:
 
 def _cell(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
     """Return the named cell, of the matrix if it is there, else of a stored run. Raises `UsageError`."""
-    there = _cells(request, name, in_matrix=in_matrix)
+    there = named_cells(request, name, in_matrix=in_matrix)
     settings = {cell_id: cell.settings for cell_id, cell in there.items()}
     matrix = request.choice.matrix
     if not there:
@@ -165,21 +163,6 @@ def _cell(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
         raise UsageError(f"CELL: {name!r} is an external command; run it under a profiler with wrap: docs/tasks.md")
     refuse([found])
     return replace(found, repeats=1, precision_target=None)
-
-
-def _cells(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cell]:
-    """Return the cells of the matrix or, without one, of the stored runs, the newest first."""
-    found = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1]} if in_matrix else {}
-    if cells.matching(name, {one: cell.settings for one, cell in found.items()}):
-        return found
-    timeout_s, service = float(LIMITS["timeout_s"].default or 0), request.choice.service
-    for run in reversed(Results(request.results).runs()):
-        records = [record for record in run.load()[0] if not record.settings.workload.startswith(PREFIX)]
-        there = {cell_id(r.settings): r.settings for r in records if not service or service.runs(r.settings)}
-        found |= {one: Cell(own, one, 1, timeout_s, None) for one, own in there.items() if one not in found}
-        if cells.matching(name, there):
-            return found
-    return found
 
 
 # Showing.

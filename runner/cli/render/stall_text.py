@@ -1,0 +1,130 @@
+"""A stall analysis for the terminal: where the time of an epoch goes, the bottleneck, advice, ceiling and caveats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from keras_matrix.analysis.stalls.report import Advice, Part, StallReport, Verified
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.records.instruments.stall_arms import ArmName
+from keras_matrix.runner.cli.render.format import NOTHING, columns, seconds, settings_text, significant
+
+NOT_RESOLVED, NOT_MEASURED = "not resolved", "not measured"
+
+
+def report_lines(report: StallReport) -> list[str]:
+    """Return the page of an analysis."""
+    title = f"{report.settings.backend} {settings_text(report.settings)}"
+    if report.reason is not None:
+        return [f"{title}: no analysis: {report.reason}"]
+    cold = "a cold page cache" if report.observed is ArmName.COLD else "a warm page cache"
+    return [
+        f"{title}: {plural(report.blocks, 'block')}, with {cold}",
+        "",
+        *_split_lines(report),
+        "",
+        *_bottleneck_lines(report),
+        "",
+        *_advice_lines(report),
+        *_verified_lines(report.verified),
+        *_caveat_lines(report),
+    ]
+
+
+def _split_lines(report: StallReport) -> list[str]:
+    observed = next(arm for arm in report.arms if arm.arm is report.observed)
+    step = observed.step_time.centre if observed.step_time else None
+    rows = [["where an epoch goes", "a step", "share", "95 % interval"], *map(_part_row, report.parts)]
+    rows.append(["step", seconds(step), "100.0%", ""])
+    lines = columns(rows, frozenset((1, 2)))
+    if report.stall is not None:
+        lines += ["", f"input stall {_share(report.stall)}: 1 - synthetic / {report.observed}, without instruments"]
+    if report.input_bound is not None:
+        lines.append(f"input-bound {_share(report.input_bound)}: time waiting for input / step time, measured in-band")
+    return lines
+
+
+def _part_row(part: Part) -> list[str]:
+    if part.share is None or part.time is None:
+        return [part.name, NOTHING, NOT_MEASURED, ""]
+    if not part.resolved:
+        return [part.name, NOTHING, NOT_RESOLVED, _interval(part.share)]
+    return [part.name, seconds(part.time.centre), f"{part.share.centre:.1%}", _interval(part.share)]
+
+
+def _share(share: Estimate) -> str:
+    interval = _interval(share)
+    return f"{share.centre:.1%}" + (f" ({interval})" if interval else "")
+
+
+def _interval(share: Estimate) -> str:
+    return f"{share.low:.1%} to {share.high:.1%}" if share.low is not None and share.high is not None else ""
+
+
+def _bottleneck_lines(report: StallReport) -> list[str]:
+    lines = [f"bottleneck: {report.bottleneck}. {report.why[:1].upper()}{report.why[1:]}."]
+    return lines + [f"  {text}" for text in _rate_texts(report)]
+
+
+def _rate_texts(report: StallReport) -> Iterator[str]:
+    rates, facts = report.rates, report.facts
+    if facts is not None:
+        workers = "?" if facts.workers is None else str(facts.workers)
+        parts = [facts.pipeline, facts.stored_as, f"{workers} workers", facts.worker_kind, facts.decoder]
+        prefetch = None if facts.prefetch is None else f"prefetch {facts.prefetch}"
+        yield f"pipeline: {', '.join(part for part in (*parts, prefetch) if part)}"
+    if rates.fetch_wall_s is not None and rates.prepare_wall_s is not None:
+        fetched = f"fetch {seconds(rates.fetch_wall_s)} (CPU {seconds(rates.fetch_cpu_s)})"
+        yield f"per sample: {fetched}, prepare {seconds(rates.prepare_wall_s)} (CPU {seconds(rates.prepare_cpu_s)})"
+    if rates.prepared_per_cpu_s is not None:
+        used = "" if rates.concurrency is None else f"; {rates.concurrency:.2f} of {rates.cores} CPUs"
+        yield f"decode rate: {significant(rates.prepared_per_cpu_s)} samples per CPU-second{used}"
+    if rates.storage_bytes_per_s is not None:
+        reads = "" if rates.storage_reads_per_s is None else f", {significant(rates.storage_reads_per_s)} requests/s"
+        size = "" if rates.request_bytes is None else f" of {significant(rates.request_bytes / 1024)} KiB"
+        hits = "" if rates.cache_hit_share is None else f", {rates.cache_hit_share:.0%} from the page cache"
+        yield f"storage: {significant(rates.storage_bytes_per_s / 1e6)} MB/s{reads}{size}{hits}"
+    if report.queue_sizes:
+        mean = sum(report.queue_sizes) / len(report.queue_sizes)
+        most = "" if report.queue_capacity is None else f" of at most {report.queue_capacity}"
+        yield f"queue: {significant(mean)} batches ready on average{most}"
+    if rates.timers_cpu_share is not None:
+        yield f"own cost of the timers: {rates.timers_cpu_share:.2%} of the timed arm; the other arms have none"
+
+
+def _advice_lines(report: StallReport) -> list[str]:
+    ceiling = report.ceiling
+    top = f"ceiling: {_times(ceiling)}, with every batch on the device" if ceiling is not None else ""
+    if not report.advice:
+        return [f"no change of the pipeline is predicted to help. {top[:1].upper()}{top[1:]}".rstrip()]
+    rows = [["advice", "predicted speed-up", "step"], *map(_advice_row, report.advice)]
+    notes = [f"  {one.change}: {one.note}" for one in report.advice if one.note]
+    return [*columns(rows, frozenset((1, 2))), *notes, top]
+
+
+def _advice_row(one: Advice) -> list[str]:
+    return [f"{one.change}: {one.text}", _times(one.speed_up), seconds(one.step_time_s)]
+
+
+def _times(gain: Estimate) -> str:
+    if gain.low is None or gain.high is None:
+        return f"{gain.centre:.2f}x"
+    return f"{gain.centre:.2f}x ({gain.low:.2f} to {gain.high:.2f})"
+
+
+def _verified_lines(found: Sequence[Verified]) -> list[str]:
+    if not found:
+        return []
+    rows = [["applied and measured", "predicted", "measured", "verdict"]]
+    for one in found:
+        measured = NOTHING if one.measured is None else _times(one.measured)
+        rows.append([f"{one.change}: {one.text}", _times(one.predicted), measured, str(one.verdict)])
+    reasons = [f"  {one.change}: {one.reason}" for one in found if one.reason]
+    return ["", *columns(rows, frozenset((1, 2))), *reasons]
+
+
+def _caveat_lines(report: StallReport) -> list[str]:
+    failed: Iterable[str] = (f"{arm.arm} arm: {text}" for arm in report.arms for text in arm.failures)
+    lines = [f"caveat: {text}" for text in (*report.caveats, *failed)]
+    return ["", *lines] if lines else []
