@@ -79,7 +79,6 @@ def finetune(request: Request) -> Built:
         model,
         pipeline.samples,
         data_is_real=True,
-        available_samples=len(images),
         pipeline=pipeline,
         finish=_checkpoint(request, model),
     )

@@ -1,0 +1,101 @@
+"""Every pipeline of every backend yields the batches of the loader, in order, and trains from them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.models.inputs.pipelines.jpegs import folder
+from tests.models.inputs.pipelines.read_sources import STEP_TIME_MS
+
+SCRIPT = Path(__file__).with_name("read_sources.py")
+OWN = {"tensorflow": "tf_data", "jax": "grain", "torch": "data_loader"}
+KIND = {"tf_data": "thread", "grain": "thread", "data_loader": "process", "py_dataset": "thread"}
+
+
+def read(backend: str, path: Path, *cases: dict[str, Any]) -> list[dict[str, Any]]:
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONPATH": str(SCRIPT.parents[4]),
+    }
+    command = [sys.executable, str(SCRIPT), str(path), *map(json.dumps, cases)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check(one: dict[str, Any], dtype: str = "uint8") -> None:
+    assert one.get("refused") is None
+    assert (one["equal"], one["numbers"]) == (True, [0, 1, 2, 3])
+    assert (one["shapes"], one["dtypes"], one["stages"]) == ([[4, 32, 32, 3], [4]], [dtype, "int32"], [6])
+    assert (one["pass"], math.isfinite(one["loss"])) == (3, True)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", OWN)
+def test_pipelines_yield_the_batches_of_the_loader_in_order(backend: str, tmp_path: Path) -> None:
+    cases = [
+        {"pipeline": name, "input_workers": workers} for name in (OWN[backend], "py_dataset") for workers in (0, 2)
+    ]
+    cases += [{"pipeline": "grain", "input_workers": 1, "prefetch": 0, "preprocess": "host"}]
+    found = read(backend, folder(tmp_path / "images"), *cases)
+    for case, one in zip(cases, found, strict=True):
+        check(one, "float32" if "preprocess" in case else "uint8")
+        name, workers = case["pipeline"], case["input_workers"]
+        kind = KIND[name] if workers else None
+        facts = {"pipeline": name, "workers": workers, "worker_kind": kind, "decoder": "simplejpeg"}
+        assert one["facts"] == facts
+        assert one["depth"] == (workers + case.get("prefetch", 2) if workers else 0)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", OWN)
+def test_step_of_the_stand_in_device_takes_its_time_once_and_little_cpu_time(backend: str, tmp_path: Path) -> None:
+    (one,) = read(backend, folder(tmp_path / "images"), {"input_workers": 0, "cache": "ram"})
+    assert STEP_TIME_MS / 1e3 <= one["step_s"] < 2 * STEP_TIME_MS / 1e3
+    assert one["step_cpu_s"] < 0.5 * STEP_TIME_MS / 1e3
+
+
+@pytest.mark.process
+def test_worker_processes_yield_the_same_batches(tmp_path: Path) -> None:
+    cases = [{"pipeline": name, "worker_kind": "process"} for name in ("grain", "py_dataset")]
+    for one in read("jax", folder(tmp_path / "images"), *cases):
+        check(one)
+        assert one["facts"]["worker_kind"] == "process"
+
+
+@pytest.mark.process
+def test_decoder_of_the_backend_and_the_cache_work_in_its_own_pipeline(tmp_path: Path) -> None:
+    cases = [{"decoder": "tf_io"}, {"decoder": "tf_io", "decode_scale": "dct"}, {"cache": "ram", "decoder": "pil"}]
+    found = read("tensorflow", folder(tmp_path / "images"), *cases)
+    for case, one in zip(cases, found, strict=True):
+        check(one)
+        assert one["facts"]["decoder"] == case["decoder"]
+
+
+@pytest.mark.process
+def test_what_a_backend_does_not_have_is_refused_with_alternatives(tmp_path: Path) -> None:
+    expected = {
+        '{"pipeline": "tf_data"}': "UnsupportedWorkload: pipeline: tf_data belongs to another backend than torch; use "
+        "auto or one of data_loader, grain, py_dataset",
+        '{"worker_kind": "thread"}': "UnsupportedWorkload: worker_kind: data_loader has workers of the kind process "
+        "only. Received: 'thread'; use worker_kind: auto, or pipeline: grain, which has both",
+        '{"decoder": "tf_io"}': "UnsupportedWorkload: decoder: tf_io runs on another backend only; use auto, "
+        "simplejpeg, cv2 or pil",
+        '{"dataset_size": 13}': "InputDataError: ",
+        '{"dataset_path": "nowhere"}': "InputDataError: dataset_path: nowhere does not exist, looked for nowhere; give",
+        '{"base_model": "imagenet"}': "UnsupportedWorkload: base_model: timed_wait has no weights; use base_model: n",
+    }
+    found = read("torch", folder(tmp_path / "images"), *map(json.loads, expected))
+    for (case, text), one in zip(expected.items(), found, strict=True):
+        assert one["refused"].startswith(text), case
+    assert "13 samples are asked for, but the folder has 12 JPEG files" in found[3]["refused"]
