@@ -1,0 +1,192 @@
+"""Predictions against pretended pipelines that really change, and which changes are advised at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from keras_matrix.analysis.stalls.advice import helps
+from keras_matrix.analysis.stalls.analysis import reports
+from keras_matrix.analysis.stalls.report import Advice, StallReport, Verdict
+from keras_matrix.analysis.stalls.verify import verdict, verified
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.records.instruments.input_probe import DecoderCost, InputProbe, StorageLimits
+from keras_matrix.records.instruments.stall_arms import ArmName
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.settings import Settings
+from tests.analysis.stalls.pretended import PARAMS, Pretended, base_settings, records
+from tests.analysis.stalls.test_bottleneck import CAPPED_BYTES, CAPPED_REQUESTS, LOCKED, STORAGE
+from tests.conftest import make_settings
+
+DECODERS = {"pil": DecoderCost(0.005, 0.003), "simplejpeg": DecoderCost(0.002, 0.0019)}
+PROBE = InputProbe(64, DECODERS, 0.0003, 100.0, 195.0)
+DECODING = Pretended(prepare_s=0.0052, prepare_cpu_s=0.0052, workers=1)
+
+
+def of(pipeline: Pretended, probe: InputProbe | None = PROBE, settings: Settings | None = None) -> StallReport:
+    found = records(pipeline, settings=settings)
+    name = reports(found)[0].cell_id
+    (report,) = reports(found, {name: probe} if probe else None)
+    return report
+
+
+def advice(report: StallReport, change: str) -> Advice:
+    return next(one for one in report.advice if one.change == change)
+
+
+def changes(report: StallReport) -> set[str]:
+    return {one.change for one in report.advice}
+
+
+def gain(pipeline: Pretended, **changed: Any) -> float:
+    """Return how much faster the pretended pipeline becomes."""
+    return pipeline.step_s(ArmName.COLD) / replace(pipeline, **changed).step_s(ArmName.COLD)
+
+
+def test_more_workers_are_predicted_up_to_the_cores_for_cpu_bound_preparation() -> None:
+    one = advice(of(DECODING), "workers")
+    assert one.params == {"input_workers": 2}
+    assert one.speed_up.centre == pytest.approx(gain(DECODING, workers=2), rel=0.02)
+
+
+def test_workers_in_place_of_the_training_thread_overlap_with_compute() -> None:
+    alone = replace(DECODING, workers=0)
+    one = advice(of(alone), "workers")
+    assert one.params == {"input_workers": 2}
+    assert one.speed_up.centre == pytest.approx(gain(alone, workers=2), rel=0.03)
+
+
+def test_more_workers_hide_a_latency_until_the_compute_is_reached() -> None:
+    slow = Pretended(fetch_s=0.008, prepare_s=0.0002, prepare_cpu_s=0.0002)
+    one = advice(of(slow), "workers")
+    assert one.speed_up.centre == pytest.approx(gain(slow, workers=int(one.params["input_workers"])), rel=0.02)
+    assert one.speed_up.centre == pytest.approx(slow.step_s(ArmName.COLD) / 0.040, rel=0.03)
+    # Not more than are needed for that.
+    assert one.params["input_workers"] == 7
+
+
+def test_full_cores_get_no_more_threads() -> None:
+    assert "workers" not in changes(of(replace(DECODING, workers=2)))
+
+
+@pytest.mark.parametrize("storage", [CAPPED_REQUESTS, CAPPED_BYTES])
+def test_saturated_storage_gets_no_more_workers_and_no_decoder(storage: StorageLimits) -> None:
+    found = changes(of(STORAGE, replace(PROBE, storage=storage)))
+    assert not {"workers", "decoder", "scale", "processes", "prefetch"} & found
+
+
+def test_another_format_is_advised_where_requests_are_the_limit_alone() -> None:
+    one = advice(of(STORAGE, replace(PROBE, storage=CAPPED_REQUESTS)), "format")
+    assert one.stored_as == "tfrecord"
+    assert one.verifiable
+    assert one.speed_up.centre == pytest.approx(80 / 40, rel=0.03)  # down to the compute
+    assert "format" not in changes(of(STORAGE, replace(PROBE, storage=CAPPED_BYTES)))
+
+
+def test_threads_that_share_an_interpreter_become_processes_and_not_more_threads() -> None:
+    report = of(LOCKED)
+    assert "workers" not in changes(report)
+    one = advice(report, "processes")
+    assert one.params == {"worker_kind": "process"}
+    assert one.speed_up.centre == pytest.approx(gain(LOCKED, prepare_s=0.005), rel=0.03)
+
+
+def test_cheaper_decoder_and_scale_follow_the_probed_costs() -> None:
+    report = of(DECODING)
+    decoder, scale = advice(report, "decoder"), advice(report, "scale")
+    assert (decoder.params, scale.params) == ({"decoder": "simplejpeg"}, {"decode_scale": "dct"})
+    assert decoder.speed_up.centre == pytest.approx(gain(DECODING, prepare_s=0.0022), rel=0.03)
+    assert scale.speed_up.centre == pytest.approx(gain(DECODING, prepare_s=0.0032), rel=0.03)
+
+
+def test_cache_in_memory_reaches_the_ceiling_unless_it_does_not_fit() -> None:
+    report = of(DECODING)
+    assert advice(report, "cache").speed_up.centre == pytest.approx(report.ceiling.centre, rel=0.01)
+
+
+def test_data_that_does_not_fit_into_half_of_the_memory_is_not_cached() -> None:
+    large = replace(base_settings(), params=PARAMS | {"image_size": 1024})
+    assert "cache" not in changes(of(DECODING, settings=large))
+
+
+def test_compute_bound_pipeline_gets_no_advice() -> None:
+    assert of(Pretended()).advice == []
+
+
+def test_deeper_queue_is_advised_where_workers_are_fast_enough_on_average() -> None:
+    def slower(one: Record) -> Record:
+        """Waits although two workers make a batch in 30 ms."""
+        if one.settings.feed != "pipeline":
+            return one
+        return replace(one, times=replace(one.times, step_time_s=0.050, epoch_times_s=[1.0] * 3))
+
+    found = [slower(one) for one in records(Pretended(prepare_s=0.0018, prepare_cpu_s=0.0015))]
+    (report,) = reports(found)
+    one = advice(report, "prefetch")
+    assert one.params == {"prefetch": 8}
+    assert one.note is not None
+    assert "prefetch" not in changes(of(DECODING))
+
+
+def test_copied_floats_become_bytes_on_the_device() -> None:
+    settings = replace(base_settings(), params=PARAMS | {"preprocess": "host"})
+    report = of(Pretended(compute_s=0.020, copy_s=0.020), settings=settings)
+    one = advice(report, "device")
+    assert one.params == {"preprocess": "device"}
+    assert one.speed_up.centre == pytest.approx(40 / 25, rel=0.03)
+
+
+def test_changes_of_a_users_own_pipeline_are_advised_in_words() -> None:
+    settings = make_settings(workload="my.module:build", params={}, batch_size=32, feed="pipeline")
+    report = of(DECODING, None, settings)
+    one = advice(report, "workers")
+    assert not one.verifiable
+    assert one.note is not None
+    assert "not verifiable" in one.note
+
+
+def test_advice_is_sorted_and_above_one_beyond_its_interval() -> None:
+    report = of(DECODING)
+    centres = [one.speed_up.centre for one in report.advice]
+    assert centres == sorted(centres, reverse=True)
+    assert all(one.speed_up.low > 1 for one in report.advice)
+    assert not helps(Estimate(1.05, 0.99, 1.11, 6))
+    assert not helps(Estimate(1.01, 1.005, 1.015, 6))
+    assert helps(Estimate(1.10, None, None, 3))
+
+
+def test_throughput_by_workers_grows_to_the_cores() -> None:
+    found = {one.workers: one.samples_per_s for one in of(DECODING).by_workers}
+    assert found[1] == pytest.approx(32 / (32 * 0.0053), rel=0.02)
+    assert found[2] > 1.9 * found[1]
+    assert found[8] == pytest.approx(found[2], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        (Estimate(2.0, 1.9, 2.1, 6), Verdict.AS_PREDICTED),
+        (Estimate(1.5, 1.4, 1.6, 6), Verdict.LESS),
+        (Estimate(2.6, 2.5, 2.7, 6), Verdict.MORE),
+        (Estimate(2.0, 1.2, 2.9, 6), Verdict.UNDECIDED),
+        (Estimate(2.0, None, None, 3), Verdict.UNDECIDED),
+    ],
+)
+def test_verdict_needs_an_interval_within_or_beyond_the_tolerance(measured: Estimate, expected: Verdict) -> None:
+    found, reason = verdict(measured, Estimate(2.0, 1.95, 2.05, 6))
+    assert expected == found
+    assert (reason is not None) == (expected is Verdict.UNDECIDED)
+
+
+def test_applied_advice_is_compared_by_block() -> None:
+    one = advice(of(DECODING), "workers")
+    before = [r for r in records(DECODING) if r.settings.page_cache == "cold" and not r.settings.input_timers]
+    faster = replace(DECODING, workers=2)
+    after = [r for r in records(faster, seed=1) if r.settings.page_cache == "cold" and not r.settings.input_timers]
+    found = verified(one, "0" * 16, before, after)
+    assert found.verdict is Verdict.AS_PREDICTED
+    failed = [replace(r, status=Status.ERROR, reason="no such decoder") for r in after]
+    broken = verified(one, "0" * 16, before, failed)
+    assert (broken.verdict, broken.reason) == (Verdict.UNDECIDED, "error: no such decoder")

@@ -1,0 +1,93 @@
+"""The bottleneck is named from stage times, CPU time and storage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from keras_matrix.analysis.stalls.analysis import reports
+from keras_matrix.analysis.stalls.report import Bottleneck, StallReport
+from keras_matrix.records.instruments.input_probe import InputProbe, StorageLimits
+from keras_matrix.records.instruments.input_use import InputUse
+from keras_matrix.records.schema import Record
+from tests.analysis.stalls.pretended import Pretended, records
+
+PREPARATION = Pretended(prepare_s=0.005, prepare_cpu_s=0.005, workers=1)
+# A step of 80 ms: 40 MB/s in 400 requests per second.
+STORAGE = Pretended(cold_fetch_s=0.004, prepare_s=0.001, prepare_cpu_s=0.001, storage_bytes=3_200_000, reads=32)
+CAPPED_REQUESTS = StorageLimits(bytes_per_s=45e6, small_reads_per_s=420.0, one_read_s=0.002)
+CAPPED_BYTES = StorageLimits(bytes_per_s=42e6, small_reads_per_s=9000.0, one_read_s=0.0001)
+UNCAPPED = StorageLimits(bytes_per_s=600e6, small_reads_per_s=25_000.0, one_read_s=0.0001)
+# Two threads of 5 ms CPU per sample hold the lock of the interpreter: 10 ms of wall time each.
+LOCKED = Pretended(prepare_s=0.010, prepare_cpu_s=0.005, workers=2)
+
+
+def of(found: list[Record], storage: StorageLimits | None = None) -> StallReport:
+    name = reports(found)[0].cell_id
+    (report,) = reports(found, {name: InputProbe(64, storage=storage)} if storage else None)
+    return report
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "storage", "expected"),
+    [
+        (Pretended(), None, Bottleneck.NONE),
+        (Pretended(compute_s=0.02, copy_s=0.02), None, Bottleneck.COPY),
+        (Pretended(fetch_s=0.004), None, Bottleneck.LATENCY),
+        (replace(STORAGE, storage_bytes=100_000), CAPPED_REQUESTS, Bottleneck.LATENCY),
+        (STORAGE, CAPPED_REQUESTS, Bottleneck.IOPS),
+        (STORAGE, CAPPED_BYTES, Bottleneck.BANDWIDTH),
+        (STORAGE, UNCAPPED, Bottleneck.LATENCY),
+        (STORAGE, None, Bottleneck.BANDWIDTH),
+        (replace(STORAGE, reads=320), None, Bottleneck.IOPS),
+        (PREPARATION, None, Bottleneck.CPU),
+        (replace(PREPARATION, workers=0), None, Bottleneck.CPU),
+        (replace(PREPARATION, workers=2), None, Bottleneck.CPU),
+        (LOCKED, None, Bottleneck.GIL),
+        (replace(LOCKED, cores=8, workers=8, prepare_s=0.040), None, Bottleneck.GIL),
+        (replace(LOCKED, kind="process"), None, Bottleneck.CPU),
+        # Four threads on two full cores wait for a CPU, not for the interpreter.
+        (replace(PREPARATION, workers=4, prepare_s=0.010), None, Bottleneck.CPU),
+        # Compute takes the other core.
+        (replace(LOCKED, compute_cpu_s=0.150), None, Bottleneck.CPU),
+    ],
+)
+def test_bottleneck_follows_from_the_measured_costs(
+    pipeline: Pretended, storage: StorageLimits | None, expected: Bottleneck
+) -> None:
+    report = of(records(pipeline), storage)
+    assert expected == report.bottleneck, report.why
+
+
+def test_without_a_probe_the_size_of_a_request_decides_and_a_caveat_says_so() -> None:
+    report = of(records(STORAGE))
+    assert any("told apart by the size of a request alone" in text for text in report.caveats)
+
+
+def test_probed_storage_needs_no_caveat() -> None:
+    assert not any("request" in text for text in of(records(STORAGE), CAPPED_BYTES).caveats)
+
+
+def without_timers(one: Record) -> Record:
+    names = ("fetch_wall_time_s", "fetch_cpu_time_s", "prepare_wall_time_s", "prepare_cpu_time_s", "batches")
+    return replace(one, input=replace(one.input or InputUse(), **dict.fromkeys(names), wait_times_s=[]))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "storage", "expected"),
+    [
+        (STORAGE, CAPPED_REQUESTS, Bottleneck.IOPS),
+        (STORAGE, CAPPED_BYTES, Bottleneck.BANDWIDTH),
+        (replace(PREPARATION, workers=2), None, Bottleneck.CPU),
+        (LOCKED, None, Bottleneck.GIL),
+        (Pretended(fetch_s=0.004, prepare_s=0.0005, prepare_cpu_s=0.0005), None, Bottleneck.LATENCY),
+    ],
+)
+def test_pipeline_whose_stages_cannot_be_timed_is_judged_by_cpu_time_and_storage(
+    pipeline: Pretended, storage: StorageLimits | None, expected: Bottleneck
+) -> None:
+    report = of([without_timers(one) for one in records(pipeline)], storage)
+    assert expected == report.bottleneck, report.why
+    assert any("could not be timed" in text for text in report.caveats)
+    assert report.advice == []
