@@ -32,17 +32,18 @@ def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> An
 
     batches = tf.data.Dataset.range(ENDLESS)
     if workers.count == 0:
-        return _without_threads(batches.map(loaded))
+        return _as_stated(batches.map(loaded), threads=1)
     ready = batches.map(loaded, num_parallel_calls=workers.count, deterministic=True)
-    return ready.prefetch(workers.prefetch) if workers.prefetch else ready
+    return _as_stated(ready.prefetch(workers.prefetch) if workers.prefetch else ready)
 
 
-def _without_threads(dataset: Any) -> Any:
-    """Let the thread that asks for a batch prepare it: no parallel calls, no prefetching is added."""
+def _as_stated(dataset: Any, threads: int = 0) -> Any:
+    """Keep tf.data from adding prefetching and from changing workers and prefetching; `threads` 0: as many as usual."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.inject_prefetch = False
-    options.threading.private_threadpool_size = 1
+    if threads:
+        options.threading.private_threadpool_size = threads
     return dataset.with_options(options)
 
 
