@@ -8,6 +8,7 @@ one that draws the batch in Python and passes it on, as Keras's own function acc
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,12 +23,15 @@ from keras_matrix.runner.cell.piped.timers import Timers
 
 # The most batches that such a data set is taken to hold: tf.data doubles the number from 1 when training waits.
 AUTOTUNED = 16
+CALIBRATION_DRAWS = 100
 
 
 class DatasetStream:
     """A stream whose batches only a compiled step draws, so that they are not counted."""
 
     def __init__(self, request: StreamRequest) -> None:
+        if request.timers is not None:
+            request.timers.watch(request.source)
         adapter = get_data_adapter(request.source)
         one_pass = adapter.get_tf_dataset()
         self._prefetched = AUTOTUNED if _is_autotuned(one_pass) else 0
@@ -38,6 +42,7 @@ class DatasetStream:
         self._source = StreamAdapter((), request.batch_size, self._dataset)
         if request.timers is not None:
             request.timers.watch_pass(adapter, None)
+            request.timers.hook_cpu_time_s = lambda: _draw_cpu_time_s(next(self._iterator_of()))
             _time_batches(request.model, request.timers)
 
     def feed(self, needed: int) -> Feed:
@@ -101,3 +106,13 @@ def _time_batches(model: Any, timers: Timers) -> None:
         return plain(iter((timers.draw(iterator.__next__),)))
 
     model.train_function = timed
+
+
+def _draw_cpu_time_s(batch: Any) -> float:
+    """Return the CPU seconds of drawing such a batch in Python, from memory."""
+    iterator = iter(tf.data.Dataset.from_tensors(batch).repeat())
+    next(iterator)
+    begun_s = time.process_time()
+    for _ in range(CALIBRATION_DRAWS):
+        next(iterator)
+    return (time.process_time() - begun_s) / CALIBRATION_DRAWS

@@ -20,6 +20,26 @@ def queue_of(adapter: Any, iterator: Any) -> Queue | None:
     return _careful(queue) if queue is not None else None
 
 
+def watch(source: Any) -> Callable[[], Any]:
+    """Return a function that returns the newest iterator over this source, None before the first.
+
+    Keras's data adapters hide the iterators that they make. The object gets a class derived from its own; a source that
+    does not allow it is not watched.
+    """
+    made: list[Any] = [None]
+    try:
+
+        class Watched(type(source)):  # type: ignore[misc]
+            def __iter__(self) -> Any:
+                made[0] = super().__iter__()
+                return made[0]
+
+        source.__class__ = Watched
+    except (TypeError, AttributeError):
+        pass
+    return lambda: made[0]
+
+
 def _careful(queue: Queue) -> Queue:
     """Return the function without errors of objects that change meanwhile, or are not as expected."""
 

@@ -29,6 +29,8 @@ class PythonStream:
 
     def __init__(self, request: StreamRequest, one_pass: Callable[[Any], Iterable[Any]], ahead: int = 0) -> None:
         self._request, self._one_pass = request, one_pass
+        if request.timers is not None:
+            request.timers.watch(request.source)
         self._adapter = get_data_adapter(request.source)
         self._batches = self._passes()
         self._source = StreamAdapter(self, request.batch_size)

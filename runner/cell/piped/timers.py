@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from keras_matrix.runner.cell.clock import Clock, monotonic
-from keras_matrix.runner.cell.piped.queues import Queue, queue_of
+from keras_matrix.runner.cell.piped.queues import Queue, queue_of, watch
 
 STAGES = 6
 CALIBRATION_BATCHES = 500
@@ -32,7 +32,11 @@ class EachStep(keras.callbacks.Callback):  # type: ignore[misc]
 
 @dataclass(slots=True)
 class Timers:
-    """What was timed in the recorded epochs. `has_stages`: the last part of each batch is its stages, to be removed."""
+    """What was timed in the recorded epochs.
+
+    With `has_stages` the last part of each batch is its stages, to be removed. `hook_cpu_time_s` returns the CPU time
+    of drawing a batch in Python, where `fit` itself does not.
+    """
 
     has_stages: bool = False
     clock: Clock = monotonic
@@ -40,7 +44,11 @@ class Timers:
     stages: Any = field(default_factory=lambda: np.zeros(STAGES))
     batches: int = 0
     queue_sizes: list[list[int]] = field(default_factory=list)
+    hook_cpu_time_s: Callable[[], float] | None = None
     _queue: Queue | None = None
+    _adapter: Any = None
+    _newest: Callable[[], Any] | None = None
+    _seen: Any = None
     _on: bool = False
 
     def begin(self) -> None:
@@ -53,13 +61,26 @@ class Timers:
         """End the epoch."""
         self._on = False
 
+    def watch(self, source: Any) -> None:
+        """Note the iterators over a source, before Keras's data adapter makes one."""
+        if not isinstance(source, keras.utils.PyDataset):
+            self._newest = watch(source)
+
     def watch_pass(self, adapter: Any, iterator: Any) -> None:
         """Find the queue of a pass over Keras's data adapter that has begun."""
-        self._queue = queue_of(adapter, iterator)
+        self._adapter, self._queue = adapter, queue_of(adapter, iterator)
+
+    def _ready(self) -> int | None:
+        """Return the number of ready batches, None if unknown."""
+        newest = self._newest() if self._newest is not None else None
+        if newest is not self._seen:
+            self._seen = newest
+            self._queue = queue_of(self._adapter, newest) or self._queue
+        return self._queue() if self._queue is not None else None
 
     def draw(self, draw: Callable[[], Any]) -> Any:
         """Return the next batch without its stages, and record its times."""
-        ready = self._queue() if self._queue is not None and self._on else None
+        ready = self._ready() if self._on else None
         begun_s = self.clock()
         batch = draw()
         waited_s = self.clock() - begun_s
@@ -85,7 +106,8 @@ class Timers:
 
     def own_cpu_time_s(self, batches: int) -> float:
         """Return the CPU time of the timers for so many batches, by what they cost for a batch that is there."""
-        return batches * cost_of_a_batch_s(self.has_stages, self._queue)
+        hook_s = self.hook_cpu_time_s() if self.hook_cpu_time_s is not None else 0.0
+        return batches * (cost_of_a_batch_s(self.has_stages, self._queue) + hook_s)
 
 
 def cost_of_a_batch_s(has_stages: bool, queue: Queue | None) -> float:
