@@ -212,11 +212,13 @@ def _deeper_queue(situation: Situation) -> Iterator[_Candidate]:
 
 
 def _memory(situation: Situation) -> Iterator[_Candidate]:
-    """Yield a cache of decoded samples, if they fit into half of the memory."""
+    """Yield a cache of decoded samples, if they fit into half of the memory; each worker process has its own."""
     facts, size, memory_bytes = situation.facts, situation.param("image_size"), situation.machine.memory_bytes
     if facts is None or facts.cache == "ram" or not facts.samples or not memory_bytes or not isinstance(size, int):
         return
-    needed_bytes = facts.samples * size * size * CHANNELS
+    floats = 4 if situation.param("preprocess") == "host" else 1
+    copies = 1 if situation.workers.threads else max(1, situation.workers.count or 1)
+    needed_bytes = facts.samples * size * size * CHANNELS * floats * copies
     if needed_bytes > CACHE_SHARE * memory_bytes:
         return
     text = f"cache the decoded samples in memory ({needed_bytes / 1e9:.2g} GB)"

@@ -34,13 +34,15 @@ def analyses(records: Iterable[Record]) -> dict[str, dict[ArmName, list[Record]]
 
 def observed(arms: Arms) -> ArmName | None:
     """Return the arm that is explained: the cold one if it was measured, else the warm one; None without either."""
-    return next((arm for arm in (ArmName.COLD, ArmName.WARM) if arm in arms), None)
+    there = [arm for arm in (ArmName.COLD, ArmName.WARM) if arm in arms]
+    return next((arm for arm in there if any(map(_measured, arms[arm]))), there[0] if there else None)
 
 
 def _timed(arms: Arms) -> list[Record]:
     timed = arms.get(ArmName.TIMED, ())
     wanted = COLD if observed(arms) is ArmName.COLD else WARM
-    return [record for record in timed if record.settings.page_cache == wanted] or list(timed)
+    own = [record for record in timed if record.settings.page_cache == wanted]
+    return own if any(map(_measured, own)) else list(timed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ class Block:
     """One block: the time of a step in each arm, and what the observed and the timed arm used.
 
     `step_s` is that of the observed arm, `workers` the number that prepare batches, 0 for the training thread. CPU
-    times are those of the process tree per step; `storage_bytes` and `reads` are those that the storage served per
-    step, in the observed arm.
+    times are those of the process tree per step, `compute_cpu_s` that of neither fetching nor preparing;
+    `storage_bytes` and `reads` are those that the storage served per step, in the observed arm.
     """
 
     repeat: int
@@ -114,6 +116,7 @@ def _measured(record: Record) -> bool:
 def _block(there: Mapping[ArmName, Record]) -> Block:
     own = there[ArmName.COLD if ArmName.COLD in there else ArmName.WARM]
     synthetic, timed = there[ArmName.SYNTHETIC], there.get(ArmName.TIMED)
+    stages = _stages(timed) if timed else None
     per_step = _PerStep(own)
     # Counters that only the timed arm has stand for the observed one: both read the same files.
     other = _PerStep(timed) if timed else per_step
@@ -127,9 +130,9 @@ def _block(there: Mapping[ArmName, Record]) -> Block:
         warm_s=_step_of(there.get(ArmName.WARM)),
         timed_s=_step_of(timed),
         wait_share=_wait_share(timed) if timed else None,
-        stages=_stages(timed) if timed else None,
+        stages=stages,
         cpu_s=_first(per_step.of("cpu_time_s"), other.of("cpu_time_s")),
-        compute_cpu_s=_PerStep(synthetic).of("cpu_time_s"),
+        compute_cpu_s=_compute_cpu_s(per_step.of("cpu_time_s"), stages, own.settings.batch_size),
         storage_bytes=_first(per_step.of("storage_read_bytes"), other.of("storage_read_bytes")),
         reads=_first(per_step.of("storage_reads"), other.of("storage_reads")),
         file_bytes=_first(per_step.of("file_read_bytes"), other.of("file_read_bytes")),
@@ -185,6 +188,10 @@ def _stages(timed: Record) -> Stages | None:
     fetch_s, fetch_cpu_s, prepare_s, prepare_cpu_s = (total / samples for total in known)
     sample_bytes = None if use.fetched_bytes is None else use.fetched_bytes / samples
     return Stages(fetch_s, fetch_cpu_s, prepare_s, prepare_cpu_s, sample_bytes)
+
+
+def _compute_cpu_s(cpu_s: float | None, stages: Stages | None, batch: int) -> float | None:
+    return None if cpu_s is None or stages is None else max(0.0, cpu_s - batch * stages.cpu_s)
 
 
 def _timers_share(timed: Record) -> float | None:

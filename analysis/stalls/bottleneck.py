@@ -36,6 +36,7 @@ SMALL_REQUEST_BYTES = 64 << 10
 BUSY = 0.75  # CPU time / wall time of preparation, below which workers wait in it
 ONE_CPU = 1.3
 IDLE_CPUS = 0.3
+FEW_CPUS = 0.5  # of the process and its workers, when their shares are not known
 LOCKED = "they wait for the lock of the Python interpreter"
 
 
@@ -168,22 +169,14 @@ def _without_timers(blocks: Sequence[Block], found: Split, workers: Workers, pro
     if found.share(FETCH) > found.share(PREPARATION):
         named = _storage(blocks, "reading takes longer than preparing", probe.storage if probe else None)
         return Named(named.name, named.why, caveat="; ".join(filter(None, (named.caveat, caveat))))
-    used = mean(blocks, _preparing_cpus)
-    total = process_cpus(blocks)
-    if used is not None and used < 0.5:
-        return Named(Bottleneck.LATENCY, f"the pipeline uses only {used:.2f} CPUs: it waits", caveat=caveat)
+    used = total = process_cpus(blocks)
+    if used is not None and used < FEW_CPUS:
+        return Named(Bottleneck.LATENCY, f"the process uses only {used:.2f} CPUs: its pipeline waits", caveat=caveat)
     idle = total is not None and total < workers.cores - IDLE_CPUS
     if workers.threads and (workers.count or 0) > 1 and idle and used is not None and used <= ONE_CPU:
         why = (
             f"{workers.count} threads together run {used:.2f} CPUs while others are idle: they wait for the interpreter"
         )
         return Named(Bottleneck.GIL, why, used, caveat)
-    text = f"the pipeline uses {used:.1f} CPUs" if used is not None else "its CPU time is not known"
+    text = f"the process uses {used:.1f} CPUs" if used is not None else "its CPU time is not known"
     return Named(Bottleneck.CPU, f"{text}; {_workers_text(workers)}", caveat=caveat)
-
-
-def _preparing_cpus(block: Block) -> float | None:
-    """Return the CPUs that the pipeline used: those of the observed arm, less the compute of the synthetic one."""
-    if block.cpu_s is None or block.compute_cpu_s is None:
-        return None
-    return max(0.0, block.cpu_s - block.compute_cpu_s) / block.step_s

@@ -25,17 +25,17 @@ class ArmName(StrEnum):
     TIMED = "timed"
 
 
-def arm_settings(*, cold: bool) -> dict[ArmName, dict[str, Scalar]]:
-    """Return the values of `KEYS` in each arm; without `cold` there is no cold arm."""
+def arm_settings(*, cold: bool, users: bool = False) -> list[dict[str, Scalar]]:
+    """Return the values of `KEYS` in the cell of each arm; without `cold` there is no cold arm.
+
+    A user's own source may not state its files, and then has no cold arm: it is timed with a warm page cache too.
+    """
     coldest = COLD if cold else WARM
-    values: dict[ArmName, tuple[str, str, bool]] = {
-        ArmName.SYNTHETIC: (RESIDENT, WARM, False),
-        ArmName.HOST: (HOST_FED, WARM, False),
-        ArmName.WARM: (PIPELINE, WARM, False),
-        ArmName.COLD: (PIPELINE, COLD, False),
-        ArmName.TIMED: (PIPELINE, coldest, True),
-    }
-    return {arm: dict(zip(KEYS, own, strict=True)) for arm, own in values.items() if cold or arm is not ArmName.COLD}
+    values = [(RESIDENT, WARM, False), (HOST_FED, WARM, False), (PIPELINE, WARM, False)]
+    values += [(PIPELINE, COLD, False)] if cold else []
+    values += [(PIPELINE, coldest, True)]
+    values += [(PIPELINE, WARM, True)] if cold and users else []
+    return [dict(zip(KEYS, own, strict=True)) for own in values]
 
 
 def base_of(settings: Settings) -> Settings:
@@ -50,14 +50,15 @@ def decided_by_matrix(set_by_matrix: str) -> str:
     return ",".join(option for option in OWN_OPTIONS if option in own)
 
 
-def arms_of(base: Settings, *, cold: bool) -> dict[ArmName, Settings]:
-    """Return the settings of every arm of an analysis."""
-    return {
-        arm: replace(
-            base, feed=str(own["feed"]), page_cache=str(own["page_cache"]), input_timers=own["input_timers"] is True
-        )
-        for arm, own in arm_settings(cold=cold).items()
-    }
+def arms_of(base: Settings, *, cold: bool) -> list[Settings]:
+    """Return the settings of every cell of an analysis."""
+    users = ":" in base.workload
+    return [_with(base, own) for own in arm_settings(cold=cold, users=users)]
+
+
+def _with(base: Settings, own: dict[str, Scalar]) -> Settings:
+    feed, page_cache, timed = str(own["feed"]), str(own["page_cache"]), own["input_timers"] is True
+    return replace(base, feed=feed, page_cache=page_cache, input_timers=timed)
 
 
 def arm_of(settings: Settings) -> ArmName:

@@ -232,8 +232,8 @@ class EntryReader(ValueReader):
         params = {k: (rule.normal(rule.default),) for k, rule in workload.params.items() if rule.default is not None}
         for conflict in conflicts(axes, workload):
             self.refuse_conflict(path, given, conflict)
-        if given.stalls and (problem := stall_rules.phases_problem(axes["phase"])):
-            self.refuse((*path, "phase") if "phase" in given.axes else path, problem)
+        if given.stalls and (problem := stall_rules.problem(workload, axes["phase"])):
+            self.refuse(path, problem)
         limits = {key: settled[key] for key in LIMITS} | given.limits
         backends = self.backends if given.backends is None else given.backends
         return Entry(

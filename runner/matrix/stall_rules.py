@@ -13,6 +13,7 @@ from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import Axes, Rule
 
 if TYPE_CHECKING:
+    from keras_matrix.runner.matrix.catalog import Workload
     from keras_matrix.runner.matrix.strict_yaml import Path
     from keras_matrix.runner.matrix.value_reader import ValueReader
 
@@ -43,7 +44,7 @@ def arms(entry: Entry, *, cold: bool = True) -> list[Entry]:
     decided = decided_by_matrix(entry.set_by_matrix) if users else entry.set_by_matrix
     return [
         replace(entry, axes=entry.axes | {key: (value,) for key, value in own.items()}, set_by_matrix=decided)
-        for own in arm_settings(cold=cold).values()
+        for own in arm_settings(cold=cold, users=users)
     ]
 
 
@@ -52,7 +53,9 @@ def together(settings: Settings) -> str:
     return canonical(replace(base_of(settings), backend=""))
 
 
-def phases_problem(phases: Iterable[object]) -> str | None:
-    """Return what is wrong with the phases of an analysed entry, or None."""
+def problem(workload: Workload, phases: Iterable[object]) -> str | None:
+    """Return what is wrong with an analysed entry's workload or phases, or None."""
+    if not (workload.has_pipeline or workload.is_users):
+        return f"{KEY} must be false for {workload.name}, which has no input pipeline"
     wrong = [phase for phase in phases if phase != "fit"]
-    return f"must be fit with {KEY}: true, got {wrong[0]}; write a separate entry for it" if wrong else None
+    return f"phase must be fit with {KEY}: true, got {wrong[0]}; write a separate entry for it" if wrong else None

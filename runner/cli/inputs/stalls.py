@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from keras_matrix.analysis.stalls.report import Advice, StallReport, Verified
-from keras_matrix.analysis.stalls.verify import verified
+from keras_matrix.analysis.stalls.report import StallReport
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.input_probe import InputProbe
-from keras_matrix.records.instruments.stall_arms import ArmName, arms_of, base_of
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.instruments.stall_arms import arms_of, base_of
 from keras_matrix.records.store import Run
+from keras_matrix.runner.cli.inputs.verification import Work, about, dataset, verify
 from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.named_cells import named_cells
 from keras_matrix.runner.cli.look.stored import chosen_run, findings_of
@@ -31,16 +30,16 @@ from keras_matrix.runner.cli.render.stall_text import report_lines
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.host.mounts import import_roots
+from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.stall_rules import together
-from keras_matrix.runner.measure.input_tools import ChildProcesses, DataFolders, InputTools
+from keras_matrix.runner.measure.input_tools import ChildProcesses, DataFolders
 from keras_matrix.runner.measure.measuring import dataset_dir, measure_session, session_request
 from keras_matrix.runner.measure.stalls import store_probes, store_verified
 from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.request import MATRIX, RunRequest
 
-DATASET = "dataset_path"
 APPLIED = 2
 
 
@@ -66,11 +65,12 @@ def run(args: argparse.Namespace) -> int:
         return _show_stored(request, args.cell, args.run, as_json=args.json)
     in_matrix = request.choice.matrix != MATRIX or MATRIX.is_file()
     chosen = _chosen(request, args.cell, in_matrix=in_matrix)
-    work = _Work(request, TerminalDisplay(args.json), request.seams.input_tools or ChildProcesses(), _folders(request))
-    done = work.measured(chosen, cold=args.cold)
+    tools = request.seams.input_tools or ChildProcesses()
+    work = Work(request, TerminalDisplay(args.json), tools, _folders(request))
+    done = _measured(work, chosen, cold=args.cold)
     reports, code = list(done.found.run_context.stalls), done.exit_code
     if args.verify:
-        results, verify_code = work.verified(reports, chosen, args.top)
+        results, verify_code = verify(work, reports, chosen, args.top)
         reports, code = store_verified(done.run, results), max(code, verify_code)
     return max(code, _show(done.run, reports, as_json=args.json))
 
@@ -86,6 +86,7 @@ def _chosen(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cel
     if not names:
         cells.refuse(name, settings, f"{request.choice.matrix} or a stored run")
     refuse([there[one] for one in names])
+    _check_pipelines({settings[one].workload for one in names})
     found = {base.cell_id: base for base in map(_base, (there[one] for one in names))}
     if len({base.settings.backend for base in found.values()}) < len(found):
         cells.ask(name, list(found), {one: base.settings for one, base in found.items()})
@@ -93,6 +94,17 @@ def _chosen(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cel
         if base.settings.phase != "fit":
             raise UsageError(f"CELL: {name!r} has phase {base.settings.phase}; input stalls are those of phase fit")
     return found
+
+
+def _check_pipelines(workloads: Iterable[str]) -> None:
+    """Refuse a workload of the catalog without an input pipeline. Raises `UsageError`."""
+    known = catalog.load().workloads
+    for name in workloads:
+        if name in known and not known[name].has_pipeline:
+            raise UsageError(
+                f"CELL: {name} has no input pipeline, so that it waits for none; name a cell of finetune, or of a "
+                "workload of your own that returns a model and a source"
+            )
 
 
 def _base(cell: Cell) -> Cell:
@@ -106,7 +118,7 @@ def _base(cell: Cell) -> Cell:
 
 def _arms(base: Cell, *, cold: bool) -> list[Cell]:
     name = together(base.settings)
-    arms = arms_of(base.settings, cold=cold).values()
+    arms = arms_of(base.settings, cold=cold)
     return [replace(base, settings=one, cell_id=cell_id(one), together=name) for one in arms]
 
 
@@ -118,116 +130,31 @@ def _folders(request: RunRequest) -> DataFolders:
 # Measuring.
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What measuring needs."""
-
-    request: RunRequest
-    display: TerminalDisplay
-    tools: InputTools
-    folders: DataFolders
-
-    def measured(self, chosen: Mapping[str, Cell], *, cold: bool) -> Finished:
-        """Measure the arms of each analysis interleaved, then probe the data sets."""
-        wanted = [arm for base in chosen.values() for arm in _arms(base, cold=cold)]
-        session = measure_session(
-            self.request, session_request(self.request, wanted, _about(wanted)), Goal(None), self.display
-        )
-        store_probes(session.runs[""], self._probes(chosen))
-        return finished(session)
-
-    def _probes(self, chosen: Mapping[str, Cell]) -> dict[str, InputProbe]:
-        """Probe each data set once, with the same software and files as the cells."""
-        contract = self.request.executors.contract
-        if not (contract.local_software and contract.local_files):
-            return {}
-        found: dict[str, InputProbe] = {}
-        by_data: dict[str, InputProbe] = {}
-        for name, base in chosen.items():
-            if not _dataset(base.settings):
-                continue
-            data = json.dumps({**base.settings.params, "batch_size": base.settings.batch_size}, sort_keys=True)
-            if data not in by_data:
-                self.display.say(f"probing {_dataset(base.settings)}")
-                by_data[data] = self.tools.probe(base.settings, self.folders)
-            found[name] = by_data[data]
-        return found
-
-    def verified(
-        self, reports: Sequence[StallReport], chosen: Mapping[str, Cell], most: int
-    ) -> tuple[dict[str, list[Verified]], int]:
-        """Apply the best advice of each analysis, measure it against the unchanged cell, and return the results."""
-        trials = [trial for report in reports for trial in self._trials(report, chosen[report.cell_id], most)]
-        if not trials:
-            self.display.say("no advice can be applied")
-            return {}, 0
-        wanted = {cell.cell_id: cell for trial in trials for cell in (trial.unchanged, trial.changed)}
-        session = measure_session(
-            self.request, session_request(self.request, list(wanted.values()), _about(trials)), Goal(None), self.display
-        )
-        done = finished(session)
-        results: dict[str, list[Verified]] = {}
-        for trial in trials:
-            before, after = (
-                [record for record in done.latest if record.cell_id == cell.cell_id]
-                for cell in (trial.unchanged, trial.changed)
-            )
-            one = verified(trial.advice, trial.changed.cell_id, before, after)
-            results.setdefault(trial.analysis, []).append(one)
-        return results, done.exit_code
-
-    def _trials(self, report: StallReport, base: Cell, most: int) -> list[_Trial]:
-        """Return the changed cells of the best advice that can be applied."""
-        cold = report.observed is ArmName.COLD
-        settings = arms_of(report.settings, cold=cold)[report.observed]
-        name = f"verify {together(report.settings)}"
-        unchanged = replace(base, settings=settings, cell_id=cell_id(settings), together=name)
-        found: list[_Trial] = []
-        for advice in report.advice:
-            changed = self._changed(settings, advice) if advice.verifiable and len(found) < most else None
-            if changed is not None:
-                cell = replace(unchanged, settings=changed, cell_id=cell_id(changed))
-                found.append(_Trial(report.cell_id, advice, unchanged, cell))
-        return found
-
-    def _changed(self, settings: Settings, advice: Advice) -> Settings | None:
-        """Return the settings with an advice applied; None, with the reason printed, if that fails."""
-        params = settings.params | advice.params
-        if advice.stored_as is not None:
-            source = self.folders.found(_dataset(settings))
-            if source is None:
-                self.display.say(f"{advice.change}: not applied: the data set {_dataset(settings)} is not here")
-                return None
-            target = source.with_name(f"{source.name}-{advice.stored_as}")
-            self.display.say(f"converting {source} to {target}")
-            if problem := self.tools.convert(source, target, advice.stored_as):
-                self.display.say(f"{advice.change}: not applied: {problem}")
-                return None
-            params |= {DATASET: str(target)}
-        return replace(settings, params=params)
+def _measured(work: Work, chosen: Mapping[str, Cell], *, cold: bool) -> Finished:
+    """Measure the arms of each analysis interleaved, then probe the data sets."""
+    wanted = [arm for base in chosen.values() for arm in _arms(base, cold=cold)]
+    asked = session_request(work.request, wanted, about(wanted))
+    session = measure_session(work.request, asked, Goal(None), work.display)
+    store_probes(session.runs[""], _probes(work, chosen))
+    return finished(session)
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """An advice of an analysis (by its cell_id), and the cells that are measured to verify it."""
-
-    analysis: str
-    advice: Advice
-    unchanged: Cell
-    changed: Cell
-
-
-def _about(wanted: Sequence[Cell] | Sequence[_Trial]) -> dict[str, object]:
-    """Return the origin of the cells for `run.json`."""
-    changed = [one.changed if isinstance(one, _Trial) else one for one in wanted]
-    return {
-        "matrix_path": "runner stalls",
-        "matrix_text": json.dumps([to_json(one.settings) for one in changed], indent=1),
-    }
-
-
-def _dataset(settings: Settings) -> str:
-    return "" if ":" in settings.workload else str(settings.params.get(DATASET, ""))
+def _probes(work: Work, chosen: Mapping[str, Cell]) -> dict[str, InputProbe]:
+    """Probe each data set once, with the same software and files as the cells."""
+    contract = work.request.executors.contract
+    if not (contract.local_software and contract.local_files):
+        return {}
+    found: dict[str, InputProbe] = {}
+    by_data: dict[str, InputProbe] = {}
+    for name, base in chosen.items():
+        if not (path := dataset(base.settings)):
+            continue
+        data = json.dumps({**base.settings.params, "batch_size": base.settings.batch_size}, sort_keys=True)
+        if data not in by_data:
+            work.display.say(f"probing {path}")
+            by_data[data] = work.tools.probe(base.settings, work.folders)
+        found[name] = by_data[data]
+    return found
 
 
 # Showing.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 
+from keras_matrix.records.instruments.stall_arms import arm_of
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.runner.cli.render.figures import attempt_figure
 from keras_matrix.runner.cli.render.format import work
@@ -68,11 +69,12 @@ def label(planned: PlannedRepeat) -> str:
 
 
 def name(cell: Cell) -> str:
-    """Return a short name of a cell: its workload, phase and batch size; the plan lists all settings."""
+    """Return a short name of a cell: its workload, phase, batch size and arm; the plan lists all settings."""
     if cell.task is not None:
         return f"{work(cell.settings)} {cell.settings.backend}"
     phase = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
-    return f"{work(cell.settings)}{phase} b{cell.settings.batch_size} on {cell.settings.backend}"
+    arm = f" {arm_of(cell.settings)}" if cell.together else ""
+    return f"{work(cell.settings)}{phase} b{cell.settings.batch_size}{arm} on {cell.settings.backend}"
 
 
 def result(record: Record) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.input_use import InputFacts, InputUse
-from keras_matrix.records.instruments.stall_arms import PIPELINE, ArmName, arms_of
+from keras_matrix.records.instruments.stall_arms import PIPELINE, ArmName, arm_of, arms_of
 from keras_matrix.records.schema import Record, Resolved, Times
 from keras_matrix.records.settings import Settings
 from tests.conftest import MACHINE, make_record, make_settings
@@ -66,9 +66,9 @@ class Pretended:
     def use(self, arm: ArmName, step_s: float) -> InputUse | None:
         """Return what a process of this arm measured of its input."""
         total_s, batches = step_s * STEPS * EPOCHS, STEPS * EPOCHS
-        if arm in (ArmName.SYNTHETIC, ArmName.HOST):
-            return InputUse(cpu_time_s=self.compute_cpu_s * batches, wall_time_s=total_s)
         facts = InputFacts("grain", "folder", self.workers, self.kind, 2, "pil", "none", 5000, 500_000_000, 5000)
+        if arm in (ArmName.SYNTHETIC, ArmName.HOST):
+            return InputUse(facts=facts, batch_size=BATCH)
         per_sample_cpu_s = self.fetch_cpu_s + self.prepare_cpu_s
         use = InputUse(
             facts=facts,
@@ -113,12 +113,13 @@ def records(
     return [
         record
         for repeat in range(blocks)
-        for arm, own in arms_of(base, cold=cold).items()
-        for record in _record(pipeline, arm, own, repeat, 1 + noise.gauss(0, pipeline.noise))
+        for own in arms_of(base, cold=cold)
+        for record in _record(pipeline, own, repeat, 1 + noise.gauss(0, pipeline.noise))
     ]
 
 
-def _record(pipeline: Pretended, arm: ArmName, own: Settings, repeat: int, factor: float) -> Iterator[Record]:
+def _record(pipeline: Pretended, own: Settings, repeat: int, factor: float) -> Iterator[Record]:
+    arm = arm_of(own)
     step_s = pipeline.step_s(arm) * factor
     yield make_record(
         settings=own,

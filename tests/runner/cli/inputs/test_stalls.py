@@ -1,0 +1,246 @@
+"""`runner stalls` and `stalls: true` from end to end, with a fake executor and pretended pipelines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records import findings
+from keras_matrix.records.instruments.input_probe import DecoderCost, InputProbe, StorageLimits
+from keras_matrix.records.instruments.stall_arms import arm_of
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.store import Results
+from keras_matrix.runner.cell.job import Job, write_result
+from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.input_tools import DataFolders
+from tests.analysis.stalls.pretended import Pretended
+from tests.fakes.executor import PRETENDED, FakeExecutor
+from tests.sessions import newest_records
+
+MATRIX = """\
+version: 1
+defaults: {repeats: 5, steps_per_epoch: 20}
+backends: [jax, torch]
+cells:
+  - workload: finetune
+    dataset_path: images
+    decoder: pil
+    input_workers: 1
+  - workload: gru
+"""
+DECODING = Pretended(prepare_s=0.0052, prepare_cpu_s=0.0052, workers=1)
+PROBE = InputProbe(
+    64,
+    {"pil": DecoderCost(0.005, 0.003), "simplejpeg": DecoderCost(0.002, 0.0019)},
+    0.0003,
+    100.0,
+    195.0,
+    StorageLimits(600e6, 25_000.0, 0.0001),
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    (tmp_path / "images").mkdir()
+    return tmp_path
+
+
+@dataclass(slots=True)
+class FakeTools:
+    """Tools that return a given probe and write nothing."""
+
+    result: InputProbe = PROBE
+    problem: str | None = None
+    probed: list[str] = field(default_factory=list)
+    converted: list[tuple[Path, Path, str]] = field(default_factory=list)
+
+    def probe(self, settings: Settings, folders: DataFolders) -> InputProbe:
+        self.probed.append(str(settings.params["dataset_path"]))
+        return self.result
+
+    def convert(self, source: Path, target: Path, to: str) -> str | None:
+        self.converted.append((source, target, to))
+        return self.problem
+
+
+def machine(pipeline_of: Callable[[Settings], Pretended]) -> FakeExecutor:
+    """An executor whose cells have the costs of pretended pipelines, by their settings."""
+
+    def step_time_s(settings: Settings, repeat: int) -> float:
+        noise = 1 + 0.002 * ((repeat * 7 + len(arm_of(settings))) % 5 - 2)
+        return pipeline_of(settings).step_s(arm_of(settings)) * noise
+
+    def finetune(job: Job) -> Outcome:
+        step_s = step_time_s(job.settings, job.repeat)
+        result = FakeExecutor(step_time_s=step_time_s).result(job)
+        write_result(job, replace(result, input=pipeline_of(job.settings).use(arm_of(job.settings), step_s)))
+        return replace(PRETENDED, exit_code=0, wall_time_s=1.0, start_time_s=0.1, parent_cpu_time_s=0.001)
+
+    return FakeExecutor(step_time_s=step_time_s, behaviours={"finetune": finetune})
+
+
+def decoding(settings: Settings) -> Pretended:
+    """One worker that decodes with Pillow; a change of decoder or workers has its true effect."""
+    cost_s = {"pil": 0.0052, "simplejpeg": 0.0022}[str(settings.params["decoder"])]
+    return replace(DECODING, prepare_s=cost_s, prepare_cpu_s=cost_s, workers=int(settings.params["input_workers"]))
+
+
+def runner(*arguments: str, executor: FakeExecutor, tools: FakeTools | None = None) -> int:
+    return main([*arguments], Seams(executor=executor, input_tools=tools or FakeTools()))
+
+
+def test_arms_are_measured_interleaved_and_explained(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    executor, tools = machine(decoding), FakeTools()
+    assert runner("stalls", "jax:finetune", executor=executor, tools=tools) == 0
+    arms = [(arm_of(job.settings), job.repeat) for job in executor.jobs]
+    assert len(arms) == 25
+    assert {repeat for _, repeat in arms[:5]} == {0}
+    assert {arm for arm, _ in arms[:5]} == {"synthetic", "host", "warm", "cold", "timed"}
+    # In one comparison: the epochs of the five processes alternate.
+    assert len({job.cell_id for job in executor.turns[:5]}) == 5
+    printed = capsys.readouterr().out
+    assert "where an epoch goes" in printed
+    assert "bottleneck: preparation CPU. " in printed
+    assert "cache: cache the decoded samples in memory" in printed
+    assert "decoder: decode with simplejpeg" in printed
+    assert "ceiling: " in printed
+    assert tools.probed == ["images"]
+
+
+def test_a_workload_is_analysed_on_each_backend(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tools = FakeTools()
+    assert runner("stalls", "finetune", "--no-cold", "--json", executor=machine(decoding), tools=tools) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [one["settings"]["backend"] for one in document["reports"]] == ["jax", "torch"]
+    assert [one["observed"] for one in document["reports"]] == ["warm", "warm"]
+    assert [len(one["arms"]) for one in document["reports"]] == [4, 4]
+    assert tools.probed == ["images"]  # once for both
+
+
+def test_analysis_is_stored_with_the_run_and_shown_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("stalls", "jax:finetune", executor=machine(decoding))
+    first = capsys.readouterr().out
+    run = Results(folder / "results").latest()
+    stored = json.loads((run.folder / "stalls.json").read_text())
+    assert stored["reports"][0]["bottleneck"] == "preparation CPU"
+    executor = machine(decoding)
+    assert runner("stalls", "jax:finetune", "--run", run.run_id, executor=executor) == 0
+    again = capsys.readouterr().out
+    assert executor.jobs == []
+    assert again.split("bottleneck:")[1] == first.split("bottleneck:")[1]
+    cold = stored["reports"][0]["arms"][-1]["cell_id"]
+    assert runner("stalls", cold[:10], "--run", run.run_id, executor=executor) == 0
+
+
+def test_run_without_an_analysis_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("--filter", "workload=gru", executor=FakeExecutor())
+    run = Results(folder / "results").latest()
+    assert runner("stalls", "gru", "--run", run.run_id, executor=FakeExecutor()) == 2
+    assert "contains no stall analysis of 'gru'; it contains no stall analysis" in capsys.readouterr().err
+
+
+def test_shares_and_bottleneck_become_findings_of_the_observed_cell(folder: Path) -> None:
+    runner("stalls", "jax:finetune", executor=machine(decoding))
+    run = Results(folder / "results").latest()
+    found = [one for one in findings.load(run).found if one.kind is findings.Kind.INPUT]
+    by_metric = {one.metric: one for one in found}
+    cold = next(one.cell_id for one in newest_records(folder) if arm_of(one.settings) == "cold")
+    assert {one.cell_id for one in found} == {cold}
+    stall = by_metric["input.stall_share"]
+    assert stall.estimate == pytest.approx(1 - 0.040 / DECODING.step_s("warm"), abs=0.01)
+    assert stall.low < stall.estimate < stall.high
+    assert by_metric["input.ceiling_speed_up"].verdict == "preparation CPU"
+    assert "input.input_bound_share" in by_metric
+
+
+def test_verified_advice_is_measured_against_the_unchanged_cell(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = machine(decoding)
+    arguments = ("stalls", "jax:finetune", "--verify", "--top", "3")
+    assert runner(*arguments, executor=executor) == 0
+    printed = capsys.readouterr().out
+    assert "applied and measured" in printed
+    (decoder,) = [line for line in printed.splitlines() if "decode with simplejpeg" in line and "as predicted" in line]
+    assert "2.30x" in decoder
+    changed = [job.settings.params for job in executor.jobs[25:]]
+    # Five blocks: unchanged and two changes, and for the cache, which needs a pass, both with its own steps.
+    assert len(changed) == 25
+    assert {str(one["decoder"]) for one in changed} == {"pil", "simplejpeg"}
+    runs = Results(folder / "results").runs()
+    stored = json.loads((runs[0].folder / "stalls.json").read_text())["reports"][0]["verified"]
+    assert "as predicted" in [one["verdict"] for one in stored]
+    # A cache has no effect here: the prediction was wrong, and the verdict says so.
+    assert {one["change"]: one["verdict"] for one in stored}["cache"] == "less than predicted"
+
+
+def throttled(settings: Settings) -> Pretended:
+    """Storage that serves 400 requests per second; record files need few."""
+    if str(settings.params["dataset_path"]).endswith("-tfrecord"):
+        return Pretended(storage_bytes=3_200_000, reads=7)
+    return Pretended(cold_fetch_s=0.004, prepare_s=0.001, prepare_cpu_s=0.001, storage_bytes=3_200_000, reads=32)
+
+
+def test_format_is_converted_next_to_the_data_set_and_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools = FakeTools(replace(PROBE, storage=StorageLimits(45e6, 420.0, 0.002)))
+    arguments = ("stalls", "jax:finetune", "--verify", "--set", "cache=ram", "--set", "input_workers=2")
+    assert runner(*arguments, executor=machine(throttled), tools=tools) == 0
+    printed = capsys.readouterr().out
+    assert "bottleneck: storage IOPS. " in printed
+    assert tools.converted == [(folder / "images", folder / "images-tfrecord", "tfrecord")]
+    assert [line for line in printed.splitlines() if line.startswith("format: ") and line.endswith("as predicted")]
+
+
+def test_failed_conversion_is_reported_and_not_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tools = FakeTools(replace(PROBE, storage=StorageLimits(45e6, 420.0, 0.002)), problem="disk full")
+    executor = machine(throttled)
+    arguments = ("stalls", "jax:finetune", "--verify", "--top", "1", "--set", "input_workers=2")
+    runner(*arguments, executor=executor, tools=tools)
+    printed = capsys.readouterr().out
+    assert "format: not applied: disk full" in printed
+
+
+def test_workload_without_a_pipeline_has_one_clear_message(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("stalls", "jax:gru", executor=FakeExecutor()) == 2
+    assert "has no input pipeline" in capsys.readouterr().err
+
+
+def test_key_of_the_matrix_expands_an_entry_into_its_arms(folder: Path) -> None:
+    (folder / "matrix.yaml").write_text(
+        MATRIX.replace("input_workers: 1\n", "input_workers: [1, 2]\n    stalls: true\n")
+    )
+    executor = machine(decoding)
+    assert runner("--matrix", "matrix.yaml", "--filter", "workload=finetune", executor=executor) == 0
+    assert len(newest_records(folder)) == 2 * 2 * 5 * 5
+    run = Results(folder / "results").latest()
+    stored = json.loads((run.folder / "stalls.json").read_text())["reports"]
+    assert [(one["settings"]["backend"], one["settings"]["params"]["input_workers"]) for one in stored]
+    assert len(stored) == 4
+    # The arms of an analysis on both backends are one comparison: ten processes alternate.
+    assert len({job.cell_id for job in executor.turns[:10]}) == 10
+    assert len({job.settings.params["input_workers"] for job in executor.turns[:10]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("stalls: yes", "cells[0].stalls: must be true or false, got 'yes'"),
+        ("stalls: true\n    page_cache: cold", "cells[0].page_cache: must not be given with stalls: true"),
+        ("stalls: true\n    phase: predict", "cells[0]: phase must be fit with stalls: true, got predict"),
+    ],
+)
+def test_wrong_use_of_the_key_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], lines: str, expected: str
+) -> None:
+    (folder / "matrix.yaml").write_text(MATRIX.replace("decoder: pil", lines))
+    assert runner("plan", executor=FakeExecutor()) == 2
+    assert expected in capsys.readouterr().err
