@@ -185,14 +185,16 @@ def _records(situation: Situation) -> Iterator[_Candidate]:
     """Yield a record format, where storage is waited for request by request."""
     named, facts = situation.named.name, situation.facts
     from_storage = mean([block for block, _ in situation.pairs], lambda b: b.storage_bytes)
-    waits = named is Bottleneck.IOPS or (named is Bottleneck.LATENCY and bool(from_storage))
+    storage = situation.probe.storage if situation.probe else None
+    read_s = storage.one_read_s if storage and named is Bottleneck.LATENCY else None
+    waits = named is Bottleneck.IOPS or (read_s is not None and bool(from_storage))
     if not waits or facts is None or facts.stored_as not in (None, "folder"):
         return
     bytes_per_batch = from_storage or 0.0
     reads = max(RUNS_PER_BATCH, bytes_per_batch / REQUEST_BYTES)
     convert = "tfrecord" if situation.param("dataset_path") else None
     text = f"TFRecord in place of single files: about {reads:.0f} requests per batch (runner convert)"
-    yield _Candidate("format", text, predict.with_fewer_reads(reads), {}, convert)
+    yield _Candidate("format", text, predict.with_fewer_reads(reads, read_s), {}, convert)
 
 
 def _deeper_queue(situation: Situation) -> Iterator[_Candidate]:

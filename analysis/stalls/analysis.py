@@ -168,7 +168,7 @@ def _caveats(name: ArmName, own: Sequence[Record], found: Sequence[Block], named
         return lines
     uses = [record.input for record in own if record.input]
     if name is ArmName.COLD:
-        lines += sorted({use.cold_meaning for use in uses if use.cold_meaning})
+        lines += sorted({f"cold means: {use.cold_meaning}" for use in uses if use.cold_meaning})
         if left := [use.resident_share for use in uses if use.resident_share and use.resident_share > 0.05]:
             lines.append(
                 f"up to {max(left):.0%} of the files stayed in the page cache: the cold arm was not entirely cold"

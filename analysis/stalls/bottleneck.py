@@ -129,7 +129,8 @@ def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None) 
         if bytes_per_s >= SATURATED * most_bytes:
             why = f"{begin}: storage delivers {rates}, and no more than {most_bytes / 1e6:.3g} MB/s to many readers"
             return Named(Bottleneck.BANDWIDTH, why)
-        why = f"{begin}: storage delivers {rates}, and could deliver {most_bytes / 1e6:.3g} MB/s to more readers"
+        each = f"a request takes {limits.one_read_s * 1e3:.2g} ms" if limits.one_read_s else "requests take their time"
+        why = f"{begin}: storage delivers {rates} and could deliver {most_bytes / 1e6:.3g} MB/s to more readers; {each}"
         return Named(Bottleneck.LATENCY, why)
     caveat = "storage IOPS and bandwidth are told apart by the size of a request alone: the storage was not probed"
     small = request is not None and request < SMALL_REQUEST_BYTES

@@ -190,14 +190,20 @@ def with_deep_queue(own: Demand) -> Demand:
     return replace(own, scale=min(1.0, own.scale))
 
 
-def with_fewer_reads(reads_per_batch: float) -> Change:
-    """Return the change to a format that reads a batch with so few requests; waits for storage shrink with them."""
+def with_fewer_reads(reads_per_batch: float, read_s: float | None = None) -> Change:
+    """Return the change to a format that reads a batch with so few requests; waits for storage shrink with them.
+
+    `read_s` is the time of a request to a storage that is not saturated: nothing else of the wait is saved.
+    """
 
     def change(own: Demand) -> Demand:
         if own.reads <= reads_per_batch:
             return own
-        kept = reads_per_batch / own.reads
-        return replace(own, reads=reads_per_batch, fetch_s=own.fetch_s * kept)
+        if read_s is None:
+            left_s = own.fetch_s * reads_per_batch / own.reads
+        else:
+            left_s = max(0.0, own.fetch_s - (own.reads - reads_per_batch) * read_s / own.batch)
+        return replace(own, reads=reads_per_batch, fetch_s=left_s)
 
     return change
 

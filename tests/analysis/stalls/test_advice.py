@@ -85,6 +85,16 @@ def test_another_format_is_advised_where_requests_are_the_limit_alone() -> None:
     assert "format" not in changes(of(STORAGE, replace(PROBE, storage=CAPPED_BYTES)))
 
 
+def test_another_format_saves_no_more_than_the_time_of_its_requests() -> None:
+    """A delay that is not the storage's stays, whatever the format."""
+    slow = replace(STORAGE, cold_fetch_s=0.010, reads=64)
+    uncapped = StorageLimits(600e6, 25_000.0, 0.0001)
+    report = of(slow, replace(PROBE, storage=uncapped))
+    assert report.bottleneck == "fetch latency"
+    # 58 of 64 requests of 0.1 ms per batch: 0.18 of 11 ms per sample.
+    assert not [one for one in report.advice if one.change == "format" and one.speed_up.centre > 1.03]
+
+
 def test_threads_that_share_an_interpreter_become_processes_and_not_more_threads() -> None:
     report = of(LOCKED)
     assert "workers" not in changes(report)
