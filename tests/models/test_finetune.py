@@ -70,7 +70,7 @@ def test_weights_that_cannot_be_downloaded_are_named_with_their_place(tmp_path: 
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_checkpoint_is_the_trained_model_and_can_be_fine_tuned_again(backend: str, tmp_path: Path) -> None:
     found = ran("checkpoint", tmp_path, backend)
     assert found == {"file": f"{backend}.keras", "equal": True, "base": True, "trained": 4}

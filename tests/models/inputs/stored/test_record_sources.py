@@ -1,0 +1,230 @@
+"""TFRecord and ArrayRecord data sets as sources."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_matrix.models.inputs.stored import manifest, record_file, shards
+from keras_matrix.models.inputs.stored.manifest import Manifest, Part
+from keras_matrix.models.inputs.stored.source import Features, InputDataError, open_source
+from tests.models.inputs.stored.data_sets import CLASSES, class_folder, named, record_files
+
+KINDS = ("tfrecord", "array_record")
+SAMPLES = [one.sample for one in named(12)]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_samples_are_read_in_any_order_across_files(tmp_path: Path, kind: str) -> None:
+    source = open_source(record_files(tmp_path, kind))
+    assert (source.kind, source.classes, len(source), source.notes) == (kind, CLASSES, 12, ())
+    assert source.read(range(12)) == SAMPLES
+    wanted = [11, 5, 0, 1, 2, 4, 5, 6, 6]
+    assert source.read(wanted) == [SAMPLES[index] for index in wanted]
+    assert source.read([]) == []
+    assert [source.name(index) for index in (0, 5, 11)] == [
+        f"part-0.{kind} record 0",
+        f"part-1.{kind} record 0",
+        f"part-2.{kind} record 5",
+    ]
+    assert [path.name for path in source.files()] == [f"part-{number}.{kind}" for number in range(3)]
+
+
+def test_source_can_be_sent_to_other_processes_and_used_by_threads(tmp_path: Path, kind: str) -> None:
+    source = pickle.loads(pickle.dumps(open_source(record_files(tmp_path, kind))))
+    with ThreadPoolExecutor(4) as pool:
+        orders = [np.random.default_rng(number).permutation(12).tolist() for number in range(40)]
+        assert list(pool.map(source.read, orders)) == [[SAMPLES[index] for index in order] for order in orders]
+
+
+def test_limit_takes_the_first_records(tmp_path: Path, kind: str) -> None:
+    source = open_source(record_files(tmp_path, kind), 5)
+    assert (len(source), len(source.sizes()), len(source.files())) == (5, 5, 1)
+    assert source.order("window", 0, 4).shuffle == "window"
+
+
+def test_limit_above_the_records_names_both_numbers(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(InputDataError, match="50000 samples are asked for, but its files have 12 records"):
+        open_source(record_files(tmp_path, kind), 50_000)
+
+
+def test_wrong_feature_name_lists_those_of_the_record(tmp_path: Path, kind: str) -> None:
+    names = "image/class/label, image/class/text, image/encoded, image/filename"
+    with pytest.raises(InputDataError, match=rf"part-0\.{kind}: record 0: has no feature 'image'; it has {names}"):
+        open_source(record_files(tmp_path, kind), features=Features(image="image"))
+
+
+def test_single_file_is_a_data_set(tmp_path: Path, kind: str) -> None:
+    source = open_source(record_files(tmp_path, kind) / f"part-2.{kind}")
+    assert source.read(range(6)) == SAMPLES[6:]
+
+
+def test_empty_file_is_named(tmp_path: Path, kind: str) -> None:
+    record_files(tmp_path, kind)
+    (tmp_path / f"part-1.{kind}").write_bytes(b"")
+    with pytest.raises(InputDataError, match=rf"part-1\.{kind}: offset 0: the file is empty \(0 bytes\)"):
+        open_source(tmp_path)
+
+
+def test_truncated_file_is_named(tmp_path: Path, kind: str) -> None:
+    path = record_files(tmp_path, kind) / f"part-2.{kind}"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(InputDataError, match=rf"part-2\.{kind}: offset \d+: .*truncated"):
+        open_source(tmp_path)
+
+
+def test_file_of_random_bytes_is_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes(np.random.default_rng(0).bytes(200_000))
+    with pytest.raises(InputDataError, match=rf"a\.{kind}: offset \d+: "):
+        open_source(tmp_path)
+
+
+def test_damaged_image_is_named_when_it_is_read(tmp_path: Path, kind: str) -> None:
+    path = record_files(tmp_path, kind) / f"part-0.{kind}"
+    source = open_source(tmp_path)
+    data = bytearray(path.read_bytes())
+    at = data.find(SAMPLES[1].data)
+    data[at + 100] ^= 255
+    path.write_bytes(data)
+    assert source.read([0]) == SAMPLES[:1]
+    with pytest.raises(InputDataError, match=rf"part-0\.{kind}: "):
+        source.read([0, 1, 2])
+
+
+def test_tfrecord_that_vanishes_is_named_with_the_offset(tmp_path: Path) -> None:
+    source = open_source(record_files(tmp_path, "tfrecord"))
+    (tmp_path / "part-2.tfrecord").unlink()
+    assert source.read([0]) == SAMPLES[:1]
+    with pytest.raises(InputDataError, match=r"part-2\.tfrecord: offset 0: the file has vanished since it was opened"):
+        source.read([0, 6])
+
+
+def test_array_record_that_vanishes_before_it_is_read_is_named(tmp_path: Path) -> None:
+    from keras_matrix.models.inputs.stored import array_record
+
+    source = open_source(record_files(tmp_path, "array_record"))
+    array_record._reader.cache_clear()
+    (tmp_path / "part-2.array_record").unlink()
+    with pytest.raises(InputDataError, match=r"part-2\.array_record: the file has vanished since it was opened"):
+        source.read([6])
+
+
+def test_successive_records_of_a_tfrecord_file_are_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(record_files(tmp_path, "tfrecord"))
+    calls: list[tuple[int, int]] = []
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda *given: (calls.append(given[1:]), real(*given))[1])
+    assert source.read([0, 1, 2, 3, 4, 5, 6, 9, 10]) == [SAMPLES[index] for index in (0, 1, 2, 3, 4, 5, 6, 9, 10)]
+    assert len(calls) == 4
+
+
+def test_sizes_of_tfrecord_samples_are_those_of_their_records(tmp_path: Path) -> None:
+    source = open_source(record_files(tmp_path, "tfrecord"))
+    expected = np.concatenate([np.diff(record_file.offsets(path)) for path in source.files()])
+    assert source.sizes().tolist() == expected.tolist()
+
+
+def test_index_of_other_contents_is_replaced_by_reading_the_lengths(tmp_path: Path) -> None:
+    record_files(tmp_path, "tfrecord")
+    (tmp_path / "part-1.tfrecord.index").write_bytes(b"nonsense")
+    (tmp_path / "part-2.tfrecord.index").unlink()
+    source = open_source(tmp_path)
+    assert source.notes == ("part-1.tfrecord.index does not belong to its file and is not used",)
+    assert source.read(range(12)) == SAMPLES
+
+
+def described(folder: Path, kind: str) -> Manifest:
+    parts = tuple(
+        Part(f"part-{number}.{kind}", count, (folder / f"part-{number}.{kind}").stat().st_size)
+        for number, count in enumerate((5, 1, 6))
+    )
+    found = Manifest(kind, {}, ("a", "b", "c", "d"), 12, finished=True, parts=parts)
+    manifest.write(folder, found)
+    return found
+
+
+def test_manifest_names_the_classes(tmp_path: Path, kind: str) -> None:
+    described(record_files(tmp_path, kind), kind)
+    assert open_source(tmp_path).classes == ("a", "b", "c", "d")
+    with pytest.raises(InputDataError, match="record 0: has no feature 'y'"):
+        open_source(tmp_path, features=Features(label="y"))
+
+
+def test_unfinished_data_set_is_refused(tmp_path: Path, kind: str) -> None:
+    manifest.write(tmp_path, replace(described(record_files(tmp_path, kind), kind), finished=False))
+    with pytest.raises(InputDataError, match="is unfinished: repeat the command that was writing it"):
+        open_source(tmp_path)
+
+
+def test_file_that_the_manifest_lists_must_exist_with_its_size(tmp_path: Path, kind: str) -> None:
+    described(record_files(tmp_path, kind), kind)
+    path = tmp_path / f"part-1.{kind}"
+    contents = path.read_bytes()
+    path.write_bytes(contents + b"more")
+    with pytest.raises(
+        InputDataError, match=rf"part-1\.{kind}: has {len(contents) + 4} bytes, but manifest\.json says"
+    ):
+        open_source(tmp_path)
+    path.unlink()
+    with pytest.raises(InputDataError, match=rf"part-1\.{kind}: is missing, but manifest\.json lists it"):
+        open_source(tmp_path)
+
+
+def test_manifest_of_another_program_is_ignored_and_a_damaged_one_named(tmp_path: Path) -> None:
+    class_folder(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"version": 3}')
+    assert len(open_source(tmp_path)) == 9
+    (tmp_path / "manifest.json").write_text('{"written_by": "keras-matrix 1", "parts": 5}')
+    with pytest.raises(InputDataError, match=r"manifest\.json: is not a manifest of a data set"):
+        open_source(tmp_path)
+
+
+def test_folder_with_both_formats_is_refused(tmp_path: Path) -> None:
+    for kind in KINDS:
+        record_files(tmp_path, kind)
+    with pytest.raises(InputDataError, match="has both TFRecord and ArrayRecord files"):
+        open_source(tmp_path)
+
+
+def test_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").touch()
+    with pytest.raises(InputDataError, match=r"a\.jpg: must be a folder, or a file named \*\.tfrecord"):
+        open_source(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.tfrecord", "tfrecord"),
+        ("a.tfrecords", "tfrecord"),
+        ("a.tfrecord-00001-of-00100", "tfrecord"),
+        ("train-00000-of-01024", "tfrecord"),
+        ("a.array_record", "array_record"),
+        ("a.arrayrecord", "array_record"),
+        ("a.array_record-00001-of-00100", "array_record"),
+        ("a.tfrecord.index", None),
+        (".a.tfrecord", None),
+        ("train", None),
+    ],
+)
+def test_format_is_recognised_by_the_name(name: str, kind: str | None) -> None:
+    assert shards.kind_of(name) == kind
+
+
+def test_labels_that_start_at_one_leave_class_zero_without_a_name(tmp_path: Path) -> None:
+    samples = [replace(one, sample=replace(one.sample, label=one.sample.label + 1), text="") for one in named(6)]
+    from keras_matrix.models.inputs.stored import writers
+
+    writers.write_file(tmp_path / "a.tfrecord", "tfrecord", samples)
+    assert open_source(tmp_path).classes == ("0", "1", "2", "3")

@@ -1,0 +1,102 @@
+"""`runner finetune` from end to end with synthetic cells, and once with a real backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.runner.cli.main import Seams, main
+from tests.fakes.executor import FakeExecutor
+from tests.models.inputs.pipelines import jpegs
+from tests.sessions import newest_records
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images").mkdir()
+    return tmp_path
+
+
+def finetune(*arguments: str) -> int:
+    return main(["finetune", *arguments], Seams(executor=FakeExecutor()))
+
+
+def measured(folder: Path, *arguments: str) -> Record:
+    assert finetune(*arguments, "--backend", "jax", "--new") == 0
+    (record,) = newest_records(folder)
+    return record
+
+
+def test_one_pass_is_measured_on_every_backend_after_a_discarded_one(folder: Path) -> None:
+    assert finetune() == 0
+    found = newest_records(folder)
+    assert {(one.settings.backend, one.status) for one in found} == {(name, Status.OK) for name in BACKENDS}
+    settings = found[0].settings
+    assert (settings.epochs, settings.discard, settings.steps_per_epoch) == (2, 1, "seed")
+    assert (settings.batch_size, settings.feed) == (32, "pipeline")
+    given = {name: settings.params[name] for name in ("dataset_path", "dataset_size", "base_model", "checkpoint_path")}
+    assert given == {"dataset_path": "images", "dataset_size": 50000, "base_model": "none", "checkpoint_path": ""}
+
+
+def test_options_of_the_document_have_both_spellings(folder: Path) -> None:
+    (folder / "other").mkdir()
+    theirs = "--dataset_path=other --dataset_size=100 --batch_size=8 --epochs=5 --base_model=imagenet"
+    ours = "--dataset-path other --dataset-size 100 --batch-size 8 --epochs 5 --base-model imagenet"
+    first, second = measured(folder, *theirs.split()), measured(folder, *ours.split())
+    assert first.cell_id == second.cell_id
+    assert (first.settings.batch_size, first.settings.epochs) == (8, 6)
+    params = first.settings.params
+    assert (params["dataset_path"], params["dataset_size"], params["base_model"]) == ("other", 100, "imagenet")
+
+
+def test_paths_outside_the_folder_of_the_command_become_absolute(folder: Path) -> None:
+    (folder / "here").mkdir()
+    params = measured(folder, "--dataset-path", "here/../images", "--checkpoint_path", "saved").settings.params
+    assert (params["dataset_path"], params["checkpoint_path"]) == (str(folder / "images"), str(folder / "saved"))
+    absolute = measured(folder, "--dataset-path", str(folder / "images")).settings.params
+    assert absolute["dataset_path"] == str(folder / "images")
+
+
+def test_log_path_is_the_folder_of_tensorboard(folder: Path) -> None:
+    assert finetune("--log_path", "profiles", "--backend", "jax") == 0
+    assert (folder / "profiles").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dataset-path", "nowhere"], "--dataset-path: must be a folder of images or record files, but there is no "),
+        (["--epochs", "0"], "--epochs: must be a whole number from 1 to 10000, got 0"),
+        (["--batch_size", "0"], "--batch-size: must be largest or a whole number from 1 to 1000000, got 0"),
+        (["--dataset_size", "-1"], "--dataset-size: must be a whole number of at least 1, got -1"),
+        (["--base", "alexnet"], "--base: must be mobilenet, mobilenet_v2, "),
+        (["--log_path", "a", "--log-dir", "b"], "--log-path, --log-dir: name the same folder; give one of them"),
+        (["--backend", "theano"], "--backend: must be one of tensorflow, jax, torch, got 'theano'"),
+        (["--checkpoint-path", "x" * 300], "--checkpoint-path: must be text of at most 200 printable characters"),
+    ],
+)
+def test_wrong_flag_is_refused_with_its_rule(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert finetune(*arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_short_data_set_is_trained_for_several_epochs_and_the_model_is_saved(folder: Path) -> None:
+    jpegs.folder(folder / "images")
+    size = "--image-size 32 --batch-size 4 --base timed_wait --step-time-ms 1 --input-workers 1"
+    command = f"finetune --backend jax --epochs 3 {size} --checkpoint_path saved"
+    assert main(command.split()) == 0
+    (record,) = newest_records(folder)
+    assert (record.status, len(record.times.epoch_times_s)) == (Status.OK, 3)
+    assert record.resolved is not None
+    assert record.resolved.steps_per_epoch == 3
+    assert record.input is not None
+    assert record.input.facts is not None
+    assert (record.input.facts.samples, record.input.facts.pipeline) == (12, "grain")
+    assert [path.name for path in (folder / "saved").iterdir()] == ["jax.keras"]
