@@ -14,10 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from keras_matrix.records.backends import service_name
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.instruments.stall_arms import PIPELINE, base_of
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job, make_home, write_job
 from keras_matrix.runner.executors import Outcome, Running
@@ -37,7 +40,8 @@ from keras_matrix.runner.executors.supervise.watch import Never, ServerGone, Wat
 from keras_matrix.runner.tasks.start import NotStarted, command_of
 from keras_matrix.runner.tasks.watch import TaskWatch, never
 
-LIGHT_SERVER = "KERAS_BENCHMARK_SERVER"
+# Distinguishes the servers of one environment: each runs one process at a time.
+SERVER = "KERAS_BENCHMARK_SERVER"
 
 Key = tuple[tuple[str, str], ...]
 
@@ -79,7 +83,10 @@ class ProcessExecutor:
         """
         self.close()
         forked = [s for s in settings if self._forks(s) and not self.missing(s.backend)]
-        self._servers.launch(_key(self._environment(s)) for s in forked)
+        self._servers.launch(
+            _key(_numbered(self._environment(one), number))
+            for one, number in zip(forked, _alive_before(forked), strict=True)
+        )
 
     def await_block(self) -> None:
         """Wait for the servers that were launched."""
@@ -109,7 +116,7 @@ class ProcessExecutor:
         cpus = allowed_cpus(job.settings)
         order: dict[str, Any] = {"job": str(job.path), "argv": None, "env": environment, "cpus": cpus}
         try:
-            server = self._servers.of(_key(environment)) if self._forks(job.settings) else None
+            server = self._free_server(environment) if self._forks(job.settings) else None
             if server is None:
                 server = self._light_server()
                 order |= {
@@ -144,15 +151,42 @@ class ProcessExecutor:
         return self._start == "fork" and settings.device == "cpu"
 
     def _light_server(self) -> Server:
-        """Return a free light server: each runs one process at a time, and several processes may be waiting."""
+        """Return a free light server."""
         allowed = {name: os.environ[name] for name in ALLOWED if name in os.environ} | self._interpreter.variables()
+        server = self._free_server(allowed | {MARK: self._mark, SERVER: "light"})
+        if server is None:
+            raise ServerGone("server: the light server for fresh interpreters did not start")
+        return server
+
+    def _free_server(self, environment: dict[str, str]) -> Server | None:
+        """Return a server without a process; None if it cannot start. Several processes may be waiting on others."""
         for number in itertools.count():
-            server = self._servers.of(_key(allowed | {MARK: self._mark, LIGHT_SERVER: str(number)}))
-            if server is None:
-                raise ServerGone("server: the light server for fresh interpreters did not start")
-            if not server.busy:
+            server = self._servers.of(_key(_numbered(environment, number)))
+            if server is None or not server.busy:
                 return server
         raise AssertionError("a count has no end")
+
+
+def _alive_before(settings: Sequence[Settings]) -> list[int]:
+    """Return for each cell how many earlier ones are alive when it starts and need a server of the same environment.
+
+    Those of its own stall analysis: other cells that wait for each other have different backends.
+    """
+    if not any(one.feed == PIPELINE for one in settings):
+        return [0] * len(settings)
+    analyses = [canonical(base_of(one)) for one in settings]
+    read = {analysis for one, analysis in zip(settings, analyses, strict=True) if one.feed == PIPELINE}
+    alive = Counter[str]()
+    found = []
+    for analysis in analyses:
+        found.append(alive[analysis] if analysis in read else 0)
+        alive[analysis] += 1
+    return found
+
+
+def _numbered(environment: dict[str, str], number: int) -> dict[str, str]:
+    """Return the environment of a further server; that of the first one is unchanged."""
+    return environment | {SERVER: f"{environment.get(SERVER, '')}{number}"} if number else environment
 
 
 def _key(environment: dict[str, str]) -> Key:

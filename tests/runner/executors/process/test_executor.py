@@ -261,6 +261,28 @@ def test_interleaved_processes_rest_idle_between_turns(forking: ProcessExecutor,
         assert len(accept(job.result_path.read_bytes(), job).times.epoch_times_s) == 3
 
 
+def test_cells_of_one_stall_analysis_are_alive_together_each_with_a_server_of_its_own(
+    own: ProcessExecutor, tmp_path: Path
+) -> None:
+    fed = ("device_resident", "host_fed", "pipeline")
+    own.begin_block([make_settings(backend="jax", feed=feed) for feed in fed])
+    own.await_block()
+    assert len(own._servers._servers) == len(fed)
+    jobs = [make_job(tmp_path, "well", backend="jax", feed=feed) for feed in fed[:2]]
+    both = [own.start(job, 120) for job in jobs]
+    assert all(process.turn() for process in both)
+    assert len({process.root() for process in both}) == len(both)
+    outcomes = [process.finish() for process in both]
+    assert [outcome.exit_code for outcome in outcomes] == [0, 0], [outcome.output_tail for outcome in outcomes]
+    assert len(own._servers._servers) == len(fed)
+
+
+def test_cells_that_only_share_a_backend_share_a_server(own: ProcessExecutor) -> None:
+    own.begin_block([make_settings(backend="jax", feed=feed) for feed in ("device_resident", "host_fed")])
+    own.await_block()
+    assert len(own._servers._servers) == 1
+
+
 def cpu_ticks(process: Any) -> list[str]:
     fields = Path(f"/proc/{process._pid}/stat").read_text().rpartition(")")[2].split()
     return fields[11:13]
