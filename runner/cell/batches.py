@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_matrix.models.workload import InputPipeline
@@ -43,10 +42,18 @@ def make_batches(built: Any, settings: Settings, steps: int) -> list[Batch]:
 def held_batches(pipeline: InputPipeline, steps: int) -> list[Batch]:
     """Return a pipeline's first batches: as many as an epoch uses, within one pass and `HELD_BYTES`, at least 2."""
     first = pipeline.in_memory(1)
-    size_bytes = sum(np.asarray(part).nbytes for part in keras.tree.flatten(first))
+    size_bytes = _size_bytes(first)
     count = max(LEAST_HELD, min(pipeline.batches_per_pass or steps, HELD_BYTES // max(1, size_bytes)))
     wanted = min(count, steps)
     return [*first] if wanted == 1 else [*pipeline.in_memory(wanted)]
+
+
+def _size_bytes(part: Any) -> int:
+    if isinstance(part, dict):
+        return sum(_size_bytes(item) for item in part.values())
+    if isinstance(part, (list, tuple)):
+        return sum(_size_bytes(item) for item in part)
+    return 0 if part is None else int(part.nbytes)
 
 
 def _take(part: Any, rows: Any) -> Any:

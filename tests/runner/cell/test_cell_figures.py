@@ -32,7 +32,8 @@ assert summarise([9.0, 1.0, 1.0, 1.0], [], s, 33).suite_total_time_s is None
 assert [short_epoch_steps(s, n) for n in (1, 7, 8, 32, 63, 64)] == [None, None, 1, 4, 7, 32]
 assert short_epoch_steps(replace(s, steps_per_execution=10), 640) == 80
 
-built = types.SimpleNamespace(samples=lambda count, seed: (np.arange(count), np.arange(count)))
+samples = lambda count, seed: (np.arange(count), np.arange(count))
+built = types.SimpleNamespace(samples=samples, pipeline=None)
 batches = make_batches(built, replace(s, samples=10, batch_size=4), 100)
 assert [b[0].tolist() for b in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0, 1]]
 

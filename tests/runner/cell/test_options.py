@@ -92,6 +92,21 @@ def test_samples_are_those_the_workload_brought_unless_the_matrix_sets_them(
     assert applied(built(model(), available), settings)[0].samples == expected
 
 
+@pytest.mark.parametrize(
+    ("changes", "feed"),
+    [
+        ({}, "pipeline"),
+        ({"feed": "host_fed", "set_by_matrix": "feed"}, "host_fed"),
+        ({"workload": "finetune"}, "host_fed"),
+    ],
+)
+def test_batches_of_a_workloads_source_decide_their_size_and_the_samples(changes: dict[str, Any], feed: str) -> None:
+    pipeline: Any = SimpleNamespace(batch_size=8, batches_per_pass=5)
+    settings = replace(own(feed="host_fed"), **changes)
+    resolved, _ = applied(replace(built(model()), pipeline=pipeline), settings)
+    assert (resolved.feed, resolved.batch_size, resolved.samples) == (feed, 8, 40)
+
+
 def job(settings: Settings, steps: int | None) -> Job:
     return Job("nonce", cell_id(settings), 0, 0, settings, steps, "/nowhere", [], None, None)
 

@@ -30,7 +30,8 @@ def batches_held(phase: str, steps_held: int, samples: int = 64) -> int:
     held: list[int] = []
     model = SimpleNamespace(predict_on_batch=lambda x: x, trainable_variables=[], optimizer=None)
     adapter: Any = SimpleNamespace(feeder=lambda batches: held.append(len(batches)), resident=lambda batch: batch)
-    built: Any = SimpleNamespace(model=model, samples=lambda count, seed: (np.ones((count, 1)), np.ones((count, 1))))
+    samples_of = lambda count, seed: (np.ones((count, 1)), np.ones((count, 1)))  # noqa: E731
+    built: Any = SimpleNamespace(model=model, samples=samples_of, pipeline=None)
     kept: Any = SimpleNamespace(turns=None, stretch=lambda settings, steps: Stretch(steps, 2, 1), end=lambda: None)
     job: Any = SimpleNamespace(settings=settings, steps=2, steps_held=steps_held, repeat=1)
     first: Any = [(np.ones((8, 1)), np.ones((8, 1)))]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from keras_matrix.analysis.surroundings import disturbance
 from keras_matrix.records.codec import dumps, to_json
 from keras_matrix.records.identity import cell_id
+from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.schema import (
     SCHEMA_VERSION,
     CellResult,
@@ -472,6 +473,13 @@ def watched(*wall_times_s: float) -> Outcome:
 def test_epochs_that_contradict_the_runners_clock_are_refused(watched_s: tuple[float, ...], reason: str | None) -> None:
     verdict = judge(JOB, watched(*watched_s), result_with(1.0, 1.0, 1.0), None)
     assert (verdict.status, verdict.reason) == (Status.ERROR if reason else Status.OK, reason)
+
+
+def test_time_before_an_epoch_from_a_pipeline_is_not_part_of_the_epoch() -> None:
+    result = replace(result_with(1.0, 1.0, 1.0), input=InputUse(lead_in_times_s=[7.0, 7.0, 7.0]))
+    assert judge(JOB, watched(8.0, 8.1, 8.0), result, None).status is Status.OK
+    reason = "bad_result: measured epoch 2 took 1 s by the cell's clock and 5 s by the runner's"
+    assert judge(JOB, watched(8.0, 12.0, 8.0), result, None).reason == reason
 
 
 def test_result_that_counts_no_work_is_not_believed() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.identity import cell_id
+from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.schema import CellResult, DeviceProof, Resolved, Status
 from keras_matrix.records.settings import Settings
@@ -50,6 +51,14 @@ def found(work: WorkDone) -> str | None:
 
 def warned(work: WorkDone) -> list[str]:
     return [caveat.partition(":")[0] for caveat in work_caveats(result_of(work), SETTINGS)]
+
+
+def test_samples_are_those_of_the_batches_of_the_workload_s_own_source() -> None:
+    work = counted(samples=[STEPS * 8] * len(counted().stretches[0].samples))
+    resolved = Resolved(STEPS, STEPS, "fresh", "float32", batch_size=8)
+    own = replace(result_of(work), resolved=resolved, input=InputUse(batch_size=8))
+    assert (mismatch(own, SETTINGS), work_caveats(own, SETTINGS)) == (None, [])
+    assert "over 80 samples in epoch 1, not over 320" in (mismatch(replace(own, input=None), SETTINGS) or "")
 
 
 def test_requested_work_has_no_caveat() -> None:

@@ -1,0 +1,25 @@
+"""Warnings about the input of a measurement."""
+
+from __future__ import annotations
+
+from keras_matrix.records.instruments.input_use import InputFacts, InputUse
+from keras_matrix.runner.measure.input_caveats import input_caveats
+
+
+def test_record_without_a_pipeline_or_without_problems_has_no_caveat() -> None:
+    assert list(input_caveats(None)) == []
+    assert list(input_caveats(InputUse(bad_samples=0, cold_files=3, resident_share=0.01))) == []
+
+
+def test_replaced_samples_are_counted_and_the_first_are_named() -> None:
+    use = InputUse(facts=InputFacts("grain", samples=3000), bad_samples=1200, bad_names=["a", "b", "c", "d"])
+    assert list(input_caveats(use)) == [
+        "bad_samples: 1,200 of 3,000 samples could not be decoded and were replaced by others (a, b, c, ...); repair "
+        "or remove them"
+    ]
+
+
+def test_files_that_stay_in_the_page_cache_make_a_cold_cell_doubtful() -> None:
+    (found,) = input_caveats(InputUse(cold_files=3, resident_share=0.4))
+    assert found.startswith("not_cold: 40% of the files' bytes stayed in the page cache")
+    assert list(input_caveats(InputUse(resident_share=0.4))) == []
