@@ -17,7 +17,7 @@ from keras_matrix.records.codec import CodecError, decode, loads, to_json
 from keras_matrix.records.instruments.input_probe import InputProbe
 from keras_matrix.records.settings import Settings
 
-PROBE = "keras_matrix.models.inputs.pipelines.probe"
+PROBE = "keras_matrix.models.inputs.probing.probe"
 CONVERT = "keras_matrix.models.inputs.stored.convert"
 PROBE_TIMEOUT_S = 120.0
 RECORD_FILE_BYTES = 50 << 20

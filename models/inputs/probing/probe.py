@@ -1,4 +1,4 @@
-"""Probes a data set outside any training: `python -m keras_matrix.models.inputs.pipelines.probe REQUEST` prints JSON.
+"""Probes a data set outside any training: `python -m keras_matrix.models.inputs.probing.probe REQUEST` prints JSON.
 
 REQUEST is a JSON object: `params` of the workload, `batch_size`, `dataset_dir` and `folders`, as in a cell. The result
 is a `records.instruments.input_probe.InputProbe`. Up to 64 samples are decoded by every installed decoder; the limits
@@ -22,7 +22,7 @@ from keras_matrix.models.inputs.pipelines.dataset_path import found_path
 from keras_matrix.models.inputs.pipelines.decode import DECODERS, Decode, DecoderUnavailable, chosen_decoder
 from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage
 from keras_matrix.models.inputs.pipelines.pixels import TF, PixelScaling
-from keras_matrix.models.inputs.pipelines.storage_probe import limits
+from keras_matrix.models.inputs.probing.storage_probe import limits
 from keras_matrix.models.inputs.stored.sample import InputDataError, Source
 from keras_matrix.models.inputs.stored.source import open_source
 from keras_matrix.models.workload import Request
