@@ -83,7 +83,7 @@ def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: In
         rates=_rates(found, workers),
         queue_sizes=_queue_sizes(own),
         queue_capacity=(use or timed_use or InputUse()).queue_capacity,
-        caveats=[*split.caveats(shares), *_caveats(empty.observed, own, found, named)],
+        caveats=[*split.caveats(shares), *_not_probed(probe), *_caveats(empty.observed, own, found, named)],
     )
 
 
@@ -175,6 +175,10 @@ def _caveats(name: ArmName, own: Sequence[Record], found: Sequence[Block], named
             )
         lines += _fits_in_memory(own[0])
     return lines + _bad_samples(own)
+
+
+def _not_probed(probe: InputProbe | None) -> list[str]:
+    return [f"the data set could not be probed: {probe.problem}"] if probe and probe.problem else []
 
 
 def _bad_samples(own: Sequence[Record]) -> list[str]:
