@@ -166,7 +166,10 @@ def _workers_text(workers: Workers) -> str:
 
 def _without_timers(blocks: Sequence[Block], found: Split, workers: Workers, probe: InputProbe | None) -> Named:
     """Name the bottleneck of a pipeline whose stages could not be timed, by CPU time and by cold against warm."""
-    caveat = "the stages of this pipeline could not be timed: the bottleneck is named from CPU time and storage alone"
+    caveat = (
+        "the stages of this pipeline could not be timed: the bottleneck is named from CPU time and storage alone, and "
+        "predictions take its workers as never idle"
+    )
     if found.share(FETCH) > found.share(PREPARATION):
         named = _storage(blocks, "reading takes longer than preparing", probe.storage if probe else None)
         return Named(named.name, named.why, caveat="; ".join(filter(None, (named.caveat, caveat))))

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log
 
-from keras_matrix.analysis.stalls.arms import Block
+from keras_matrix.analysis.stalls.arms import Block, Stages
 from keras_matrix.analysis.stalls.bottleneck import Named, Workers
 from keras_matrix.analysis.stalls.report import Bottleneck
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs
@@ -102,9 +102,10 @@ class Limits:
 
 
 def demand(block: Block, limits: Limits) -> Demand | None:
-    """Return the demand of a block, scaled to its observed step; None if its stages were not timed."""
-    if block.stages is None or limits.workers.count is None:
+    """Return the demand of a block, scaled to its observed step; None if the number of workers is not known."""
+    if limits.workers.count is None:
         return None
+    stages = block.stages or _assumed(block, limits.workers.count)
     copied = limits.host_resolved and block.host_s is not None
     reads = block.reads if block.reads is not None else block.batch if limits.stored_as == "folder" else None
     found = Demand(
@@ -112,9 +113,9 @@ def demand(block: Block, limits: Limits) -> Demand | None:
         copy_s=max(0.0, (block.host_s or 0.0) - block.synthetic_s) if copied else 0.0,
         batch=block.batch,
         workers=limits.workers.count,
-        fetch_s=block.stages.fetch_s,
-        prepare_s=block.stages.prepare_s,
-        cpu_s=block.stages.cpu_s,
+        fetch_s=stages.fetch_s,
+        prepare_s=stages.prepare_s,
+        cpu_s=stages.cpu_s,
         cores=float(limits.workers.cores),
         preparing_cpus=limits.named.concurrency,
         compute_cpu_s=min(block.compute_cpu_s or 0.0, limits.workers.cores * block.synthetic_s),
@@ -123,6 +124,16 @@ def demand(block: Block, limits: Limits) -> Demand | None:
     )
     found = _with_storage_limits(found, block.step_s, limits)
     return replace(found, scale=_scale(found, block.step_s))
+
+
+def _assumed(block: Block, workers: int) -> Stages:
+    """Return the stages of a pipeline that could not be timed, if its workers are never idle: an upper limit."""
+    warm_s = block.step_s if block.warm_s is None else block.warm_s
+    made_s = warm_s - block.synthetic_s if workers == 0 else warm_s
+    share = max(1, workers) / block.batch
+    prepare_s = max(0.0, made_s) * share
+    cpu_s = min(prepare_s, (block.cpu_s or 0.0) / block.batch)
+    return Stages(max(0.0, block.step_s - warm_s) * share, 0.0, prepare_s, cpu_s, None)
 
 
 def _with_storage_limits(own: Demand, step_s: float, limits: Limits) -> Demand:

@@ -13,6 +13,7 @@ from keras_matrix.analysis.stalls.report import Advice, StallReport, Verdict
 from keras_matrix.analysis.stalls.verify import verdict, verified
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.instruments.input_probe import DecoderCost, InputProbe, StorageLimits
+from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.stall_arms import ArmName
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.settings import Settings
@@ -155,6 +156,14 @@ def test_changes_of_a_users_own_pipeline_are_advised_in_words() -> None:
     assert not one.verifiable
     assert one.note is not None
     assert "not verifiable" in one.note
+
+
+def test_pipeline_without_stage_times_is_predicted_with_workers_that_are_never_idle() -> None:
+    names = ("fetch_wall_time_s", "fetch_cpu_time_s", "prepare_wall_time_s", "prepare_cpu_time_s", "batches")
+    found = [replace(r, input=replace(r.input or InputUse(), **dict.fromkeys(names))) for r in records(DECODING)]
+    (report,) = reports(found)
+    one = advice(report, "workers")
+    assert one.speed_up.centre == pytest.approx(gain(DECODING, workers=2), rel=0.05)
 
 
 def test_advice_is_sorted_and_above_one_beyond_its_interval() -> None:
