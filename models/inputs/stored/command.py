@@ -16,13 +16,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing.synchronize import Event
+from itertools import islice
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from keras_matrix.models.inputs.stored import manifest
 from keras_matrix.models.inputs.stored.manifest import Manifest
@@ -31,6 +31,7 @@ from keras_matrix.models.inputs.stored.sample import InputDataError
 PROGRESS_INTERVAL_S = 0.2
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 MEBI = 1 << 20
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(Exception):
@@ -43,7 +44,7 @@ class WorkerLost(OSError):
 
 def main(run: Callable[[dict[str, Any]], str]) -> int:
     """Run a command with the request of the command line, print its summary, and return the exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, _interrupt)
     try:
         print(run(json.loads(sys.argv[1])))
@@ -120,59 +121,104 @@ def require_space(folder: Path, needed_bytes: int) -> None:
         raise OSError(errno.ENOSPC, text, str(folder))
 
 
-def in_parallel(function: Callable[[Any], Any], tasks: list[Any], workers: int) -> Generator[Any, None, None]:
+def in_parallel(function: Callable[[Any], Any], tasks: Sequence[Any], workers: int) -> Generator[Any, None, None]:
     """Yield the results of `function` for each task, in the order in which they end, from forked worker processes.
 
-    Workers inherit the module's state. If this process is interrupted, they stop at their next `check_stopped`; if it
-    is killed, they are killed, too. Raises `WorkerLost` if one was killed.
+    Workers inherit the module's state and have one task at a time. When this generator is closed or fails, they stop at
+    their next `check_stopped`; if this process is killed, they are, too. Raises the error of a task, or `WorkerLost`.
     """
-    if not tasks:
-        return
     context = multiprocessing.get_context("fork")
-    stop = context.Event()
-    pool = ProcessPoolExecutor(min(workers, len(tasks)), context, _start_worker, (stop, os.getpid()))
-    with pool, _stopping(pool, stop):
-        futures: list[Future[Any]] = [pool.submit(function, task) for task in tasks]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BrokenProcessPool:
-            text = "a worker process was killed, perhaps for lack of memory; use fewer --workers"
-            raise WorkerLost(errno.ECHILD, text, "worker") from None
+    links: dict[Connection, ForkProcess] = {}
+    waiting = iter(tasks)
+    try:
+        for task in islice(waiting, workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(function, theirs, [*links, ours]))
+            with _signals_blocked():  # a new process must not be interrupted before it ignores signals
+                process.start()
+                links[ours] = process
+            theirs.close()
+            ours.send(task)
+        while links:
+            for link in cast("list[Connection]", wait(list(links))):
+                yield _result(link)
+                try:
+                    link.send(next(waiting))
+                except StopIteration:
+                    link.close()
+                    links.pop(link).join()
+                except BrokenPipeError:
+                    raise _lost() from None
+    finally:
+        for link in links:
+            link.close()
+        for process in links.values():
+            process.join()
 
 
 def check_stopped() -> None:
     """In a worker: raise `Stopped` if the command was interrupted or another worker failed."""
-    if _STOP and _STOP[0].is_set():
+    # A worker is sent nothing while it has a task: readable means closed.
+    if _LINK and _LINK[0].poll():
         raise Stopped
 
 
-_STOP: list[Event] = []
+_LINK: list[Connection] = []
+
+
+def _result(link: Connection) -> Any:
+    try:
+        result = link.recv()
+    except (EOFError, ConnectionResetError):
+        raise _lost() from None
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _lost() -> WorkerLost:
+    return WorkerLost(errno.ECHILD, "was killed, perhaps for lack of memory; use fewer --workers", "worker process")
 
 
 @contextmanager
-def _stopping(pool: ProcessPoolExecutor, stop: Event) -> Iterator[None]:
+def _signals_blocked() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
-    except BaseException:
-        stop.set()
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_worker(stop: Event, parent: int) -> None:
+def _serve(function: Callable[[Any], Any], link: Connection, parents: list[Connection]) -> None:
+    """Carry out tasks until the connection closes. A copy of a parent's end, inherited here, would keep it open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the whole group; the parent says when to stop
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-    _STOP[:] = [stop]
+    for inherited in parents:
+        inherited.close()
+    _LINK[:] = [link]
+    while True:
+        try:
+            link.send(_outcome(function, link.recv()))
+        except (EOFError, OSError, Stopped):
+            return
+
+
+def _outcome(function: Callable[[Any], Any], task: Any) -> Any:
+    """Return a task's result, or its error."""
+    try:
+        return function(task)
+    except Stopped:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
+        return error
 
 
 def _interrupt(number: int, _: object) -> None:
     """Interrupt the command once; while it stops, further signals are ignored."""
     if threading.current_thread() is threading.main_thread():
-        for one in (signal.SIGINT, signal.SIGTERM):
+        for one in SIGNALS:
             signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt
 

@@ -162,7 +162,8 @@ def _packed(
 
 def _scan(root: bytes, folder: bytes) -> Found:
     """Return the JPEG files in a class folder and below it, sorted by folder and name."""
-    found, seen, waiting = Found(), set(), [folder]
+    above = Path(os.fsdecode(root)).stat()
+    found, seen, waiting = Found(), {(above.st_dev, above.st_ino)}, [folder]
     while waiting:
         relative = waiting.pop()
         try:

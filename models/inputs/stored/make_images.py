@@ -84,25 +84,25 @@ def make_images(request: dict[str, Any]) -> str:
     facts = {"photographs": [path.name for path in photographs], "noise_share": NOISE_SHARE if plan.bases else 1.0}
     begun = Manifest(KIND, {**settings, **facts}, plan.classes, plan.count, finished=False)
     start_output(folder, begun)
-    require_space(folder, int(plan.count * plan.width * plan.height * BYTES_PER_PIXEL))
+    missing = [number for number in range(plan.count) if not plan.path(number).exists()]
+    require_space(folder, int(len(missing) * plan.width * plan.height * BYTES_PER_PIXEL))
     for name in plan.classes:
         (folder / name).mkdir(exist_ok=True)
         for leftover in (folder / name).glob(".*.part"):
             leftover.unlink()
-    progress = Progress("make-images:", plan.count)
+    progress = Progress("make-images:", len(missing))
     _PLAN[:] = [plan]
-    tasks = [range(first, min(first + TASK_IMAGES, plan.count)) for first in range(0, plan.count, TASK_IMAGES)]
-    written = size = 0
+    tasks = [missing[first : first + TASK_IMAGES] for first in range(0, len(missing), TASK_IMAGES)]
     with closing(in_parallel(_write, tasks, request.get("workers") or min(usable_cpus(), MOST_WORKERS))) as results:
-        for images, new, stored in results:
-            written, size = written + new, size + stored
+        for images, stored in results:
             progress.add(images, stored)
     progress.end()
+    size = sum(plan.path(number).stat().st_size for number in range(plan.count))
     manifest.write(folder, replace(begun, finished=True, facts={"bytes": size}))
     text = f"{folder}: {plan.count} images in {len(plan.classes)} classes, mean {size / plan.count / 1000:.0f} kB"
-    if not written:
+    if not missing:
         return f"{text}; all were already there"
-    return f"{text}; wrote {written}{f', kept {plan.count - written}' if written < plan.count else ''}"
+    return f"{text}; wrote {len(missing)}{f', kept {kept}' if (kept := plan.count - len(missing)) else ''}"
 
 
 def image(plan: Plan, number: int) -> Pixels:
@@ -167,26 +167,23 @@ def _pixels(values: Noise) -> Pixels:
     return pixels
 
 
-def _write(numbers: range) -> tuple[int, int, int]:
-    """Write a task's images; return how many they are, how many of them are new, and their bytes."""
+def _write(numbers: list[int]) -> tuple[int, int]:
+    """Write a task's images; return how many they are and their bytes."""
     import cv2
     import simplejpeg
 
     cv2.setNumThreads(1)
-    plan, new, size = _PLAN[0], 0, 0
+    plan, size = _PLAN[0], 0
     for number in numbers:
+        check_stopped()
+        pixels = np.ascontiguousarray(image(plan, number))
+        data = simplejpeg.encode_jpeg(pixels, quality=plan.quality, colorsubsampling="420")
         path = plan.path(number)
-        if not path.exists():
-            check_stopped()
-            data = simplejpeg.encode_jpeg(
-                np.ascontiguousarray(image(plan, number)), quality=plan.quality, colorsubsampling="420"
-            )
-            partial = path.with_name(f".{path.name}.part")
-            partial.write_bytes(data)
-            partial.replace(path)
-            new += 1
-        size += path.stat().st_size
-    return len(numbers), new, size
+        partial = path.with_name(f".{path.name}.part")
+        partial.write_bytes(data)
+        partial.replace(path)
+        size += len(data)
+    return len(numbers), size
 
 
 def _planned(request: dict[str, Any], folder: Path, photographs: list[Path]) -> Plan:

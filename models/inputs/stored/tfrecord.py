@@ -9,6 +9,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -100,21 +101,19 @@ def open_tfrecord(
 
 def _collect_labels(path: Path, starts: Integers, features: Features, labels: dict[int, str]) -> None:
     """Add the labels in a file and the names of their classes. Pages with nothing but image bytes are not read."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
-        mapped.madvise(mmap.MADV_RANDOM)
-        with memoryview(mapped) as view:
-            for number, (start, end) in enumerate(zip(starts.tolist(), starts.tolist()[1:], strict=False)):
-                try:
-                    label, text = _label_in(view, start, end, features)
-                except WrongExample as error:
-                    shards.refuse(f"{path}: record {number}", error)
-                if not labels.get(label):
-                    labels[label] = text
-
-
-def _label_in(view: memoryview, start: int, end: int, features: Features) -> tuple[int, str]:
-    with view[start + record_file.HEADER.size : end - record_file.FOOTER.size] as payload:
-        return label_and_text(payload, features)
+    with path.open("rb") as file:
+        # Not closed here: the traceback of an error refers to parts of it.
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    mapped.madvise(mmap.MADV_RANDOM)
+    view = memoryview(mapped)
+    for number, (start, end) in enumerate(pairwise(starts.tolist())):
+        payload = view[start + record_file.HEADER.size : end - record_file.FOOTER.size]
+        try:
+            label, text = label_and_text(payload, features)
+        except WrongExample as error:
+            shards.refuse(f"{path}: record {number}", error)
+        if not labels.get(label):
+            labels[label] = text
 
 
 def _bytes(path: Path, start: int, end: int) -> bytes:
