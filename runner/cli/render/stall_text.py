@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from keras_matrix.analysis.stalls.report import Advice, Part, StallReport, Verified
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.records.instruments.input_use import InputFacts
 from keras_matrix.records.instruments.stall_arms import ArmName
 from keras_matrix.runner.cli.render.format import NOTHING, columns, seconds, settings_text, significant
 
@@ -70,8 +71,7 @@ def _bottleneck_lines(report: StallReport) -> list[str]:
 def _rate_texts(report: StallReport) -> Iterator[str]:
     rates, facts = report.rates, report.facts
     if facts is not None:
-        workers = "?" if facts.workers is None else str(facts.workers)
-        parts = [facts.pipeline, facts.stored_as, f"{workers} workers", facts.worker_kind, facts.decoder]
+        parts = [facts.pipeline, facts.stored_as, _workers(facts), facts.decoder]
         prefetch = None if facts.prefetch is None else f"prefetch {facts.prefetch}"
         yield f"pipeline: {', '.join(part for part in (*parts, prefetch) if part)}"
     if rates.fetch_wall_s is not None and rates.prepare_wall_s is not None:
@@ -91,6 +91,15 @@ def _rate_texts(report: StallReport) -> Iterator[str]:
         yield f"queue: {significant(mean)} batches ready on average{most}"
     if rates.timers_cpu_share is not None:
         yield f"own cost of the timers: {rates.timers_cpu_share:.2%} of the timed arm; the other arms have none"
+
+
+def _workers(facts: InputFacts) -> str:
+    if facts.workers is None:
+        return "unknown workers"
+    if facts.workers == 0:
+        return "no workers"
+    kind = facts.worker_kind or "worker"
+    return plural(facts.workers, kind, "processes" if kind == "process" else None)
 
 
 def _advice_lines(report: StallReport) -> list[str]:

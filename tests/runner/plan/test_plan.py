@@ -146,6 +146,14 @@ def test_cells_that_differ_only_in_backend_share_their_steps(some: list[Cell]) -
     assert all(len({cell.settings.batch_size for cell in group}) == 1 for group in groups.values())
 
 
+def test_cells_put_together_are_one_comparison_with_the_same_steps(some: list[Cell]) -> None:
+    apart = [replace(cell, together="one" if cell.settings.batch_size < 4 else "") for cell in some]
+    groups = [{cell.settings.batch_size for cell in group} for group in plan.comparisons(apart)]
+
+    assert sorted(map(sorted, groups)) == [[1, 2], [4], [8]]
+    assert len({plan.calibration_group(cell) for cell in apart}) == 3
+
+
 @pytest.mark.parametrize(
     ("entry", "expected_s"),
     [
