@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.stalls import predict
 from keras_matrix.analysis.stalls.arms import Block, mean
-from keras_matrix.analysis.stalls.bottleneck import Named, Workers
+from keras_matrix.analysis.stalls.bottleneck import LOCK_HELD, Named, Workers
 from keras_matrix.analysis.stalls.predict import Change, Demand
 from keras_matrix.analysis.stalls.report import Advice, Bottleneck
 from keras_matrix.analysis.stats.blocks import Estimate
@@ -125,28 +125,37 @@ def _more_workers(situation: Situation) -> Iterator[_Candidate]:
     now = situation.workers.count
     kind = "threads" if situation.workers.threads else "processes"
     note = None
-    if situation.workers.threads and (now or 0) < 2 and not _scales(situation.probe):
-        note = "if the code that prepares releases the interpreter's lock"
+    if situation.workers.threads and (now or 0) < 2:
+        held = situation.probe.lock_held_share if situation.probe else None
+        if held is not None and held > LOCK_HELD:
+            return  # several threads would share one interpreter
+        note = "if the code that prepares releases the interpreter's lock" if held is None else None
     params = situation.changed(input_workers=count)
-    text = f"{count} {kind} in place of {now or 'the training thread'}"
+    text = f"{count} {kind} in place of {_now_text(situation)}"
     yield _Candidate("workers", text, predict.with_workers(count), params, note=note)
 
 
-def _scales(probe: InputProbe | None) -> bool:
-    """Return whether the probe found that two threads make clearly more batches than one."""
-    if probe is None or not probe.one_thread_batches_per_s or not probe.two_threads_batches_per_s:
-        return False
-    return probe.two_threads_batches_per_s > 1.4 * probe.one_thread_batches_per_s
-
-
 def _processes(situation: Situation) -> Iterator[_Candidate]:
-    if situation.named.name is not Bottleneck.GIL:
+    """Yield processes in place of threads that share one interpreter, or that would."""
+    now, held = situation.workers.count or 0, situation.probe.lock_held_share if situation.probe else None
+    alone = now < 2 and held is not None and held > LOCK_HELD and situation.named.name is Bottleneck.CPU
+    if not situation.workers.threads or not (alone or situation.named.name is Bottleneck.GIL):
         return
-    text = f"{situation.workers.count} worker processes in place of threads"
-    params = situation.changed(worker_kind="process")
-    yield _Candidate(
-        "processes", text, predict.with_own_interpreters, params, note="without the cost of passing batches"
-    )
+    count = max(now, situation.workers.cores) if alone else now
+
+    def change(own: Demand) -> Demand:
+        return predict.with_workers(count)(predict.with_own_interpreters(own))
+
+    text = f"{count} worker processes in place of {_now_text(situation)}"
+    params = {**situation.changed(worker_kind="process"), **(situation.changed(input_workers=count) if alone else {})}
+    yield _Candidate("processes", text, change, params, note="without the cost of passing batches")
+
+
+def _now_text(situation: Situation) -> str:
+    count, kind = situation.workers.count, "thread" if situation.workers.threads else "process"
+    if not count:
+        return "the training thread"
+    return f"{count} {kind}" + ("" if count == 1 else "s" if kind == "thread" else "es")
 
 
 def _cheaper_decoding(situation: Situation) -> Iterator[_Candidate]:

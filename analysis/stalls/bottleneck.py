@@ -9,8 +9,8 @@ The decision, in its order:
         storage serves small reads no faster than these          storage IOPS
         storage serves entire files no faster than this          storage bandwidth
         otherwise                                                fetch latency
-    workers prepare: threads that share about one CPU while
-    others are idle                                              GIL
+    workers prepare: threads that share about one CPU, and the
+    probe waited for the interpreter (without it: CPUs are idle) GIL
         otherwise                                                preparation CPU
 
 Requests of a bandwidth cap and of an IOPS cap look alike from inside a pipeline that always reads the same files: only
@@ -37,6 +37,7 @@ BUSY = 0.75  # CPU time / wall time of preparation, below which workers wait in 
 ONE_CPU = 1.3
 IDLE_CPUS = 0.3
 FEW_CPUS = 0.5  # of the process and its workers, when their shares are not known
+LOCK_HELD = 0.5  # share of the time that the probe waited for the interpreter, above which a second thread helps little
 LOCKED = "they wait for the lock of the Python interpreter"
 
 
@@ -72,7 +73,7 @@ def bottleneck(blocks: Sequence[Block], found: Split, workers: Workers, probe: I
         return _without_timers(blocks, found, workers, probe)
     if stages.fetch_s > stages.prepare_s and stages.fetch_s - stages.fetch_cpu_s > stages.fetch_s / 2:
         return _fetch(blocks, stages, probe)
-    return _preparation(blocks, stages, workers)
+    return _preparation(blocks, stages, workers, probe.lock_held_share if probe else None)
 
 
 def mean_stages(blocks: Sequence[Block]) -> Stages | None:
@@ -140,14 +141,15 @@ def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None) 
     )
 
 
-def _preparation(blocks: Sequence[Block], stages: Stages, workers: Workers) -> Named:
+def _preparation(blocks: Sequence[Block], stages: Stages, workers: Workers, lock_held_share: float | None) -> Named:
     used, total = concurrency(blocks), process_cpus(blocks)
     running = stages.prepare_cpu_s / stages.prepare_s if stages.prepare_s else 1.0
     idle = total is not None and total < workers.cores - IDLE_CPUS
     several = workers.threads and (workers.count or 0) > 1
-    if several and idle and running < BUSY and used is not None and used <= ONE_CPU:
-        unused = f"{workers.cores - (total or 0):.1f} of {workers.cores} CPUs are idle"
-        why = f"{workers.count} threads together use {used:.2f} CPUs for preparation while {unused}: {LOCKED}"
+    held = idle if lock_held_share is None else lock_held_share > LOCK_HELD
+    if several and held and running < BUSY and used is not None and used <= ONE_CPU:
+        free = f" while {workers.cores - (total or 0):.1f} of {workers.cores} CPUs are idle" if idle else ""
+        why = f"{workers.count} threads together use {used:.2f} CPUs for preparation{free}: {LOCKED}"
         return Named(Bottleneck.GIL, why, used)
     cost = f"decoding and preparing take {stages.prepare_cpu_s * 1e3:.3g} ms of CPU per sample"
     busy = f"{total:.1f} of {workers.cores} CPUs are busy" if total is not None else f"{workers.cores} CPUs"

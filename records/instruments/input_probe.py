@@ -1,4 +1,4 @@
-"""A short probe of a data set, outside any training: CPU costs of its decoders, threads, and limits of its storage.
+"""A short probe of a data set outside training: costs of its decoders, use of the interpreter, limits of its storage.
 
 The stall analysis uses it to predict what a change would gain. `None` means not measured; never 0. CPU costs are those
 of one sample: reading is excluded, decoding, resizing and, with `host`, preprocessing are included.
@@ -36,7 +36,8 @@ class InputProbe:
     samples: int = about("samples that were decoded")
     decoders: dict[str, DecoderCost] = about("by name, of the installed decoders", default_factory=dict)
     host_preprocess_s: float | None = about("CPU time per sample of preprocessing on the host", default=None)
-    one_thread_batches_per_s: float | None = about("batches that one thread makes, its files cached", default=None)
-    two_threads_batches_per_s: float | None = about("batches that two threads make together", default=None)
+    lock_held_share: float | None = about(
+        "share of the time that another thread waits for the interpreter's lock while one makes batches", default=None
+    )
     storage: StorageLimits | None = about("limits of the storage", default=None)
     problem: str | None = about("what could not be probed, and why", default=None)

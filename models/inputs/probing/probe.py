@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,8 +30,7 @@ from keras_matrix.records.instruments.input_probe import DecoderCost, InputProbe
 
 SAMPLES = 64
 ROUNDS = 3
-THREADS_TIME_S = 0.6
-# Small, so that several batches fit into the time of a trial.
+LOCK_TIME_S, TICK_S = 0.5, 0.001
 BATCH_SIZE = 8
 
 
@@ -57,13 +55,11 @@ def probe(asked: dict[str, Any]) -> InputProbe:
     data = _readable(few, request.integer("image_size"))
     if not data:
         raise InputDataError(f"{path}: none of {len(few)} samples can be decoded")
-    one, two = _threads(few, request)
     return InputProbe(
         samples=len(data),
         decoders=_decoders(data, request.integer("image_size")),
         host_preprocess_s=_preprocessing_s(request.integer("image_size")),
-        one_thread_batches_per_s=one,
-        two_threads_batches_per_s=two,
+        lock_held_share=_lock_held_share(few, request),
         storage=storage,
     )
 
@@ -119,40 +115,47 @@ def _least_cpu_s(work: Callable[[], object]) -> float:
     return min(times_s)
 
 
-def _threads(source: Source, request: Request) -> tuple[float | None, float | None]:
-    """Return the batches per second of one thread and of two; None if the batches of this pipeline fail."""
+def _lock_held_share(source: Source, request: Request) -> float | None:
+    """Return how long another thread waits for the interpreter while one makes batches; None if that fails.
+
+    A thread that computes in Python gives up the lock only every 5 ms (`sys.getswitchinterval`), so that a thread that
+    wakes up every millisecond is late each time. A decoder that releases the lock delays it little. Unlike the speed of
+    two threads, this hardly depends on other load: a thread that slept is scheduled first.
+    """
+    loader = _loader(source, request)
+    try:
+        loader(0)  # also reads the files into the page cache
+    except InputDataError:
+        return None
+    with ThreadPoolExecutor(1) as pool:
+        begun_s, late_s = time.perf_counter(), 0.0
+        work = pool.submit(_made_until, loader, begun_s + LOCK_TIME_S)
+        while not work.done():
+            slept_s = time.perf_counter()
+            time.sleep(TICK_S)
+            late_s += max(0.0, time.perf_counter() - slept_s - TICK_S)
+        return min(1.0, late_s / (time.perf_counter() - begun_s))
+
+
+def _loader(source: Source, request: Request) -> BatchLoader:
     scaling: PixelScaling | None = TF if request.params.get("preprocess") == "host" else None
-    batch_size = min(BATCH_SIZE, len(source))
     name = str(request.params.get("decoder", "auto"))
-    loader = BatchLoader(
+    scaled = request.params.get("decode_scale") == "dct"
+    return BatchLoader(
         source,
-        source.order("none", 0, batch_size),
-        Decode(chosen_decoder(name if name in DECODERS else "auto"), request.integer("image_size")),
+        source.order("none", 0, min(BATCH_SIZE, len(source))),
+        Decode(chosen_decoder(name if name in DECODERS else "auto"), request.integer("image_size"), scaled),
         scaling,
         skips_bad=True,
         injected=Injected(0.0, float(request.params.get("prepare_spin_ms", 0.0))),
     )
-    loader = replace(loader, decode=replace(loader.decode, scaled=request.params.get("decode_scale") == "dct"))
-    try:
-        loader(0)
-    except InputDataError:
-        return None, None
-    return _rate(loader, 1), _rate(loader, 2)
 
 
-def _rate(loader: BatchLoader, threads: int) -> float:
-    begun_s = time.perf_counter()
-
-    def work(_: int) -> int:
-        made = 0
-        while time.perf_counter() - begun_s < THREADS_TIME_S:
-            loader(made)
-            made += 1
-        return made
-
-    with ThreadPoolExecutor(threads) as pool:
-        made = sum(pool.map(work, range(threads)))
-    return made / (time.perf_counter() - begun_s)
+def _made_until(loader: BatchLoader, end_s: float) -> None:
+    number = 0
+    while time.perf_counter() < end_s:
+        loader(number)
+        number += 1
 
 
 if __name__ == "__main__":

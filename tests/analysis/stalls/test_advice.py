@@ -22,7 +22,7 @@ from tests.analysis.stalls.test_bottleneck import CAPPED_BYTES, CAPPED_REQUESTS,
 from tests.conftest import make_settings
 
 DECODERS = {"pil": DecoderCost(0.005, 0.003), "simplejpeg": DecoderCost(0.002, 0.0019)}
-PROBE = InputProbe(64, DECODERS, 0.0003, 100.0, 195.0)
+PROBE = InputProbe(64, DECODERS, 0.0003, 0.05)
 DECODING = Pretended(prepare_s=0.0052, prepare_cpu_s=0.0052, workers=1)
 
 
@@ -102,6 +102,21 @@ def test_threads_that_share_an_interpreter_become_processes_and_not_more_threads
     one = advice(report, "processes")
     assert one.params == {"worker_kind": "process"}
     assert one.speed_up.centre == pytest.approx(gain(LOCKED, prepare_s=0.005), rel=0.03)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_python_code_that_holds_the_interpreter_gets_processes_in_place_of_more_threads(workers: int) -> None:
+    spinning = replace(DECODING, workers=workers)
+    report = of(spinning, replace(PROBE, lock_held_share=0.9))
+    assert "workers" not in changes(report)
+    one = advice(report, "processes")
+    assert one.params == {"worker_kind": "process", "input_workers": 2}
+    assert one.speed_up.centre == pytest.approx(gain(spinning, workers=2), rel=0.03)
+
+
+def test_threads_are_advised_with_a_condition_if_the_lock_was_not_probed() -> None:
+    assert "releases the interpreter's lock" in str(advice(of(DECODING, None), "workers").note)
+    assert advice(of(DECODING), "workers").note is None
 
 
 def test_cheaper_decoder_and_scale_follow_the_probed_costs() -> None:

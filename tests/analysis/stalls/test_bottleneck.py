@@ -60,6 +60,16 @@ def test_bottleneck_follows_from_the_measured_costs(
     assert expected == report.bottleneck, report.why
 
 
+@pytest.mark.parametrize(("held", "expected"), [(0.8, Bottleneck.GIL), (0.1, Bottleneck.CPU)])
+@pytest.mark.parametrize("compute_cpu_s", [0.001, 0.150])
+def test_probe_decides_whether_threads_wait_for_the_interpreter(
+    held: float, expected: Bottleneck, compute_cpu_s: float
+) -> None:
+    found = records(replace(LOCKED, compute_cpu_s=compute_cpu_s))
+    (report,) = reports(found, {reports(found)[0].cell_id: InputProbe(64, lock_held_share=held)})
+    assert expected == report.bottleneck
+
+
 def test_without_a_probe_the_size_of_a_request_decides_and_a_caveat_says_so() -> None:
     report = of(records(STORAGE))
     assert any("told apart by the size of a request alone" in text for text in report.caveats)

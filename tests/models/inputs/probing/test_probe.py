@@ -32,7 +32,7 @@ def images(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "THREADS_TIME_S", 0.02)
+    monkeypatch.setattr(probing, "LOCK_TIME_S", 0.1)
 
 
 def test_probe_has_the_cost_of_each_decoder_and_leaves_damaged_images_out(images: Path) -> None:
@@ -41,8 +41,15 @@ def test_probe_has_the_cost_of_each_decoder_and_leaves_damaged_images_out(images
     assert "simplejpeg" in found.decoders
     assert all(0 < one.full_s < 1 and one.scaled_s is not None for one in found.decoders.values())
     assert found.host_preprocess_s is not None
-    assert found.one_thread_batches_per_s is not None
-    assert found.one_thread_batches_per_s > 0
+    assert found.lock_held_share is not None
+    assert 0 <= found.lock_held_share <= 1
+
+
+def test_python_code_that_computes_is_seen_to_hold_the_interpreter(images: Path) -> None:
+    params = {**PARAMS, "prepare_spin_ms": 20.0}
+    found = probing.probe({"params": params, "batch_size": 4, "folders": [str(images)]})
+    assert found.lock_held_share is not None
+    assert found.lock_held_share > 0.5
 
 
 def test_missing_data_set_is_one_message(images: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,8 +38,7 @@ PROBE = InputProbe(
     64,
     {"pil": DecoderCost(0.005, 0.003), "simplejpeg": DecoderCost(0.002, 0.0019)},
     0.0003,
-    100.0,
-    195.0,
+    0.05,
     StorageLimits(600e6, 25_000.0, 0.0001),
 )
 
