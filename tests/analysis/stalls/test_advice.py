@@ -97,7 +97,7 @@ def test_another_format_saves_no_more_than_the_time_of_its_requests() -> None:
 
 
 def test_threads_that_share_an_interpreter_become_processes_and_not_more_threads() -> None:
-    report = of(LOCKED)
+    report = of(LOCKED, replace(PROBE, lock_held_share=0.8))
     assert "workers" not in changes(report)
     one = advice(report, "processes")
     assert one.params == {"worker_kind": "process"}
