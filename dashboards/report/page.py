@@ -22,6 +22,7 @@ from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
 from keras_matrix.dashboards.charts.format import DASH, moment, plural
 from keras_matrix.dashboards.report import environment, failures, results, traces
+from keras_matrix.dashboards.report.inputs import Inputs, inputs
 from keras_matrix.records import files, left_out
 from keras_matrix.records.schema import Record
 
@@ -51,9 +52,10 @@ def render(
         "usages": usage.pictures(rows, run_context.usage_series),
     }
     blocks, fc_pictures = results.table(rows, run_context), parallel.pictures(rows, run_context)
+    read = inputs(rows, run_context.stalls)
     return rendered(
         "report.html",
-        stylesheet() + _rules(drawn, ratio_axis, fc_pictures.steps),
+        stylesheet("inputs") + _rules(drawn, ratio_axis, fc_pictures.steps) + _input_rules(read),
         heading=_heading(about, run_context),
         merge=run_context.merge,
         moment=moment,
@@ -70,6 +72,7 @@ def render(
         drawn=drawn,
         usages_left_out=usage.left_out(rows, run_context.usage_series),
         parallel=fc_pictures,
+        inputs=read,
         tf32=any(one.caveat for one in found),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
         sheets=traces.sheets(rows, run_context.traces),
@@ -99,6 +102,11 @@ def _rules(drawn: Mapping[str, Sequence[Picture]], ratios: Axis | None, steps: S
     for key, shown in ("start", drawn["starts"]), ("memory", drawn["memories"]):  # each all on one axis
         found += [axes.rules(f"#{key} div.plot", one.axis) for one in shown[:1]]
     return "".join(found)
+
+
+def _input_rules(read: Inputs) -> str:
+    shown = {"shares": read.split, "queue": read.queue}
+    return "".join(axes.rules(f"#input-{key} div.plot", one.axis) for key, one in shown.items() if one)
 
 
 def rendered(template: str, style: str, script: str = "", forms: str = "'none'", **values: object) -> str:

@@ -1,0 +1,285 @@
+"""Throughput by the number of input workers: measured cells, the predicted line and the ceiling. No markup.
+
+Measured are the cells of a run that differ only in `input_workers`, with their intervals; they need no stall analysis.
+Predictions and ceilings are those of the run's stall analyses. The panels of one work have a common vertical scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import isclose
+
+from keras_matrix.analysis.comparison.table import CellSummary, Row
+from keras_matrix.analysis.comparison.titles import titles
+from keras_matrix.analysis.stalls.report import StallReport, WorkerPrediction
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.dashboards.charts.axes import EDGE, Axis
+from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word, slot_of
+from keras_matrix.dashboards.charts.format import Unit, interval, number, plural
+from keras_matrix.dashboards.charts.stalls import workers_text
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.instruments.stall_arms import COLD, PIPELINE, WARM, ArmName
+from keras_matrix.records.settings import Settings
+
+WORKERS = "input_workers"
+HEIGHT = 210
+TOP, BOTTOM = 26.0, 46.0
+LEFT, RIGHT = 15.0, 97.0  # of a panel's width, in per cent
+MOST_COUNTS = 9
+MOST_PANELS = 24
+RATE, LARGE_RATE = Unit("samples/s", 1.0), Unit("thousand samples/s", 1e3)
+LARGE = 10_000  # samples/s, from which on a label is too wide for the margin
+
+Ends = tuple[float, float | None, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One backend's throughput by workers; `vertical` names the unit of the vertical scale."""
+
+    title: str
+    details: str
+    summary: str
+    vertical: str
+    slot: int
+    height: int = HEIGHT
+    rules: list[Stroke] = field(default_factory=list)
+    predicted: list[Stroke] = field(default_factory=list)
+    ceiling: list[Stroke] = field(default_factory=list)
+    joined: list[Stroke] = field(default_factory=list)
+    intervals: list[Stroke] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """The panels of a run; `left_out` counts those that are not drawn."""
+
+    panels: list[Panel]
+    left_out: str | None = None
+
+    @property
+    def predicted(self) -> bool:
+        """Whether a panel has a predicted line."""
+        return any(one.predicted for one in self.panels)
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """One backend's data: throughputs by workers, the analyses that predict them, and the ceiling."""
+
+    settings: Settings
+    measured: Mapping[int, Ends]
+    analyses: Sequence[StallReport]
+
+    @property
+    def shown(self) -> bool:
+        return len(self.measured) > 1 or any(one.by_workers for one in self.analyses)
+
+    @property
+    def ceiling(self) -> float | None:
+        found = [value for one in self.analyses if (value := _ceiling(one)) is not None]
+        return max(found, default=None)
+
+    @property
+    def values(self) -> list[float]:
+        """Return every value that the vertical scale must include."""
+        measured = [end for ends in self.measured.values() for end in ends if end is not None]
+        predicted = [point.samples_per_s for one in self.analyses for point in one.by_workers]
+        verified = [end for one in self.analyses for _, ends in _verified(one) for end in ends if end is not None]
+        return [*measured, *predicted, *verified, *([self.ceiling] if self.ceiling else [])]
+
+    @property
+    def counts(self) -> list[int]:
+        verified = [count for one in self.analyses for count, _ in _verified(one)]
+        return [*self.measured, *verified, *(point.workers for one in self.analyses for point in one.by_workers)]
+
+
+def pictures(rows: Sequence[Row], reports: Sequence[StallReport] = ()) -> Pictures:
+    """Return a panel per work and backend that has several measured worker counts, or a prediction."""
+    groups = _groups(rows, reports)
+    # The page cache is named in words.
+    names = titles([replace(own[0].settings, page_cache=WARM) for own in groups], {})
+    panels = []
+    for own, name in zip(groups, names, strict=True):
+        top = max(value for one in own for value in one.values)
+        most = max(count for one in own for count in one.counts)
+        panels += [_panel(one, _details(one.settings, name), (_across(most), _up(top))) for one in own]
+    more = len(panels) - MOST_PANELS
+    return Pictures(panels[:MOST_PANELS], f"{plural(more, 'more panel')} left out" if more > 0 else None)
+
+
+def _groups(rows: Sequence[Row], reports: Sequence[StallReport]) -> list[list[_Series]]:
+    """Return the series of each work, by backend; works and backends without anything to show are left out."""
+    cells = [cell for row in rows for cell in row.cells.values() if _counted(cell)]
+    by_key: dict[tuple[str, str], tuple[Settings, dict[int, Ends], list[StallReport]]] = {}
+    for cell in cells:
+        series = by_key.setdefault(_key(cell.settings), (_without_workers(cell.settings), {}, []))
+        series[1][int(cell.settings.params[WORKERS])] = _throughput(cell)
+    for report in reports:
+        settings = _observed(report)
+        if report.by_workers:
+            by_key.setdefault(_key(settings), (_without_workers(settings), {}, []))[2].append(report)
+    found: dict[str, list[_Series]] = {}
+    for (work, _), (settings, measured, own) in by_key.items():
+        one = _Series(settings, dict(sorted(measured.items())), own)
+        if one.shown:
+            found.setdefault(work, []).append(one)
+    return [sorted(group, key=lambda one: slot_of(one.settings.backend)) for group in found.values()]
+
+
+def _counted(cell: CellSummary) -> bool:
+    """Return whether a cell reads from a pipeline without timers, and states its number of workers."""
+    settings, count = cell.settings, cell.settings.params.get(WORKERS)
+    plain = settings.feed == PIPELINE and settings.phase == "fit" and not settings.input_timers
+    return plain and isinstance(count, int) and cell.step_time is not None
+
+
+def _observed(report: StallReport) -> Settings:
+    settings = report.settings
+    return replace(settings, page_cache=COLD) if report.observed is ArmName.COLD else settings
+
+
+def _without_workers(settings: Settings) -> Settings:
+    return replace(settings, params={key: value for key, value in settings.params.items() if key != WORKERS})
+
+
+def _key(settings: Settings) -> tuple[str, str]:
+    return canonical(replace(_without_workers(settings), backend="")), settings.backend
+
+
+def _throughput(cell: CellSummary) -> Ends:
+    step, batch = cell.step_time, cell.settings.batch_size
+    assert step is not None
+    return batch / step.centre, step.high and batch / step.high, step.low and batch / step.low
+
+
+def _ceiling(report: StallReport) -> float | None:
+    """Return the throughput with every batch on the device."""
+    step = next((arm.step_time for arm in report.arms if arm.arm is ArmName.SYNTHETIC), None)
+    return None if step is None else report.settings.batch_size / step.centre
+
+
+def _verified(report: StallReport) -> list[tuple[int, Ends]]:
+    """Return the throughput with other numbers of workers that were applied and measured, by measured speed-up."""
+    counts = {one.change: one.params.get(WORKERS) for one in report.advice}
+    base = report.rates.samples_per_s
+    found = []
+    for one in report.verified:
+        count, gain = counts.get(one.change), one.measured
+        if isinstance(count, int) and gain is not None and base is not None:
+            found.append((count, _times(gain, base)))
+    return found
+
+
+def _times(gain: Estimate, base: float) -> Ends:
+    return gain.centre * base, gain.low and gain.low * base, gain.high and gain.high * base
+
+
+def _details(settings: Settings, name: str) -> str:
+    return f"{name}, cold page cache" if settings.page_cache == COLD else name
+
+
+def _across(most: int) -> Axis:
+    return Axis("workers", 0.0, float(max(1, most)), log=False, unit=Unit("", 1.0))
+
+
+def _up(top: float) -> Axis:
+    unit = RATE if top < LARGE else LARGE_RATE
+    return Axis(unit.name, 0.0, top * 1.01, log=False, unit=unit)
+
+
+def _x(across: Axis, count: int) -> str:
+    inner = count / across.high
+    return f"{LEFT + 3 + inner * (RIGHT - LEFT - 6):.2f}%"
+
+
+def _y(up: Axis, value: float) -> float:
+    return round(HEIGHT - BOTTOM - value / up.high * (HEIGHT - BOTTOM - TOP), 1)
+
+
+def _panel(series: _Series, details: str, scales: tuple[Axis, Axis]) -> Panel:
+    across, up = scales
+    backend = series.settings.backend
+    panel = Panel(backend, details, _summary(series), up.unit.name, slot_of(backend))
+    for tick in up.ticks():
+        y = _y(up, (float(tick.at.rstrip("%")) - EDGE) / (100 - 2 * EDGE) * up.high)
+        panel.rules.append(Stroke(f"{LEFT}%", "100%", y, y, 3))
+        panel.words.append(Word(f"{LEFT}%", y, tick.label, anchor="end", dx=-5))
+    most = int(across.high)
+    for count in range(0, most + 1, -(-(most + 1) // MOST_COUNTS)):
+        panel.words.append(Word(_x(across, count), HEIGHT - 32, str(count), anchor="middle"))
+    if series.ceiling is not None:
+        y, text = _y(up, series.ceiling), f"ceiling {number(series.ceiling, up.unit.size)}"
+        tip = "with every batch on the device"
+        panel.ceiling.append(Stroke(f"{LEFT}%", "100%", y, y, 3, f"{text} {up.unit.name}: {tip}"))
+        panel.words.append(Word("100%", y - 10, text, anchor="end"))
+    for one in series.analyses:
+        panel.predicted.extend(_line(one, scales))
+        panel.marks.extend(_verified_mark(count, ends, scales, panel) for count, ends in _verified(one))
+    _draw(panel, series, scales)
+    return panel
+
+
+def _line(report: StallReport, scales: tuple[Axis, Axis]) -> Iterable[Stroke]:
+    """Return the predicted line, straight between whole workers."""
+    (across, up), slot = scales, slot_of(report.settings.backend)
+    own = workers_text(report.facts.workers, report.facts.worker_kind) if report.facts else ""
+    of = f" from the analysis with {own}" if own else ""
+    for before, after in pairwise(_bends(report.by_workers)):
+        text = f"predicted{of}: {number(after.samples_per_s)} samples/s with {plural(after.workers, 'worker')}"
+        ends = _y(up, before.samples_per_s), _y(up, after.samples_per_s)
+        yield Stroke(_x(across, before.workers), _x(across, after.workers), *ends, slot, text)
+
+
+def _bends(points: Sequence[WorkerPrediction]) -> list[WorkerPrediction]:
+    """Return the points of a line without those inside a straight stretch, so that its dashes stay regular."""
+    threes = zip(points, points[1:], points[2:], strict=False)
+    rise = [
+        (here.samples_per_s - before.samples_per_s, after.samples_per_s - here.samples_per_s, here)
+        for before, here, after in threes
+    ]
+    inner = [here for before, after, here in rise if not isclose(before, after, rel_tol=1e-6, abs_tol=1e-9)]
+    return [*points[:1], *inner, *points[1:][-1:]]
+
+
+def _verified_mark(count: int, ends: Ends, scales: tuple[Axis, Axis], panel: Panel) -> Mark:
+    _add_interval(panel, count, ends, scales)
+    across, up = scales
+    text = f"applied and measured, {plural(count, 'worker')}: {_rate(ends)} (measured speed-up × observed throughput)"
+    return Mark(_x(across, count), _y(up, ends[0]), panel.slot, f"{panel.title}, {text}", hollow=True)
+
+
+def _draw(panel: Panel, series: _Series, scales: tuple[Axis, Axis]) -> None:
+    across, up = scales
+    places = {count: (_x(across, count), _y(up, ends[0])) for count, ends in series.measured.items()}
+    for (x1, y1), (x2, y2) in pairwise(places.values()):
+        panel.joined.append(Stroke(x1, x2, y1, y2, panel.slot))
+    for count, ends in series.measured.items():
+        _add_interval(panel, count, ends, scales)
+        tip = f"{panel.title}, {plural(count, 'worker')}: {_rate(ends)}"
+        panel.marks.append(Mark(*places[count], panel.slot, tip))
+
+
+def _add_interval(panel: Panel, count: int, ends: Ends, scales: tuple[Axis, Axis]) -> None:
+    (across, up), (_, low, high) = scales, ends
+    if low is not None and high is not None:
+        x = _x(across, count)
+        panel.intervals.append(Stroke(x, x, _y(up, low), _y(up, high), panel.slot))
+
+
+def _rate(ends: Ends) -> str:
+    return f"{number(ends[0])} samples/s ({interval(ends[1], ends[2], ends[0]) or 'no interval'})"
+
+
+def _summary(series: _Series) -> str:
+    parts = [f"{_rate(ends)} with {plural(count, 'worker')}" for count, ends in series.measured.items()]
+    for one in series.analyses:
+        last = one.by_workers[-1]
+        parts.append(f"predicted {number(last.samples_per_s)} samples/s with {plural(last.workers, 'worker')}")
+    if series.ceiling is not None:
+        parts.append(f"ceiling {number(series.ceiling)} samples/s")
+    return "; ".join(parts)

@@ -1,0 +1,200 @@
+"""Pictures of stall analyses: where an epoch goes, and the queue over time. No markup.
+
+Pure functions from the reports of `analysis.stalls`. A part that its interval does not separate from zero is named and
+not drawn: what a bar lacks up to 100 % is such parts, and one that is below zero makes a bar end above 100 %.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from keras_matrix.analysis.comparison.titles import titles
+from keras_matrix.analysis.stalls.report import Part, StallReport
+from keras_matrix.analysis.stalls.split import COMPUTE, COPY, FETCH, INTERFERENCE, PREPARATION
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.dashboards.charts import axes
+from keras_matrix.dashboards.charts.axes import Axis
+from keras_matrix.dashboards.charts.dot_plots import Band, Curve, Picture, Strip, Word, slot_of
+from keras_matrix.dashboards.charts.format import DASH, Unit, number, plural, quantity, share, unit_for
+from keras_matrix.records.instruments.input_use import InputFacts
+from keras_matrix.records.instruments.stall_arms import ArmName
+from keras_matrix.records.settings import Settings
+
+PERCENT = Unit("%", 0.01)
+SIGN = "\u00a0%"
+PARTS = (COMPUTE, FETCH, PREPARATION, COPY, INTERFERENCE)
+OPEN = "not resolved"
+BAR_HEIGHT = 34
+LEAST_LABELLED = 0.12  # of the bar: less has no space for its share on a narrow screen
+LEAST_OPEN = 0.005
+QUEUE_HEIGHT, MARGIN, WIDTH = 76, 6, 1000
+MOST_REPORTS = 40
+SHOWN_BY_FACTS = ("input_workers", "worker_kind", "pipeline", "dataset_path")
+
+
+def css_class(part: str) -> str:
+    """Return the class in the style sheet of a part, or of what is not resolved."""
+    return f"stall-{part.replace(' ', '-')}"
+
+
+def percent(value: float) -> str:
+    """Return a share as a percentage with one decimal, also below zero."""
+    return f"{value * 100:.1f}{SIGN}".replace("-", "\u2212")
+
+
+def span(estimate: Estimate) -> str:
+    """Return the interval of a share as text."""
+    if estimate.low is None or estimate.high is None:
+        return "no interval"
+    return f"{percent(estimate.low).removesuffix(SIGN)} to {percent(estimate.high)}"
+
+
+def workers_text(workers: int | None, kind: str | None) -> str:
+    """Return the workers of a pipeline as text, '' if they are not known."""
+    if workers is None:
+        return ""
+    if workers == 0:
+        return "training thread"
+    return plural(workers, kind or "worker", "processes" if kind == "process" else None)
+
+
+def pipeline_text(facts: InputFacts | None) -> str:
+    """Return what distinguishes a pipeline, such as `grain, 2 threads, folder`."""
+    if facts is None:
+        return ""
+    stored = facts.stored_as.replace("_", " ") if facts.stored_as else ""
+    return ", ".join(part for part in (facts.pipeline, workers_text(facts.workers, facts.worker_kind), stored) if part)
+
+
+def labels(reports: Sequence[StallReport]) -> list[str]:
+    """Return a label for each report: its pipeline, and the settings that differ between the reports."""
+    short = _labels(reports, SHOWN_BY_FACTS)
+    times = Counter((one.settings.backend, label) for one, label in zip(reports, short, strict=True))
+    if max(times.values(), default=1) == 1:
+        return short
+    return _labels(reports, ())
+
+
+def splits(reports: Sequence[StallReport]) -> Picture | None:
+    """Return where an epoch goes: a bar for each report that has one, None without any."""
+    shown = [(one, label) for one, label in zip(reports, labels(reports), strict=True) if _resolved(one)]
+    if not shown:
+        return None
+    ends = [sum(_drawn(part) for part in _resolved(one)) for one, _ in shown]
+    axis = axes.from_zero([1.0, *ends], "share of the time of a step, %", PERCENT)
+    return Picture("", "", axis, [_bar(one, label, axis) for one, label in shown[:MOST_REPORTS]])
+
+
+def queues(reports: Sequence[StallReport]) -> Picture | None:
+    """Return the batches ready over the measured epochs: a curve for each report that has one, None without any."""
+    shown = [(one, label) for one, label in zip(reports, labels(reports), strict=True) if one.queue_sizes]
+    if not shown:
+        return None
+    axis = Axis("part of the measured epochs, %", 0.0, 1.0, log=False, unit=PERCENT)
+    return Picture("", "", axis, [_queue(one, label, axis) for one, label in shown[:MOST_REPORTS]])
+
+
+def left_out(reports: Sequence[StallReport]) -> str | None:
+    """Return how many reports have no bar for lack of space; None if all have one."""
+    count = len([one for one in reports if _resolved(one)]) - MOST_REPORTS
+    return f"{plural(count, 'more configuration')} left out; stalls.json has all" if count > 0 else None
+
+
+def observed_step(report: StallReport) -> Estimate | None:
+    """Return the time of a step of the arm that the shares refer to."""
+    return next((arm.step_time for arm in report.arms if arm.arm is report.observed), None)
+
+
+def _labels(reports: Sequence[StallReport], without: Sequence[str]) -> list[str]:
+    works = titles([_without(one.settings, without) for one in reports], {})
+    found = []
+    for one, title in zip(reports, works, strict=True):
+        # A user's own workload has a name of its own; a workload of the catalog is the same in all bars.
+        workload, _, differing = title.partition(" ")
+        name = workload if ":" in workload else ""
+        found.append(", ".join(part for part in (name, pipeline_text(one.facts), differing) if part))
+    return found
+
+
+def _without(settings: Settings, names: Sequence[str]) -> Settings:
+    return replace(settings, params={key: value for key, value in settings.params.items() if key not in names})
+
+
+def _resolved(report: StallReport) -> list[Part]:
+    """Return the parts to draw, in their order."""
+    known = {part.name: part for part in report.parts if part.share is not None and part.resolved}
+    return [known[name] for name in PARTS if name in known]
+
+
+def _drawn(part: Part) -> float:
+    return max(0.0, part.share.centre) if part.share else 0.0
+
+
+def _bar(report: StallReport, label: str, axis: Axis) -> Strip:
+    step = observed_step(report)
+    unit = unit_for([step.centre]) if step else unit_for([])
+    figure = quantity(step.centre, unit) if step else DASH
+    drawn = [f"{part.name} {_share(part)}" for part in _resolved(report)]
+    name = f"{report.settings.backend}, {label}" if label else report.settings.backend
+    notes = [_stall_note(report), *_open_notes(report, spans=False)]
+    summary = f"{name}: {figure} a step; {'; '.join([*drawn, _stall_note(report), *_open_notes(report)])}"
+    bar = Strip(name, slot_of(report.settings.backend), BAR_HEIGHT, f"{figure} a step", notes, summary)
+    at = 0.0
+    for part in _resolved(report):
+        _add(bar, axis, (at, at + _drawn(part)), part.name, f"{part.name}: {_share(part)}; {part.meaning}")
+        at += _drawn(part)
+    if 1 - at > LEAST_OPEN:
+        _add(bar, axis, (at, 1.0), OPEN, "; ".join(_open_notes(report)) or OPEN)
+    return bar
+
+
+def _add(bar: Strip, axis: Axis, ends: tuple[float, float], name: str, tip: str) -> None:
+    start, end = (axis.share(value) for value in ends)
+    bar.bands.append(Band(f"{start:.2f}%", f"{end - start:.2f}%", tip=tip, kind=css_class(name)))
+    if name != OPEN and ends[1] - ends[0] >= LEAST_LABELLED:
+        text = f"{(ends[1] - ends[0]) * 100:.0f}\u00a0%"
+        bar.words.append(Word(f"{(start + end) / 2:.2f}%", BAR_HEIGHT / 2, text, anchor="middle"))
+
+
+def _share(part: Part) -> str:
+    return f"{percent(part.share.centre)} ({span(part.share)})" if part.share else DASH
+
+
+def _stall_note(report: StallReport) -> str:
+    if report.stall is None:
+        return "no share of input"
+    ends = "" if report.stall.low is None else f" ({span(report.stall)})"
+    return f"input stall {percent(report.stall.centre)}{ends}"
+
+
+def _open_notes(report: StallReport, *, spans: bool = True) -> list[str]:
+    """Return which parts are not resolved, with their intervals if `spans`, and which were not measured."""
+    unclear = [(part.name, part.share) for part in report.parts if part.share and not part.resolved]
+    names = [f"{name} ({span(found)})" if spans else name for name, found in unclear]
+    unknown = [part.name for part in report.parts if part.share is None]
+    notes = [f"{OPEN}: {', '.join(names)}"] if names else []
+    return notes + ([f"not measured: {', '.join(unknown)}"] if unknown else [])
+
+
+def _queue(report: StallReport, label: str, axis: Axis) -> Strip:
+    sizes, most = report.queue_sizes, report.queue_capacity
+    top = float(max(most or 0, *sizes)) or 1.0
+    mean = sum(sizes) / len(sizes)
+    figure = f"{number(mean)} of {most}" if most else number(mean)
+    short = sum(size < 1 for size in sizes) / len(sizes)
+    notes = ["batches ready on average", f"fewer than one in {share(short)} of the time"]
+    backend = report.settings.backend
+    name = f"{backend}, {label}" if label else backend
+    arm = "cold page cache" if report.observed is ArmName.COLD else "warm page cache"
+    strip = Strip(name, slot_of(backend), QUEUE_HEIGHT, figure, notes, f"{name}: {figure} {', '.join(notes)}")
+    inner = QUEUE_HEIGHT - 2 * MARGIN
+    strip.heights.extend((round(MARGIN + (1 - value / top) * inner, 1), f"{value:g}") for value in (0.0, top))
+    points = [
+        f"{axis.share((place + 0.5) / len(sizes)) * WIDTH / 100:.0f} {(1 - size / top) * 100:.1f}"
+        for place, size in enumerate(sizes)
+    ]
+    tip = f"{name}: mean over {plural(report.blocks, 'process', 'processes')} with a {arm}"
+    strip.curves.append(Curve("M" + "L".join(points), tip))
+    return strip

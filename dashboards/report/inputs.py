@@ -1,0 +1,182 @@
+"""The stall analyses of a run: for each the bottleneck, advice with predicted and measured speed-ups, and caveats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from keras_matrix.analysis.comparison.table import Row as TableRow
+from keras_matrix.analysis.stalls.report import Advice, Bottleneck, Part, StallReport, Verified
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.dashboards.charts import input_workers, stalls
+from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
+from keras_matrix.dashboards.charts.format import DASH, TIME_UNITS, interval, memory, number, plural, quantity, unit_for
+from keras_matrix.dashboards.charts.grid import Grid, Row
+from keras_matrix.dashboards.charts.stalls import percent, span
+from keras_matrix.records.instruments.stall_arms import ArmName
+
+MEGA = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """One analysis in words; `reason` says why there is none, `bound` is false if the input costs nothing."""
+
+    title: str
+    backend: str
+    slot: int
+    where: str
+    bottleneck: str = ""
+    why: str = ""
+    bound: bool = True
+    facts: tuple[Row, ...] = ()
+    advice: Grid | None = None
+    parts: Grid | None = None
+    caveats: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The content of the section: its pictures, and a sheet for each analysis."""
+
+    split: Picture | None
+    left_out: str | None
+    workers: input_workers.Pictures
+    queue: Picture | None
+    sheets: list[Sheet]
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to show."""
+        return bool(self.workers.panels or self.sheets)
+
+
+def inputs(rows: Sequence[TableRow], reports: Sequence[StallReport]) -> Inputs:
+    """Return the section of a run's table and its stall analyses."""
+    reports = sorted(reports, key=lambda one: (one.settings.workload, slot_of(one.settings.backend)))
+    return Inputs(
+        stalls.splits(reports),
+        stalls.left_out(reports),
+        input_workers.pictures(rows, reports),
+        stalls.queues(reports),
+        [_sheet(one, label) for one, label in zip(reports, stalls.labels(reports), strict=True)],
+    )
+
+
+def _sheet(report: StallReport, label: str) -> Sheet:
+    backend = report.settings.backend
+    title = label or report.settings.workload
+    if report.bottleneck is None:
+        return Sheet(title, backend, slot_of(backend), "", reason=report.reason or "no analysis")
+    return Sheet(
+        title,
+        backend,
+        slot_of(backend),
+        _where(report),
+        bottleneck=str(report.bottleneck),
+        why=_sentence(report.why),
+        bound=report.bottleneck is not Bottleneck.NONE,
+        facts=tuple(_facts(report)),
+        advice=_advice(report),
+        parts=_parts(report.parts),
+        caveats=(*report.caveats, *(f"{arm.arm} arm: {text}" for arm in report.arms for text in arm.failures)),
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _where(report: StallReport) -> str:
+    facts = report.facts
+    cold = "cold page cache" if report.observed is ArmName.COLD else "warm page cache"
+    prefetch = f"prefetch {facts.prefetch}" if facts and facts.prefetch is not None else None
+    decoder = facts.decoder if facts else None
+    return " · ".join(part for part in (plural(report.blocks, "block"), cold, decoder, prefetch) if part)
+
+
+def _facts(report: StallReport) -> Iterator[Row]:
+    """Yield the figures of an analysis that were measured."""
+    rates, step = report.rates, stalls.observed_step(report)
+    if step is not None:
+        yield Row("time of a step", [_time(step.centre)])
+    if report.stall is not None:
+        yield Row("input stall", [_with_span(report.stall)])
+    if report.input_bound is not None:
+        yield Row("input-bound, by timers", [_with_span(report.input_bound)])
+    if report.ceiling is not None:
+        yield Row("ceiling", [_times(report.ceiling)])
+    if rates.fetch_wall_s is not None:
+        yield Row("fetch, a sample", [f"{_time(rates.fetch_wall_s)}, CPU {_time(rates.fetch_cpu_s)}"])
+    if rates.prepare_wall_s is not None:
+        yield Row("prepare, a sample", [f"{_time(rates.prepare_wall_s)}, CPU {_time(rates.prepare_cpu_s)}"])
+    if rates.prepared_per_cpu_s is not None:
+        yield Row("prepared", [f"{number(rates.prepared_per_cpu_s)} samples per CPU-second"])
+    if rates.concurrency is not None:
+        yield Row("CPUs of the pipeline", [f"{number(rates.concurrency)} of {rates.cores}"])
+    if rates.storage_bytes_per_s is not None:
+        yield Row("storage", [_storage(report)])
+    if rates.cache_hit_share is not None:
+        yield Row("from the page cache", [percent(rates.cache_hit_share)])
+    if rates.timers_cpu_share is not None:
+        yield Row("cost of the timers", [f"{rates.timers_cpu_share * 100:.2f}\u00a0% of their own arm"])
+
+
+def _storage(report: StallReport) -> str:
+    rates = report.rates
+    text = f"{number(rates.storage_bytes_per_s, MEGA)} MB/s"
+    if rates.storage_reads_per_s is not None:
+        text += f", {number(rates.storage_reads_per_s)} requests/s"
+    return text if rates.request_bytes is None else f"{text} of {memory(round(rates.request_bytes))}"
+
+
+def _advice(report: StallReport) -> Grid | None:
+    """Return the changes with their predicted speed-ups, and with the measured ones if any was applied."""
+    if not report.advice:
+        return None
+    applied = {(one.change, one.text): one for one in report.verified}
+    columns = ["predicted", "measured", "verdict"] if applied else ["predicted", "step"]
+    rows = []
+    for one in report.advice:
+        found = applied.get((one.change, one.text))
+        more = _applied(found) if applied else [_time(one.step_time_s)]
+        rows.append(Row(_advice_text(one, found), [_times(one.speed_up), *more]))
+    return Grid("What would help, by its speed-up", columns, rows)
+
+
+def _applied(found: Verified | None) -> list[str]:
+    if found is None:
+        return [DASH, "not applied"]
+    return [_times(found.measured) if found.measured else DASH, str(found.verdict)]
+
+
+def _advice_text(one: Advice, found: Verified | None) -> str:
+    remarks = [text for text in (one.note, found.reason if found else None) if text]
+    return f"{one.text} ({'; '.join(remarks)})" if remarks else one.text
+
+
+def _parts(parts: Sequence[Part]) -> Grid:
+    rows = [Row(f"{part.name}: {part.meaning}" if part.meaning else part.name, _part(part)) for part in parts]
+    return Grid("The parts of a step", ["share", "interval", "time a step"], rows)
+
+
+def _part(part: Part) -> list[str]:
+    if part.share is None or part.time is None:
+        return ["not measured", DASH, DASH]
+    if not part.resolved:
+        return [stalls.OPEN, span(part.share), DASH]
+    return [percent(part.share.centre), span(part.share), _time(part.time.centre)]
+
+
+def _with_span(share: Estimate) -> str:
+    return percent(share.centre) + (f" ({span(share)})" if share.low is not None else "")
+
+
+def _times(gain: Estimate) -> str:
+    ends = interval(gain.low, gain.high, gain.centre)
+    return f"{gain.centre:.2f}×" + (f" ({ends})" if ends else "")
+
+
+def _time(value: float | None) -> str:
+    return DASH if value is None else quantity(value, unit_for([value], TIME_UNITS))
