@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from keras_matrix.models.inputs.stored.sample import Sample
 from keras_matrix.records.traces.xspace.wire import Malformed, fields, piece, varint
@@ -31,18 +32,19 @@ class Features:
 
 def encoded(sample: Sample, text: str, file: str) -> bytes:
     """Return the Example of a sample, with the name of its class and of its file."""
-    entries = (
-        (b"image/class/label", INT64_LIST, _tagged(1, _varint(sample.label))),
-        (TEXT.encode(), BYTES_LIST, _tagged(1, os.fsencode(text))),
-        (FILE.encode(), BYTES_LIST, _tagged(1, os.fsencode(file))),
-    )
-    small = b"".join(_tagged(1, _tagged(1, name) + _tagged(2, _tagged(kind, data))) for name, kind, data in entries)
-    # The image last, so that its bytes are copied only once: each enclosing length is computed before.
+    return before_image(sample, text, file) + sample.data
+
+
+def before_image(sample: Sample, text: str, file: str) -> bytes:
+    """Return the part of the Example before the image, which is its end, so that the image need not be copied."""
+    small = _class_entries(sample.label, text) + _entry(FILE.encode(), BYTES_LIST, _tagged(1, os.fsencode(file)))
     size = len(sample.data)
+    # From the inside out: the list's value, the list, the entry with its key, the map.
     opening = b"\x0a" + _varint(size)
-    for tag, before in ((BYTES_LIST, b""), (2, _tagged(1, b"image/encoded")), (1, b"")):
-        opening = before + _tag(tag) + _varint(len(opening) + size) + opening
-    return b"".join((b"\x0a", _varint(len(small) + len(opening) + size), small, opening, sample.data))
+    opening = b"\x0a" + _varint(len(opening) + size) + opening
+    opening = IMAGE_KEY + b"\x12" + _varint(len(opening) + size) + opening
+    opening = b"\x0a" + _varint(len(opening) + size) + opening
+    return b"\x0a" + _varint(len(small) + len(opening) + size) + small + opening
 
 
 def decoded(payload: bytes | memoryview, names: Features) -> Sample:
@@ -105,12 +107,18 @@ def _values(feature: memoryview, kind: int) -> Sequence[int | memoryview]:
         raise WrongExample(f"is not a tf.train.Example: {error}") from None
 
 
+@lru_cache(1024)
+def _class_entries(label: int, text: str) -> bytes:
+    entry = _entry(b"image/class/label", INT64_LIST, _tagged(1, _varint(label)))
+    return entry + _entry(TEXT.encode(), BYTES_LIST, _tagged(1, os.fsencode(text)))
+
+
+def _entry(name: bytes, kind: int, values: bytes) -> bytes:
+    return _tagged(1, _tagged(1, name) + _tagged(2, _tagged(kind, values)))
+
+
 def _tagged(field: int, data: bytes) -> bytes:
-    return _tag(field) + _varint(len(data)) + data
-
-
-def _tag(field: int) -> bytes:
-    return bytes((field << 3 | 2,))
+    return bytes((field << 3 | 2,)) + _varint(len(data)) + data
 
 
 def _varint(value: int) -> bytes:
@@ -120,3 +128,6 @@ def _varint(value: int) -> bytes:
         value >>= 7
     parts.append(value)
     return bytes(parts)
+
+
+IMAGE_KEY = _tagged(1, b"image/encoded")

@@ -17,6 +17,7 @@ import numpy as np
 from keras_matrix.models.inputs.stored.sample import InputDataError, Integers
 
 try:
+    from google_crc32c import extend
     from google_crc32c import value as crc32c
 except ImportError:  # pragma: no cover - the message is tested by its own function
     crc32c = None
@@ -37,21 +38,28 @@ def require_crc32c() -> None:
         raise InputDataError("TFRecord files need the package google-crc32c: pip install 'keras-matrix[inputs]'")
 
 
-def checksum(data: bytes) -> int:
+def checksum(start: bytes, end: bytes = b"") -> int:
     """Return the CRC32C of these bytes."""
-    return int(crc32c(data))
+    return int(extend(crc32c(start), end)) if end else int(crc32c(start))
 
 
 def masked(data: bytes) -> int:
     """Return the checksum of these bytes as it is stored: CRC32C, rotated by 15 bits, plus a constant."""
-    crc = checksum(data)
+    return _masked(checksum(data))
+
+
+def _masked(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
 
 
-def framed(payload: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the parts of a record to write one after another."""
-    length = len(payload).to_bytes(8, "little")
-    return length + FOOTER.pack(masked(length)), payload, FOOTER.pack(masked(payload))
+def framed(start: bytes, end: bytes = b"", crc: int | None = None) -> tuple[bytes, bytes, bytes]:
+    """Return the parts of a record to write one after another.
+
+    Its payload is `start` and `end`, which are not copied together, and `crc` its checksum, if it is known.
+    """
+    length = (len(start) + len(end)).to_bytes(8, "little")
+    crc = checksum(start, end) if crc is None else crc
+    return length + FOOTER.pack(masked(length)) + start, end, FOOTER.pack(_masked(crc))
 
 
 def records(path: Path, start: int = 0, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """Writes record files: each under a temporary name, verified after writing, and then renamed.
 
-Verification reads the file again with its checksums, and compares the label and the image's CRC32C of every record with
-what the source delivered. So a file with its final name is complete and correct.
+Verification reads the file again with its checksums, and compares the CRC32C of every record with that of the bytes
+that the source delivered. So a file with its final name is complete and correct.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_matrix.models.inputs.stored import array_record, record_file, shards
 from keras_matrix.models.inputs.stored.command import check_stopped
-from keras_matrix.models.inputs.stored.example import Features, WrongExample, decoded, encoded
+from keras_matrix.models.inputs.stored.example import before_image
 from keras_matrix.models.inputs.stored.manifest import Part
 from keras_matrix.models.inputs.stored.sample import InputDataError, Sample
 
@@ -39,8 +39,8 @@ class Named:
 class Writer(Protocol):
     """A record file that is being written."""
 
-    def write(self, payload: bytes) -> None:
-        """Append a record."""
+    def write(self, start: bytes, end: bytes, crc: int) -> None:
+        """Append a record, whose payload is `start` and `end` with this CRC32C."""
 
     def close(self) -> None:
         """Write everything to the device."""
@@ -55,10 +55,10 @@ class TFRecordWriter:
         self._waiting = 0
         self.starts = array("q", [0])
 
-    def write(self, payload: bytes) -> None:
-        """Append a record."""
-        self._pieces += record_file.framed(payload)
-        size = len(payload) + record_file.FRAME_BYTES
+    def write(self, start: bytes, end: bytes, crc: int) -> None:
+        """Append a record, whose payload is `start` and `end` with this CRC32C."""
+        self._pieces += record_file.framed(start, end, crc)
+        size = len(start) + len(end) + record_file.FRAME_BYTES
         self._waiting += size
         self.starts.append(self.starts[-1] + size)
         if self._waiting >= WRITE_BYTES or len(self._pieces) >= MOST_PIECES:
@@ -88,9 +88,9 @@ class ArrayRecordWriter:
         self._path = path
         self._writer = array_record.module().ArrayRecordWriter(str(path), array_record.WRITER_OPTIONS)
 
-    def write(self, payload: bytes) -> None:
-        """Append a record."""
-        self._checked(self._writer.write, payload)
+    def write(self, start: bytes, end: bytes, crc: int) -> None:
+        """Append a record, whose payload is `start` and `end` with this CRC32C."""
+        self._checked(self._writer.write, start + end)
 
     def close(self) -> None:
         """Write everything to the device."""
@@ -113,8 +113,9 @@ def write_file(path: Path, kind: str, samples: Iterable[Named]) -> Part:
         wanted = array("q")
         try:
             for named in samples:
-                wanted.extend((named.sample.label, record_file.checksum(named.sample.data)))
-                writer.write(encoded(named.sample, named.text, named.file))
+                start = before_image(named.sample, named.text, named.file)
+                wanted.append(record_file.checksum(start, named.sample.data))
+                writer.write(start, named.sample.data, wanted[-1])
         finally:
             writer.close()
         _verify(partial, kind, wanted)
@@ -123,7 +124,7 @@ def write_file(path: Path, kind: str, samples: Iterable[Named]) -> Part:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    return Part(path.name, len(wanted) // 2, path.stat().st_size)
+    return Part(path.name, len(wanted), path.stat().st_size)
 
 
 def existing(path: Path, kind: str, records: int) -> Part | None:
@@ -150,20 +151,18 @@ def write_index(path: Path, starts: array[int]) -> None:
 
 
 def _verify(path: Path, kind: str, wanted: array[int]) -> None:
-    """Compare the records of a file with label and checksum of the sources' samples, alternating in `wanted`."""
-    count, number = len(wanted) // 2, -1
-    for number, payload in enumerate(_payloads(path, kind, count)):
-        if number % VERIFY_RUN == 0:
-            check_stopped()
-        try:
-            sample = decoded(payload, Features())
-        except WrongExample:
-            raise _not_written(path, number) from None
-        expected = tuple(wanted[2 * number : 2 * number + 2])
-        if (sample.label, record_file.checksum(sample.data)) != expected:
-            raise _not_written(path, number)
-    if number + 1 != count:
-        raise _not_written(path, number + 1)
+    """Compare the records of a file with the checksums of what was to be written."""
+    number = -1
+    try:
+        for number, payload in enumerate(_payloads(path, kind, len(wanted))):
+            if number % VERIFY_RUN == 0:
+                check_stopped()
+            if number >= len(wanted) or record_file.checksum(payload) != wanted[number]:
+                raise _not_written(path, f"record {number} differs from its source")
+    except InputDataError as error:
+        raise _not_written(path, str(error)) from None
+    if number + 1 != len(wanted):
+        raise _not_written(path, f"has {number + 1} of {len(wanted)} records")
 
 
 def _payloads(path: Path, kind: str, count: int) -> Iterator[bytes]:
@@ -175,6 +174,6 @@ def _payloads(path: Path, kind: str, count: int) -> Iterator[bytes]:
         yield from array_record.payloads(path, identity, first, min(VERIFY_RUN, count - first))
 
 
-def _not_written(path: Path, number: int) -> OSError:
-    text = f"record {number} differs from its source after writing; check the disk and the memory of this machine"
+def _not_written(path: Path, reason: str) -> OSError:
+    text = f"the file is not what was written ({reason}); check the disk and the memory of this machine"
     return OSError(errno.EIO, text, str(path))

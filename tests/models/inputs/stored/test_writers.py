@@ -6,13 +6,15 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from keras_matrix.models.inputs.stored import record_file, writers
 from keras_matrix.models.inputs.stored.convert import cut
-from keras_matrix.models.inputs.stored.sample import InputDataError
+from keras_matrix.models.inputs.stored.example import encoded
+from keras_matrix.models.inputs.stored.sample import InputDataError, Sample
 from keras_matrix.models.inputs.stored.source import open_source
 from keras_matrix.models.inputs.stored.writers import Named
 from tests.models.inputs.stored.data_sets import contents, named
@@ -51,17 +53,37 @@ def test_failure_of_the_source_leaves_no_file(tmp_path: Path, kind: str) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_file_that_differs_from_its_source_is_not_published(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+def test_tfrecord_that_is_damaged_while_it_is_written_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = writers.encoded
+    real = os.write
 
-    def wrong(sample, text, file):  # type: ignore[no-untyped-def]
-        return real(named(9)[8].sample if file == "5.jpg" else sample, text, file)
+    def damaging(handle: int, pieces: list[bytes]) -> int:
+        data = bytearray(b"".join(pieces))
+        data[1000] ^= 1
+        return real(handle, data)
 
-    monkeypatch.setattr(writers, "encoded", wrong)
-    with pytest.raises(OSError, match="record 5 differs from its source after writing"):
+    monkeypatch.setattr(os, "writev", damaging)
+    with pytest.raises(OSError, match=r"the file is not what was written \(.*: offset \d+: the checksum of a record"):
+        writers.write_file(tmp_path / "a.tfrecord", "tfrecord", named(9))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda found: [found[1], *found[1:]], "record 0 differs from its source"),
+        (lambda found: found[:-1], "has 8 of 9 records"),
+    ],
+    ids=["another record", "a record less"],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_file_with_other_records_is_not_published(
+    tmp_path: Path, kind: str, change: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = writers._payloads
+    monkeypatch.setattr(writers, "_payloads", lambda *given: change(list(real(*given))))
+    with pytest.raises(OSError, match=reason):
         writers.write_file(tmp_path / f"a.{kind}", kind, named(9))
     assert list(tmp_path.iterdir()) == []
 
@@ -82,11 +104,11 @@ def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "write", lambda handle, data: real(handle, data[:1000]))
     path = tmp_path / "a.tfrecord"
     writers.write_file(path, "tfrecord", named(20))
-    assert list(record_file.records(path)) == [writers.encoded(one.sample, one.text, one.file) for one in named(20)]
+    assert list(record_file.records(path)) == [encoded(one.sample, one.text, one.file) for one in named(20)]
 
 
 def test_large_images_are_written_and_read(tmp_path: Path) -> None:
-    large = [Named(writers.Sample(contents(number, 3_000_000), number), "c", "f") for number in range(3)]
+    large = [Named(Sample(contents(number, 3_000_000), number), "c", "f") for number in range(3)]
     writers.write_file(tmp_path / "a.tfrecord", "tfrecord", large)
     assert open_source(tmp_path).read([2, 0, 1]) == [large[number].sample for number in (2, 0, 1)]
 
