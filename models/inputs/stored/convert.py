@@ -42,7 +42,8 @@ READ_BYTES = 4 << 20
 EXAMPLE_BYTES = 160
 # Of an ArrayRecord file: index and footer, each in blocks of 64 KiB. A block has a header of 24 bytes, a chunk of 40.
 ARRAY_RECORD_BYTES = 3 << 16
-MOST_WORKERS = 4
+# A worker waits for the device at the end of each file: two per CPU keep the CPUs busy.
+WORKERS_PER_CPU, MOST_WORKERS = 2, 6
 SUFFIX = {shards.TFRECORD: "tfrecord", shards.ARRAY_RECORD: "array_record"}
 
 
@@ -92,7 +93,7 @@ def convert(request: dict[str, Any]) -> str:
     start_output(folder, begun)
     done, missing = _finished_files(work)
     require_space(folder, sum(map(work.size, missing)))
-    workers = request.get("workers") or min(usable_cpus(), MOST_WORKERS)
+    workers = request.get("workers") or min(WORKERS_PER_CPU * usable_cpus(), MOST_WORKERS)
     progress = Progress("convert:", sum(map(work.records, missing)))
     _WORK[:] = [work]
     with closing(in_parallel(_write, missing, workers)) as written:

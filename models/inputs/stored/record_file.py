@@ -67,29 +67,34 @@ def records(path: Path, start: int = 0, block_bytes: int = BLOCK_BYTES) -> Itera
 
     A block begins at a record, so that nothing is copied together: less than one record per block is read twice.
     """
+    return (payload for payload, _ in checked_records(path, start, block_bytes))
+
+
+def checked_records(path: Path, start: int = 0, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[bytes, int]]:
+    """Yield the payload of each record and its CRC32C, as `records`."""
     require_crc32c()
     with _opened(path) as file:
         handle, size = file.fileno(), _size(file.fileno(), path)
         while start < size:
             block = os.pread(handle, block_bytes, start)
             used = 0
-            for payload, end in _complete(block, start, path):
+            for payload, end, crc in _complete(block, start, path):
                 used = end
-                yield payload
+                yield payload, crc
             start += used
             if used:
                 continue
             # No complete record in this block: it is longer than a block, or damaged.
             payload = _one(handle, start, size, path)
             start += len(payload) + FRAME_BYTES
-            yield payload
+            yield payload, checksum(payload)
 
 
 def split(data: bytes, start: int, path: Path) -> Iterator[bytes]:
     """Yield the payload of each record in bytes that were read from the offset `start` of a file."""
     require_crc32c()
     at = 0
-    for payload, end in _complete(data, start, path):
+    for payload, end, _ in _complete(data, start, path):
         at = end
         yield payload
     if at < len(data):
@@ -120,8 +125,8 @@ def stored_offsets(path: Path) -> Integers | None:
     return found if fits else None
 
 
-def _complete(block: bytes, start: int, path: Path) -> Iterator[tuple[bytes, int]]:
-    """Yield the payload of each record that ends within a block, and where it ends."""
+def _complete(block: bytes, start: int, path: Path) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the payload of each record that ends within a block, where it ends, and its CRC32C."""
     at, size = 0, len(block)
     header, footer, crc = HEADER.unpack_from, FOOTER.unpack_from, crc32c
     while at + FRAME_BYTES <= size:
@@ -142,7 +147,7 @@ def _complete(block: bytes, start: int, path: Path) -> Iterator[tuple[bytes, int
                 f"the file is damaged: write it again, or copy it again"
             )
         at = end + 4
-        yield payload, at
+        yield payload, at, found
 
 
 def _one(handle: int, start: int, size: int, path: Path) -> bytes:

@@ -154,10 +154,10 @@ def _verify(path: Path, kind: str, wanted: array[int]) -> None:
     """Compare the records of a file with the checksums of what was to be written."""
     number = -1
     try:
-        for number, payload in enumerate(_payloads(path, kind, len(wanted))):
+        for number, crc in enumerate(_checksums(path, kind, len(wanted))):
             if number % VERIFY_RUN == 0:
                 check_stopped()
-            if number >= len(wanted) or record_file.checksum(payload) != wanted[number]:
+            if number >= len(wanted) or crc != wanted[number]:
                 raise _not_written(path, f"record {number} differs from its source")
     except InputDataError as error:
         raise _not_written(path, str(error)) from None
@@ -165,13 +165,15 @@ def _verify(path: Path, kind: str, wanted: array[int]) -> None:
         raise _not_written(path, f"has {number + 1} of {len(wanted)} records")
 
 
-def _payloads(path: Path, kind: str, count: int) -> Iterator[bytes]:
+def _checksums(path: Path, kind: str, count: int) -> Iterator[int]:
+    """Yield the CRC32C of each record of a file, computed from what the file contains now."""
     if kind == shards.TFRECORD:
-        yield from record_file.records(path)
+        yield from (crc for _, crc in record_file.checked_records(path))
         return
     identity = array_record.identity(path)
     for first in range(0, count, VERIFY_RUN):
-        yield from array_record.payloads(path, identity, first, min(VERIFY_RUN, count - first))
+        payloads = array_record.payloads(path, identity, first, min(VERIFY_RUN, count - first))
+        yield from map(record_file.checksum, payloads)
 
 
 def _not_written(path: Path, reason: str) -> OSError:

@@ -28,7 +28,7 @@ MOST_WORKERS = 1024
 def add_shared_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of both commands."""
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random order or images; default: 0")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes; default: one per CPU, within limits")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes; default: by the number of CPUs, at most 8")
 
 
 def shared_request(args: argparse.Namespace) -> dict[str, Any]:

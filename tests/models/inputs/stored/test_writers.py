@@ -81,8 +81,8 @@ def test_tfrecord_that_is_damaged_while_it_is_written_is_not_published(
 def test_file_with_other_records_is_not_published(
     tmp_path: Path, kind: str, change: Any, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = writers._payloads
-    monkeypatch.setattr(writers, "_payloads", lambda *given: change(list(real(*given))))
+    real = writers._checksums
+    monkeypatch.setattr(writers, "_checksums", lambda *given: change(list(real(*given))))
     with pytest.raises(OSError, match=reason):
         writers.write_file(tmp_path / f"a.{kind}", kind, named(9))
     assert list(tmp_path.iterdir()) == []
