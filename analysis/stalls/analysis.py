@@ -31,6 +31,7 @@ from keras_matrix.records.instruments.stall_arms import ArmName, base_of
 from keras_matrix.records.schema import MEASURED, Record
 
 SHOWN_WORKERS = 8
+MOST_HITS = 0.1  # of a cold arm, whose files were evicted
 
 
 def reports(records: Iterable[Record], probes: Mapping[str, InputProbe] | None = None) -> list[StallReport]:
@@ -81,7 +82,7 @@ def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: In
         by_workers=_by_workers(situation),
         facts=facts,
         rates=_rates(found, workers),
-        queue_sizes=_queue_sizes(own),
+        queue_sizes=_queue_sizes(own) or _queue_sizes(timed),
         queue_capacity=(use or timed_use or InputUse()).queue_capacity,
         caveats=[*split.caveats(shares), *_not_probed(probe), *_caveats(empty.observed, own, found, named)],
     )
@@ -134,14 +135,19 @@ def _rates(found: Sequence[Block], workers: Workers) -> Rates:
 
 
 def _cache_hits(block: Block) -> float | None:
-    """Return the share of the bytes read from files that the page cache served."""
-    if block.storage_bytes is None or not block.file_bytes:
+    """Return the share of the samples' bytes that the page cache served; without timers, of all bytes read."""
+    sample_bytes = block.stages.sample_bytes if block.stages else None
+    read_bytes = sample_bytes * block.batch if sample_bytes else block.file_bytes
+    if block.storage_bytes is None or not read_bytes:
         return None
-    return max(0.0, 1 - block.storage_bytes / block.file_bytes)
+    return max(0.0, 1 - block.storage_bytes / read_bytes)
 
 
 def _queue_sizes(records: Sequence[Record]) -> list[float]:
-    """Return the mean queue over the processes that read it, at each hundredth of the epochs."""
+    """Return the mean queue over the processes that read it, at each hundredth of the epochs.
+
+    As a rule only those of the timed arm do, which has the page cache of the observed one.
+    """
     series = [record.input.queue_sizes for record in records if record.input and record.input.queue_sizes]
     return [sum(sizes) / len(sizes) for sizes in zip(*series, strict=False)]
 
@@ -173,7 +179,7 @@ def _caveats(name: ArmName, own: Sequence[Record], found: Sequence[Block], named
             lines.append(
                 f"up to {max(left):.0%} of the files stayed in the page cache: the cold arm was not entirely cold"
             )
-        lines += _fits_in_memory(own[0])
+        lines += [*_second_pass(found), *_fits_in_memory(own[0])]
     return lines + _bad_samples(own)
 
 
@@ -187,6 +193,16 @@ def _bad_samples(own: Sequence[Record]) -> list[str]:
         return []
     names = ", ".join(uses[0].bad_names[:3])
     return [f"{uses[0].bad_samples} samples could not be decoded and were replaced: {names}"]
+
+
+def _second_pass(found: Sequence[Block]) -> list[str]:
+    hits = mean(found, _cache_hits)
+    if hits is None or hits <= MOST_HITS:
+        return []
+    return [
+        f"the page cache served {hits:.0%} of the bytes although it was emptied before each epoch: an epoch with its "
+        "lead-in reads more than one pass; set a smaller steps_per_epoch, or use more samples"
+    ]
 
 
 def _fits_in_memory(record: Record) -> list[str]:
