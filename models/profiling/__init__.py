@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from typing import Any, Protocol, cast
 
 from keras_matrix.records.traces.conversion import file_name
-from keras_matrix.records.traces.request import CLOCK, STEP, TraceError, TraceOrder
+from keras_matrix.records.traces.request import CLOCK, TraceError, TraceOrder
 
 # The first mark after a profiler's start may be late; the most accurate of several counts.
 CLOCK_MARKS = 5
@@ -38,6 +38,9 @@ class Profiler(Protocol):
 
     def mark(self, name: str) -> AbstractContextManager[Any]:
         """Return a context that marks the work within it with a name, while recording."""
+
+    def step(self, number: int) -> AbstractContextManager[Any]:
+        """Return a context that marks the work within it as a training step, also for TensorBoard's own pages."""
 
     def scope(self, name: str) -> AbstractContextManager[Any] | None:
         """Return a context that names the operations within it; None if Keras's own scopes suffice."""
@@ -76,7 +79,7 @@ def record_epochs(profiler: Profiler, order: TraceOrder, step: Callable[[], None
         with recorded(profiler, path_of(profiler, order, epoch)):
             for _ in range(order.steps):
                 taken += 1
-                with profiler.mark(f"{STEP}{taken}"):
+                with profiler.step(taken):
                     step()
 
 

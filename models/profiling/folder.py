@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.traces.conversion import XPLANE
-from keras_matrix.records.traces.request import TraceError
+from keras_matrix.records.traces.request import STEP, TRAIN, TraceError
 
 
 class XPlaneProfiler:
@@ -22,6 +23,20 @@ class XPlaneProfiler:
     def __init__(self, begin: Callable[[str], Any], end: Callable[[], Any]) -> None:
         self._begin, self._end = begin, end
         self._folder = ""
+
+    def mark(self, name: str) -> AbstractContextManager[Any]:
+        """Return a context that marks the work within it with a name."""
+        raise NotImplementedError
+
+    def root(self, name: str, number: int) -> AbstractContextManager[Any]:
+        """Return a context that marks the work within it as the step with this number, for XProf's pages."""
+        raise NotImplementedError
+
+    @contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """Mark the work within as a training step."""
+        with self.root(TRAIN, number), self.mark(f"{STEP}{number}"):
+            yield
 
     def start(self) -> None:
         """Start recording into a new temporary folder."""

@@ -23,5 +23,9 @@ class Profiler(XPlaneProfiler):
         mark: AbstractContextManager[Any] = jax.profiler.TraceAnnotation(name)
         return mark
 
+    def root(self, name: str, number: int) -> AbstractContextManager[Any]:
+        root: AbstractContextManager[Any] = jax.profiler.StepTraceAnnotation(name, step_num=number)
+        return root
+
     def scope(self, name: str) -> None:
         return None  # each scope that Keras opens has its own name in the compiled program

@@ -26,6 +26,11 @@ class Profiler(XPlaneProfiler):
         mark: AbstractContextManager[Any] = tf.profiler.experimental.Trace(name)
         return mark
 
+    def root(self, name: str, number: int) -> AbstractContextManager[Any]:
+        # As TensorFlow 2 marked the steps of its own Keras (`_r`: the root of what belongs to the step).
+        root: AbstractContextManager[Any] = tf.profiler.experimental.Trace(name, step_num=number, _r=1)
+        return root
+
     def scope(self, name: str) -> AbstractContextManager[Any]:
         # A scope with a final slash is absolute. Keras's own scopes get numbers if they repeat: its second conv2d may
         # have the same name as another layer.

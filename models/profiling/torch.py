@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import profiler
 
-from keras_matrix.records.traces.request import TraceError
+from keras_matrix.records.traces.request import STEP, TraceError
 
 
 class Profiler:
@@ -38,6 +38,9 @@ class Profiler:
     def mark(self, name: str) -> AbstractContextManager[Any]:
         mark: AbstractContextManager[Any] = profiler.record_function(name)
         return mark
+
+    def step(self, number: int) -> AbstractContextManager[Any]:
+        return self.mark(f"{STEP}{number}")
 
     def scope(self, name: str) -> AbstractContextManager[Any]:
         return self.mark(name)  # every step is Python

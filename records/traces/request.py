@@ -12,6 +12,9 @@ from keras_matrix.records.codec import about
 MARK = "kbm:"
 STEP, LAYER, PHASE, CLOCK = (f"{MARK}{kind}:" for kind in ("step", "layer", "phase", "clock"))
 
+# Names by which XProf recognises a training step, and the time that it waits for its input.
+TRAIN, WAIT_FOR_INPUT = "train", "IteratorGetNext"
+
 
 def scope_of(mark: str) -> str:
     """Return a mark's name as the name of a scope, in which colons are not allowed."""

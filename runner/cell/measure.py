@@ -116,7 +116,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     )
     if built.finish is not None:
         built.finish()
-    parts = work.model.to_json, lambda calls: work.again(Stretch(calls * work.steps_a_call, 1))
+    parts = work.model.to_json, partial(_marked_steps, work, job.settings.backend)
     return finished(job, result, parts, partial(_traced_workload, work, job.settings))
 
 
@@ -170,6 +170,15 @@ def finished(job: Job, result: CellResult, parts: Parts, subject: Callable[[], S
     from keras_matrix.runner.cell.tracing import with_trace
 
     return with_trace(job, job.trace, result, subject())
+
+
+def _marked_steps(work: Training | Predicting, backend: str, calls: int) -> None:
+    """Run calls of the backend with its steps marked, for TensorBoard's profile."""
+    from keras_matrix.models.profiling import load as load_profiler
+    from keras_matrix.runner.cell.tracing.step_marks import StepMarks
+
+    marks = StepMarks(load_profiler(backend))
+    work.again(Stretch(calls * work.steps_a_call, 1, callbacks=(marks,)), marks.source)
 
 
 def _traced_workload(work: Training | Predicting, settings: Settings) -> Subject:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from keras_matrix.models.profiling import CLOCK_MARKS, load, record_epochs, recorded
 from keras_matrix.models.profiling.folder import XPlaneProfiler
-from keras_matrix.records.traces.request import CLOCK, TraceError, TraceOrder
+from keras_matrix.records.traces.request import CLOCK, STEP, TraceError, TraceOrder
 
 
 class Telling:
@@ -31,6 +31,9 @@ class Telling:
     def mark(self, name: str) -> Iterator[None]:
         self.calls.append("clock" if name.startswith(CLOCK) else name)
         yield
+
+    def step(self, number: int) -> AbstractContextManager[None]:
+        return self.mark(f"{STEP}{number}")
 
     def scope(self, name: str) -> None:
         return None

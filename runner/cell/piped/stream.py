@@ -92,6 +92,12 @@ class StreamAdapter(DataAdapter):  # type: ignore[misc]
     def __init__(self, batches: Iterable[Any], batch_size: int, dataset: Any = None) -> None:
         self._batches, self._batch_size, self._dataset = batches, batch_size, dataset
 
+    def with_batches(self, change: Callable[[Iterable[Any]], Iterable[Any]]) -> StreamAdapter:
+        """Return an adapter with changed batches; unchanged if it has a data set, whose batches no Python draws."""
+        if self._dataset is not None:
+            return self
+        return StreamAdapter(change(self._batches), self._batch_size)
+
     def get_numpy_iterator(self) -> Iterable[Any]:
         """Return the stream."""
         return self._batches

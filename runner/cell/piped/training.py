@@ -21,7 +21,7 @@ from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.loop import EpochLog, Stretch
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
-from keras_matrix.runner.cell.phases import Timeline, Training, agreed, learning_of
+from keras_matrix.runner.cell.phases import Timeline, Training, agreed, learning_of, unchanged
 from keras_matrix.runner.cell.piped.page_cache import PageCache
 from keras_matrix.runner.cell.piped.process_tree import ProcessTree, Used, used_between
 from keras_matrix.runner.cell.piped.request import StreamRequest
@@ -67,6 +67,15 @@ class PipedTraining(Training):
         self._measured.end()
         return Timeline(first_step_s, calibration_s, steps, log).times(settings), learning_of(log), steps
 
+    def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
+        """Train further epochs from the pipeline in its steady state, as those measured; nothing is recorded."""
+        self._stream.drop(self._pipeline.depth)
+        super().again(self._lead_in())
+        super().again(stretch, change)
+
+    def _lead_in(self) -> Stretch:
+        return Stretch(math.ceil(LEAD_IN_STEPS / self.steps_a_call) * self.steps_a_call, 1)
+
     def _fit(self, name: str, feeder: Feeder, stretch: Stretch) -> EpochLog:
         hooks = (EachStep(),) if self.epochs_input.timers else ()
         return super()._fit(name, feeder, replace(stretch, callbacks=hooks))
@@ -102,8 +111,7 @@ class PipedTraining(Training):
             begun_s = monotonic()
             self.page_cache.evict()
             self._stream.drop(self._pipeline.depth)
-            lead_in = Stretch(math.ceil(LEAD_IN_STEPS / self.steps_a_call) * self.steps_a_call, 1)
-            self._counted_fit("lead_in", lead_in, counted)
+            self._counted_fit("lead_in", self._lead_in(), counted)
             is_measured = epoch >= settings.discard
             log = self._observed(lambda: self._counted_fit("epochs", Stretch(steps, 1), counted), is_measured, begun_s)
             found.times_s += log.times_s

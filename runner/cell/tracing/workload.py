@@ -16,8 +16,9 @@ import keras
 from keras_matrix.models.profiling import Profiler, load, path_of, recorded
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.traces.neutral import Phase
-from keras_matrix.records.traces.request import LAYER, PHASE, STEP, Names, TraceOrder
+from keras_matrix.records.traces.request import LAYER, PHASE, Names, TraceOrder
 from keras_matrix.runner.cell.loop import Stretch
+from keras_matrix.runner.cell.tracing.draws import with_draws
 
 Call = Callable[..., Any]
 
@@ -115,7 +116,7 @@ class Recording:
             if not self._records:
                 return call(*args, **kwargs)
             self._taken += 1
-            with self._profiler.mark(f"{STEP}{self._taken}"):
+            with self._profiler.step(self._taken):
                 return call(*args, **kwargs)
 
         return marked
@@ -157,13 +158,9 @@ def _layers(profiler: Profiler, model: Any, call: Call) -> Call:
 
 def _marked_input(profiler: Profiler, source: Any) -> Any:
     """Return a source whose batches are marked as they are fetched; a TensorFlow data set unchanged."""
-    if not isinstance(source, Iterator):
-        return source
+    return with_draws(source, lambda draw: _marked_draw(profiler, draw))
 
-    def marked() -> Iterator[Any]:
-        while True:
-            with profiler.mark(f"{PHASE}{Phase.INPUT}"):
-                batch = next(source)
-            yield batch
 
-    return marked()
+def _marked_draw(profiler: Profiler, draw: Callable[[], Any]) -> Any:
+    with profiler.mark(f"{PHASE}{Phase.INPUT}"):
+        return draw()

@@ -11,10 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from keras_matrix.records.traces.request import STEP, TRAIN
+
 HOST = "/host:CPU"
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 US_IN_NS, US_IN_PS = 1000, 1_000_000
 VARINT, BYTES = 0, 2
+
+# Of a step, by which XProf's pages group events: its number, and that it is the root of its group.
+STEP_NUMBER, ROOT = (1, "step_num"), (2, "_r")
 
 Plane = dict[str, list[tuple[float, float, str]]]
 """Lines by name, each a list of (begin in us, duration in us, name)."""
@@ -45,7 +50,8 @@ def _place(event: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _plane(number: int, name: str, plane: Plane, begun_us: float) -> bytes:
-    names = {text: index for index, text in enumerate(sorted({one[2] for x in plane.values() for one in x}), 1)}
+    shown = {_shown(one[2])[0] for x in plane.values() for one in x}
+    names = {text: index for index, text in enumerate(sorted(shown), 1)}
     lines = (
         _message(3, _line(index, line, sorted(events), names, begun_us))
         for index, (line, events) in enumerate(sorted(plane.items()), start=1)
@@ -54,7 +60,20 @@ def _plane(number: int, name: str, plane: Plane, begun_us: float) -> bytes:
         _message(4, _number(1, index) + _message(2, _number(1, index) + _text(2, text)))
         for text, index in names.items()
     )
-    return b"".join([_number(1, number), _text(2, name), *lines, *metadata])
+    statistics = (
+        _message(5, _number(1, index) + _message(2, _number(1, index) + _text(2, text)))
+        for index, text in (STEP_NUMBER, ROOT)
+    )
+    return b"".join([_number(1, number), _text(2, name), *lines, *metadata, *statistics])
+
+
+def _shown(name: str) -> tuple[str, bytes]:
+    """Return the name of an event, and its statistics: those of a step if it is a mark of one."""
+    number = name.removeprefix(STEP)
+    if number == name or not (number.isascii() and number.isdigit()):
+        return name, b""
+    values = ((STEP_NUMBER[0], int(number)), (ROOT[0], 1))
+    return TRAIN, b"".join(_message(4, _number(1, index) + _number(4, value)) for index, value in values)
 
 
 def _line(
@@ -64,9 +83,9 @@ def _line(
     parts = [_number(1, number), _text(2, name), _number(3, begins_ns)]
     for event_us, took_us, text in events:
         offset_ps = max(0, round((event_us - begun_us) * US_IN_PS) - begins_ns * 1000)
-        parts.append(
-            _message(4, _number(1, names[text]) + _number(2, offset_ps) + _number(3, round(took_us * US_IN_PS)))
-        )
+        shown, statistics = _shown(text)
+        times = _number(2, offset_ps) + _number(3, round(took_us * US_IN_PS))
+        parts.append(_message(4, _number(1, names[shown]) + times + statistics))
     return b"".join(parts)
 
 

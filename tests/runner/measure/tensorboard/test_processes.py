@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,24 @@ def test_profile_plugin_opens_the_profile(logs: Path, backend: str) -> None:
     content, _ = converting.xspace_to_tool_data([str(profile)], "trace_viewer", {})
     assert content is not None
     assert '"ph":"X"' in content.replace(" ", "")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_profile_plugin_names_the_time_of_a_step(logs: Path, backend: str) -> None:
+    converting = pytest.importorskip("xprof.convert.raw_to_tool_data", reason="no xprof")
+    _, folder = of(logs, backend)
+    (profile,) = folder.glob("plugins/profile/*/*.xplane.pb")
+    content, _ = converting.xspace_to_tool_data([str(profile)], "input_pipeline_analyzer", {})
+    found = next(one["p"] for one in json.loads(content) if "steptime_ms_average" in one.get("p", {}))
+    assert float(found["steptime_ms_average"]) > 0, found["input_conclusion"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_profile_marks_the_steps_of_fit(logs: Path, backend: str) -> None:
+    _, folder = of(logs, backend)
+    (profile,) = folder.glob("plugins/profile/*/*.xplane.pb")
+    content = profile.read_bytes()
+    assert (b"train" in content, b"step_num" in content) == (True, True)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -9,18 +9,26 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keras_matrix.records.traces.request import STEP
 from keras_matrix.runner.measure.tensorboard.xspace import xspace
 
 # Field by name: number, and the message it holds or None for a number, "" for text. After XLA's xplane.proto.
 LAYOUT: dict[str, dict[str, tuple[int, str | None]]] = {
-    "Event": {"metadata_id": (1, None), "offset_ps": (2, None), "duration_ps": (3, None)},
+    "Stat": {"metadata_id": (1, None), "int64_value": (4, None)},
+    "Event": {"metadata_id": (1, None), "offset_ps": (2, None), "duration_ps": (3, None), "stats": (4, "Stat")},
     "Line": {"id": (1, None), "name": (2, ""), "timestamp_ns": (3, None), "events": (4, "Event")},
     "Metadata": {"id": (1, None), "name": (2, "")},
     "Entry": {"key": (1, None), "value": (2, "Metadata")},
-    "Plane": {"id": (1, None), "name": (2, ""), "lines": (3, "Line"), "event_metadata": (4, "Entry")},
+    "Plane": {
+        "id": (1, None),
+        "name": (2, ""),
+        "lines": (3, "Line"),
+        "event_metadata": (4, "Entry"),
+        "stat_metadata": (5, "Entry"),
+    },
     "Space": {"planes": (1, "Plane")},
 }
-REPEATED = {"events", "lines", "event_metadata", "planes"}
+REPEATED = {"events", "lines", "event_metadata", "stat_metadata", "stats", "planes"}
 
 
 @cache
@@ -58,6 +66,18 @@ def decoded(events: list[dict[str, Any]]) -> dict[str, dict[str, list[tuple[str,
             for line in plane.lines
         }
     return planes
+
+
+def test_mark_of_a_step_becomes_the_root_of_that_step() -> None:
+    found = space().FromString(xspace([event(f"{STEP}12", 5.0, 2.0), event("aten::mm", 5.5, 1.0)]))
+    (plane,) = found.planes
+    events = {entry.key: entry.value.name for entry in plane.event_metadata}
+    statistics = {entry.key: entry.value.name for entry in plane.stat_metadata}
+    stats = {
+        events[one.metadata_id]: {statistics[stat.metadata_id]: stat.int64_value for stat in one.stats}
+        for one in plane.lines[0].events
+    }
+    assert stats == {"train": {"step_num": 12, "_r": 1}, "aten::mm": {}}
 
 
 def test_operations_are_lines_of_the_host_and_kernels_of_their_device() -> None:
