@@ -19,7 +19,6 @@ from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import Band, Curve, Picture, Strip, Word, slot_of
 from keras_matrix.dashboards.charts.format import DASH, Unit, number, plural, quantity, share, unit_for
 from keras_matrix.records.instruments.input_use import InputFacts
-from keras_matrix.records.instruments.stall_arms import ArmName
 from keras_matrix.records.settings import Settings
 
 PERCENT = Unit("%", 0.01)
@@ -187,7 +186,6 @@ def _queue(report: StallReport, label: str, axis: Axis) -> Strip:
     notes = ["batches ready on average", f"fewer than one in {share(short)} of the time"]
     backend = report.settings.backend
     name = f"{backend}, {label}" if label else backend
-    arm = "cold page cache" if report.observed is ArmName.COLD else "warm page cache"
     strip = Strip(name, slot_of(backend), QUEUE_HEIGHT, figure, notes, f"{name}: {figure} {', '.join(notes)}")
     inner = QUEUE_HEIGHT - 2 * MARGIN
     strip.heights.extend((round(MARGIN + (1 - value / top) * inner, 1), f"{value:g}") for value in (0.0, top))
@@ -195,6 +193,5 @@ def _queue(report: StallReport, label: str, axis: Axis) -> Strip:
         f"{axis.share((place + 0.5) / len(sizes)) * WIDTH / 100:.0f} {(1 - size / top) * 100:.1f}"
         for place, size in enumerate(sizes)
     ]
-    tip = f"{name}: mean over {plural(report.blocks, 'process', 'processes')} with a {arm}"
-    strip.curves.append(Curve("M" + "L".join(points), tip))
+    strip.curves.append(Curve("M" + "L".join(points), f"{name}: {figure} {notes[0]}"))
     return strip

@@ -41,6 +41,7 @@ Row = Mapping[str, Any]
 RATIO = Unit("×", 1.0)
 PERCENT = Unit("%", 0.01)
 MOST_TRENDS = 60
+INPUT_PARTS = ("fetch", "preparation", "batching_and_copy", "interference")
 
 
 def comparisons(rows: Sequence[Row]) -> list[Picture]:
@@ -149,6 +150,39 @@ def _scaling(backend: str, rows: Sequence[Row], axis: Axis) -> Strip:
         strip.marks.extend(marks)
         strip.words.append(Word(marks[0].at, 34, str(row["workers"]), "middle"))
     return strip
+
+
+def input_stalls(rows: Sequence[Row]) -> list[TimeSeries]:
+    """Return a time series of the share of input in a step for each cell and host that has a value."""
+    groups = groupby(rows, lambda row: (row["cell_id"], row["host_id"]))
+    found = [[row for row in group if row["stall_share"] is not None] for _, group in groups]
+    return [_input_stall(group) for group in found if group][:MOST_TRENDS]
+
+
+def _input_stall(rows: Sequence[Row]) -> TimeSeries:
+    first, newest = rows[0], rows[-1]
+    points = [
+        time_series.Point(str(row["run_id"]), row["stall_share"], row["low"], row["high"], _input_tip(row))
+        for row in rows
+    ]
+    series = time_series.Series(
+        f"{first['work']} on {first['backend']}",
+        f"cell {first['cell_id']} · host {first['host_id']} · {first['device'] or 'no device'}",
+        slot_of(str(first["backend"])),
+        ("input stall, share of a step", "%"),
+        points,
+        cell_id=str(first["cell_id"]),
+    )
+    text = f"{plural(len(rows), 'session')}, newest {share(newest['stall_share'])}; {_input_tip(newest)}"
+    return time_series.picture(series, text)
+
+
+def _input_tip(row: Row) -> str:
+    known = {name.replace("_", " "): row[f"{name}_share"] for name in INPUT_PARTS}
+    parts = [f"{name} {share(value)}" for name, value in known.items() if value is not None]
+    limit = [f"bottleneck {row['bottleneck']}"] if row["bottleneck"] else []
+    ceiling = [] if row["ceiling_speed_up"] is None else [f"ceiling {number(row['ceiling_speed_up'])}×"]
+    return "; ".join([*limit, ", ".join(parts), *ceiling])
 
 
 def trends(rows: Sequence[Row]) -> list[TimeSeries]:

@@ -19,6 +19,8 @@ HEIGHT = 230
 LABELS_HEIGHT = 34
 MOST_DRAWN = 250
 MOST_DATES = 6
+PERCENT = Unit("%", 0.01)
+LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The data of a time series: `quantity` is name and base unit, `without_value` are runs without an ok process."""
+    """The data of a time series: `quantity` is name and base unit, `without_value` are runs without an ok process.
+
+    The axis fits the values; that of shares, whose base unit is `%`, begins at zero.
+    """
 
     title: str
     details: str
@@ -65,6 +70,8 @@ class Series:
     def unit(self) -> Unit:
         """Return the unit that suits the newest sessions."""
         values = sorted(end for point in self.points[-MOST_DRAWN:] for end in point.ends)
+        if self.quantity[1] == PERCENT.name:
+            return PERCENT
         return unit_for([values[len(values) // 2]]) if self.quantity[1] == "s" else Unit(self.quantity[1], 1.0)
 
 
@@ -119,7 +126,8 @@ def picture(series: Series, baseline: str) -> Picture:
     earlier = max(0, len(series.points) - MOST_DRAWN)
     shown, unit = series.points[earlier:], series.unit()
     title = f"{series.quantity[0]}, {unit.name}".removesuffix(", ")
-    axis = axes.fitted([end for point in shown for end in point.ends], title, unit)
+    ends = [end for point in shown for end in point.ends]
+    axis = axes.from_zero([*ends, LEAST_SHARE], title, unit) if unit == PERCENT else axes.fitted(ends, title, unit)
     drawn = _Layout(axis, series.slot, len(shown), earlier)
     return Picture(
         series,

@@ -204,6 +204,7 @@ MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "comparison": _panel("strips", pictures=stored_charts.comparisons),
     "first_epoch": _panel("strips", pictures=stored_charts.starts),
     "memory": _panel("strips", pictures=stored_charts.memories),
+    "input_stalls": _panel("series", series=stored_charts.input_stalls),
     "fc_scaling": _panel("strips", pictures=stored_charts.scalings),
     "figures": _figures,
     "commands": _table(COMMANDS, bad=lambda row: bool(row["status"] != "ok")),

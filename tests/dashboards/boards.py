@@ -17,6 +17,8 @@ from keras_matrix.runner.cli.look.stored import update_findings
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.outbox import Outbox
 from keras_matrix.uploader.push import push
+from tests.analysis.stalls.pretended import Pretended, base_settings
+from tests.analysis.stalls.pretended import records as pretended
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.sessions import run_name, store_session
 from tests.synthetic_fc import fc_records
@@ -70,7 +72,7 @@ def _records(backend: str, night: int, other: str) -> list[Record]:
     failing = make_settings(backend=backend, workload=other)
     reason = f"timeout_s: the time limit of {other} passed"
     last = _failed(failing, reason) if backend == "torch" else _measured(failing, 0.03, 0, keras)
-    return [*plain, last, *_fc(backend), *_commands(backend, night)]
+    return [*plain, last, *_fc(backend), *_commands(backend, night), *_inputs(backend, night)]
 
 
 def _measured(settings: Settings, step_s: float, repeat: int, keras: str) -> Record:
@@ -98,6 +100,13 @@ def _commands(backend: str, night: int) -> list[Record]:
         TaskRun("train", ["train"], "speed", [Metric("speed", one, "images/s", goal=Goal.HIGHER)]) for one in speeds
     ]
     return [make_record(None, repeat, settings=settings, task=run) for repeat, run in enumerate(runs)]
+
+
+def _inputs(backend: str, night: int) -> list[Record]:
+    """The arms of a stall analysis: on jax, decoding becomes cheaper from one night on."""
+    cost_s = 0.002 if backend == "jax" and night >= SLOWER_FROM else 0.004
+    pipeline = Pretended(prepare_s=cost_s, prepare_cpu_s=cost_s, noise=0.01)
+    return pretended(pipeline, blocks=REPEATS, cold=False, settings=base_settings(backend=backend), seed=night)
 
 
 def _failed(settings: Settings, reason: str) -> Record:

@@ -66,6 +66,21 @@ SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
             "mfu": ("mfu", "estimate"),
         },
     ),
+    "input_stalls": (
+        Kind.INPUT,
+        {
+            "stall_share": ("input.stall_share", "estimate"),
+            "low": ("input.stall_share", "low"),
+            "high": ("input.stall_share", "high"),
+            "compute_share": ("input.compute_share", "estimate"),
+            "fetch_share": ("input.fetch_share", "estimate"),
+            "preparation_share": ("input.preparation_share", "estimate"),
+            "batching_and_copy_share": ("input.batching_and_copy_share", "estimate"),
+            "interference_share": ("input.interference_share", "estimate"),
+            "input_bound_share": ("input.input_bound_share", "estimate"),
+            "ceiling_speed_up": ("input.ceiling_speed_up", "estimate"),
+        },
+    ),
     "fc_scaling": (
         Kind.WORKERS,
         {
@@ -287,6 +302,34 @@ def test_the_fc_modes_show_the_efficiency_of_their_workers(warehouse: LocalWareh
     found = {(row["backend"], row["workers"]): row["efficiency"] for row in rows}
     assert {key for key, value in found.items() if value is not None} == {(backend, 2) for backend in BACKENDS}
     assert found["jax", 2] == pytest.approx(1 / 0.62 / 2)
+
+
+def test_input_stalls_show_every_night_of_a_cell_and_cheaper_decoding(warehouse: LocalWarehouse) -> None:
+    rows = answer(warehouse, questions()["input_stalls"], Choice(backend="jax")).dicts()
+    assert [row["run_id"] for row in rows] == [run_name(night) for night in range(NIGHTS)]
+    # Two workers make 32 samples of 4 + 0.1 ms, later of 2 + 0.1 ms; a step computes for 40 ms.
+    waits = [row["stall_share"] for row in rows]
+    assert waits[:SLOWER_FROM] == pytest.approx([1 - 0.04 / (16 * 0.0041)] * SLOWER_FROM, abs=0.02)
+    assert max(map(abs, waits[SLOWER_FROM:])) < 0.02
+    assert {row["bottleneck"] for row in rows[:SLOWER_FROM]} == {"preparation CPU"}
+    assert {row["fetch_share"] for row in rows} == {None}
+    [shown] = panels.panel(questions()["input_stalls"], rows).series
+    assert (shown.axis.low, len(shown.marks)) == (0.0, NIGHTS)
+    assert "12 sessions, newest" in shown.baseline
+    assert "preparation" in shown.marks[0].tip
+
+
+def test_part_that_its_interval_does_not_separate_from_zero_is_no_figure(tmp_path: Path) -> None:
+    run = store_run(tmp_path, 0)
+    one = replace(found(run.load()[0][0].cell_id), kind=Kind.INPUT, metric="input.stall_share", estimate=0.1)
+    part = replace(one, metric="input.fetch_share", estimate=0.01, low=-0.01, high=0.03)
+    clear = replace(part, metric="input.preparation_share", low=0.005)
+    findings.keep(run, [one, part, clear])
+    [row] = answer(warehouse_of(Results(tmp_path)), questions()["input_stalls"], Choice()).dicts()
+    assert (row["fetch_share"], row["preparation_share"], row["bottleneck"]) == (None, 0.01, None)
+    [shown] = panels.panel(questions()["input_stalls"], [row]).series
+    assert "preparation 1.0" in shown.baseline
+    assert "fetch" not in shown.baseline
 
 
 @pytest.mark.parametrize("name", list(SHOWN))
