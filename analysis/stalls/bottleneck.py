@@ -36,6 +36,7 @@ SMALL_REQUEST_BYTES = 64 << 10
 BUSY = 0.75  # CPU time / wall time of preparation, below which workers wait in it
 ONE_CPU = 1.3
 IDLE_CPUS = 0.3
+OTHERS = " (those of other programs on the device included)"
 FEW_CPUS = 0.5  # of the process and its workers, when their shares are not known
 LOCK_HELD = 0.5  # share of the time that the probe waited for the interpreter, above which a second thread helps little
 LOCKED = "they wait for the lock of the Python interpreter"
@@ -119,7 +120,9 @@ def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None) 
     bytes_per_s = mean(blocks, lambda b: b.storage_bytes / b.step_s if b.storage_bytes is not None else None) or 0.0
     reads_per_s = mean(blocks, lambda b: b.reads / b.step_s if b.reads else None)
     request = bytes_per_s / reads_per_s if reads_per_s else None
-    rates = f"{bytes_per_s / 1e6:.3g} MB/s" + (f" in {reads_per_s:.3g} requests/s" if reads_per_s else "")
+    others = bool(limits and limits.small_reads_per_s and (reads_per_s or 0.0) > 1.5 * limits.small_reads_per_s)
+    counted = f" in {reads_per_s:.3g} requests/s{OTHERS if others else ''}" if reads_per_s else ""
+    rates = f"{bytes_per_s / 1e6:.3g} MB/s{counted}"
     if limits and limits.small_reads_per_s and limits.bytes_per_s:
         most_reads, most_bytes = limits.small_reads_per_s, limits.bytes_per_s
         if reads_per_s is not None and reads_per_s >= SATURATED * most_reads:

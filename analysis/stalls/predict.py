@@ -140,9 +140,12 @@ def _with_storage_limits(own: Demand, step_s: float, limits: Limits) -> Demand:
     """Return the demand with the storage's limits: the observed rate of a saturated one, else those of the probe."""
     if limits.named.name is Bottleneck.BANDWIDTH:
         return replace(own, storage_bytes_per_s=own.storage_bytes / step_s)
-    if limits.named.name is Bottleneck.IOPS:
-        return replace(own, reads_per_s=own.reads / step_s)
     storage = limits.probe.storage if limits.probe else None
+    if limits.named.name is Bottleneck.IOPS:
+        # The counter is the device's, with the requests of other programs: more than the probe's limit are not ours.
+        most = storage.small_reads_per_s if storage else None
+        reads_per_s = min(own.reads / step_s, most) if most else own.reads / step_s
+        return replace(own, reads=reads_per_s * step_s, reads_per_s=reads_per_s)
     if storage is None:
         return own
     # A probe is short: what was observed is possible, whatever the probe found.

@@ -86,6 +86,15 @@ def test_another_format_is_advised_where_requests_are_the_limit_alone() -> None:
     assert "format" not in changes(of(STORAGE, replace(PROBE, storage=CAPPED_BYTES)))
 
 
+def test_requests_of_other_programs_do_not_count() -> None:
+    busy = replace(STORAGE, reads=3200)
+    report = of(busy, replace(PROBE, storage=CAPPED_REQUESTS))
+    assert report.bottleneck == "storage IOPS"
+    assert "other programs" in report.why
+    one = advice(report, "format")
+    assert one.speed_up.centre == pytest.approx(80 / 40, rel=0.05)
+
+
 def test_another_format_saves_no_more_than_the_time_of_its_requests() -> None:
     """A delay that is not the storage's stays, whatever the format."""
     slow = replace(STORAGE, cold_fetch_s=0.010, reads=64)
