@@ -144,8 +144,8 @@ def _with_storage_limits(own: Demand, step_s: float, limits: Limits) -> Demand:
     if limits.named.name is Bottleneck.IOPS:
         # The counter is the device's, with the requests of other programs: more than the probe's limit are not ours.
         most = storage.small_reads_per_s if storage else None
-        reads_per_s = min(own.reads / step_s, most) if most else own.reads / step_s
-        return replace(own, reads=reads_per_s * step_s, reads_per_s=reads_per_s)
+        served = min(own.reads / step_s, most) if most else own.reads / step_s
+        return replace(own, reads=served * step_s, reads_per_s=served)
     if storage is None:
         return own
     # A probe is short: what was observed is possible, whatever the probe found.
