@@ -21,8 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_matrix.models.inputs.stored import array_record, manifest, shards, writers
-from keras_matrix.models.inputs.stored.command import (
+from keras_matrix.models.inputs.stored import array_record, manifest, shards
+from keras_matrix.models.inputs.stored.manifest import Manifest, Part
+from keras_matrix.models.inputs.stored.record_file import require_crc32c
+from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Source
+from keras_matrix.models.inputs.stored.source import open_source
+from keras_matrix.models.inputs.stored.writing import writers
+from keras_matrix.models.inputs.stored.writing.command import (
     Progress,
     check_stopped,
     in_parallel,
@@ -31,11 +36,7 @@ from keras_matrix.models.inputs.stored.command import (
     start_output,
     usable_cpus,
 )
-from keras_matrix.models.inputs.stored.manifest import Manifest, Part
-from keras_matrix.models.inputs.stored.record_file import require_crc32c
-from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Source
-from keras_matrix.models.inputs.stored.source import open_source
-from keras_matrix.models.inputs.stored.writers import Named
+from keras_matrix.models.inputs.stored.writing.writers import Named
 
 READ_BYTES = 4 << 20
 # The Example around an image: tags, lengths and the feature's names. Names of file and class are added.
@@ -43,7 +44,7 @@ EXAMPLE_BYTES = 160
 # Of an ArrayRecord file: index and footer, each in blocks of 64 KiB. A block has a header of 24 bytes, a chunk of 40.
 ARRAY_RECORD_BYTES = 3 << 16
 # A worker waits for the device at the end of each file: two per CPU keep the CPUs busy.
-WORKERS_PER_CPU, MOST_WORKERS = 2, 6
+WORKERS_PER_CPU, MOST_WORKERS = 2, 4
 SUFFIX = {shards.TFRECORD: "tfrecord", shards.ARRAY_RECORD: "array_record"}
 
 

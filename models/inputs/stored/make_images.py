@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 
 from keras_matrix.models.inputs.stored import manifest
-from keras_matrix.models.inputs.stored.command import (
+from keras_matrix.models.inputs.stored.manifest import Manifest
+from keras_matrix.models.inputs.stored.sample import InputDataError
+from keras_matrix.models.inputs.stored.writing.command import (
     Progress,
     check_stopped,
     in_parallel,
@@ -28,8 +30,6 @@ from keras_matrix.models.inputs.stored.command import (
     start_output,
     usable_cpus,
 )
-from keras_matrix.models.inputs.stored.manifest import Manifest
-from keras_matrix.models.inputs.stored.sample import InputDataError
 
 # (package, folder inside it, files): found without importing the packages.
 PHOTOGRAPHS = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_matrix.models.inputs.stored import writers
 from keras_matrix.models.inputs.stored.sample import Sample
-from keras_matrix.models.inputs.stored.writers import Named
+from keras_matrix.models.inputs.stored.writing import writers
+from keras_matrix.models.inputs.stored.writing.writers import Named
 
 CLASSES = ("apple", "pear", "plum")
 

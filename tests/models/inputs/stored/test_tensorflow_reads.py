@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.models.inputs.stored import writers
 from keras_matrix.models.inputs.stored.sample import Sample
 from keras_matrix.models.inputs.stored.source import Features, open_source
+from keras_matrix.models.inputs.stored.writing import writers
 from tests.models.inputs.stored.data_sets import named
 
 SCRIPT = Path(__file__).with_name("read_with_tensorflow.py")

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keras_matrix.models.inputs.stored import record_file, writers
+from keras_matrix.models.inputs.stored import record_file
 from keras_matrix.models.inputs.stored.convert import cut
 from keras_matrix.models.inputs.stored.example import encoded
 from keras_matrix.models.inputs.stored.sample import InputDataError, Sample
 from keras_matrix.models.inputs.stored.source import open_source
-from keras_matrix.models.inputs.stored.writers import Named
+from keras_matrix.models.inputs.stored.writing import writers
+from keras_matrix.models.inputs.stored.writing.writers import Named
 from tests.models.inputs.stored.data_sets import contents, named
 
 KINDS = ("tfrecord", "array_record")

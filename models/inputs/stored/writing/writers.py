@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from keras_matrix.models.inputs.stored import array_record, record_file, shards
-from keras_matrix.models.inputs.stored.command import check_stopped
 from keras_matrix.models.inputs.stored.example import before_image
 from keras_matrix.models.inputs.stored.manifest import Part
 from keras_matrix.models.inputs.stored.sample import InputDataError, Sample
+from keras_matrix.models.inputs.stored.writing.command import check_stopped
 
 WRITE_BYTES = 1 << 20
 MOST_PIECES = 900  # of one writev; the system's limit is 1,024
@@ -174,6 +174,7 @@ def _checksums(path: Path, kind: str, count: int) -> Iterator[int]:
     for first in range(0, count, VERIFY_RUN):
         payloads = array_record.payloads(path, identity, first, min(VERIFY_RUN, count - first))
         yield from map(record_file.checksum, payloads)
+    array_record.close_files()
 
 
 def _not_written(path: Path, reason: str) -> OSError:
