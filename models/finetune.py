@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.models.workload import Built, Param, Request, UnsupportedWorkload, workload
+from keras_matrix.models.workload import Built, Param, Request, UnsupportedWorkload, fed_by_pipeline, workload
 
 SYNTHETIC_CLASSES = 1000
 HIDDEN_UNITS = 1024
@@ -65,7 +65,8 @@ _PIPELINE = (
 )  # fmt: skip
 
 
-@workload(batch_size=32, params=(*_MODEL, *_DATA, *_PIPELINE), corrections=(PREPROCESSING, RAN_DRY), feed="pipeline")
+@fed_by_pipeline
+@workload(batch_size=32, params=(*_MODEL, *_DATA, *_PIPELINE), corrections=(PREPROCESSING, RAN_DRY))
 def finetune(request: Request) -> Built:
     """Fine-tuning of a frozen image network on JPEG files or record files, read by an input pipeline."""
     if not request.text("dataset_path"):

@@ -166,7 +166,6 @@ def workload(
     params: tuple[Param, ...] = (),
     data: tuple[str, ...] = ("synthetic",),
     corrections: tuple[str, ...] = (),
-    feed: str | None = None,
 ) -> Callable[[Callable[[Request], Built]], Workload]:
     """Declare a workload: its name is the function's, its family the module's, its summary the docstring's start."""
 
@@ -181,10 +180,14 @@ def workload(
             data=data,
             corrections=corrections,
             build=build,
-            feed=feed,
         )
 
     return declare
+
+
+def fed_by_pipeline(item: Workload) -> Workload:
+    """Declare that a workload trains from its input pipeline unless the matrix sets another feed."""
+    return replace(item, feed="pipeline")
 
 
 def near_name(name: str, known: Iterable[str]) -> str:

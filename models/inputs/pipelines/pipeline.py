@@ -28,7 +28,6 @@ from keras_matrix.records.instruments.input_use import InputFacts
 DOCUMENTED_SIZE = 50_000
 """The default of `dataset_size`, that of the ILSVRC2012 validation data: at most so many samples."""
 NEUTRAL = ("grain", "py_dataset")
-_HERE = "keras_matrix.models.inputs.pipelines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def native() -> ModuleType | None:
     """Return the module of the backend that runs, None if it has none."""
     import keras
 
-    name = f"{_HERE}.{keras.backend.backend()}"
+    name = f"keras_matrix.models.inputs.pipelines.{keras.backend.backend()}"
     return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 
@@ -121,7 +120,7 @@ def _module(wanted: str) -> tuple[str, ModuleType]:
     if own is not None and name == own.PIPELINE:
         return name, own
     if name in NEUTRAL:
-        return name, importlib.import_module(f"{_HERE}.{name}")
+        return name, importlib.import_module(f"keras_matrix.models.inputs.pipelines.{name}")
     import keras
 
     there = ", ".join(dict.fromkeys([own.PIPELINE, *NEUTRAL] if own is not None else NEUTRAL))

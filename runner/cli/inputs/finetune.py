@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--log-path, --log-dir: name the same folder; give one of them")
         args.log_dir = log_folder(str(args.log_path))
     params = _given(args)
-    _find_data(params, args)
+    if args.executor == "process" and args.service is None:  # elsewhere folders have other names
+        params[DATASET_PATH] = _found(params[DATASET_PATH], args.datasets)
     text = json.dumps(_matrix(args, params), indent=1)
     request = run_request(args, CellChoice(Path(COMMAND), Overrides()))  # the cells come from the flags
     cells = expand(parse(Path(COMMAND), text.encode()))
@@ -103,12 +104,10 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
     return params
 
 
-def _find_data(params: dict[str, Any], args: argparse.Namespace) -> None:
-    """Check that the data set is where a cell on this machine looks for it. Raises `UsageError`."""
-    given = Path(params[DATASET_PATH]).expanduser()
-    if args.executor != "process" or args.service is not None:
-        return  # its folders are others
-    places = [folder / given for folder in (args.datasets, Path()) if folder is not None]
+def _found(given: str, datasets: Path | None) -> str:
+    """Return the path of a data set as a cell on this machine finds it. Raises `UsageError` if there is none."""
+    path = Path(given).expanduser()
+    places = [folder / path for folder in (datasets, Path()) if folder is not None]
     found = next((place for place in places if place.exists()), None)
     if found is None:
         looked = " or ".join(dict.fromkeys(str(place.absolute()) for place in places))
@@ -116,10 +115,11 @@ def _find_data(params: dict[str, Any], args: argparse.Namespace) -> None:
             f"--dataset-path: must be a folder of images or record files, but there is no {looked}; write one with: "
             f"runner make-images --output-path {given}"
         )
-    if given.is_absolute() or ".." in given.parts:
-        params[DATASET_PATH] = str(found.resolve())
-    if len(params[DATASET_PATH]) > MAX_TEXT:
-        raise UsageError(f"--dataset-path: must have at most {MAX_TEXT} characters, got {len(params[DATASET_PATH])}")
+    if not path.is_absolute() and ".." not in path.parts:
+        return given
+    if len(resolved := str(found.resolve())) > MAX_TEXT:
+        raise UsageError(f"--dataset-path: must have at most {MAX_TEXT} characters, got {len(resolved)}: {resolved}")
+    return resolved
 
 
 def _matrix(args: argparse.Namespace, params: Mapping[str, Any]) -> dict[str, Any]:
