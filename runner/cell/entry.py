@@ -7,6 +7,7 @@ already written.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -19,6 +20,9 @@ from keras_matrix.records.fc import spec
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, make_home, read_job, result_of, search_path, write_result
 from keras_matrix.runner.cell.user_errors import message_of
+
+# The path of a Unix socket has at most 107 bytes; multiprocessing adds up to 40 for a folder and a name.
+LONGEST_SOCKET_FOLDER = 64
 
 
 def import_backend() -> float:
@@ -37,6 +41,7 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
     job = read_job(path)
     os.environ.update(make_home(job))
     tempfile.tempdir = None
+    _shorten_socket_paths(tempfile.gettempdir())
     os.chdir(job.folder)
     try:
         if import_time_s is None:
@@ -49,6 +54,18 @@ def run_job(path: Path, import_time_s: float | None, start: str) -> int:
         _report(job, error)
         return 1
     return 0
+
+
+def _shorten_socket_paths(folder: str) -> None:
+    """Let multiprocessing name its sockets by a descriptor of its folder if the path would exceed the system's limit.
+
+    Without this, workers of a data loader end with "AF_UNIX path too long" if the results folder has a long name. The
+    folder itself stays the cell's own, so that its end removes the sockets.
+    """
+    if len(os.fsencode(folder)) > LONGEST_SOCKET_FOLDER:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        # Not public; `multiprocessing.util.get_temp_dir` of Python 3.11 to 3.13 begins with it.
+        vars(multiprocessing.current_process())["_config"]["tempdir"] = f"/proc/{os.getpid()}/fd/{descriptor}"
 
 
 def _work(job: Job, import_time_s: float, start: str) -> None:
