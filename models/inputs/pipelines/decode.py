@@ -2,8 +2,9 @@
 
 Every decoder gives uint8 RGB; grey and CMYK images become RGB, CMYK ones by Pillow in every decoder, because the
 libraries disagree on them. An orientation in the EXIF data is not applied by any decoder, as in the data sets that
-are stored upright. All resize bilinearly without keeping the aspect ratio: OpenCV and TensorFlow sample four pixels
-(`tf.image.resize` with antialias=False), Pillow averages over the pixels that one output pixel covers.
+are stored upright. All resize bilinearly without keeping the aspect ratio: OpenCV, for every decoder but Pillow's, takes
+four pixels, as `tf.image.resize` does; Pillow averages over the pixels that one output pixel covers. Without OpenCV,
+TensorFlow's decoder uses TensorFlow (a third slower in all: three operations at once per image), the others Pillow.
 
 Not known here: files. `BadImage` messages have no file name; the caller adds it.
 """
@@ -95,7 +96,7 @@ def _divisor(header: Header, size: int) -> int:
 def _functions(name: str) -> tuple[Decoder, Callable[[Any, Pixels], None]]:
     if name == NATIVE_DECODER:
         native = importlib.import_module("keras_matrix.models.inputs.pipelines.tensorflow")
-        return native.decode_jpeg, native.resize
+        return native.decode_jpeg, _cv2_resize if _installed(("cv2",)) else native.resize
     if name == "pil":
         return _pil, _pil_resize
     decode = {"simplejpeg": _simplejpeg, "cv2": _cv2}[name]
