@@ -182,7 +182,7 @@ def _input_tip(row: Row) -> str:
     parts = [f"{name} {share(value)}" for name, value in known.items() if value is not None]
     limit = [f"bottleneck {row['bottleneck']}"] if row["bottleneck"] else []
     ceiling = [] if row["ceiling_speed_up"] is None else [f"ceiling {number(row['ceiling_speed_up'])}×"]
-    return "; ".join([*limit, ", ".join(parts), *ceiling])
+    return "; ".join([*limit, *([", ".join(parts)] if parts else []), *ceiling])
 
 
 def trends(rows: Sequence[Row]) -> list[TimeSeries]:

@@ -120,7 +120,7 @@ def _facts(report: StallReport) -> Iterator[Row]:
     if rates.cache_hit_share is not None:
         yield Row("from the page cache", [percent(rates.cache_hit_share)])
     if rates.timers_cpu_share is not None:
-        yield Row("cost of the timers", [f"{rates.timers_cpu_share * 100:.2f}\u00a0% of their own arm"])
+        yield Row("cost of the timers", [f"{number(rates.timers_cpu_share * 100)}\u00a0% of their own arm"])
 
 
 def _storage(report: StallReport) -> str:

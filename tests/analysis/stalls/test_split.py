@@ -116,3 +116,12 @@ def test_each_backend_has_its_own_analysis_and_other_cells_have_none() -> None:
     torch = records(COLD, settings=base_settings(backend="torch"))
     plain = [one for one in records(COLD) if one.settings.feed == "device_resident"]
     assert [one.settings.backend for one in reports([*torch, *jax, *plain])] == ["jax", "torch"]
+
+
+def test_queue_that_only_the_timed_arm_reads_is_shown() -> None:
+    def without_queue(record: Record) -> Record:
+        read = record.settings.input_timers or record.input is None
+        return record if read else replace(record, input=replace(record.input, queue_sizes=[]))
+
+    report = of([without_queue(record) for record in records(COLD)])
+    assert (report.queue_sizes, report.queue_capacity) == ([0.5] * 100, 4)
