@@ -154,7 +154,7 @@ def _scaling(backend: str, rows: Sequence[Row], axis: Axis) -> Strip:
 
 def input_stalls(rows: Sequence[Row]) -> list[TimeSeries]:
     """Return a time series of the share of input in a step for each cell and host that has a value."""
-    groups = groupby(rows, lambda row: (row["cell_id"], row["host_id"]))
+    groups = groupby(rows, lambda row: (row["cell_id"], row["machine"]))
     found = [[row for row in group if row["stall_share"] is not None] for _, group in groups]
     return [_input_stall(group) for group in found if group][:MOST_TRENDS]
 
@@ -167,7 +167,7 @@ def _input_stall(rows: Sequence[Row]) -> TimeSeries:
     ]
     series = time_series.Series(
         f"{first['work']} on {first['backend']}",
-        f"cell {first['cell_id']} · host {first['host_id']} · {first['device'] or 'no device'}",
+        f"cell {first['cell_id']} · host {first['machine']} · {first['device'] or 'no device'}",
         slot_of(str(first["backend"])),
         ("input stall, share of a step", "%"),
         points,

@@ -8,7 +8,7 @@ SELECT
   f.backend,
   f.device,
   f.cell_id,
-  r.machine_host_id AS host_id,
+  MAX(r.machine_host_id) AS machine,
   MAX(IF(f.metric = 'input.stall_share', f.estimate, NULL)) AS stall_share,
   MAX(IF(f.metric = 'input.stall_share', f.low, NULL)) AS low,
   MAX(IF(f.metric = 'input.stall_share', f.high, NULL)) AS high,
@@ -39,5 +39,5 @@ WHERE
   AND (@backend = '' OR f.backend = @backend)
   AND f.day >= CAST(@since AS DATE)
   AND r.day >= CAST(@since AS DATE)
-GROUP BY f.run_id, f.work, f.workload, f.backend, f.device, f.cell_id, r.machine_host_id
-ORDER BY f.workload, f.backend, f.cell_id, host_id, f.run_id
+GROUP BY f.run_id, f.work, f.workload, f.backend, f.device, f.cell_id
+ORDER BY f.workload, f.backend, f.cell_id, machine, f.run_id
