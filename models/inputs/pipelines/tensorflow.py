@@ -73,11 +73,11 @@ def timed_wait(after: Any, seconds: float) -> Any:
 
     A Python function with state is neither removed nor folded; XLA cannot compile it.
     """
-    dtype = after.dtype.as_numpy_dtype
 
     def wait(_: Any) -> Any:
         time.sleep(seconds)
-        return np.zeros((), dtype)
+        return np.float32(0)
 
-    zero = tf.numpy_function(wait, [tf.stop_gradient(tf.reshape(after, [-1])[0])], after.dtype, stateful=True)
-    return tf.stop_gradient(tf.ensure_shape(zero, ()))
+    one = tf.cast(tf.stop_gradient(tf.reshape(after, [-1])[0]), tf.float32)  # bfloat16 is not passed to Python
+    zero = tf.numpy_function(wait, [one], tf.float32, stateful=True)
+    return tf.stop_gradient(tf.cast(tf.ensure_shape(zero, ()), after.dtype))
