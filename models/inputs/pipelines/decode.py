@@ -2,9 +2,9 @@
 
 Every decoder gives uint8 RGB; grey and CMYK images become RGB, CMYK ones by Pillow in every decoder, because the
 libraries disagree on them. An orientation in the EXIF data is not applied by any decoder, as in the data sets that
-are stored upright. All resize bilinearly without keeping the aspect ratio: OpenCV, for every decoder but Pillow's, takes
-four pixels, as `tf.image.resize` does; Pillow averages over the pixels that one output pixel covers. Without OpenCV,
-TensorFlow's decoder uses TensorFlow (a third slower in all: three operations at once per image), the others Pillow.
+are stored upright. All resize bilinearly without keeping the aspect ratio: OpenCV, for every decoder but Pillow's,
+takes four pixels, as `tf.image.resize` does; Pillow averages over the pixels that one output pixel covers. Without
+OpenCV, TensorFlow's decoder uses TensorFlow (a third slower in all: three operations per image), the others Pillow.
 
 Not known here: files. `BadImage` messages have no file name; the caller adds it.
 """
