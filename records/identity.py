@@ -14,7 +14,8 @@ CELL_ID = re.compile(r"[0-9a-f]{16}")
 RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 
 # Settings added later: at their defaults they are not part of the identifier, so that a new axis ends no history.
-LATER = ("freed_memory", "set_by_matrix", "page_cache", "input_timers")
+INPUT = ("page_cache", "input_timers")  # not part of the identity of compared work either
+LATER = ("freed_memory", "set_by_matrix", *INPUT)
 DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 
@@ -23,6 +24,12 @@ def cell_id(settings: Settings) -> str:
     values = {name: getattr(settings, name) for name in DEFAULTS}
     text = canonical({name: v for name, v in values.items() if name not in LATER or v != DEFAULTS[name]})
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def work_values(settings: Settings) -> dict[str, object]:
+    """Return the settings that compared cells share, the backend left empty, those of `INPUT` only if they are set."""
+    values = {name: getattr(settings, name) for name in DEFAULTS} | {"backend": ""}
+    return {name: value for name, value in values.items() if name not in INPUT or value != DEFAULTS[name]}
 
 
 def run_id(now: datetime, token: str) -> str:

@@ -20,6 +20,8 @@ from typing import Any
 
 from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.findings import Findings
+from keras_matrix.records.identity import INPUT
+from keras_matrix.records.instruments.stall_arms import PIPELINE
 from keras_matrix.records.migration import name_in
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.records.task import METRICS
@@ -117,7 +119,9 @@ def cell_values(record: Record) -> dict[str, Any]:
     values = {name: get(record) for name, get in _getters()}
     lists = {name: found for name, found in values.items() if isinstance(found, list)}
     known = {name: [UNKNOWN_TEXT if one is None else one for one in found] for name, found in lists.items()}
-    return {"day": day_of(record.run_id), **values, **known}
+    # So that rows of earlier versions, which lack these columns, stay equal to their records.
+    unread = dict.fromkeys(INPUT) if record.settings.feed != PIPELINE else {}
+    return {"day": day_of(record.run_id), **values, **known, **unread}
 
 
 def measurement_lines(record: Record) -> Iterator[str]:

@@ -44,6 +44,7 @@ from keras_matrix.analysis.stats.sessions import BY_SPREAD, NO_INTERVAL, Separat
 from keras_matrix.analysis.surroundings.disturbance import percent
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import canonical
+from keras_matrix.records.identity import work_values
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import latest_attempts
@@ -181,7 +182,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def work_key(settings: Settings) -> str:
     """Return the identity of a work: the settings without the backend."""
-    return canonical(replace(settings, backend=""))
+    return canonical(work_values(settings))
 
 
 def summarise(records: Sequence[Record]) -> CellSummary:

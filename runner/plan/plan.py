@@ -19,6 +19,7 @@ from operator import attrgetter, itemgetter
 from random import Random
 
 from keras_matrix.records.codec import canonical
+from keras_matrix.records.identity import work_values
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.matrix.catalog import Catalog
@@ -97,7 +98,7 @@ def calibration_group(cell: Cell) -> str:
     settings = cell.settings
     if cell.together:
         return _digest(f"together {cell.together}")
-    return _digest(canonical({f.name: getattr(settings, f.name) for f in fields(Settings) if f.name != "backend"}))
+    return _digest(canonical({name: value for name, value in work_values(settings).items() if name != "backend"}))
 
 
 def estimate_s(cell: Cell, catalog: Catalog, earlier: Mapping[str, float]) -> float:
