@@ -125,7 +125,8 @@ def _more_workers(situation: Situation) -> Iterator[_Candidate]:
     now = situation.workers.count
     kind = "threads" if situation.workers.threads else "processes"
     note = None
-    if situation.workers.threads and (now or 0) < 2:
+    # A thread that waits for bytes releases the interpreter; only one that prepares may hold it.
+    if situation.workers.threads and (now or 0) < 2 and situation.named.name is Bottleneck.CPU:
         held = situation.probe.lock_held_share if situation.probe else None
         if held is not None and held > LOCK_HELD:
             return  # several threads would share one interpreter
