@@ -7,13 +7,18 @@ count of bytes with it; its CPU time is known once its parent has waited for it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_matrix.records.host.procfs import Tree, Unread, integer
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+IDLE_S = 0.1
+IDLE_LIMIT_S = 5.0
+IDLE_CPU_SHARE = 0.25
+IDLE_BYTES = 64 << 10  # reading these counters takes a few KiB
 # In /proc/PID/stat after the name: user and system time, and those of children that were waited for.
 CPU_FIELDS = slice(11, 15)
 
@@ -63,6 +68,21 @@ class ProcessTree:
             {pid: counts for pid in pids if (counts := self._reads(pid)) is not None},
             self._device_reads(),
         )
+
+    def await_idle(self, pause: Callable[[float], None] = time.sleep) -> bool:
+        """Return once the processes hardly read and compute any more, because every queue is full; False at the limit.
+
+        A process that rests would otherwise read ahead during the turn of another one, from the same storage and often
+        the same files.
+        """
+        before = self.snapshot()
+        for _ in range(round(IDLE_LIMIT_S / IDLE_S)):
+            pause(IDLE_S)
+            now = self.snapshot()
+            used, before = used_between(before, now), now
+            if (used.cpu_time_s or 0.0) < IDLE_CPU_SHARE * IDLE_S and (used.file_read_bytes or 0) < IDLE_BYTES:
+                return True
+        return False
 
     def _descendants(self, pid: int) -> list[int]:
         found: list[int] = []

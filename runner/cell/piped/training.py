@@ -3,6 +3,7 @@
 An epoch that begins with a full queue gets those batches for free, one that starts the pipeline pays for its start.
 So before each epoch, in this order: the process waits for its turn, the files are evicted from the page cache if the
 cell is cold, as many batches are dropped as can be prepared ahead, and a few steps are trained; then the clock starts.
+After an epoch the process waits until its workers have filled their queue, so that they do not read in others' turns.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ class PipedTraining(Training):
             self._counted_fit("lead_in", self._lead_in(), counted)
             is_measured = epoch >= settings.discard
             log = self._observed(lambda: self._counted_fit("epochs", Stretch(steps, 1), counted), is_measured, begun_s)
+            self._tree.await_idle()
             found.times_s += log.times_s
             found.logs += log.logs
         self.ledger.stretches += [merged(parts) for parts in counted.values()]

@@ -57,3 +57,27 @@ def test_counts_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:
     empty = ProcessTree((), Tree(tmp_path), SELF)
     used = used_between(empty.snapshot(), empty.snapshot())
     assert (used.cpu_time_s, used.storage_read_bytes, used.device_reads) == (None, None, None)
+
+
+def test_processes_are_idle_once_they_neither_read_nor_compute(tree: ProcessTree, tmp_path: Path) -> None:
+    pauses = []
+
+    def pause(_: float) -> None:
+        pauses.append(1)
+        if len(pauses) == 1:  # a worker decodes what it has read
+            write(tmp_path, GRANDCHILD, ticks=309, read=0, calls=0)
+        if len(pauses) == 2:  # another one reads from the page cache
+            write(tmp_path, SELF, ticks=100, read=200_000, calls=12, children=f"{CHILD} ")
+
+    assert tree.await_idle(pause)
+    assert len(pauses) == 3
+
+
+def test_processes_that_never_stop_reading_are_waited_for_up_to_a_limit(tree: ProcessTree, tmp_path: Path) -> None:
+    read = [0]
+
+    def pause(_: float) -> None:
+        read[0] += 1_000_000
+        write(tmp_path, SELF, ticks=100, read=read[0], calls=12, children=f"{CHILD} ")
+
+    assert not tree.await_idle(pause)

@@ -1,0 +1,364 @@
+"""Measure how well `runner stalls` finds known input stalls: the tables of docs/inputs.md. Quiet machine, root.
+
+    ci/study input_stalls make FOLDER                    the images of the scenarios, in FOLDER (about 350 MB)
+    ci/study input_stalls measure FOLDER [--compute timed_wait|real] [--only NAME...] [--verify]
+    ci/study input_stalls tables FOLDER                  print the tables of what was measured
+
+There are 24 scenarios, eight per backend; those marked as held out took no part in tuning the analysis. The device is a
+stand-in whose step waits a known time without using a CPU, so that a stall has a truth: a bare loop, without Keras,
+takes batches from the same pipeline and sleeps as long as the stand-in's step takes; the idle share is the truth.
+With `--compute real` a real model computes on the same CPUs, and there is no truth, only both opinions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+STEP_MS = 40.0
+STEPS, EPOCHS, LEAD_IN = 20, 3, 3
+WITHIN = 0.02
+SMALL, LARGE, RECORDS = "small", "large", "large-tfrecord"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A pipeline with a known limit; `bottleneck` is the expected name, `limits` are arguments of ci/throttle."""
+
+    name: str
+    backend: str
+    bottleneck: str
+    params: Mapping[str, Any]
+    images: str = SMALL
+    batch: int = 32
+    limits: tuple[str, ...] = ()
+    held_out: bool = False
+
+    @property
+    def cold(self) -> bool:
+        """Whether the limit is one of storage, which only a cold page cache shows."""
+        return bool(self.limits)
+
+
+def _iops(count: int) -> tuple[str, ...]:
+    return ("--iops", str(count))
+
+
+def _bandwidth(rate: str) -> tuple[str, ...]:
+    return ("--bandwidth", rate)
+
+
+LATENCY, CPU, GIL, BANDWIDTH, IOPS, NONE = (
+    "fetch latency",
+    "preparation CPU",
+    "GIL",
+    "storage bandwidth",
+    "storage IOPS",
+    "none (compute-bound)",
+)
+THREADS = {"pipeline": "grain"}
+SCENARIOS = (
+    Scenario("delay 2 ms, 1 worker", "jax", LATENCY, {"fetch_delay_ms": 2.0, "input_workers": 1}),
+    Scenario("PIL, 1 thread", "jax", CPU, {"decoder": "pil", "input_workers": 1}, LARGE),
+    Scenario("Python spins 2 ms, 2 threads", "jax", GIL, {"prepare_spin_ms": 2.0, "input_workers": 2}),
+    Scenario("50 MB/s, 2 threads", "jax", BANDWIDTH, {"input_workers": 2}, LARGE, limits=_bandwidth("50MB")),
+    Scenario("delay 4 ms, 2 threads", "jax", LATENCY, {"fetch_delay_ms": 4.0, "input_workers": 2}, held_out=True),
+    Scenario("400 requests/s, 2 threads", "jax", IOPS, {"input_workers": 2}, limits=_iops(400), held_out=True),
+    Scenario("fast, 2 threads", "jax", NONE, {"input_workers": 2}, held_out=True),
+    Scenario("cv2, no worker", "jax", CPU, {"decoder": "cv2", "input_workers": 0}, LARGE, held_out=True),
+    Scenario("delay 4 ms, 2 threads", "tensorflow", LATENCY, {"fetch_delay_ms": 4.0, "input_workers": 2}),
+    Scenario("300 requests/s, 2 threads", "tensorflow", IOPS, {"input_workers": 2}, limits=_iops(300)),
+    Scenario("simplejpeg, batch 64, 1 thread", "tensorflow", CPU, {"input_workers": 1}, LARGE, batch=64),
+    Scenario("delay 1 ms, 2 threads", "tensorflow", NONE, {"fetch_delay_ms": 1.0, "input_workers": 2}),
+    Scenario(
+        "delay 8 ms, 4 threads", "tensorflow", LATENCY, {"fetch_delay_ms": 8.0, "input_workers": 4}, held_out=True
+    ),
+    Scenario(
+        "40 MB/s, TFRecord, 2 threads",
+        "tensorflow",
+        BANDWIDTH,
+        {"input_workers": 2},
+        RECORDS,
+        limits=_bandwidth("40MB"),
+        held_out=True,
+    ),
+    Scenario(
+        "Python spins 3 ms, 4 threads",
+        "tensorflow",
+        GIL,
+        {"prepare_spin_ms": 3.0, "input_workers": 4, **THREADS},
+        held_out=True,
+    ),
+    Scenario("PIL, 1 thread", "tensorflow", CPU, {"decoder": "pil", "input_workers": 1}, LARGE, held_out=True),
+    Scenario("delay 4 ms, 2 processes", "torch", LATENCY, {"fetch_delay_ms": 4.0, "input_workers": 2}),
+    Scenario("30 MB/s, 2 processes", "torch", BANDWIDTH, {"input_workers": 2}, LARGE, limits=_bandwidth("30MB")),
+    Scenario("Python spins 2 ms, 2 threads", "torch", GIL, {"prepare_spin_ms": 2.0, "input_workers": 2, **THREADS}),
+    Scenario("PIL, batch 64, 2 processes", "torch", CPU, {"decoder": "pil", "input_workers": 2}, LARGE, batch=64),
+    Scenario("200 requests/s, 4 processes", "torch", IOPS, {"input_workers": 4}, limits=_iops(200), held_out=True),
+    Scenario("delay 2 ms, no worker", "torch", LATENCY, {"fetch_delay_ms": 2.0, "input_workers": 0}, held_out=True),
+    Scenario(
+        "60 MB/s, 1 process", "torch", BANDWIDTH, {"input_workers": 1}, LARGE, limits=_bandwidth("60MB"), held_out=True
+    ),
+    Scenario("fast, 2 processes", "torch", NONE, {"input_workers": 2}, held_out=True),
+)
+
+
+# Making the data.
+
+
+def make(folder: Path) -> None:
+    """Write the images: 3,000 small ones of one storage request each, 1,500 large ones, and these as TFRecord."""
+    runner = str(BIN / "runner")
+    for name, count, size in ((SMALL, "3000", "160x120"), (LARGE, "1500", "500x375")):
+        subprocess.run(
+            [runner, "make-images", "--count", count, "--size", size, "--output-path", str(folder / name)], check=True
+        )
+    records = ["--dataset-path", str(folder / LARGE), "--output-path", str(folder / RECORDS)]
+    subprocess.run([runner, "convert", "--size-per-record", "20MiB", *records], check=True)
+
+
+# Measuring.
+
+
+@dataclass(slots=True)
+class Found:
+    """What one scenario gave; shares are of the time of a step."""
+
+    scenario: str
+    backend: str
+    held_out: bool
+    expected: str
+    compute: str
+    truth: float | None = None
+    stall: float | None = None
+    in_band: float | None = None
+    interference: float | None = None
+    bottleneck: str | None = None
+    synthetic_step_s: float | None = None
+    advice: list[dict[str, Any]] = field(default_factory=list)
+    verified: list[dict[str, Any]] = field(default_factory=list)
+    problem: str | None = None
+
+
+def measure(folder: Path, compute: str, only: list[str], verify: bool) -> None:
+    """Measure the scenarios and add a line to `folder/found.jsonl` for each."""
+    for one in SCENARIOS:
+        if only and one.name not in only and one.backend not in only:
+            continue
+        begun_s = time.perf_counter()
+        found = _measured(folder, one, compute, verify)
+        with (folder / "found.jsonl").open("a") as out:
+            out.write(json.dumps(asdict(found)) + "\n")
+        print(_line(found), f"{time.perf_counter() - begun_s:.0f} s", flush=True)
+
+
+def _measured(folder: Path, one: Scenario, compute: str, verify: bool) -> Found:
+    found = Found(one.name, one.backend, one.held_out, one.bottleneck, compute)
+    matrix = folder / "matrix.yaml"
+    matrix.write_text(_matrix(folder, one, compute))
+    options = ["--json", "--repeats", "1", *(["--verify"] if verify else []), *([] if one.cold else ["--no-cold"])]
+    command = [str(BIN / "runner"), "stalls", f"{one.backend}:finetune", "--matrix", str(matrix), *options]
+    done = _limited(folder, one, [*command, "--results", str(folder / "results"), "--new"])
+    try:
+        report = json.loads(done.stdout)["reports"][0]
+    except (ValueError, LookupError):
+        found.problem = (done.stderr or done.stdout).strip()[-400:]
+        return found
+    found.problem = report["reason"]
+    found.stall, found.in_band = _centre(report["stall"]), _centre(report["input_bound"])
+    found.interference, found.bottleneck = _centre(report["interference"]), report["bottleneck"]
+    found.synthetic_step_s = next(
+        (_centre(arm["step_time"]) for arm in report["arms"] if arm["arm"] == "synthetic"), None
+    )
+    found.advice = [{"change": a["change"], "speed_up": _centre(a["speed_up"])} for a in report["advice"]]
+    found.verified = [
+        {"change": v["change"], "predicted": _centre(v["predicted"]), "measured": _centre(v["measured"])}
+        for v in report["verified"]
+    ]
+    if compute == "timed_wait" and found.synthetic_step_s:
+        found.truth = _truth(folder, one, found.synthetic_step_s)
+    return found
+
+
+def _matrix(folder: Path, one: Scenario, compute: str) -> str:
+    base = (
+        {"base": "timed_wait", "step_time_ms": STEP_MS}
+        if compute == "timed_wait"
+        else {"base": "mobilenet_v3_small", "image_size": 96}
+    )
+    params = {"image_size": 224 if one.images != SMALL else 96, "dataset_path": str(folder / one.images)}
+    document = {
+        "version": 1,
+        "defaults": {"repeats": 1, "epochs": 1 + EPOCHS, "discard": 1, "steps_per_epoch": STEPS, "timeout_s": 300},
+        "backends": [one.backend],
+        "cells": [{"workload": "finetune", "batch_size": one.batch, **params, **base, **one.params}],
+    }
+    return json.dumps(document)  # JSON is YAML
+
+
+def _limited(folder: Path, one: Scenario, command: list[str]) -> subprocess.CompletedProcess[str]:
+    prefix = [str(ROOT / "ci" / "throttle"), *one.limits, "--folder", str(folder), "--"] if one.limits else []
+    return subprocess.run([*prefix, *command], capture_output=True, text=True, check=False)
+
+
+def _truth(folder: Path, one: Scenario, step_s: float) -> float | None:
+    """Return the idle share of a bare loop over the same pipeline, with the stand-in's step."""
+    request = {
+        "backend": one.backend,
+        "batch": one.batch,
+        "cold": one.cold,
+        "step_s": step_s,
+        "params": {
+            "dataset_path": str(folder / one.images),
+            "image_size": 224 if one.images != SMALL else 96,
+            "base": "timed_wait",
+            **one.params,
+        },
+    }
+    done = _limited(folder, one, [sys.executable, "-m", "ci.studies.input_stalls", "loop", json.dumps(request)])
+    return float(done.stdout.split()[-1]) if done.returncode == 0 else None
+
+
+def loop(request: Mapping[str, Any]) -> None:
+    """Print the median idle share of the device of a loop that takes batches and sleeps."""
+    os.environ["KERAS_BACKEND"] = request["backend"]
+    from keras.src.trainers.data_adapters import get_data_adapter
+
+    from keras_matrix.models.inputs.stored.page_cache import evict, warm
+    from keras_matrix.models.registry import load
+    from keras_matrix.models.workload import Request
+
+    workload = load("finetune")
+    built = workload(
+        Request(params=dict(request["params"]), data="synthetic", dataset_dir=None, batch_size=request["batch"], seed=0)
+    )
+    pipeline = built.pipeline
+    assert pipeline is not None
+    if not request["cold"]:
+        warm(pipeline.files())
+    source = pipeline.source(timed=False)
+    own = hasattr(source, "element_spec")  # tf.data, whose batches TensorFlow's fit draws without a copy
+    batches = iter(source) if own else iter(get_data_adapter(source).get_numpy_iterator())
+    shares = []
+    for _ in range(EPOCHS):
+        if request["cold"]:
+            evict(pipeline.files())
+        for _ in range(pipeline.depth):
+            next(batches)
+        _idle_s(batches, LEAD_IN, request)
+        begun_s = time.perf_counter()
+        idle_s = _idle_s(batches, STEPS, request)
+        shares.append(idle_s / (time.perf_counter() - begun_s))
+    print(statistics.median(shares), flush=True)
+    os._exit(0)  # workers need not be asked
+
+
+def _idle_s(batches: Iterator[Any], steps: int, request: Mapping[str, Any]) -> float:
+    """Return how long the device was idle, which sleeps for the time of a step.
+
+    A backend that dispatches asynchronously draws the next batch while the device works.
+    """
+    step_s, idle_s = float(request["step_s"]), 0.0
+    with ThreadPoolExecutor(1) as device:
+        running: Future[float] | None = None
+        ended_s = time.perf_counter()
+        for _ in range(steps):
+            next(batches)
+            if running is not None:
+                ended_s = running.result()
+            begun_s = time.perf_counter()
+            idle_s += begun_s - ended_s
+            running = device.submit(_step, begun_s + step_s)
+            if request["backend"] != "jax":
+                ended_s, running = running.result(), None
+        if running is not None:
+            running.result()
+    return idle_s
+
+
+def _step(until_s: float) -> float:
+    time.sleep(max(0.0, until_s - time.perf_counter()))
+    return time.perf_counter()
+
+
+# Tables.
+
+
+def tables(folder: Path) -> None:
+    """Print what was measured, the newest line of each scenario, and the shares of scenarios that are right."""
+    lines = [json.loads(line) for line in (folder / "found.jsonl").read_text().splitlines()]
+    newest = {(one["scenario"], one["backend"], one["compute"]): Found(**one) for one in lines}
+    for compute in ("timed_wait", "real"):
+        found = [one for key, one in newest.items() if key[2] == compute]
+        if found:
+            print(f"\n{compute}: scenario | truth | differential | in-band | interference | bottleneck | advice")
+            print("\n".join(map(_line, found)))
+        for held_out in (False, True):
+            _summary([one for one in found if one.held_out == held_out], "held out" if held_out else "tuning")
+
+
+def _summary(found: list[Found], name: str) -> None:
+    known = [one for one in found if one.truth is not None and one.stall is not None]
+    if known:
+        right = sum(abs(one.stall - one.truth) <= WITHIN for one in known)  # type: ignore[operator]
+        named = sum(one.bottleneck == one.expected for one in known)
+        print(f"{name}: {right} of {len(known)} within {WITHIN:.0%}; bottleneck right in {named} of {len(known)}")
+    errors = sorted(
+        abs(v["measured"] / v["predicted"] - 1)
+        for one in found
+        for v in one.verified
+        if v["measured"] and v["predicted"]
+    )
+    if errors:
+        p90 = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
+        print(f"{name}: {len(errors)} predicted speed-ups: median error {statistics.median(errors):.1%}, p90 {p90:.1%}")
+
+
+def _line(one: Found) -> str:
+    shares = [one.truth, one.stall, one.in_band, one.interference]
+    texts = ["   -  " if share is None else f"{share:6.1%}" for share in shares]
+    named = "right" if one.bottleneck == one.expected else f"{one.bottleneck}, expected {one.expected}"
+    advice = ", ".join(f"{a['change']} {a['speed_up']:.2f}x" for a in one.advice) or "none"
+    checked = ", ".join(f"{v['change']} {v['predicted']:.2f}x -> {v['measured']}" for v in one.verified)
+    kind = "held out" if one.held_out else "tuning"
+    told = f"{named}; {advice}; {checked} {one.problem or ''}"
+    return f"{one.backend:10} {one.scenario:32} {kind:8} {' '.join(texts)} {told}"
+
+
+def _centre(estimate: Mapping[str, Any] | None) -> float | None:
+    return None if estimate is None else float(estimate["centre"])
+
+
+def main() -> None:
+    """Run a command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("make", "measure", "tables", "loop"))
+    parser.add_argument("place")
+    parser.add_argument("--compute", choices=("timed_wait", "real"), default="timed_wait")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--verify", action="store_true")
+    args = parser.parse_args()
+    if args.command == "loop":
+        loop(json.loads(args.place))
+    elif args.command == "make":
+        make(Path(args.place))
+    elif args.command == "tables":
+        tables(Path(args.place))
+    else:
+        measure(Path(args.place).resolve(), args.compute, args.only, args.verify)
+
+
+if __name__ == "__main__":
+    main()
