@@ -161,8 +161,8 @@ def test_what_distinguishes_a_variant_has_columns_too(tmp_path: Path) -> None:
         "autotune": "fresh",
         "freed_memory": "returned",
         "set_by_matrix": "",
-        "page_cache": "warm",
-        "input_timers": False,
+        "page_cache": None,
+        "input_timers": None,
     }
     assert [(by_name[name]["fc_mode"], by_name[name]["fc_workers"]) for name in ("mnist_mlp", "fc")] == [
         (None, None),

@@ -16,8 +16,9 @@ from tests.uploader.reader.tables import Column, Key, Row, Table, documented
 
 RUN = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 NO_TABLE_HOLDS = re.compile("[\x00\ud800-\udfff]")
-MEASURED = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task", "usage")
+MEASURED = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task", "usage", "input")
 NOT_MEASUREMENTS = ("parallel.places", "task.metrics")
+WITHOUT_A_PIPELINE = {"page_cache": "warm", "input_timers": False}  # then these are null
 FINDING_IDENTITY = ("kind", "metric", "work_id", "cell_id", "backend", "host_id", "device", "league", "at_run_id")
 UNITS = {
     "samples_per_s": "samples/s",
@@ -85,6 +86,11 @@ def _cell_value(record: Json, column: Column) -> Any:
     """Return a column's value: a field of the record, of its settings, or of the group in the column's prefix."""
     if column.name == "source":
         return None  # only imported rows have it
+    if column.name in WITHOUT_A_PIPELINE and record["settings"]["feed"] != "pipeline":
+        value = record["settings"].get(column.name)
+        return (
+            None if value == WITHOUT_A_PIPELINE[column.name] else _as_text(value) if column.type == "STRING" else value
+        )
     places = [(record, column.name), (record["settings"], column.name)]
     places += [
         (group, column.name.removeprefix(f"{name}_"))
