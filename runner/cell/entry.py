@@ -19,10 +19,11 @@ from keras_matrix.records.codec import CodecError
 from keras_matrix.records.fc import spec
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, make_home, read_job, result_of, search_path, write_result
-from keras_matrix.runner.cell.user_errors import message_of
+from keras_matrix.runner.cell.user_errors import report_of
 
 # The path of a Unix socket has at most 107 bytes; multiprocessing adds up to 40 for a folder and a name.
 LONGEST_SOCKET_FOLDER = 64
+MESSAGE_CHARACTERS = 4000
 
 
 def import_backend() -> float:
@@ -97,10 +98,9 @@ def leave(code: int) -> None:
 def _report(job: Job, error: Exception) -> None:
     if job.goes_on and job.result_path.exists():
         return  # the figures were complete before it continued, and remain
-    kind = type(error)
-    name, message = f"{kind.__module__}.{kind.__qualname__}", message_of(error, job)[:4000]
+    name, message = report_of(error, job)
     try:
-        write_result(job, replace(result_of(job), exception=name, message=message))
+        write_result(job, replace(result_of(job), exception=name, message=message[:MESSAGE_CHARACTERS]))
     except (OSError, CodecError):
         traceback.print_exc()
 

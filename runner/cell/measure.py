@@ -35,7 +35,7 @@ from keras_matrix.runner.cell.options import applied, job_as_resolved
 from keras_matrix.runner.cell.phases import Predicting, Training
 from keras_matrix.runner.cell.piped.training import PipedTraining
 from keras_matrix.runner.cell.piped.training import check as check_input
-from keras_matrix.runner.cell.piped.use import BAD_SAMPLES, bad_samples_path, input_use
+from keras_matrix.runner.cell.piped.use import BAD_SAMPLES, input_use
 from keras_matrix.runner.cell.work.counter import own_methods, platforms_of
 from keras_matrix.runner.cell.work.done import work_done
 
@@ -245,7 +245,7 @@ def build(job: Job) -> Built:
 def load_workload(job: Job) -> Built:
     """Return the job's workload as its own code builds it."""
     settings = job.settings
-    os.environ[BAD_SAMPLES] = str(bad_samples_path(job))
+    os.environ[BAD_SAMPLES] = job.folder
     request = Request(
         params={**settings.params},
         data=settings.data,

@@ -2,12 +2,15 @@
 
 It explains three causes that a user cannot see: a file with the name of a module that Python imports in its place, a
 syntax error, and a relative path (a cell runs in a folder of its own). Other messages get the place alone.
+
+Libraries that read in workers put the error of unreadable data somewhere into a longer text: it comes first here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -18,6 +21,18 @@ from keras_matrix.runner.cell.job import Job
 
 INSTALLED = ("/site-packages/", "/dist-packages/", f"{Path(os.__file__).parent}/", f"{keras_matrix.__path__[0]}/")
 LINE_LIMIT = 3000
+# A test compares it with the class, which is not imported here: it would import NumPy before the backend.
+DATA_ERROR = "keras_matrix.models.inputs.stored.sample.InputDataError"
+_DATA_ERROR_LINE = re.compile(r"\bInputDataError: (.+)")
+
+
+def report_of(error: Exception, job: Job) -> tuple[str, str]:
+    """Return the name of an error and its message; of unreadable data, however it is wrapped, its own line first."""
+    text = message_of(error, job)
+    if found := _DATA_ERROR_LINE.search(text):
+        return DATA_ERROR, f"{found[1].rstrip()}\n{text}"
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}", text
 
 
 def message_of(error: Exception, job: Job) -> str:

@@ -67,7 +67,8 @@ def with_files(path: str) -> Any:
 
 def bad_samples() -> Any:
     """Report two samples as replaced, one of them twice, as the workers of a pipeline do."""
-    Path(os.environ["KERAS_MATRIX_BAD_SAMPLES"]).write_text("a/1.jpg\nb/2.jpg\na/1.jpg\n", encoding="utf-8")
+    path = Path(os.environ["KERAS_MATRIX_BAD_SAMPLES"]) / "bad_samples.txt"
+    path.write_text("a/1.jpg\nb/2.jpg\na/1.jpg\n", encoding="utf-8")
     return plain()
 
 

@@ -13,7 +13,7 @@ from keras_matrix.runner.cell.piped.process_tree import total
 from keras_matrix.runner.cell.piped.timers import Timers
 from keras_matrix.runner.cell.piped.training import EpochsInput, PipedTraining
 
-# The variable with the file to which a pipeline's workers append the names of samples that they replaced.
+# The variable with the folder in which a pipeline's workers append the names of samples that they replaced to a file.
 BAD_SAMPLES = "KERAS_MATRIX_BAD_SAMPLES"
 NAMES_RECORDED = 10
 NAME_CHARACTERS = 200
@@ -88,7 +88,7 @@ class BadSamples:
 
 
 def bad_samples_path(job: Job) -> Path:
-    """Return the file in the cell's scratch folder that `BAD_SAMPLES` names."""
+    """Return the file of the replaced samples, in the cell's scratch folder."""
     return Path(job.folder) / "bad_samples.txt"
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.models.inputs.stored.sample import InputDataError
 from keras_matrix.runner.cell.job import Job, search_path
-from keras_matrix.runner.cell.user_errors import message_of
+from keras_matrix.runner.cell.user_errors import DATA_ERROR, message_of, report_of
 from tests.conftest import make_settings
 
 
@@ -99,3 +100,20 @@ def test_an_unusual_exception_has_a_message_too(message: Callable[..., str], tmp
     assert message(raising.format("SyntaxError")) == f"SyntaxError ({tmp_path}/own_net.py:2)"
     sys.modules.pop("own_net")
     assert message(raising.format("ImportError('no', name=5)  #")) == f"no ({tmp_path}/own_net.py:2)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Graph execution error:\n\nDetected at node PyFunc\n{{node PyFunc}} Error: InputDataError: a/1.jpg: truncated",
+        f"Caught InputDataError in worker process 0.\nOriginal Traceback:\n\n{DATA_ERROR}: a/1.jpg: truncated\n",
+    ],
+)
+def test_error_of_unreadable_data_comes_before_the_text_that_a_library_wraps_it_in(job: Job, text: str) -> None:
+    name, message = report_of(RuntimeError(text), job)
+    assert (name, message.partition("\n")) == (DATA_ERROR, ("a/1.jpg: truncated", "\n", text))
+
+
+def test_other_errors_are_reported_by_their_own_name(job: Job) -> None:
+    assert report_of(KeyError("one"), job) == ("builtins.KeyError", "'one'")
+    assert f"{InputDataError.__module__}.{InputDataError.__qualname__}" == DATA_ERROR
