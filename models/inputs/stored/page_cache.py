@@ -8,6 +8,7 @@ cached: a cold epoch reads data, not metadata.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Iterable
@@ -31,11 +32,14 @@ def evict(files: Iterable[Path]) -> int:
 
 
 def warm(files: Iterable[Path]) -> int:
-    """Read these files into the page cache; return the number of bytes read."""
+    """Read these files into the page cache; return the number of bytes read.
+
+    A file that is missing or unreadable is left out: whether that is an error is decided where its samples are read.
+    """
     total = 0
     buffer = bytearray(WARM_BLOCK_BYTES)
     for path in files:
-        with path.open("rb", buffering=0) as file:
+        with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
             while count := file.readinto(buffer):
                 total += count
     return total

@@ -38,6 +38,11 @@ def test_files_that_cannot_be_opened_are_not_counted(files: list[Path]) -> None:
     assert page_cache.resident_share(files) is None
 
 
+def test_files_that_cannot_be_opened_are_not_warmed(files: list[Path]) -> None:
+    files[1].unlink()
+    assert page_cache.warm(files) == 3 * SIZE
+
+
 def test_share_of_nothing_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert page_cache.resident_share([]) is None
