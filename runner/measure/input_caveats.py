@@ -1,4 +1,4 @@
-"""Caveats about what a process read: undecodable samples, and files that were cached although cold. Pure."""
+"""Caveats about what a process read: undecodable samples, and files that were, or may be, cached although cold. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,25 @@ def input_caveats(use: InputUse | None) -> Iterator[str]:
             f"bad_samples: {use.bad_samples:,}{of_all} samples could not be decoded and were replaced by others "
             f"({names}); repair or remove them"
         )
-    if use.cold_files is not None and (use.resident_share or 0) > RESIDENT_LIMIT:
+    if use.cold_files is not None:
+        yield from _cold_caveats(use, use.cold_files)
+
+
+def _cold_caveats(use: InputUse, evicted: int) -> Iterator[str]:
+    """Yield why the epochs of a cold cell may have been warm."""
+    files = use.facts.files if use.facts else None
+    if files is not None and evicted < files:
+        yield (
+            f"not_cold: {files - evicted:,} of {files:,} files could not be evicted from the page cache, and may have "
+            "been read from it; let this user read them, or measure on another file system"
+        )
+    if use.resident_share is None:
+        yield (
+            "maybe_not_cold: the system does not say whether the files' pages left the page cache; measure as the user "
+            "who owns the files, or may write them"
+        )
+    elif use.resident_share > RESIDENT_LIMIT:
         yield (
             f"not_cold: {use.resident_share:.0%} of the files' bytes stayed in the page cache after they were evicted; "
-            "another process has them open or mapped: end it, or measure on another copy"
+            "they are in memory (tmpfs), or another process has them open or mapped: measure on another copy"
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def resident_share(files: Iterable[Path]) -> float | None:
     return resident / total if total else None
 
 
-def cold_meaning(files: list[Path], evicted: int, resident: float | None) -> str:
+def cold_meaning(files: Sequence[Path], evicted: int, resident: float | None) -> str:
     """Say what "cold" means after `evict` returned `evicted` and `resident_share` returned `resident`."""
     if evicted < len(files):
         return f"{COLD_MEANING}; refused for {len(files) - evicted} of {len(files)} files, which may be warm"

@@ -9,17 +9,15 @@ from pathlib import Path
 
 from keras_matrix.records.host.procfs import Tree, Unread, stated_bytes
 
-COLD_MEANING = "posix_fadvise(POSIX_FADV_DONTNEED) on the files of the data set, before each epoch"
-
 
 @dataclass(slots=True)
 class PageCache:
-    """The page cache of these files, and what was done to it."""
+    """The page cache of these files, and what was done to it; `evicted` is the fewest files of any epoch."""
 
     files: Sequence[Path]
     cold: bool = False
     evicted: int | None = None
-    resident_shares: list[float] = field(default_factory=list)
+    resident_shares: list[float | None] = field(default_factory=list)
 
     def warm(self) -> None:
         """Read the files once, so that a warm epoch reads no storage; does nothing in a cold cell.
@@ -38,15 +36,24 @@ class PageCache:
         from keras_matrix.models.inputs.stored.page_cache import evict, resident_share
 
         if self.cold:
-            self.evicted = evict(self.files)
-        share = resident_share(self.files)
-        if share is not None:
-            self.resident_shares.append(share)
+            count = evict(self.files)
+            self.evicted = count if self.evicted is None else min(count, self.evicted)
+        self.resident_shares.append(resident_share(self.files))
 
     @property
     def resident_share(self) -> float | None:
-        """The share of the files in the cache when epochs began, the highest one; None if it cannot be read."""
-        return max(self.resident_shares, default=None)
+        """The share of the files in the cache when epochs began, the highest one; None if one cannot be read."""
+        known = [share for share in self.resident_shares if share is not None]
+        return max(known, default=None) if len(known) == len(self.resident_shares) else None
+
+    @property
+    def cold_meaning(self) -> str | None:
+        """What "cold" means for these epochs; None in a warm cell."""
+        if not self.cold or self.evicted is None:
+            return None
+        from keras_matrix.models.inputs.stored.page_cache import cold_meaning
+
+        return cold_meaning(self.files, self.evicted, self.resident_share)
 
 
 def _size_bytes(files: Sequence[Path]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from keras_matrix.models.workload import InputPipeline
 from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.piped.page_cache import COLD_MEANING, PageCache
+from keras_matrix.runner.cell.piped.page_cache import PageCache
 from keras_matrix.runner.cell.piped.process_tree import total
 from keras_matrix.runner.cell.piped.timers import Timers
 from keras_matrix.runner.cell.piped.training import EpochsInput, PipedTraining
@@ -72,7 +72,9 @@ def _with_timers(use: InputUse, found: EpochsInput, timers: Timers) -> InputUse:
 
 def _with_page_cache(use: InputUse, cache: PageCache) -> InputUse:
     use = replace(use, resident_share=cache.resident_share)
-    return replace(use, cold_files=cache.evicted, cold_meaning=COLD_MEANING) if cache.cold else use
+    if not cache.cold:
+        return use
+    return replace(use, cold_files=cache.evicted, cold_meaning=cache.cold_meaning)
 
 
 def _whole(number: float | None) -> int | None:

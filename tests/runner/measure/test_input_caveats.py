@@ -23,3 +23,13 @@ def test_files_that_stay_in_the_page_cache_make_a_cold_cell_doubtful() -> None:
     (found,) = input_caveats(InputUse(cold_files=3, resident_share=0.4))
     assert found.startswith("not_cold: 40% of the files' bytes stayed in the page cache")
     assert list(input_caveats(InputUse(resident_share=0.4))) == []
+
+
+def test_files_that_were_not_evicted_make_a_cold_cell_doubtful() -> None:
+    (found,) = input_caveats(InputUse(facts=InputFacts("grain", files=4), cold_files=3, resident_share=0.0))
+    assert found.startswith("not_cold: 1 of 4 files could not be evicted from the page cache")
+
+
+def test_cold_is_not_claimed_where_the_system_does_not_say_what_is_cached() -> None:
+    (found,) = input_caveats(InputUse(facts=InputFacts("grain", files=4), cold_files=4))
+    assert found.startswith("maybe_not_cold: the system does not say")
