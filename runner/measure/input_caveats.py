@@ -1,4 +1,4 @@
-"""Caveats about what a process read: undecodable samples, and files that were, or may be, cached although cold. Pure."""
+"""Caveats about what a process read: undecodable samples, and files that may have been cached although cold. Pure."""
 
 from __future__ import annotations
 
