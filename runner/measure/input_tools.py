@@ -9,33 +9,18 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from keras_matrix.records.codec import CodecError, decode, loads, to_json
 from keras_matrix.records.instruments.input_probe import InputProbe
 from keras_matrix.records.settings import Settings
+from keras_matrix.runner.host.data_folders import DataFolders
 
 PROBE = "keras_matrix.models.inputs.probing.probe"
 CONVERT = "keras_matrix.models.inputs.stored.convert"
 PROBE_TIMEOUT_S = 120.0
 RECORD_FILE_BYTES = 50 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class DataFolders:
-    """Where relative paths of data sets are looked up, as in a cell: the folder of data sets, then the user's."""
-
-    dataset_dir: str | None
-    import_roots: tuple[str, ...]
-
-    def found(self, name: str) -> Path | None:
-        """Return the absolute path of a data set, None if there is none."""
-        given = Path(name).expanduser()
-        folders = [] if given.is_absolute() else [Path(one) for one in (self.dataset_dir, *self.import_roots) if one]
-        places = [*(folder / given for folder in folders), given]
-        return next((place.absolute() for place in places if place.exists()), None)
 
 
 class InputTools(Protocol):

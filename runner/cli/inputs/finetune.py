@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--log-path, --log-dir: name the same folder; give one of them")
         args.log_dir = log_folder(str(args.log_path))
     params = _given(args)
-    if args.executor == "process" and args.service is None:  # elsewhere folders have other names
+    if args.executor in ("process", "docker"):  # both look for it on this machine
         params[DATASET_PATH] = _found(params[DATASET_PATH], args.datasets)
     text = json.dumps(_matrix(args, params), indent=1)
     request = run_request(args, CellChoice(Path(COMMAND), Overrides()))  # the cells come from the flags

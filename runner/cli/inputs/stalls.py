@@ -29,11 +29,12 @@ from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.render.stall_text import report_lines
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.host.data_folders import DataFolders
 from keras_matrix.runner.host.mounts import import_roots
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.stall_rules import together
-from keras_matrix.runner.measure.input_tools import ChildProcesses, DataFolders
+from keras_matrix.runner.measure.input_tools import ChildProcesses
 from keras_matrix.runner.measure.measuring import dataset_dir, measure_session, session_request
 from keras_matrix.runner.measure.stalls import store_probes, store_verified
 from keras_matrix.runner.plan.adaptive import Goal

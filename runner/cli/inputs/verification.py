@@ -16,9 +16,10 @@ from keras_matrix.records.instruments.stall_arms import arm_of, arms_of
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.render.display import TerminalDisplay
+from keras_matrix.runner.host.data_folders import DataFolders
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.stall_rules import together
-from keras_matrix.runner.measure.input_tools import DataFolders, InputTools
+from keras_matrix.runner.measure.input_tools import InputTools
 from keras_matrix.runner.measure.measuring import measure_session, session_request
 from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.request import RunRequest

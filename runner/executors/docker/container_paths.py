@@ -1,4 +1,4 @@
-"""Maps a job, its folders and its variables from the host's paths to those of a container. Pure.
+"""Maps a job, its folders, data and variables from the host's paths to those of a container. Writes nothing.
 
 A cell has only the folders it needs, under fixed names: the host's layout does not reach the container, and no folder
 of the image can be hidden.
@@ -12,11 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.host.data_folders import DataFolders
 
 ROOT = "/cell"
-WORK, IMPORTS = f"{ROOT}/work", f"{ROOT}/import"
+WORK, IMPORTS, INPUTS = f"{ROOT}/work", f"{ROOT}/import", f"{ROOT}/inputs"
 # The folders that processes share, by their names in a job, and where they are below ROOT.
 SHARED = {"compile_cache_dir": "compile-cache", "autotune_dir": "autotune", "cuda_cache_dir": "cuda-cache"}
+# The parameters of built-in workloads that name a data set or a file, their values that name neither, and the lists of
+# labels that the validation images of ILSVRC2012 may have next to their folder (`models.inputs.stored.class_list`).
+INPUT_PARAMS = ("dataset_path", "base_model")
+NO_PATHS = ("", "none", "imagenet")
+LABEL_LISTS = (
+    "imagenet_2012_validation_synset_labels.txt",
+    "ILSVRC2012_validation_ground_truth.txt",
+    "val.txt",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,31 @@ def mounts(job: Job) -> tuple[Mount, ...]:
         roots = enumerate(dict.fromkeys(job.import_roots))
         found += [Mount(folder, f"{IMPORTS}/{number}") for number, folder in roots]
     return tuple(found)
+
+
+def input_mounts(job: Job) -> dict[str, tuple[Mount, ...]]:
+    """Return the mounts of the data set and the file that the parameters of a built-in workload name, by parameter.
+
+    The first mount of each is the named path. What does not exist is left out, so that the cell says so.
+    """
+    if ":" in job.settings.workload:  # its folders are mounted, and its own code looks for its files
+        return {}
+    folders, found = DataFolders(job.dataset_dir, job.import_roots), {}
+    for name in INPUT_PARAMS:
+        given = str(job.settings.params.get(name, ""))
+        path = None if given in NO_PATHS else folders.found(given)
+        if path is not None:
+            path = path.resolve() if ".." in path.parts else path
+            lists = [path.parent / one for one in LABEL_LISTS] if path.is_dir() else []
+            sources = [path, *(one for one in lists if one.is_file())]
+            found[name] = tuple(Mount(str(one), f"{INPUTS}/{name}/{one.name}") for one in sources)
+    return found
+
+
+def with_inputs(job: Job, inputs: Mapping[str, tuple[Mount, ...]]) -> Job:
+    """Return the job whose parameters name the container's paths of `input_mounts`."""
+    params = {**job.settings.params, **{name: named[0].target for name, named in inputs.items()}}
+    return replace(job, settings=replace(job.settings, params=params))
 
 
 def job_inside(job: Job, seen: tuple[Mount, ...]) -> Job:

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from keras_matrix.records.backends import service_name
@@ -31,7 +32,16 @@ from keras_matrix.records.task import Task
 from keras_matrix.runner.cell.job import Job, make_home, write_job
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors import Outcome, Running
-from keras_matrix.runner.executors.docker.container_paths import ROOT, WORK, Mount, job_inside, mounts, variables_inside
+from keras_matrix.runner.executors.docker.container_paths import (
+    ROOT,
+    WORK,
+    Mount,
+    input_mounts,
+    job_inside,
+    mounts,
+    variables_inside,
+    with_inputs,
+)
 from keras_matrix.runner.executors.docker.containers import SOCKET, CellContainer, ContainerServer, Keeper, listening
 from keras_matrix.runner.executors.docker.engine import (
     CELL_LABEL,
@@ -153,8 +163,8 @@ class DockerExecutor:
     # One cell.
 
     def _watched(self, job: Job, timeout_s: float) -> Running:
-        seen = mounts(job)
-        inside = job_inside(job, seen)
+        seen, inputs = mounts(job), input_mounts(job)
+        inside = with_inputs(job_inside(job, seen), inputs)
         write_job(job, inside)
         homes = variables_inside(make_home(job) | autotuning(job) | cuda_cache(job), seen)
         name = image_name(self._place.images, job.settings.backend, job.settings.device)
@@ -167,7 +177,7 @@ class DockerExecutor:
             self._spec(job, name, image),
             command=(PYTHON, "-P", "-m", "keras_matrix.runner.cell.entry", str(inside.path)),
             environment=tuple(sorted(environment.items())),
-            mounts=seen,
+            mounts=(*seen, *chain.from_iterable(inputs.values())),
             gpus=gpus_of(job.settings),
         )
         for mount in seen:
@@ -332,6 +342,11 @@ def is_here(started: Started) -> bool:
 
 
 def _refused(settings: Settings) -> str | None:
+    if ":" not in settings.workload and settings.params.get("checkpoint_path"):
+        return (
+            "checkpoint_path: a cell's container writes to no folder of this machine, so that the model would be lost; "
+            "omit it, or measure with --executor process"
+        )
     if settings.params.get("network", fc.LOCAL) != fc.LOCAL:
         return "network: a cell's container has no network; measure on networks of ci/netns with --executor process"
     if settings.device == "tpu":

@@ -17,7 +17,7 @@ from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.measure.input_tools import DataFolders
+from keras_matrix.runner.host.data_folders import DataFolders
 from tests.analysis.stalls.pretended import Pretended
 from tests.fakes.executor import PRETENDED, FakeExecutor
 from tests.sessions import newest_records

@@ -14,12 +14,21 @@ from typing import Any
 import pytest
 from docker.errors import APIError
 
+from keras_matrix.models.inputs.stored import class_list
 from keras_matrix.records.schema import MEASURED, Status
 from keras_matrix.records.store import Results
-from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.job import Job, read_job
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.errors import ExecutorError, Interrupted
-from keras_matrix.runner.executors.docker.container_paths import Mount, job_inside, mounts, variables_inside
+from keras_matrix.runner.executors.docker.container_paths import (
+    LABEL_LISTS,
+    Mount,
+    input_mounts,
+    job_inside,
+    mounts,
+    variables_inside,
+    with_inputs,
+)
 from keras_matrix.runner.executors.docker.containers import pid_inside, wait_status
 from keras_matrix.runner.executors.docker.engine import (
     CELL_LABEL,
@@ -193,6 +202,91 @@ def test_container_has_only_the_cells_scratch_folder(tmp_path: Path) -> None:
 def test_a_users_workload_is_mounted_read_only(tmp_path: Path) -> None:
     spec = started(tmp_path, settings={"workload": "mine:build"})
     assert Mount("/home/user/project", "/cell/import/0") in spec.mounts
+
+
+def of_finetune(**params: str) -> dict[str, Any]:
+    return {"workload": "finetune", "params": {"dataset_path": "", "base_model": "none", **params}}
+
+
+def test_data_set_next_to_the_matrix_is_mounted_read_only_and_named_to_the_cell(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    settings = of_finetune(dataset_path="images")
+    spec = started(tmp_path, settings=settings, import_roots=["/nowhere", str(tmp_path)])
+    assert spec.mounts[1:] == (Mount(str(tmp_path / "images"), "/cell/inputs/dataset_path/images"),)
+    job = read_job(tmp_path / "work" / "cell" / "job.json")
+    assert job.settings.params["dataset_path"] == "/cell/inputs/dataset_path/images"
+    assert job.import_roots == []
+
+
+def test_absolute_data_set_and_file_of_weights_are_mounted(tmp_path: Path) -> None:
+    images, weights = tmp_path / "elsewhere" / "images", tmp_path / "base.weights.h5"
+    images.mkdir(parents=True)
+    weights.touch()
+    spec = started(tmp_path, settings=of_finetune(dataset_path=str(images), base_model=str(weights)))
+    assert spec.mounts[1:] == (
+        Mount(str(images), "/cell/inputs/dataset_path/images"),
+        Mount(str(weights), "/cell/inputs/base_model/base.weights.h5"),
+    )
+
+
+def test_data_set_in_the_folder_of_data_sets_comes_before_one_next_to_the_matrix(tmp_path: Path) -> None:
+    for folder in ("datasets", "project"):
+        (tmp_path / folder / "images").mkdir(parents=True)
+    job = make_job(tmp_path, settings=of_finetune(dataset_path="images"), import_roots=[str(tmp_path / "project")])
+    [mount] = input_mounts(replace(job, dataset_dir=str(tmp_path / "datasets")))["dataset_path"]
+    assert mount.source == str(tmp_path / "datasets" / "images")
+
+
+def test_path_that_ends_above_a_folder_is_mounted_under_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "images" / "class").mkdir(parents=True)
+    job = make_job(tmp_path, settings=of_finetune(dataset_path=f"{tmp_path}/images/class/.."))
+    assert input_mounts(job)["dataset_path"] == (Mount(f"{tmp_path}/images", "/cell/inputs/dataset_path/images"),)
+
+
+@pytest.mark.parametrize("value", ["none", "imagenet"])
+def test_folder_named_as_a_value_of_base_model_is_not_mounted(tmp_path: Path, value: str) -> None:
+    (tmp_path / value).mkdir()
+    assert input_mounts(make_job(tmp_path, settings=of_finetune(base_model=value), import_roots=[str(tmp_path)])) == {}
+
+
+def test_list_of_labels_next_to_a_data_set_is_mounted_next_to_it(tmp_path: Path) -> None:
+    (tmp_path / "val").mkdir()
+    (tmp_path / "val.txt").touch()
+    (tmp_path / "private.txt").touch()
+    job = make_job(tmp_path, settings=of_finetune(dataset_path=str(tmp_path / "val")))
+    found = [mount.target for mount in input_mounts(job)["dataset_path"]]
+    assert found == ["/cell/inputs/dataset_path/val", "/cell/inputs/dataset_path/val.txt"]
+
+
+def test_lists_of_labels_that_are_mounted_are_those_that_a_cell_looks_for(tmp_path: Path) -> None:
+    (tmp_path / "val").mkdir()
+    (tmp_path / "val" / "ILSVRC2012_val_00000001.JPEG").touch()
+    for name in LABEL_LISTS:
+        (tmp_path / name).touch()
+        assert class_list.list_file(tmp_path / "val") == tmp_path / name
+        (tmp_path / name).unlink()
+    (tmp_path / class_list.BY_FILE[1]).touch()
+    assert class_list.list_file(tmp_path / "val") is None
+
+
+def test_missing_data_set_keeps_its_name_for_the_message_of_the_cell(tmp_path: Path) -> None:
+    job = make_job(tmp_path, settings=of_finetune(dataset_path="nowhere"))
+    assert (inputs := input_mounts(job)) == {}
+    assert with_inputs(job, inputs).settings.params["dataset_path"] == "nowhere"
+
+
+def test_parameters_of_a_users_workload_keep_their_paths(tmp_path: Path) -> None:
+    settings = {"workload": "mine:build", "params": {"dataset_path": str(tmp_path), "checkpoint_path": "/saved"}}
+    spec = started(tmp_path, settings=settings)
+    assert spec.mounts[1:] == (Mount("/home/user/project", "/cell/import/0"),)
+
+
+def test_cell_that_would_save_its_model_in_a_container_is_refused(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    job = make_job(tmp_path, settings=of_finetune(checkpoint_path="/saved"))
+    outcome = executor(engine).start(job, 10).finish()
+    assert "the model would be lost; omit it, or measure with --executor process" in (outcome.refused or "")
+    assert engine.specs == []
 
 
 def test_container_has_no_variable_of_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
