@@ -1,8 +1,8 @@
 """Measure how fast stored data sets are read and converted: the figures in docs/inputs.md.
 
-    ci/study inputs_readers read              records/s and GB/s of one sequential TFRecord reader, checksums verified
-    ci/study inputs_readers scan              a folder of 50,000 images: time until its source is ready
-    ci/study inputs_readers convert FOLDER    the converter against a copy of the same files into one file: time, memory
+    ci/study input_readers read              records/s and GB/s of one sequential TFRecord reader, checksums verified
+    ci/study input_readers scan              a folder of 50,000 images: time until its source is ready
+    ci/study input_readers convert FOLDER    the converter against a copy of the same files into one file: time, memory
 
 Times are CPU times where they can be, because wall times depend on what else the machine does. Nothing here is a test.
 """
@@ -108,7 +108,7 @@ def copy(folder: Path, target: Path) -> None:
 
 def _command(kind: str, folder: Path, target: Path) -> list[str]:
     if kind == "copy":
-        return [sys.executable, "-m", "ci.studies.inputs_readers", "copy", str(folder), str(target)]
+        return [sys.executable, "-m", "ci.studies.input_readers", "copy", str(folder), str(target)]
     request = {"dataset_path": str(folder), "output_path": str(target), "to": kind, "seed": 0}
     request |= {"size_per_record_bytes": SIZE_PER_RECORD_BYTES, "workers": None}
     return [sys.executable, "-m", "keras_matrix.models.inputs.stored.convert", json.dumps(request)]
