@@ -70,7 +70,10 @@ def test_log_path_is_the_folder_of_tensorboard(folder: Path) -> None:
     ("arguments", "message"),
     [
         (["--dataset-path", "nowhere"], "--dataset-path: must be a folder of images or record files, but there is no "),
-        (["--dataset-path", "nowhere", "--executor", "docker"], "--dataset-path: must be a folder of images or record "),
+        (
+            ["--dataset-path", "nowhere", "--executor", "docker"],
+            "--dataset-path: must be a folder of images or record ",
+        ),
         (["--epochs", "0"], "--epochs: must be a whole number from 1 to 10000, got 0"),
         (["--batch_size", "0"], "--batch-size: must be largest or a whole number from 1 to 1000000, got 0"),
         (["--dataset_size", "-1"], "--dataset-size: must be a whole number of at least 1, got -1"),
