@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from keras_matrix.models.inputs.opencv import opencv
 from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage, Header, read_header
 
 Pixels = NDArray[np.uint8]
@@ -108,7 +109,7 @@ def _raised_by_decoders() -> tuple[type[Exception], ...]:
     """Return the exceptions by which the libraries refuse data; TensorFlow's are converted by its module."""
     found: list[type[Exception]] = [ValueError, OSError, SyntaxError]
     if _installed(("cv2",)):
-        found.append(_single_threaded_cv2().error)
+        found.append(opencv().error)
     return tuple(found)
 
 
@@ -121,17 +122,8 @@ def _simplejpeg(data: bytes, header: Header, divisor: int) -> Any:
     return simplejpeg.decode_jpeg(data, min_height=height, min_width=width, min_factor=divisor)
 
 
-@lru_cache(maxsize=1)
-def _single_threaded_cv2() -> Any:
-    import cv2
-
-    # Workers already use the cores; OpenCV's own threads would take CPU time that no worker accounts for.
-    cv2.setNumThreads(1)
-    return cv2
-
-
 def _cv2(data: bytes, header: Header, divisor: int) -> Any:
-    cv2 = _single_threaded_cv2()
+    cv2 = opencv()
     scales = {1: cv2.IMREAD_COLOR_RGB, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
     flag = scales.get(divisor, cv2.IMREAD_REDUCED_COLOR_8) | cv2.IMREAD_IGNORE_ORIENTATION
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flag)
@@ -141,7 +133,7 @@ def _cv2(data: bytes, header: Header, divisor: int) -> Any:
 
 
 def _cv2_resize(pixels: Any, out: Pixels) -> None:
-    cv2 = _single_threaded_cv2()
+    cv2 = opencv()
     if pixels.shape == out.shape:
         out[...] = pixels
     else:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_matrix.models.inputs.opencv import opencv
 from keras_matrix.models.inputs.stored import manifest
 from keras_matrix.models.inputs.stored.manifest import Manifest
 from keras_matrix.models.inputs.stored.sample import InputDataError
@@ -145,8 +146,7 @@ def _texture(plan: Plan, random: np.random.Generator) -> Pixels:
 
 def _crop(base: Pixels, plan: Plan, random: np.random.Generator) -> Pixels:
     """Return a random part of a photograph in the form of the image, mirrored in half of the cases."""
-    import cv2
-
+    cv2 = opencv()
     height, width = base.shape[:2]
     largest = min(height / plan.height, width / plan.width)
     scale = largest * random.uniform(SMALLEST_CROP, 1.0)
@@ -169,10 +169,9 @@ def _pixels(values: Noise) -> Pixels:
 
 def _write(numbers: list[int]) -> tuple[int, int]:
     """Write a task's images; return how many they are and their bytes."""
-    import cv2
     import simplejpeg
 
-    cv2.setNumThreads(1)
+    cv2 = opencv()
     plan, size = _PLAN[0], 0
     for number in numbers:
         check_stopped()
@@ -213,8 +212,7 @@ def _photographs() -> list[Path]:
 
 
 def _decoded(path: Path) -> Pixels:
-    import cv2
-
+    cv2 = opencv()
     pixels = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
     if pixels is None:
         raise InputDataError(f"{path}: cannot be decoded; reinstall its package")
