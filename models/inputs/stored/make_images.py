@@ -171,7 +171,6 @@ def _write(numbers: list[int]) -> tuple[int, int]:
     """Write a task's images; return how many they are and their bytes."""
     import simplejpeg
 
-    cv2 = opencv()
     plan, size = _PLAN[0], 0
     for number in numbers:
         check_stopped()

@@ -200,8 +200,7 @@ def record_of(folder: Path, task: str, script: str = "") -> Record:
     main(["--matrix", str(folder / "matrix.yaml"), "--results", str(folder / "results"), "--json"])
     run = Results(folder / "results").latest()
     assert run is not None
-    record = max(run.load()[0], key=lambda one: one.attempt)  # a disturbed one is measured again
-    return record
+    return max(run.load()[0], key=lambda one: one.attempt)  # a disturbed one is measured again
 
 
 def test_command_is_killed_only_if_it_fills_the_disk_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
