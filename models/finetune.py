@@ -7,6 +7,7 @@ against that work: the network's own preprocessing of pixels, several epochs ove
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,17 +171,25 @@ def _host_scaling(request: Request) -> Any:
 
 
 def _checkpoint(request: Request, model: Any) -> Callable[[], None] | None:
-    """Return the function that saves the trained model, None without `checkpoint_path`."""
+    """Return the function that saves the trained model, None without `checkpoint_path`.
+
+    Raises `ValueError` unless files can be written there: better before training than after it.
+    """
     if not request.text("checkpoint_path"):
         return None
     folder = Path(request.text("checkpoint_path")).expanduser()
     if not folder.is_absolute():
         raise ValueError(f"checkpoint_path: must be an absolute path, because a cell runs elsewhere, got {folder}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as problem:
+        raise ValueError(f"checkpoint_path: must be a folder for new files, got {folder}: {problem}") from None
 
     def save() -> None:
         import keras
 
-        folder.mkdir(parents=True, exist_ok=True)
         unfinished = folder / f"{keras.backend.backend()}.{os.getpid()}.keras"
         model.save(unfinished)
         unfinished.replace(folder / f"{keras.backend.backend()}.keras")

@@ -113,7 +113,7 @@ class Built:
     `samples(count, seed)` returns numpy arrays `(x, y)` with leading dimension `count`, equal for equal arguments;
     with several inputs, x or y is a tuple or a dict of such arrays. `available_samples` is None if any number of
     samples can be generated. With a `pipeline`, feed `pipeline` trains from it. `finish` is called once after all
-    measured epochs.
+    measured epochs, to save the model; its errors are warnings.
     """
 
     model: Any

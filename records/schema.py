@@ -312,6 +312,7 @@ class CellResult:
     trace: Traced | None = None
     work: WorkDone | None = None
     input: InputUse | None = None
+    unsaved: str | None = None  # why the trained model is not saved; the figures were published before
     exception: str | None = None
     message: str | None = None
 

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import random
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from keras_matrix.models.registry import load
 from keras_matrix.models.workload import Built, Request
 from keras_matrix.records.host import cpu_list, inherited_environment
 from keras_matrix.records.host.memory_errors import says_out_of_memory
+from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.schema import CellResult, DeviceProof, Memory, Resolved, Times
 from keras_matrix.records.settings import Settings
@@ -28,7 +30,7 @@ from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns, leave_copies
-from keras_matrix.runner.cell.job import Job, keep_tuning, publish_figures, result_of
+from keras_matrix.runner.cell.job import Job, in_a_line, keep_tuning, publish_figures, result_of, write_result
 from keras_matrix.runner.cell.loop import Stretch
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs
 from keras_matrix.runner.cell.options import applied, job_as_resolved
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from keras_matrix.runner.cell.tracing import Subject
 
 Parts = tuple[Callable[[], str] | None, Callable[[int], None] | None]
+SAVING = "the process ended while it saved the model"
+WORDS_CHARACTERS = 500
 # The meaning of an assertion of JAX without a message (`jax._src.xla_bridge.backends`).
 NO_PLATFORM = "no platform named in JAX_PLATFORMS is available"
 # Messages of backends and CUDA if there is no device of the kind, or its driver cannot be used.
@@ -114,8 +118,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         work=counted(work, adapter, own, first[0]),
         input=input_use(built.pipeline, job, work),
     )
-    if built.finish is not None:
-        built.finish()
+    result = tried_at_high_rate(work, saved(job, built, result))
     parts = work.model.to_json, partial(_marked_steps, work, job.settings.backend)
     return finished(job, result, parts, partial(_traced_workload, work, job.settings))
 
@@ -144,6 +147,31 @@ def counted(work: Training | Predicting, adapter: BackendAdapter, own: list[str]
     """Return the work that the process did, with the current weights and the model's platforms."""
     work.finish()
     return work.ledger.work_done(work.model, own, platforms_of(adapter, work.model, adapter.resident(batch)[0]))
+
+
+def saved(job: Job, built: Built, result: CellResult) -> CellResult:
+    """Publish the figures, then save the trained model if the workload does so; return the result.
+
+    A model that cannot be saved is a warning: it costs no figure, even if saving ends the process. Of the arms of a
+    stall analysis only the warm one saves, which is a usual cell: the others would overwrite its model with theirs.
+    """
+    if built.finish is None or arm_of(job.settings) is not ArmName.WARM:
+        return result
+    write_result(job, replace(result, unsaved=SAVING))
+    try:
+        built.finish()
+    except Exception as error:  # noqa: BLE001 - any error of a workload: the measurement is valid without its model
+        traceback.print_exc()
+        return replace(result, unsaved=in_a_line(error)[:WORDS_CHARACTERS])
+    return result
+
+
+def tried_at_high_rate(work: Training | Predicting, result: CellResult) -> CellResult:
+    """Return the result with whether a step at a high learning rate changes a weight, if no epoch did."""
+    work.try_high_rate()
+    if result.work is None:
+        return result
+    return replace(result, work=replace(result.work, changed_at_high_rate=work.ledger.changed_at_high_rate))
 
 
 def check_trains(model: Any, phase: str, own: list[str]) -> None:

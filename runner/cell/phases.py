@@ -107,13 +107,16 @@ class Training:
         fit_epochs(self.model, change(feed.source), self._adapter, stretch)
 
     def finish(self) -> None:
-        """Take the final weights; if nothing changed, try whether a step at a high learning rate changes one.
+        """Take the final weights."""
+        self.ledger.after = Weights.of(self.model)
+
+    def try_high_rate(self) -> None:
+        """Try, if the epochs changed nothing, whether a step at a high learning rate changes a weight.
 
         In bfloat16 a step may be smaller than a weight's last place, which does not mean that work was left out. The
-        step comes after everything measured.
+        step spoils the model: it comes after everything measured, and after the model is saved.
         """
-        self.ledger.after = Weights.of(self.model)
-        if not self.ledger.nothing_changed or self._fed is None:
+        if self.ledger.after is None or not self.ledger.nothing_changed or self._fed is None:
             return
         try:
             self.model.optimizer.learning_rate = HIGH_RATE
@@ -172,6 +175,9 @@ class Predicting:
 
     def finish(self) -> None:
         """Do nothing: predicting changes no weights."""
+
+    def try_high_rate(self) -> None:
+        """Do nothing: predicting has no learning rate."""
 
     def _predict(self, name: str, placed: Sequence[Batch], stretch: Stretch) -> CallLog:
         log = predict_epochs(self.model, placed, stretch)

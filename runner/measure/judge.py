@@ -2,7 +2,7 @@
 
 The output of a cell is ignored. A result counts only with the parent's nonce, the right identity, and a process that
 exited with 0 by itself; a process that got a signal from the runner is never ok. The end of the process does not count
-for what a cell does after its result is published: writing a profile and tracing.
+for what a cell does after its result is published: saving its model, writing a profile and tracing.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
 
 def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | None) -> StatusVerdict:
     """Return the verdict on an attempt: `result` as accepted, or the `problem` for which it was refused."""
-    # A process that continues to write a profile or a trace has published its complete figures before.
-    complete = job.goes_on and result is not None and result.exception is None
+    # A process that continues to save its model, or to write a profile or a trace, has published its figures before.
+    complete = result is not None and result.exception is None and (job.goes_on or result.unsaved is not None)
     if ended := not_run(outcome):
         return ended
     if reason := lost_gpu(job, outcome, result) or busy_gpu(job, outcome, result):
@@ -189,6 +189,8 @@ def _caveats(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
     found = [*caveats_around(outcome, result.times.epoch_times_s), *compile_warnings(result.resolved)]
     found += [*work_caveats(result, job.settings), *option_caveats(result.resolved, job.settings)]
     found += input_caveats(result.input)
+    if result.unsaved is not None:
+        found.append(f"not_saved: the trained model was not saved: {result.unsaved}; the figures are complete")
     median = result.times.epoch_time_median_s
     if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
         found.append(f"short_epoch: an epoch took only {median:.2f} s; set steps_per_epoch to a larger number")

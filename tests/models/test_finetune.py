@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.models import finetune
 from keras_matrix.models.finetune import BASES
 from keras_matrix.models.inputs.pipelines.dataset_path import found_path
 from keras_matrix.models.inputs.stored.sample import InputDataError
@@ -74,6 +75,12 @@ def test_weights_that_cannot_be_downloaded_are_named_with_their_place(tmp_path: 
 def test_checkpoint_is_the_trained_model_and_can_be_fine_tuned_again(backend: str, tmp_path: Path) -> None:
     found = ran("checkpoint", tmp_path, backend)
     assert found == {"file": f"{backend}.keras", "equal": True, "base": True, "trained": 4}
+
+
+def test_checkpoint_path_where_no_file_can_be_written_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"checkpoint_path: must be a folder for new files, got .*/file/saved: "):
+        finetune._checkpoint(Request({"checkpoint_path": str(tmp_path / "file" / "saved")}, "synthetic", None), None)
 
 
 def request(path: Path, **folders: Any) -> Request:

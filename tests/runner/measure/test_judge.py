@@ -65,6 +65,16 @@ def test_valid_result_does_not_override_a_failed_process(outcome: Outcome, statu
     assert judge(JOB, outcome, GOOD, None).status is status
 
 
+@pytest.mark.parametrize(
+    "outcome", [ENDED_WELL, Outcome(signal=9, oom_kills=1), Outcome(exit_code=0, deadline_exceeded=True)]
+)
+def test_figures_published_before_the_model_is_saved_count_regardless_of_the_end(outcome: Outcome) -> None:
+    verdict = judge(JOB, outcome, replace(GOOD, unsaved="OSError: no space left"), None)
+    assert verdict.status is Status.OK
+    expected = "not_saved: the trained model was not saved: OSError: no space left; the figures are complete"
+    assert expected in verdict.warnings
+
+
 @pytest.mark.parametrize("going_on", [{"board": True}, {"trace": Trace()}, {"board": True, "trace": Trace()}])
 def test_figures_published_before_a_profile_or_trace_count_regardless_of_the_end(
     going_on: dict[str, Any],
