@@ -111,16 +111,19 @@ class Timers:
 
 
 def cost_of_a_batch_s(has_stages: bool, queue: Queue | None) -> float:
-    """Return the CPU seconds of timing one batch: of its draw, and of its stages in the worker."""
+    """Return the CPU seconds of timing one batch: of its draw, and of its stages in the worker.
+
+    Of this thread alone: those of the pipeline may still prepare batches.
+    """
     timers = Timers(has_stages, _queue=queue)
     timers.begin()
     batch = (0, 0, np.zeros(STAGES)) if has_stages else (0, 0)
-    begun_s = time.process_time()
+    begun_s = time.thread_time()
     for _ in range(CALIBRATION_BATCHES):
         timers.draw(lambda: batch)
         if has_stages:
             _stage_clocks()
-    return (time.process_time() - begun_s) / CALIBRATION_BATCHES
+    return (time.thread_time() - begun_s) / CALIBRATION_BATCHES
 
 
 def _stage_clocks() -> Any:

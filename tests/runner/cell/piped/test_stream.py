@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,6 +95,11 @@ def test_timers_remove_the_stages_and_sum_them_in_recorded_epochs_only() -> None
     next(made)
     assert (timers.wait_times_s, timers.batches, timers.stages.tolist()) == ([3.0], 3, [0, 3, 6, 9, 12, 15])
     assert (timers.queue_course(), timers.own_cpu_time_s(0)) == ([], 0.0)
+
+
+def test_cost_of_the_timers_is_that_of_their_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "process_time", lambda: 1e6 * time.perf_counter())  # as with many busy threads
+    assert 0 <= Timers().own_cpu_time_s(1) < 0.1
 
 
 def test_course_of_a_queue_has_the_mean_of_each_hundredth_of_the_epochs() -> None:
