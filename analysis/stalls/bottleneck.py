@@ -163,10 +163,11 @@ def _workers_text(workers: Workers) -> str:
     if workers.count is None:
         return "the number of workers is not known"
     if not workers.count:
-        return "the training thread does it itself"
+        return "the training thread prepares the batches itself"
     kind = "thread" if workers.threads else "process"
-    many = "" if workers.count == 1 else "es" if kind == "process" else "s"
-    return f"{workers.count} {kind}{many} do{'es' if workers.count == 1 else ''} it"
+    if workers.count == 1:
+        return f"1 {kind} prepares the batches"
+    return f"{workers.count} {kind}{'es' if kind == 'process' else 's'} prepare the batches"
 
 
 def _without_timers(blocks: Sequence[Block], found: Split, workers: Workers, probe: InputProbe | None) -> Named:

@@ -15,7 +15,7 @@ from keras_matrix.records.codec import about
 class InputFacts:
     """What an input pipeline is made of; None for what a user's own pipeline does not state."""
 
-    pipeline: str = about("grain, tf_data, data_loader, py_dataset, or the type of a user's own source")
+    pipeline: str = about("grain, tf_data, data_loader or py_dataset; of a user's own source, the one of these that it is")
     stored_as: str | None = about("folder, tfrecord or array_record", default=None)
     workers: int | None = about("threads or processes that prepare batches; 0: the training thread", default=None)
     worker_kind: str | None = about("thread or process", default=None)
@@ -54,7 +54,7 @@ class InputUse:
         "mean number of batches ready in each hundredth of the epochs; empty if it cannot be read", default_factory=list
     )
     queue_capacity: int | None = about("most batches that can be ready", default=None)
-    bad_samples: int | None = about("samples that could not be decoded and were replaced", default=None)
+    bad_samples: int | None = about("samples that vanished, or could not be read or decoded, and were replaced", default=None)
     bad_names: list[str] = about("names of the first of these", default_factory=list)
     cold_files: int | None = about("files evicted from the page cache before each epoch", default=None)
     cold_meaning: str | None = about("how the page cache was emptied", default=None)

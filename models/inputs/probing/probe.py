@@ -65,7 +65,7 @@ def probe(asked: dict[str, Any]) -> InputProbe:
 
 
 def _readable(source: Source, size: int) -> list[bytes]:
-    """Return the encoded samples that can be decoded; bad images are not the probe's matter."""
+    """Return the encoded samples that can be decoded; others are left out, and training reports them."""
     decode, found = Decode(chosen_decoder("auto"), size), []
     pixels = np.empty((size, size, 3), np.uint8)
     for index in range(len(source)):
