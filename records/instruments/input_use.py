@@ -15,7 +15,9 @@ from keras_matrix.records.codec import about
 class InputFacts:
     """What an input pipeline is made of; None for what a user's own pipeline does not state."""
 
-    pipeline: str = about("grain, tf_data, data_loader or py_dataset; of a user's own source, the one of these that it is")
+    pipeline: str = about(
+        "grain, tf_data, data_loader or py_dataset; of a user's own source, the one of these that it is"
+    )
     stored_as: str | None = about("folder, tfrecord or array_record", default=None)
     workers: int | None = about("threads or processes that prepare batches; 0: the training thread", default=None)
     worker_kind: str | None = about("thread or process", default=None)
@@ -50,11 +52,19 @@ class InputUse:
         "time per epoch, before its clock starts, of evicting files, dropping prepared batches and a few steps",
         default_factory=list,
     )
+    settling_times_s: list[float] = about(
+        "time per epoch, after its clock ends, until the workers have filled their queue", default_factory=list
+    )
+    restless_epochs: int | None = about(
+        "epochs, discarded ones too, after which the workers did not come to rest", default=None
+    )
     queue_sizes: list[float] = about(
         "mean number of batches ready in each hundredth of the epochs; empty if it cannot be read", default_factory=list
     )
     queue_capacity: int | None = about("most batches that can be ready", default=None)
-    bad_samples: int | None = about("samples that vanished, or could not be read or decoded, and were replaced", default=None)
+    bad_samples: int | None = about(
+        "samples that vanished, or could not be read or decoded, and were replaced", default=None
+    )
     bad_names: list[str] = about("names of the first of these", default_factory=list)
     cold_files: int | None = about("files evicted from the page cache before each epoch", default=None)
     cold_meaning: str | None = about("how the page cache was emptied", default=None)

@@ -1,4 +1,4 @@
-"""Caveats about what a process read: undecodable samples, and files that may have been cached although cold. Pure."""
+"""Caveats about what a process read: bad samples, workers without rest, files perhaps cached although cold. Pure."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def input_caveats(use: InputUse | None) -> Iterator[str]:
         yield (
             f"bad_samples: {use.bad_samples:,}{of_all} samples could not be decoded and were replaced by others "
             f"({names}); repair or remove them"
+        )
+    if use.restless_epochs:
+        yield (
+            f"restless: after {use.restless_epochs} epochs, discarded ones included, workers still prepared batches "
+            "when the process gave its turn to others, whose epochs this may have slowed down; set a smaller prefetch"
         )
     if use.cold_files is not None:
         yield from _cold_caveats(use, use.cold_files)

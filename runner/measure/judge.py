@@ -158,15 +158,16 @@ def _other_clock(outcome: Outcome, result: CellResult) -> str | None:
 
     The runner times an epoch from its start message until the cell waits again: slightly longer than the epoch, and
     after the last one with the end of `fit`. Before an epoch from an input pipeline the cell evicts files and drops
-    batches, which takes as long as it reports.
+    batches, and after it waits for its workers, which takes as long as it reports.
     """
     if outcome.watched is None:
         return None
     epoch_times_s = result.times.epoch_times_s
-    before_s = result.input.lead_in_times_s if result.input else []
+    around_s = [result.input.lead_in_times_s, result.input.settling_times_s] if result.input else []
     watched_s = [one.stretch.wall_s for one in outcome.watched]
-    if len(before_s) == len(watched_s):
-        watched_s = [wall_s - lead_in_s for wall_s, lead_in_s in zip(watched_s, before_s, strict=True)]
+    for other_s in around_s:
+        if len(other_s) == len(watched_s):
+            watched_s = [wall_s - one_s for wall_s, one_s in zip(watched_s, other_s, strict=True)]
     if len(watched_s) != len(epoch_times_s):
         return f"it reports {len(epoch_times_s)} measured epochs, but the runner observed {len(watched_s)}"
     for epoch, (own_s, wall_s) in enumerate(zip(epoch_times_s, watched_s, strict=True), start=1):

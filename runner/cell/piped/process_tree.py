@@ -6,6 +6,7 @@ count of bytes with it; its CPU time is known once its parent has waited for it.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -69,18 +70,21 @@ class ProcessTree:
             self._device_reads(),
         )
 
-    def await_idle(self, pause: Callable[[float], None] = time.sleep) -> bool:
+    def await_idle(self, quiet_s: float, pause: Callable[[float], None] = time.sleep) -> bool:
         """Return once the processes hardly read and compute any more, because every queue is full; False at the limit.
 
-        A process that rests would otherwise read ahead during the turn of another one, from the same storage and often
-        the same files.
+        They must do so for `quiet_s`, at most for the limit: a worker that waits for slow storage is as quiet until its
+        batch is there. A process that rests would otherwise read ahead during the turn of another one, from the same
+        storage and often the same files.
         """
-        before = self.snapshot()
+        before, quiet, wanted = self.snapshot(), 0, math.ceil(round(min(quiet_s, IDLE_LIMIT_S) / IDLE_S, 6))
         for _ in range(round(IDLE_LIMIT_S / IDLE_S)):
             pause(IDLE_S)
             now = self.snapshot()
             used, before = used_between(before, now), now
-            if (used.cpu_time_s or 0.0) < IDLE_CPU_SHARE * IDLE_S and (used.file_read_bytes or 0) < IDLE_BYTES:
+            rests = (used.cpu_time_s or 0.0) < IDLE_CPU_SHARE * IDLE_S and (used.file_read_bytes or 0) < IDLE_BYTES
+            quiet = quiet + 1 if rests else 0
+            if quiet >= wanted:
                 return True
         return False
 

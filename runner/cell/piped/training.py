@@ -31,14 +31,18 @@ from keras_matrix.runner.cell.piped.timers import EachStep, Timers
 from keras_matrix.runner.cell.work.counter import Weights
 
 LEAD_IN_STEPS = 3
+LEAST_QUIET_S = 0.2
+QUIET_BATCHES = 1.5
 
 
 @dataclass(slots=True)
 class EpochsInput:
-    """What the measured epochs read and waited for."""
+    """What the measured epochs read and waited for; `restless` counts all epochs whose workers did not come to rest."""
 
     steps: int = 0
     lead_in_times_s: list[float] = field(default_factory=list)
+    settling_times_s: list[float] = field(default_factory=list)
+    restless: int = 0
     wall_times_s: list[float] = field(default_factory=list)
     used: list[Used] = field(default_factory=list)
     timers: Timers | None = None
@@ -115,11 +119,24 @@ class PipedTraining(Training):
             self._counted_fit("lead_in", self._lead_in(), counted)
             is_measured = epoch >= settings.discard
             log = self._observed(lambda: self._counted_fit("epochs", Stretch(steps, 1), counted), is_measured, begun_s)
-            self._tree.await_idle()
+            self._settle(log.times_s[-1] / steps, is_measured)
             found.times_s += log.times_s
             found.logs += log.logs
         self.ledger.stretches += [merged(parts) for parts in counted.values()]
         return found
+
+    def _settle(self, step_time_s: float, is_measured: bool) -> None:
+        """Wait until the workers have filled their queue: until they are quiet for longer than a batch takes.
+
+        A batch of one of several workers takes up to as many steps; a queue of unknown workers has at most its depth.
+        """
+        workers = self._pipeline.facts.workers
+        at_once = max(1, self._pipeline.depth if workers is None else workers)
+        begun_s = monotonic()
+        rests = self._tree.await_idle(max(LEAST_QUIET_S, QUIET_BATCHES * at_once * step_time_s))
+        self.epochs_input.restless += not rests
+        if is_measured:
+            self.epochs_input.settling_times_s.append(monotonic() - begun_s)
 
     def _counted_fit(self, name: str, stretch: Stretch, counted: dict[str, list[WorkStretch]]) -> EpochLog:
         """Train a stretch; its work goes to `counted`, which joins those of all epochs."""

@@ -45,6 +45,8 @@ def _with_reads(use: InputUse, found: EpochsInput) -> InputUse:
         cpu_time_s=total(one.cpu_time_s for one in found.used),
         wall_time_s=total(found.wall_times_s),
         lead_in_times_s=found.lead_in_times_s,
+        settling_times_s=found.settling_times_s,
+        restless_epochs=found.restless,
     )
 
 

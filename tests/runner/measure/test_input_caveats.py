@@ -19,6 +19,12 @@ def test_replaced_samples_are_counted_and_the_first_are_named() -> None:
     ]
 
 
+def test_workers_that_did_not_come_to_rest_are_told_if_there_were_any() -> None:
+    assert list(input_caveats(InputUse(restless_epochs=0))) == []
+    (found,) = input_caveats(InputUse(restless_epochs=2))
+    assert found.startswith("restless: after 2 epochs, discarded ones included, workers still prepared batches")
+
+
 def test_files_that_stay_in_the_page_cache_make_a_cold_cell_doubtful() -> None:
     (found,) = input_caveats(InputUse(cold_files=3, resident_share=0.4))
     assert found.startswith("not_cold: 40% of the files' bytes stayed in the page cache")

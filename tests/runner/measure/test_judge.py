@@ -492,6 +492,11 @@ def test_time_before_an_epoch_from_a_pipeline_is_not_part_of_the_epoch() -> None
     assert judge(JOB, watched(8.0, 12.0, 8.0), result, None).reason == reason
 
 
+def test_time_until_workers_rest_after_an_epoch_is_not_part_of_the_epoch() -> None:
+    result = replace(result_with(1.0, 1.0, 1.0), input=InputUse(settling_times_s=[5.0, 5.0, 5.0]))
+    assert judge(JOB, watched(6.0, 6.1, 6.0), result, None).status is Status.OK
+
+
 def test_result_that_counts_no_work_is_not_believed() -> None:
     with pytest.raises(ResultRefused, match="bad_result: it does not report the work that was done"):
         accept(dumps(replace(GOOD, work=None)).encode(), JOB)

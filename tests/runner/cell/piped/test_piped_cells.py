@@ -79,6 +79,8 @@ def test_epochs_train_full_batches_of_a_source_that_is_shorter_than_they_are(
     assert len(record.times.epoch_times_s) == len(record.input.lead_in_times_s) == MEASURED
     assert (record.input.wait_times_s, record.input.timers_cpu_time_s) == ([], None)
     assert (record.input.cpu_time_s or 0) >= 0
+    assert len(record.input.settling_times_s) == MEASURED
+    assert min(record.input.settling_times_s) >= 0.2
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.host.procfs import Tree
-from keras_matrix.runner.cell.piped.process_tree import TICK_S, ProcessTree, used_between
+from keras_matrix.runner.cell.piped.process_tree import IDLE_LIMIT_S, IDLE_S, TICK_S, ProcessTree, used_between
 
 SELF, CHILD, GRANDCHILD = 10, 11, 12
 
@@ -69,8 +69,28 @@ def test_processes_are_idle_once_they_neither_read_nor_compute(tree: ProcessTree
         if len(pauses) == 2:  # another one reads from the page cache
             write(tmp_path, SELF, ticks=100, read=200_000, calls=12, children=f"{CHILD} ")
 
-    assert tree.await_idle(pause)
+    assert tree.await_idle(IDLE_S, pause)
     assert len(pauses) == 3
+
+
+def test_quiet_processes_are_idle_only_once_they_are_quiet_for_longer_than_a_batch_takes(
+    tree: ProcessTree, tmp_path: Path
+) -> None:
+    pauses = []
+
+    def pause(_: float) -> None:
+        pauses.append(1)
+        if len(pauses) == 5:  # a worker that waited for slow storage gets its batch
+            write(tmp_path, GRANDCHILD, ticks=309, read=0, calls=0)
+
+    assert tree.await_idle(0.6, pause)
+    assert len(pauses) == 5 + 6
+
+
+def test_quiet_is_awaited_up_to_the_limit_however_long_a_batch_takes(tree: ProcessTree) -> None:
+    pauses: list[float] = []
+    assert tree.await_idle(60.0, pauses.append)
+    assert sum(pauses) == pytest.approx(IDLE_LIMIT_S)
 
 
 def test_processes_that_never_stop_reading_are_waited_for_up_to_a_limit(tree: ProcessTree, tmp_path: Path) -> None:
@@ -80,4 +100,4 @@ def test_processes_that_never_stop_reading_are_waited_for_up_to_a_limit(tree: Pr
         read[0] += 1_000_000
         write(tmp_path, SELF, ticks=100, read=read[0], calls=12, children=f"{CHILD} ")
 
-    assert not tree.await_idle(pause)
+    assert not tree.await_idle(IDLE_S, pause)
