@@ -9,19 +9,13 @@ import os
 from functools import lru_cache
 from typing import Any
 
-VARIABLE = "LD_LIBRARY_PATH"
+from keras_matrix.records.host.inherited_environment import kept
 
 
 @lru_cache(maxsize=1)
 def opencv() -> Any:
     """Return the module `cv2`, bound to one thread: workers already use the cores. Raises ImportError."""
-    before = os.environ.get(VARIABLE)
-    try:
+    with kept(os.environ):
         import cv2
-    finally:
-        if before is None:
-            os.environ.pop(VARIABLE, None)
-        else:
-            os.environ[VARIABLE] = before
     cv2.setNumThreads(1)
     return cv2

@@ -6,7 +6,8 @@ Values are recorded as hashes, since a path may contain a user's name: equal has
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
 
 # They determine which libraries a backend loads, such as another cuDNN or CUDA than that of its own packages.
@@ -22,6 +23,18 @@ def recorded(environment: Mapping[str, str]) -> list[str]:
         if (value := environment.get(name))
     }
     return [f"{name}=sha256:{digest}" for name, digest in digests.items()]
+
+
+@contextmanager
+def kept(environment: MutableMapping[str, str]) -> Iterator[None]:
+    """Restore the recorded variables at the end: OpenCV, which Keras imports if it is installed, changes one of them."""
+    before = {name: environment[name] for name in RECORDED if name in environment}
+    try:
+        yield
+    finally:
+        for name in RECORDED:
+            environment.pop(name, None)
+        environment.update(before)
 
 
 def cuda_cache_state(environment: Mapping[str, str]) -> str | None:

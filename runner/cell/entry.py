@@ -17,6 +17,7 @@ from pathlib import Path
 
 from keras_matrix.records.codec import CodecError
 from keras_matrix.records.fc import spec
+from keras_matrix.records.host import inherited_environment
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job, make_home, read_job, result_of, search_path, write_result
 from keras_matrix.runner.cell.user_errors import report_of
@@ -29,11 +30,12 @@ MESSAGE_CHARACTERS = 4000
 def import_backend() -> float:
     """Import Keras with the backend that `KERAS_BACKEND` names; return the seconds it took. Initialises no device."""
     begun_s = monotonic()
-    import keras  # noqa: F401
+    with inherited_environment.kept(os.environ):
+        import keras  # noqa: F401
 
-    import keras_matrix.runner.cell.measure  # noqa: F401
+        import keras_matrix.runner.cell.measure  # noqa: F401
 
-    __import__(f"keras_matrix.runner.cell.backends.{os.environ['KERAS_BACKEND']}")
+        __import__(f"keras_matrix.runner.cell.backends.{os.environ['KERAS_BACKEND']}")
     return monotonic() - begun_s
 
 
