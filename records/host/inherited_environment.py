@@ -27,7 +27,7 @@ def recorded(environment: Mapping[str, str]) -> list[str]:
 
 @contextmanager
 def kept(environment: MutableMapping[str, str]) -> Iterator[None]:
-    """Restore the recorded variables at the end: OpenCV, which Keras imports if it is installed, changes one of them."""
+    """Restore the recorded variables at the end: OpenCV, which Keras imports if it is there, changes one of them."""
     before = {name: environment[name] for name in RECORDED if name in environment}
     try:
         yield
