@@ -40,4 +40,7 @@ class InputProbe:
         "share of the time that another thread waits for the interpreter's lock while one makes batches", default=None
     )
     storage: StorageLimits | None = about("limits of the storage", default=None)
+    memory_bytes: int | None = about(
+        "memory that a local process may use: of its control group, or the machine's", default=None
+    )
     problem: str | None = about("what could not be probed, and why", default=None)

@@ -1,6 +1,7 @@
 """Child processes that probe or convert a data set: the host side imports neither decoders nor their packages.
 
-`InputTools` is the interface that tests replace; `ChildProcesses` starts the modules of `models.inputs`.
+`InputTools` is the interface that tests replace; `ChildProcesses` starts the modules of `models.inputs`, which end
+with this process.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class ChildProcesses:
 
     def probe(self, settings: Settings, folders: DataFolders) -> InputProbe:
         """Run the probe, at most two minutes."""
-        asked = {
+        asked: dict[str, object] = {
             "params": to_json(settings.params),
             "batch_size": settings.batch_size,
             "dataset_dir": folders.dataset_dir,
@@ -57,7 +58,7 @@ class ChildProcesses:
 
     def convert(self, source: Path, target: Path, to: str) -> str | None:
         """Run the conversion of `runner convert`."""
-        asked = {
+        asked: dict[str, object] = {
             "dataset_path": str(source),
             "output_path": str(target),
             "size_per_record_bytes": RECORD_FILE_BYTES,
@@ -69,10 +70,10 @@ class ChildProcesses:
         return _last_line(done.stderr) if done.returncode else None
 
 
-def _run(module: str, asked: object, timeout_s: float | None) -> subprocess.CompletedProcess[str]:
+def _run(module: str, asked: dict[str, object], timeout_s: float | None) -> subprocess.CompletedProcess[str]:
     # On small arrays threads of the numerical library would only compete for the CPUs.
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-P", "-m", module, json.dumps(asked)]
+    command = [sys.executable, "-P", "-m", module, json.dumps({**asked, "parent": os.getpid()})]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s, env=environment)
 
 

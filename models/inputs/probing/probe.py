@@ -1,6 +1,7 @@
 """Probes a data set outside any training: `python -m keras_matrix.models.inputs.probing.probe REQUEST` prints JSON.
 
-REQUEST is a JSON object: `params` of the workload, `batch_size`, `dataset_dir` and `folders`, as in a cell. The result
+REQUEST is a JSON object: `params` of the workload, `batch_size`, `dataset_dir` and `folders`, as in a cell, and
+`parent`, the process with which it ends. The result
 is a `records.instruments.input_probe.InputProbe`. Up to 64 samples are decoded by every installed decoder; the limits
 of the storage are in `storage_probe`. Costs are CPU times, which other load disturbs little.
 """
@@ -8,6 +9,7 @@ of the storage are in `storage_probe`. Costs are CPU times, which other load dis
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_matrix.models.inputs.parent_death import end_with
 from keras_matrix.models.inputs.pipelines.batch_loader import BatchLoader, Injected
 from keras_matrix.models.inputs.pipelines.dataset_path import found_path
 from keras_matrix.models.inputs.pipelines.decode import DECODERS, Decode, DecoderUnavailable, chosen_decoder
@@ -26,6 +29,7 @@ from keras_matrix.models.inputs.stored.sample import InputDataError, Source
 from keras_matrix.models.inputs.stored.source import open_source
 from keras_matrix.models.workload import Request
 from keras_matrix.records.codec import dumps
+from keras_matrix.records.host.system import usable_memory_bytes
 from keras_matrix.records.instruments.input_probe import DecoderCost, InputProbe
 
 SAMPLES = 64
@@ -36,8 +40,10 @@ BATCH_SIZE = 8
 
 def main(text: str) -> int:
     """Probe, and print the result or one message. Returns the exit code."""
+    asked = json.loads(text)
+    end_with(asked.get("parent"), signal.SIGKILL)
     try:
-        print(dumps(probe(json.loads(text))), end="")
+        print(dumps(probe(asked)), end="")
     except InputDataError as error:
         print(error, file=sys.stderr)
         return 2
@@ -61,6 +67,7 @@ def probe(asked: dict[str, Any]) -> InputProbe:
         host_preprocess_s=_preprocessing_s(request.integer("image_size")),
         lock_held_share=_lock_held_share(few, request),
         storage=storage,
+        memory_bytes=usable_memory_bytes(),
     )
 
 
@@ -79,15 +86,25 @@ def _readable(source: Source, size: int) -> list[bytes]:
 
 
 def _decoders(data: Sequence[bytes], size: int) -> dict[str, DecoderCost]:
+    """Return the cost of each installed decoder over the samples that it does not refuse."""
     found = {}
     for name in DECODERS:
         try:
             chosen_decoder(name)
         except DecoderUnavailable:
             continue
-        full, scaled = (_decode_s(Decode(name, size, scaled=scaled), data) for scaled in (False, True))
-        found[name] = DecoderCost(full, scaled)
+        decodes = [Decode(name, size, scaled=scaled) for scaled in (False, True)]
+        if own := [one for one in data if all(_accepts(decode, one) for decode in decodes)]:
+            found[name] = DecoderCost(*(_decode_s(decode, own) for decode in decodes))
     return found
+
+
+def _accepts(decode: Decode, data: bytes) -> bool:
+    try:
+        decode.into(np.empty((decode.image_size, decode.image_size, 3), np.uint8), data)
+    except BadImage:
+        return False
+    return True
 
 
 def _decode_s(decode: Decode, data: Sequence[bytes]) -> float:

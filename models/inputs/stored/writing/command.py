@@ -24,6 +24,7 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any, cast
 
+from keras_matrix.models.inputs.parent_death import end_with
 from keras_matrix.models.inputs.stored import manifest
 from keras_matrix.models.inputs.stored.manifest import Manifest
 from keras_matrix.models.inputs.stored.sample import InputDataError
@@ -43,11 +44,16 @@ class WorkerLost(OSError):
 
 
 def main(run: Callable[[dict[str, Any]], str]) -> int:
-    """Run a command with the request of the command line, print its summary, and return the exit code."""
+    """Run a command with the request of the command line, print its summary, and return the exit code.
+
+    With `parent` in the request it ends with that process; without, as for a command in the background, it does not.
+    """
     for number in SIGNALS:
         signal.signal(number, _interrupt)
     try:
-        print(run(json.loads(sys.argv[1])))
+        request = json.loads(sys.argv[1])
+        end_with(request.get("parent"), signal.SIGTERM)
+        print(run(request))
     except InputDataError as error:
         return _complain(str(error), 2)
     except OSError as error:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keras_matrix.models.inputs.pipelines.decode import Decode, Pixels
+from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage
 from keras_matrix.models.inputs.probing import probe as probing
 from keras_matrix.models.inputs.probing import storage_probe
 from keras_matrix.models.inputs.probing.storage_probe import limits
@@ -92,3 +94,22 @@ def test_storage_figures_are_reads_and_bytes_per_second(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("paths", [[], [Path("/nowhere/1.jpg")]])
 def test_data_set_that_is_too_small_has_no_figures(paths: Sequence[Path]) -> None:
     assert limits(paths).note == "the data set is too small to probe its storage"
+
+
+def test_image_that_one_decoder_refuses_costs_only_its_sample(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    into, refused = Decode.into, [0]
+
+    def picky(self: Decode, out: Pixels, data: bytes) -> None:
+        if self.decoder == "pil":
+            refused[0] += 1
+            raise BadImage("cannot be decoded by pil: odd")
+        into(self, out, data)
+
+    monkeypatch.setattr(Decode, "into", picky)
+    found = probing.probe({"params": PARAMS, "batch_size": 4, "folders": [str(images)]})
+    assert refused[0] > 0
+    assert "pil" not in found.decoders
+    assert "simplejpeg" in found.decoders
+    assert found.storage is not None
+    assert found.lock_held_share is not None
+    assert found.memory_bytes is not None
