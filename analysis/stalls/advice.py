@@ -18,7 +18,6 @@ from keras_matrix.analysis.stalls.report import Advice, Bottleneck
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.instruments.input_probe import InputProbe
 from keras_matrix.records.instruments.input_use import InputFacts
-from keras_matrix.records.schema import Machine
 from keras_matrix.records.settings import Scalar, Settings
 
 LEAST_GAIN = 1.02
@@ -31,16 +30,20 @@ CACHE_SHARE = 0.5  # of the memory that decoded samples may fill
 RUNS_PER_BATCH = 4  # contiguous runs of a record file that make a batch
 REQUEST_BYTES = 512 << 10  # the kernel splits a long read into requests of about this size
 DEEPER = 4
+EACH_PROCESS = "each worker process fills a cache of its own: complete only after many passes over the data"
 STORAGE = (Bottleneck.BANDWIDTH, Bottleneck.IOPS)
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A pipeline with its measurements; `pairs` are the blocks that have stage times, with their demands."""
+    """A pipeline with its measurements; `pairs` are the blocks that have stage times, with their demands.
+
+    `memory_bytes` is the memory that a cell may use, None if it is not known.
+    """
 
     settings: Settings
     facts: InputFacts | None
-    machine: Machine
+    memory_bytes: int | None
     workers: Workers
     named: Named
     pairs: Sequence[tuple[Block, Demand]]
@@ -66,11 +69,13 @@ class _Candidate:
 
 
 def advice(situation: Situation) -> list[Advice]:
-    """Return the changes that help, the largest predicted speed-up first."""
+    """Return the changes that help, one of each name, the largest predicted speed-up first."""
     if not situation.pairs or situation.named.name is Bottleneck.NONE:
         return []
     found = [_predicted(situation, candidate) for candidate in _candidates(situation)]
-    return sorted((one for one in found if helps(one.speed_up)), key=lambda one: -one.speed_up.centre)
+    helpful = sorted((one for one in found if helps(one.speed_up)), key=lambda one: one.speed_up.centre)
+    best = {one.change: one for one in helpful}  # of two changes with the same name, the better one
+    return sorted(best.values(), key=lambda one: -one.speed_up.centre)
 
 
 def helps(gain: Estimate) -> bool:
@@ -225,7 +230,7 @@ def _deeper_queue(situation: Situation) -> Iterator[_Candidate]:
 
 def _memory(situation: Situation) -> Iterator[_Candidate]:
     """Yield a cache of decoded samples, if they fit into half of the memory; each worker process has its own."""
-    facts, size, memory_bytes = situation.facts, situation.param("image_size"), situation.machine.memory_bytes
+    facts, size, memory_bytes = situation.facts, situation.param("image_size"), situation.memory_bytes
     if facts is None or facts.cache == "ram" or not facts.samples or not memory_bytes or not isinstance(size, int):
         return
     floats = 4 if situation.param("preprocess") == "host" else 1
@@ -234,7 +239,7 @@ def _memory(situation: Situation) -> Iterator[_Candidate]:
     if needed_bytes > CACHE_SHARE * memory_bytes:
         return
     text = f"cache the decoded samples in memory ({needed_bytes / 1e9:.2g} GB)"
-    note = "from the second pass over the data on"
+    note = "from the second pass over the data on" if copies == 1 else EACH_PROCESS
     yield _Candidate("cache", text, predict.with_everything_in_memory, situation.changed(cache="ram"), note=note)
 
 

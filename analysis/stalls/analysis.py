@@ -59,10 +59,11 @@ def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: In
     facts = (use or timed_use or InputUse()).facts
     shares = split.split(found)
     workers = _workers(own[0], use or timed_use)
-    named = bottleneck(found, shares, workers, probe)
-    limits = Limits(workers, named, probe, shares.host_resolved, facts.stored_as if facts else None)
+    stored_as = facts.stored_as if facts else None
+    named = bottleneck(found, shares, workers, probe, stored_as)
+    limits = Limits(workers, named, probe, shares.host_resolved, stored_as)
     pairs = [(block, demand) for block in found if (demand := predict.demand(block, limits)) is not None]
-    situation = Situation(empty.settings, facts, own[0].machine, workers, named, pairs, probe)
+    situation = Situation(empty.settings, facts, _memory_bytes(own[0], probe), workers, named, pairs, probe)
     step_s = {block.repeat: block.step_s for block in found}
     synthetic_s = {block.repeat: block.synthetic_s for block in found}
     return StallReport(
@@ -84,7 +85,12 @@ def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: In
         rates=_rates(found, workers),
         queue_sizes=_queue_sizes(own) or _queue_sizes(timed),
         queue_capacity=(use or timed_use or InputUse()).queue_capacity,
-        caveats=[*split.caveats(shares), *_not_probed(probe), *_caveats(empty.observed, own, found, named)],
+        caveats=[
+            *split.caveats(shares),
+            *_not_timed(arms),
+            *_not_probed(probe),
+            *_caveats(empty.observed, own, found, named),
+        ],
     )
 
 
@@ -109,6 +115,13 @@ def _workers(record: Record, use: InputUse | None) -> Workers:
     facts = use.facts if use else None
     cores = (record.resolved.cpus if record.resolved else None) or record.machine.logical_cpus
     return Workers(facts.workers if facts else None, facts is None or facts.worker_kind != "process", max(1, cores))
+
+
+def _memory_bytes(record: Record, probe: InputProbe | None) -> int | None:
+    """Return the memory that a cell may use: the machine's, or a lower limit of its container or control group."""
+    container = record.container.memory_limit_bytes if record.container else None
+    sizes = (record.machine.memory_bytes, container, probe.memory_bytes if probe else None)
+    return min((size for size in sizes if size), default=None)
 
 
 def _rates(found: Sequence[Block], workers: Workers) -> Rates:
@@ -183,8 +196,16 @@ def _caveats(name: ArmName, own: Sequence[Record], found: Sequence[Block], named
     return lines + _bad_samples(own)
 
 
+def _not_timed(arms: Arms) -> list[str]:
+    if ArmName.TIMED not in arms or arms[ArmName.TIMED]:
+        return []
+    return ["the timed arm is left out: its page cache is not that of the observed arm, so stage times are not known"]
+
+
 def _not_probed(probe: InputProbe | None) -> list[str]:
-    return [f"the data set could not be probed: {probe.problem}"] if probe and probe.problem else []
+    if probe is None:
+        return ["the data set was not probed: limits of its storage, other decoders and the interpreter are not known"]
+    return [f"the data set could not be probed: {probe.problem}"] if probe.problem else []
 
 
 def _bad_samples(own: Sequence[Record]) -> list[str]:

@@ -21,7 +21,7 @@ def analyses(records: Iterable[Record]) -> dict[str, dict[ArmName, list[Record]]
     """Return the arms of each analysis that these records contain, by the cell_id of its warm arm.
 
     An analysis has at least a synthetic arm and one with a pipeline. Of two timed arms, cold and warm, the one counts
-    whose page cache is that of the observed arm.
+    whose page cache is that of the observed arm; if there is none, the timed arm is an empty list.
     """
     found: dict[str, dict[ArmName, list[Record]]] = {}
     for record in latest_attempts(list(records)):
@@ -29,7 +29,9 @@ def analyses(records: Iterable[Record]) -> dict[str, dict[ArmName, list[Record]]
             arms = found.setdefault(cell_id(base_of(record.settings)), {})
             arms.setdefault(arm_of(record.settings), []).append(record)
     whole = {name: arms for name, arms in found.items() if ArmName.SYNTHETIC in arms and observed(arms)}
-    return {name: {**arms, ArmName.TIMED: _timed(arms)} for name, arms in whole.items()}
+    return {
+        name: {**arms, ArmName.TIMED: _timed(arms)} if ArmName.TIMED in arms else arms for name, arms in whole.items()
+    }
 
 
 def observed(arms: Arms) -> ArmName | None:
@@ -39,10 +41,8 @@ def observed(arms: Arms) -> ArmName | None:
 
 
 def _timed(arms: Arms) -> list[Record]:
-    timed = arms.get(ArmName.TIMED, ())
     wanted = COLD if observed(arms) is ArmName.COLD else WARM
-    own = [record for record in timed if record.settings.page_cache == wanted]
-    return own if any(map(_measured, own)) else list(timed)
+    return [record for record in arms[ArmName.TIMED] if record.settings.page_cache == wanted]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 The decision, in its order:
 
     stall below 3 %                                              none (compute-bound)
-    batching and copy the largest part                           copy
+    batching and copy the largest part, interference being
+    preparation's                                                copy
     workers fetch longer than they prepare, and mostly wait
         storage served few of the bytes                          fetch latency
         storage serves small reads no faster than these          storage IOPS
@@ -14,7 +15,9 @@ The decision, in its order:
         otherwise                                                preparation CPU
 
 Requests of a bandwidth cap and of an IOPS cap look alike from inside a pipeline that always reads the same files: only
-the probe's small reads separate them. Without a probe the size of a request decides, and a caveat says so.
+the probe's small reads separate them. Without a probe the size of a request decides, and a caveat says so. Where the
+device does not count requests (overlayfs, btrfs, NFS), each file of a folder is at least one: storage is then also
+limited by requests if the probe read entire files nearly as often per second as 4 KiB.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.stalls.arms import Block, Stages, mean
 from keras_matrix.analysis.stalls.report import Bottleneck
-from keras_matrix.analysis.stalls.split import COPY, FETCH, PREPARATION, Split
+from keras_matrix.analysis.stalls.split import COPY, FETCH, INTERFERENCE, PREPARATION, Split
 from keras_matrix.records.instruments.input_probe import InputProbe, StorageLimits
 
 LEAST_STALL = 0.03
@@ -33,6 +36,8 @@ FROM_STORAGE = 0.2
 # Share of the probe's limit above which a resource is saturated: a pipeline's few readers do not reach all of it.
 SATURATED = 0.6
 SMALL_REQUEST_BYTES = 64 << 10
+# Of the probe's small reads per second, entire files per second: a file needs few requests.
+FILES_OF_SMALL_READS = 0.25
 BUSY = 0.75  # CPU time / wall time of preparation, below which workers wait in it
 ONE_CPU = 1.3
 IDLE_CPUS = 0.3
@@ -52,6 +57,14 @@ class Workers:
 
 
 @dataclass(frozen=True, slots=True)
+class _Requests:
+    """The requests per second to storage; `counted` by the device, otherwise the files of a folder."""
+
+    per_s: float | None
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Named:
     """A bottleneck, the sentence that explains it, and its caveat. `concurrency` is the CPUs that preparation gets."""
 
@@ -61,19 +74,23 @@ class Named:
     caveat: str | None = None
 
 
-def bottleneck(blocks: Sequence[Block], found: Split, workers: Workers, probe: InputProbe | None) -> Named:
+def bottleneck(
+    blocks: Sequence[Block], found: Split, workers: Workers, probe: InputProbe | None, stored_as: str | None = None
+) -> Named:
     """Return the bottleneck of the observed arm."""
     if found.stall.centre < LEAST_STALL or (found.stall.low is not None and found.stall.low <= 0):
         why = f"input costs {max(0.0, found.stall.centre):.1%} of the step"
         return Named(Bottleneck.NONE, f"{why}; the time goes into computing")
-    if found.share(COPY) > max(found.share(FETCH), found.share(PREPARATION)):
+    requests = _requests(blocks, stored_as)
+    # Interference was taken out of preparation, which causes it.
+    if found.share(COPY) > max(found.share(FETCH), found.share(PREPARATION) + found.share(INTERFERENCE)):
         why = f"batching and copying to the device take {found.share(COPY):.0%} of the step"
         return Named(Bottleneck.COPY, why)
     stages = mean_stages(blocks)
     if stages is None:
-        return _without_timers(blocks, found, workers, probe)
+        return _without_timers(blocks, found, workers, (probe, requests))
     if stages.fetch_s > stages.prepare_s and stages.fetch_s - stages.fetch_cpu_s > stages.fetch_s / 2:
-        return _fetch(blocks, stages, probe)
+        return _fetch(blocks, stages, probe, requests)
     return _preparation(blocks, stages, workers, probe.lock_held_share if probe else None)
 
 
@@ -102,7 +119,7 @@ def process_cpus(blocks: Sequence[Block]) -> float | None:
     return mean(blocks, lambda b: b.cpu_s / b.step_s if b.cpu_s is not None else None)
 
 
-def _fetch(blocks: Sequence[Block], stages: Stages, probe: InputProbe | None) -> Named:
+def _fetch(blocks: Sequence[Block], stages: Stages, probe: InputProbe | None, requests: _Requests) -> Named:
     sample_s = f"a worker waits {(stages.fetch_s - stages.fetch_cpu_s) * 1e3:.3g} ms for the bytes of a sample"
     fetched = mean(blocks, lambda b: b.stages.sample_bytes * b.batch if b.stages and b.stages.sample_bytes else None)
     served = mean(blocks, lambda b: b.storage_bytes)
@@ -112,25 +129,35 @@ def _fetch(blocks: Sequence[Block], stages: Stages, probe: InputProbe | None) ->
     if served is None:
         caveat = "the bytes that storage served are not known, so its limits could not be examined"
         return Named(Bottleneck.LATENCY, sample_s, caveat=caveat)
-    return _storage(blocks, sample_s, probe.storage if probe else None)
+    return _storage(blocks, sample_s, probe.storage if probe else None, requests)
 
 
-def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None) -> Named:
+def _requests(blocks: Sequence[Block], stored_as: str | None) -> _Requests:
+    if stored_as == "folder" and all(block.reads is None for block in blocks):
+        return _Requests(mean(blocks, lambda b: b.batch / b.step_s), False)
+    return _Requests(mean(blocks, lambda b: b.reads / b.step_s if b.reads else None), True)
+
+
+def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None, requests: _Requests) -> Named:
     """Return which limit of the storage is reached."""
     bytes_per_s = mean(blocks, lambda b: b.storage_bytes / b.step_s if b.storage_bytes is not None else None) or 0.0
-    reads_per_s = mean(blocks, lambda b: b.reads / b.step_s if b.reads else None)
+    reads_per_s = requests.per_s
     request = bytes_per_s / reads_per_s if reads_per_s else None
     others = bool(limits and limits.small_reads_per_s and (reads_per_s or 0.0) > 1.5 * limits.small_reads_per_s)
-    counted = f" in {reads_per_s:.3g} requests/s{OTHERS if others else ''}" if reads_per_s else ""
-    rates = f"{bytes_per_s / 1e6:.3g} MB/s{counted}"
+    unit = "requests/s" if requests.counted else "files/s"
+    number = f" in {reads_per_s:.3g} {unit}{OTHERS if others else ''}" if reads_per_s else ""
+    rates = f"{bytes_per_s / 1e6:.3g} MB/s{number}"
     if limits and limits.small_reads_per_s and limits.bytes_per_s:
         most_reads, most_bytes = limits.small_reads_per_s, limits.bytes_per_s
-        if reads_per_s is not None and reads_per_s >= SATURATED * most_reads:
-            why = (
-                f"{begin}: storage delivers {rates}, and no more requests than that ({most_reads:.3g}/s) even of 4 KiB"
+        saturated = bytes_per_s >= SATURATED * most_bytes
+        few = not requests.counted and request and most_bytes / request >= FILES_OF_SMALL_READS * most_reads
+        if (reads_per_s is not None and reads_per_s >= SATURATED * most_reads) or (saturated and few):
+            most = (
+                f"no more requests than that ({most_reads:.3g}/s)" if requests.counted else f"{most_reads:.3g} reads/s"
             )
+            why = f"{begin}: storage delivers {rates}, and {most} even of 4 KiB"
             return Named(Bottleneck.IOPS, why)
-        if bytes_per_s >= SATURATED * most_bytes:
+        if saturated:
             why = f"{begin}: storage delivers {rates}, and no more than {most_bytes / 1e6:.3g} MB/s to many readers"
             return Named(Bottleneck.BANDWIDTH, why)
         each = f"a request takes {limits.one_read_s * 1e3:.2g} ms" if limits.one_read_s else "requests take their time"
@@ -170,14 +197,17 @@ def _workers_text(workers: Workers) -> str:
     return f"{workers.count} {kind}{'es' if kind == 'process' else 's'} prepare the batches"
 
 
-def _without_timers(blocks: Sequence[Block], found: Split, workers: Workers, probe: InputProbe | None) -> Named:
+def _without_timers(
+    blocks: Sequence[Block], found: Split, workers: Workers, storage: tuple[InputProbe | None, _Requests]
+) -> Named:
     """Name the bottleneck of a pipeline whose stages could not be timed, by CPU time and by cold against warm."""
     caveat = (
         "the stages of this pipeline could not be timed: the bottleneck is named from CPU time and storage alone, and "
         "predictions take its workers as never idle"
     )
     if found.share(FETCH) > found.share(PREPARATION):
-        named = _storage(blocks, "reading takes longer than preparing", probe.storage if probe else None)
+        probe, requests = storage
+        named = _storage(blocks, "reading takes longer than preparing", probe.storage if probe else None, requests)
         return Named(named.name, named.why, caveat="; ".join(filter(None, (named.caveat, caveat))))
     used = total = process_cpus(blocks)
     if used is not None and used < FEW_CPUS:

@@ -41,8 +41,9 @@ FLOAT_BYTES = 4
 class Demand:
     """What a step needs, in one block. Times are in seconds; `*_s` of fetching and preparing are per sample.
 
-    `compute_s` and `copy_s` are the time of the step with every batch ready. `preparing_cpus` limits fetching and
-    preparing alone, None if only the machine's `cores` do; `compute_cpu_s` is the CPU time of a step without input.
+    `cpu_s` is the CPU time of both, `prepare_cpu_s` that of preparing alone. `compute_s` and `copy_s` are the time of
+    the step with every batch ready. `preparing_cpus` limits fetching and preparing alone, None if only the machine's
+    `cores` do; `compute_cpu_s` is the CPU time of a step without input.
     """
 
     compute_s: float
@@ -52,6 +53,7 @@ class Demand:
     fetch_s: float
     prepare_s: float
     cpu_s: float
+    prepare_cpu_s: float
     cores: float
     preparing_cpus: float | None = None
     compute_cpu_s: float = 0.0
@@ -116,6 +118,7 @@ def demand(block: Block, limits: Limits) -> Demand | None:
         fetch_s=stages.fetch_s,
         prepare_s=stages.prepare_s,
         cpu_s=stages.cpu_s,
+        prepare_cpu_s=stages.prepare_cpu_s,
         cores=float(limits.workers.cores),
         preparing_cpus=limits.named.concurrency,
         compute_cpu_s=min(block.compute_cpu_s or 0.0, limits.workers.cores * block.synthetic_s),
@@ -165,32 +168,43 @@ def speed_up(pairs: Sequence[tuple[Block, Demand]], change: Change) -> Estimate:
 
 
 def with_workers(count: int) -> Change:
-    """Return the change to a number of workers."""
-    return lambda own: replace(own, workers=count)
+    """Return the change to a number of workers.
+
+    Preparation takes longer than its CPU time because its workers wait for each other, for CPUs or the interpreter:
+    fewer of them wait less. More of them are limited by the CPUs of the machine and of preparation.
+    """
+
+    def change(own: Demand) -> Demand:
+        if count >= own.workers:
+            return replace(own, workers=count)
+        contended_s = own.prepare_s * max(1, count) / own.workers
+        prepare_s = min(own.prepare_s, max(own.prepare_cpu_s, contended_s))
+        return replace(own, workers=count, prepare_s=prepare_s)
+
+    return change
 
 
 def with_prepare_cost(saved_s: float) -> Change:
     """Return the change that saves CPU time per sample of preparation; waiting for CPUs shrinks in proportion."""
 
     def change(own: Demand) -> Demand:
-        prepare_cpu_s = min(own.cpu_s, own.prepare_s)
-        left = max(0.05, 1 - saved_s / prepare_cpu_s) if prepare_cpu_s else 1.0
-        cpu_s = max(own.cpu_s - saved_s, 0.05 * own.cpu_s)
-        return replace(own, prepare_s=own.prepare_s * left, cpu_s=cpu_s)
+        left = max(0.05, 1 - saved_s / own.prepare_cpu_s) if own.prepare_cpu_s else 1.0
+        cpu_s = own.cpu_s - (1 - left) * own.prepare_cpu_s
+        return replace(own, prepare_s=own.prepare_s * left, prepare_cpu_s=own.prepare_cpu_s * left, cpu_s=cpu_s)
 
     return change
 
 
 def with_own_interpreters(own: Demand) -> Demand:
     """Return the demand with processes in place of threads: preparation no longer waits for the interpreter's lock."""
-    prepare_s = min(own.prepare_s, own.cpu_s)
+    prepare_s = min(own.prepare_s, own.prepare_cpu_s)
     return replace(own, prepare_s=prepare_s, preparing_cpus=None, scale=1.0)
 
 
 def with_everything_in_memory(own: Demand) -> Demand:
     """Return the demand with decoded samples in memory: nothing is fetched or decoded."""
-    memory_only = replace(own, fetch_s=0.0, prepare_s=0.0, cpu_s=0.0, compute_cpu_s=0.0, preparing_cpus=None)
-    return replace(memory_only, storage_bytes=0.0, reads=0.0)
+    memory_only = replace(own, fetch_s=0.0, prepare_s=0.0, cpu_s=0.0, prepare_cpu_s=0.0, compute_cpu_s=0.0)
+    return replace(memory_only, preparing_cpus=None, storage_bytes=0.0, reads=0.0)
 
 
 def with_device_preprocessing(saved_s: float) -> Change:

@@ -111,7 +111,10 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """An advice that was applied and measured interleaved with the unchanged cell; `cell_id` is the changed one."""
+    """An advice that was applied and measured interleaved with the unchanged cell; `cell_id` is the changed one.
+
+    One that could not be applied is undecided, has no `cell_id` (""), and its `reason` says why.
+    """
 
     change: str
     text: str

@@ -10,7 +10,8 @@ stage timers, the share of fetching in a worker's time on the warm arm is moved 
 
 The second opinion is in-band: the wait share of the timed arm. What is neither compute nor wait is interference: on a
 CPU, preparation and compute share cores, and training computes slower without waiting.
-It is taken out of preparation, whose CPU work causes it, and what exceeds that out of batching and copy.
+It is taken out of preparation, whose CPU work causes it, and what exceeds that out of a resolved batching and copy,
+then out of fetch.
 
 A part that its interval does not separate from zero is not resolved. H is used only where it is separable from S.
 """
@@ -145,11 +146,12 @@ def _interference(block: Block) -> float | None:
 
 
 def _without(shares: dict[str, Estimate | None], interference: float) -> dict[str, Estimate | None]:
-    """Return the shares with interference taken out of preparation, then out of the others."""
+    """Return the shares with interference taken out of preparation, then out of the others that are resolved."""
     left, found = interference, dict(shares)
     for name in (PREPARATION, COPY, FETCH):
         share = found[name]
-        if share is None or share.centre <= 0:
+        # The time of a copy that is not resolved is in preparation already.
+        if share is None or share.centre <= 0 or (name == COPY and not resolved(share)):
             continue
         taken = min(left, share.centre)
         left -= taken

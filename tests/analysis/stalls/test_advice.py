@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.analysis.stalls import advice as advising
 from keras_matrix.analysis.stalls.advice import helps
 from keras_matrix.analysis.stalls.analysis import reports
 from keras_matrix.analysis.stalls.report import Advice, StallReport, Verdict
@@ -233,3 +234,46 @@ def test_applied_advice_is_compared_by_block() -> None:
     failed = [replace(r, status=Status.ERROR, reason="no such decoder") for r in after]
     broken = verified(one, "0" * 16, before, failed)
     assert (broken.verdict, broken.reason) == (Verdict.UNDECIDED, "error: no such decoder")
+
+
+def test_fewer_threads_wait_less_for_each_other() -> None:
+    """Four threads share an interpreter: 2 ms of Python take 8 ms, and fewer threads make batches as fast."""
+    contended = Pretended(workers=4, prepare_s=0.008, prepare_cpu_s=0.002, fetch_s=0.0, fetch_cpu_s=0.0)
+    found = {one.workers: one.samples_per_s for one in of(contended, replace(PROBE, lock_held_share=0.9)).by_workers}
+    for workers in range(1, 5):
+        assert 32 / found[workers] == pytest.approx(0.064, rel=0.03)
+
+
+def test_fewer_processes_than_cpus_take_as_long_as_their_cpu_time() -> None:
+    contended = Pretended(workers=4, kind="process", prepare_s=0.008, prepare_cpu_s=0.004)
+    found = {one.workers: one.samples_per_s for one in of(contended).by_workers}
+    assert 32 / found[1] == pytest.approx(32 * 0.0041, rel=0.05)
+
+
+def test_cheaper_decoding_shortens_preparation_by_the_cpu_time_of_preparing_alone() -> None:
+    """Fetching also needs CPU time, which a decoder does not save."""
+    costly = Pretended(workers=1, fetch_s=0.004, fetch_cpu_s=0.004, prepare_s=0.0104, prepare_cpu_s=0.0052, cores=4)
+    one = advice(of(costly), "decoder")
+    assert one.speed_up.centre == pytest.approx(gain(costly, prepare_s=0.0044), rel=0.02)
+
+
+def test_cache_must_fit_into_the_memory_that_the_cell_may_use() -> None:
+    """0.75 GB of images: half of the machine's 8 GiB, not of a group's 1 GiB."""
+    assert "cache" in changes(of(DECODING, replace(PROBE, memory_bytes=4 << 30)))
+    assert "cache" not in changes(of(DECODING, replace(PROBE, memory_bytes=1 << 30)))
+
+
+def test_cache_of_worker_processes_is_complete_only_after_many_passes() -> None:
+    processes = replace(DECODING, kind="process", workers=2, prepare_s=0.010, prepare_cpu_s=0.010)
+    note = str(advice(of(processes), "cache").note)
+    assert "each worker process fills a cache of its own" in note
+    assert "second pass" not in note
+    assert "second pass" in str(advice(of(DECODING), "cache").note)
+
+
+def test_no_change_is_advised_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = advising._candidates
+    monkeypatch.setattr(advising, "_candidates", lambda situation: [*once(situation), *once(situation)])
+    names = [one.change for one in of(DECODING).advice]
+    assert len(names) > 1
+    assert sorted(set(names)) == sorted(names)

@@ -101,3 +101,41 @@ def test_pipeline_whose_stages_cannot_be_timed_is_judged_by_cpu_time_and_storage
     assert expected == report.bottleneck, report.why
     assert any("could not be timed" in text for text in report.caveats)
     assert ("workers" in {one.change for one in report.advice}) == (expected is Bottleneck.LATENCY)
+
+
+def test_tiny_copy_is_not_the_bottleneck_where_preparation_interferes_with_compute() -> None:
+    # A step of 83 ms computes for 48 ms; of the rest training waits 1.6 %, and 0.8 ms are the copy.
+    busy = Pretended(compute_s=0.048, copy_s=0.0013, workers=1, prepare_s=0.0025, prepare_cpu_s=0.0025, noise=0.0002)
+    report = of(records(replace(busy, wait_share=0.016)))
+    shares = {one.name: one.share.centre for one in report.parts if one.share and one.resolved}
+    assert shares["interference"] > 0.35
+    assert 0 < shares["batching and copy"] < 0.02
+    assert report.bottleneck == Bottleneck.CPU, report.why
+
+
+def uncounted(one: Record) -> Record:
+    """Read from a file system whose device does not count its requests, such as overlayfs."""
+    return replace(one, input=replace(one.input or InputUse(), storage_reads=None))
+
+
+@pytest.mark.parametrize(
+    ("storage", "expected"),
+    [
+        (CAPPED_REQUESTS, Bottleneck.IOPS),
+        # Each file takes two requests.
+        (StorageLimits(bytes_per_s=42e6, small_reads_per_s=840.0, one_read_s=0.002), Bottleneck.IOPS),
+        (CAPPED_BYTES, Bottleneck.BANDWIDTH),
+        (UNCAPPED, Bottleneck.LATENCY),
+    ],
+)
+def test_files_of_a_folder_are_requests_where_the_device_counts_none(
+    storage: StorageLimits, expected: Bottleneck
+) -> None:
+    report = of([uncounted(one) for one in records(STORAGE)], storage)
+    assert expected == report.bottleneck, report.why
+    assert ("format" in {one.change for one in report.advice}) == (expected is Bottleneck.IOPS)
+
+
+def test_analysis_without_a_probe_says_so() -> None:
+    assert any("was not probed" in text for text in of(records(PREPARATION)).caveats)
+    assert not any("was not probed" in text for text in of(records(PREPARATION), UNCAPPED).caveats)

@@ -125,3 +125,27 @@ def test_queue_that_only_the_timed_arm_reads_is_shown() -> None:
 
     report = of([without_queue(record) for record in records(COLD)])
     assert (report.queue_sizes, report.queue_capacity) == ([0.5] * 100, 4)
+
+
+def test_interference_is_not_taken_out_of_a_copy_that_is_not_resolved() -> None:
+    """Its time is in preparation already: drawn parts would exceed 100 %."""
+    report = of(records(replace(COLD, wait_share=0.02, noise=0.02), seed=3))
+    copy = part(report, "batching and copy")
+    assert not copy.resolved
+    assert copy.share.centre > 0
+    drawn = [one.share.centre for one in report.parts if one.share and one.name != "batching and copy"]
+    assert sum(drawn) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_cold_timed_arm_does_not_explain_a_warm_one() -> None:
+    def cold_fails(one: Record) -> Record:
+        is_cold = one.settings.page_cache == "cold" and not one.settings.input_timers
+        return replace(one, status=Status.ERROR, reason="killed") if is_cold else one
+
+    report = of([cold_fails(one) for one in records(COLD)])
+    assert report.observed == "warm"
+    assert "timed" not in {one.arm for one in report.arms}
+    assert report.input_bound is None
+    assert report.rates.fetch_wall_s is None
+    assert any("the timed arm is left out" in text for text in report.caveats)
+    assert not any("the timed arm is left out" in text for text in of(records(COLD)).caveats)
