@@ -2,7 +2,8 @@
 
 The cell is measured with synthetic batches, with batches from host memory, with its input pipeline on a warm and on a
 cold page cache, and with timers, all interleaved. CELL is a cell of the matrix or of a stored run; a workload means its
-cells on every backend, one analysis each. --verify applies the best advice and measures it. docs/inputs.md"""
+cells on every backend, one analysis each. --verify applies the best advice and measures it; --run RUN --verify does so
+for a stored analysis, whose arms are not measured again. docs/inputs.md"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from keras_matrix.records.store import Run
 from keras_matrix.runner.cli.inputs.verification import Work, about, dataset, verify
 from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.named_cells import named_cells
-from keras_matrix.runner.cli.look.stored import chosen_run, findings_of
+from keras_matrix.runner.cli.look.stored import chosen_run, findings_of, write_report
 from keras_matrix.runner.cli.measure.run import Finished, finished
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, check_range, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
@@ -32,11 +33,12 @@ from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.host.data_folders import DataFolders
 from keras_matrix.runner.host.mounts import import_roots
 from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.stall_rules import together
 from keras_matrix.runner.measure.input_tools import ChildProcesses
 from keras_matrix.runner.measure.measuring import dataset_dir, measure_session, session_request
-from keras_matrix.runner.measure.stalls import store_probes, store_verified
+from keras_matrix.runner.measure.stalls import store_probes, store_verified, stored_probes
 from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.plan.largest_cells import refuse
 from keras_matrix.runner.request import MATRIX, RunRequest
@@ -47,7 +49,11 @@ APPLIED = 2
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     parser.add_argument("cell", metavar="CELL", help=cells.HELP)
-    parser.add_argument("--run", metavar="RUN", help="show the analyses of this stored run; nothing is measured")
+    parser.add_argument(
+        "--run",
+        metavar="RUN",
+        help="show the analyses of this stored run; only --verify measures, and probes what was not",
+    )
     cold = "also measure with the data set's files evicted from the page cache before each epoch; default: yes"
     parser.add_argument("--cold", action=argparse.BooleanOptionalAction, default=True, help=cold)
     parser.add_argument("--verify", action="store_true", help="apply the best advice and measure it")
@@ -62,18 +68,24 @@ def run(args: argparse.Namespace) -> int:
     """Measure the arms and print the analyses, or show those of a stored run. Returns the exit code."""
     check_range("--top", args.top, 1)
     request = run_request(args)
-    if args.run is not None:
-        return _show_stored(request, args.cell, args.run, as_json=args.json)
-    in_matrix = request.choice.matrix != MATRIX or MATRIX.is_file()
-    chosen = _chosen(request, args.cell, in_matrix=in_matrix)
     tools = request.seams.input_tools or ChildProcesses()
     work = Work(request, TerminalDisplay(args.json), tools, _folders(request))
-    done = _measured(work, chosen, cold=args.cold)
-    reports, code = list(done.found.run_context.stalls), done.exit_code
+    if args.run is not None:
+        run, reports = _stored(request, args.cell, args.run)
+        chosen, code = {one.cell_id: _stored_cell(one) for one in reports}, 0
+        if args.verify:
+            reports = _probed(work, run, chosen)
+    else:
+        in_matrix = request.choice.matrix != MATRIX or MATRIX.is_file()
+        chosen = _chosen(request, args.cell, in_matrix=in_matrix)
+        done = _measured(work, chosen, cold=args.cold)
+        run, reports, code = done.run, list(done.found.run_context.stalls), done.exit_code
     if args.verify:
         results, verify_code = verify(work, reports, chosen, args.top)
-        reports, code = store_verified(done.run, results), max(code, verify_code)
-    return max(code, _show(done.run, reports, as_json=args.json))
+        stored = {one.cell_id: one for one in store_verified(run, results)}
+        reports, code = [stored[one.cell_id] for one in reports], max(code, verify_code)
+        write_report(run)  # again, with what was measured
+    return max(code, _show(run, reports, as_json=args.json))
 
 
 # The cells to analyse.
@@ -140,6 +152,13 @@ def _measured(work: Work, chosen: Mapping[str, Cell], *, cold: bool) -> Finished
     return finished(session)
 
 
+def _probed(work: Work, run: Run, chosen: Mapping[str, Cell]) -> list[StallReport]:
+    """Probe the data sets of stored analyses that were not probed, and return the analyses with these probes."""
+    there = stored_probes(run)
+    store_probes(run, _probes(work, {name: base for name, base in chosen.items() if name not in there}))
+    return [one for one in write_report(run).run_context.stalls if one.cell_id in chosen]
+
+
 def _probes(work: Work, chosen: Mapping[str, Cell]) -> dict[str, InputProbe]:
     """Probe each data set once, with the same software and files as the cells."""
     contract = work.request.executors.contract
@@ -161,7 +180,8 @@ def _probes(work: Work, chosen: Mapping[str, Cell]) -> dict[str, InputProbe]:
 # Showing.
 
 
-def _show_stored(request: RunRequest, name: str, run_id: str, *, as_json: bool) -> int:
+def _stored(request: RunRequest, name: str, run_id: str) -> tuple[Run, list[StallReport]]:
+    """Return a stored run and its analyses of a cell. Raises `UsageError`."""
     run = chosen_run(request.results, run_id)
     found = {one.cell_id: one for one in findings_of(run).run_context.stalls}
     # Any arm names its analysis.
@@ -172,7 +192,13 @@ def _show_stored(request: RunRequest, name: str, run_id: str, *, as_json: bool) 
         workloads = ", ".join(sorted({f"{one.settings.backend}:{one.settings.workload}" for one in found.values()}))
         advice = f"it contains {workloads or 'no stall analysis'}; measure one with: runner stalls {name}"
         raise UsageError(f"--run: {run.run_id} contains no stall analysis of {name!r}; {advice}")
-    return _show(run, [found[one] for one in found if one in names], as_json=as_json)
+    return run, [found[one] for one in found if one in names]
+
+
+def _stored_cell(report: StallReport) -> Cell:
+    """Return the warm cell of a stored analysis, with the repeats that it had, but enough for an interval."""
+    timeout_s = float(LIMITS["timeout_s"].default or 0)
+    return Cell(report.settings, report.cell_id, max(MIN_BLOCKS, report.blocks), timeout_s, None)
 
 
 def _show(run: Run, reports: Sequence[StallReport], *, as_json: bool) -> int:

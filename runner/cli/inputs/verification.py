@@ -6,13 +6,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from keras_matrix.analysis.stalls.report import Advice, StallReport, Verified
+from keras_matrix.analysis.stalls.report import Advice, StallReport, Verdict, Verified
 from keras_matrix.analysis.stalls.verify import verified
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.stall_arms import arm_of, arms_of
+from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.render.display import TerminalDisplay
@@ -28,6 +28,7 @@ DATASET = "dataset_path"
 CACHE = "cache"
 # A cache is full after a pass: a longer one than this is not measured only for a verdict.
 MOST_PASS_STEPS = 1000
+NOT_VERIFIABLE = "the parameters of your own pipeline are not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An advice of an analysis (by its cell_id), and the cells that are measured to verify it."""
+    """An advice, and the cells that are measured to verify it."""
 
-    analysis: str
     advice: Advice
     unchanged: Cell
     changed: Cell
@@ -55,24 +55,26 @@ def verify(
 ) -> tuple[dict[str, list[Verified]], int]:
     """Apply the best advice of each analysis, at most `most`, and measure it.
 
-    `chosen` are the warm cells by id. Return the results by the cell_id of the analysis, and the exit code.
+    `chosen` are the warm cells by id. Return the results by the cell_id of the analysis, and the exit code. An advice
+    that cannot be applied has a result too, which is undecided and says why.
     """
-    trials = [trial for report in reports for trial in _trials(work, report, chosen[report.cell_id], most)]
+    results = {one.cell_id: _trials(work, one, chosen[one.cell_id], most) for one in reports}
+    trials = [one for own in results.values() for one in own if isinstance(one, Trial)]
     if not trials:
         work.display.say("no advice can be applied")
-        return {}, 0
+        return {name: [one for one in own if isinstance(one, Verified)] for name, own in results.items()}, 0
     wanted = {cell.cell_id: cell for trial in trials for cell in (trial.unchanged, trial.changed)}
     asked = session_request(work.request, list(wanted.values()), about(list(wanted.values())))
     done = finished(measure_session(work.request, asked, Goal(None), work.display))
-    results: dict[str, list[Verified]] = {}
-    for trial in trials:
-        before, after = (
-            [record for record in done.latest if record.cell_id == cell.cell_id]
-            for cell in (trial.unchanged, trial.changed)
-        )
-        one = verified(trial.advice, trial.changed.cell_id, before, after)
-        results.setdefault(trial.analysis, []).append(one)
-    return results, done.exit_code
+    return {name: [_result(one, done.latest) for one in own] for name, own in results.items()}, done.exit_code
+
+
+def _result(one: Trial | Verified, latest: Sequence[Record]) -> Verified:
+    if isinstance(one, Verified):
+        return one
+    cells = (one.unchanged, one.changed)
+    before, after = ([record for record in latest if record.cell_id == cell.cell_id] for cell in cells)
+    return verified(one.advice, one.changed.cell_id, before, after)
 
 
 def about(wanted: Sequence[Cell]) -> dict[str, object]:
@@ -86,35 +88,41 @@ def dataset(settings: Settings) -> str:
     return "" if ":" in settings.workload else str(settings.params.get(DATASET, ""))
 
 
-def _trials(work: Work, report: StallReport, base: Cell, most: int) -> list[Trial]:
-    """Return the trials of the best advice that can be applied."""
-    found: list[Trial] = []
+def _trials(work: Work, report: StallReport, base: Cell, most: int) -> list[Trial | Verified]:
+    """Return the trials of the best advice that can be applied, and the results of what cannot be before these."""
+    found: list[Trial | Verified] = []
     for advice in report.advice:
-        if advice.verifiable and len(found) < most:
-            trial = _trial(work, report, base, advice)
-            if trial is not None:
-                found.append(trial)
+        if sum(isinstance(one, Trial) for one in found) == most:
+            break
+        trial = _trial(work, report, base, advice) if advice.verifiable else NOT_VERIFIABLE
+        if isinstance(trial, Trial):
+            found.append(trial)
+            continue
+        why = f"not applied: {trial}"
+        work.display.say(f"{advice.change}: {why}")
+        found.append(Verified(advice.change, advice.text, "", advice.speed_up, None, Verdict.UNDECIDED, why))
     return found
 
 
-def _trial(work: Work, report: StallReport, base: Cell, advice: Advice) -> Trial | None:
-    """Return the trial of an advice; None, with the reason printed, if it cannot be applied."""
+def _trial(work: Work, report: StallReport, base: Cell, advice: Advice) -> Trial | str:
+    """Return the trial of an advice, or why it cannot be applied."""
     settings = next(s for s in arms_of(report.settings, cold=True) if arm_of(s) is report.observed)
     name = f"verify {together(report.settings)}"
     if advice.change == CACHE:
         steps = _pass_steps(report)
         if steps is None:
-            work.display.say(
-                f"{CACHE}: not applied: only threads fill it in one pass, which must have at most {MOST_PASS_STEPS} "
-                "steps; measure with cache: ram and more epochs"
+            return (
+                f"only threads fill it in one pass, which must have at most {MOST_PASS_STEPS} steps; measure with "
+                "cache: ram and more epochs"
             )
-            return None
-        settings, name = replace(settings, steps_per_epoch=steps), f"{name} {steps}"
+        if steps != settings.steps_per_epoch:  # else the unchanged cell is that of the other trials
+            settings, name = replace(settings, steps_per_epoch=steps), f"{name} {steps}"
     changed = _changed(work, settings, advice)
-    if changed is None:
-        return None
-    unchanged = replace(base, settings=settings, cell_id=cell_id(settings), together=name)
-    return Trial(report.cell_id, advice, unchanged, replace(unchanged, settings=changed, cell_id=cell_id(changed)))
+    if isinstance(changed, str):
+        return changed
+    unchanged = replace(base, settings=settings, cell_id=cell_id(settings), together=name, change="unchanged")
+    own = replace(unchanged, settings=changed, cell_id=cell_id(changed), change=advice.change)
+    return Trial(advice, unchanged, own)
 
 
 def _pass_steps(report: StallReport) -> int | None:
@@ -126,23 +134,16 @@ def _pass_steps(report: StallReport) -> int | None:
     return steps if steps <= MOST_PASS_STEPS else None
 
 
-def _changed(work: Work, settings: Settings, advice: Advice) -> Settings | None:
-    """Return the settings with an advice applied; None, with the reason printed, if that fails."""
+def _changed(work: Work, settings: Settings, advice: Advice) -> Settings | str:
+    """Return the settings with an advice applied, or why that fails."""
     params = settings.params | advice.params
     if advice.stored_as is not None:
         source = work.folders.found(dataset(settings))
-        target = None if source is None else _converted(work, source, advice)
-        if target is None:
-            return None
+        if source is None:
+            return f"{dataset(settings)} does not exist here"
+        target = source.with_name(f"{source.name}-{advice.stored_as}")
+        work.display.say(f"converting {source} to {target}")  # an earlier conversion is kept
+        if problem := work.tools.convert(source, target, str(advice.stored_as)):
+            return problem
         params |= {DATASET: str(target)}
     return replace(settings, params=params)
-
-
-def _converted(work: Work, source: Path, advice: Advice) -> Path | None:
-    """Convert a data set into a folder next to it; an earlier conversion is kept."""
-    target = source.with_name(f"{source.name}-{advice.stored_as}")
-    work.display.say(f"converting {source} to {target}")
-    if problem := work.tools.convert(source, target, str(advice.stored_as)):
-        work.display.say(f"{advice.change}: not applied: {problem}")
-        return None
-    return target

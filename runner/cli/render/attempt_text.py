@@ -69,11 +69,12 @@ def label(planned: PlannedRepeat) -> str:
 
 
 def name(cell: Cell) -> str:
-    """Return a short name of a cell: its workload, phase, batch size and arm; the plan lists all settings."""
+    """Return a short name of a cell: its workload, phase, batch size, arm and change; the plan lists all settings."""
     if cell.task is not None:
         return f"{work(cell.settings)} {cell.settings.backend}"
     phase = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
     arm = f" {arm_of(cell.settings)}" if cell.together else ""
+    arm += f" ({cell.change})" if cell.change else ""
     return f"{work(cell.settings)}{phase} b{cell.settings.batch_size}{arm} on {cell.settings.backend}"
 
 

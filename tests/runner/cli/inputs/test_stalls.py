@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +16,14 @@ from keras_matrix.records import findings
 from keras_matrix.records.instruments.input_probe import DecoderCost, InputProbe, StorageLimits
 from keras_matrix.records.instruments.stall_arms import arm_of
 from keras_matrix.records.settings import Settings
-from keras_matrix.records.store import Results
+from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.host.data_folders import DataFolders
+from keras_matrix.runner.measure.input_tools import ChildProcesses
 from tests.analysis.stalls.pretended import Pretended
+from tests.conftest import make_settings
 from tests.fakes.executor import PRETENDED, FakeExecutor
 from tests.sessions import newest_records
 
@@ -243,3 +248,80 @@ def test_wrong_use_of_the_key_is_refused(
     (folder / "matrix.yaml").write_text(MATRIX.replace("decoder: pil", lines))
     assert runner("plan", executor=FakeExecutor()) == 2
     assert expected in capsys.readouterr().err
+
+
+def stored_reports(run: Run) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((run.folder / "stalls.json").read_text())["reports"]
+    return found
+
+
+def test_report_of_a_run_shows_the_measured_speed_ups(folder: Path) -> None:
+    runner("stalls", "jax:finetune", "--verify", executor=machine(decoding))
+    page = (Results(folder / "results").runs()[0].folder / "report.html").read_text()
+    assert "as predicted" in page
+    assert "not applied" in page  # the advice beyond the best two
+
+
+def test_progress_names_the_change_of_a_cell(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("stalls", "jax:finetune", "--verify", "--top", "2", executor=machine(decoding))
+    printed = capsys.readouterr().out
+    assert "finetune b32 cold (unchanged) on jax #0" in printed
+    assert "finetune b32 cold (decoder) on jax #0" in printed
+
+
+def test_cache_whose_pass_is_the_epoch_shares_the_unchanged_cell(folder: Path) -> None:
+    """5,000 samples are 157 steps."""
+    executor = machine(decoding)
+    arguments = ("stalls", "jax:finetune", "--verify", "--top", "3", "--set", "steps_per_epoch=157")
+    assert runner(*arguments, executor=executor) == 0
+    verifying = executor.jobs[25:]
+    assert len(verifying) == 4 * 5  # unchanged and three changes
+    # One comparison: the epochs of all four alternate.
+    assert len({job.cell_id for job in executor.turns[-4:]}) == 4
+    (report,) = stored_reports(Results(folder / "results").runs()[0])
+    assert all(one["measured"] is not None for one in report["verified"])
+
+
+def test_json_says_why_advice_was_not_applied(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tools = FakeTools(replace(PROBE, storage=StorageLimits(45e6, 420.0, 0.002)), problem="disk full")
+    arguments = ("stalls", "jax:finetune", "--verify", "--json", "--set", "input_workers=2", "--set", "cache=ram")
+    runner(*arguments, executor=machine(throttled), tools=tools)
+    (report,) = json.loads(capsys.readouterr().out)["reports"]
+    (found,) = [one for one in report["verified"] if one["change"] == "format"]
+    assert (found["verdict"], found["reason"]) == ("undecided", "not applied: disk full")
+    assert found["measured"] is None
+
+
+def test_stored_analysis_is_probed_and_verified_without_measuring_its_arms_again(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner("stalls", "jax:finetune", executor=machine(decoding))
+    run = Results(folder / "results").latest()
+    (run.folder / "input_probes.json").unlink()
+    (run.folder / "stalls.json").unlink()
+    executor, tools = machine(decoding), FakeTools()
+    assert runner("stalls", "jax:finetune", "--run", run.run_id, "--verify", executor=executor, tools=tools) == 0
+    assert tools.probed == ["images"]
+    assert all(arm_of(job.settings) == "cold" for job in executor.jobs)
+    assert "applied and measured" in capsys.readouterr().out
+    (report,) = stored_reports(run)
+    assert "decoder" in {one["change"] for one in report["advice"]}  # by the probe
+    assert report["verified"]
+    assert "as predicted" in (run.folder / "report.html").read_text()
+    again = FakeTools()
+    runner("stalls", "jax:finetune", "--run", run.run_id, "--verify", executor=machine(decoding), tools=again)
+    assert again.probed == []
+
+
+def test_children_are_told_with_which_process_they_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(json.loads(command[-1]))
+        return subprocess.CompletedProcess(command, 1, "", "refused")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    tools = ChildProcesses()
+    tools.probe(make_settings(batch_size=1), DataFolders(None, ()))
+    tools.convert(folder / "images", folder / "records", "tfrecord")
+    assert [one["parent"] for one in asked] == [os.getpid()] * 2
