@@ -17,11 +17,13 @@ from keras_matrix.runner.cli.measure.run import conclude
 from keras_matrix.runner.cli.options import add_measuring_options, check_backends, log_folder, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.host.data_folders import DataFolders
+from keras_matrix.runner.host.mounts import import_roots
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, MAX_TEXT, Rule
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import expand, parse
-from keras_matrix.runner.measure.measuring import measure_session, session_request
+from keras_matrix.runner.measure.measuring import dataset_dir, measure_session, session_request
 from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.request import CellChoice
 
@@ -30,6 +32,9 @@ COMMAND = "runner finetune"
 DATASET_PATH, CHECKPOINT_PATH, BASE_MODEL = "dataset_path", "checkpoint_path", "base_model"
 # Of the document; the other defaults are the workload's.
 IMAGES = "images"
+STAND_IN = "timed_wait"
+# Of the time limit. Preparing and training on a sample takes 0.01 to 0.15 s on two CPUs, by its network.
+START_S, SAMPLE_S = 600.0, 0.2
 _KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
 
 
@@ -47,6 +52,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--backend", action="append", default=[], metavar="NAME", help="only this; may be repeated")
     group.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="default: cpu")
     group.add_argument("--repeats", type=int, default=1, metavar="N", help="processes per backend; default: 1")
+    limit = (
+        f"seconds one process may take; default: {START_S:.0f}, and {SAMPLE_S:g} for each sample of --dataset-size in "
+        "each epoch, with the delays given for it"
+    )
+    group.add_argument("--timeout", type=float, metavar="SECONDS", help=limit)
     add_measuring_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
 
@@ -59,10 +69,11 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--log-path, --log-dir: name the same folder; give one of them")
         args.log_dir = log_folder(str(args.log_path))
     params = _given(args)
-    if args.executor in ("process", "docker"):  # both look for it on this machine
-        params[DATASET_PATH] = _found(params[DATASET_PATH], args.datasets)
-    text = json.dumps(_matrix(args, params), indent=1)
     request = run_request(args, CellChoice(Path(COMMAND), Overrides()))  # the cells come from the flags
+    if args.executor in ("process", "docker"):  # both look for it on this machine
+        roots = [str(root) for root in import_roots(request.choice.matrix.resolve().parent)]
+        params[DATASET_PATH] = _found(params[DATASET_PATH], DataFolders(dataset_dir(request), roots))
+    text = json.dumps(_matrix(args, params), indent=1)
     cells = expand(parse(Path(COMMAND), text.encode()))
     wanted = session_request(request, cells, {"matrix_path": COMMAND, "matrix_text": text})
     display = TerminalDisplay(args.json)
@@ -96,21 +107,21 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
     params.setdefault(DATASET_PATH, IMAGES)
     if CHECKPOINT_PATH in params:
         params[CHECKPOINT_PATH] = str(Path(params[CHECKPOINT_PATH]).expanduser().resolve())
-    own = {"batch_size": args.batch_size, "epochs": args.epochs, "repeats": args.repeats}
+    own = {"batch_size": args.batch_size, "epochs": args.epochs, "repeats": args.repeats, "timeout": args.timeout}
     settings = {name: value for name, value in own.items() if value is not None}
     for name, value in {**params, **settings}.items():
-        if problem := {**DEFAULTS, **rules}[name].problem(value):
+        if problem := {**DEFAULTS, **rules, "timeout": LIMITS["timeout_s"]}[name].problem(value):
             raise UsageError(f"--{name.replace('_', '-')}: {problem}")
     return params
 
 
-def _found(given: str, datasets: Path | None) -> str:
+def _found(given: str, folders: DataFolders) -> str:
     """Return the path of a data set as a cell on this machine finds it. Raises `UsageError` if there is none."""
     path = Path(given).expanduser()
-    places = [folder / path for folder in (datasets, Path()) if folder is not None]
-    found = next((place for place in places if place.exists()), None)
+    found = folders.found(given)
     if found is None:
-        looked = " or ".join(dict.fromkeys(str(place.absolute()) for place in places))
+        places = [Path(folder) / path for folder in (folders.dataset_dir, *folders.import_roots) if folder]
+        looked = " or ".join(dict.fromkeys(map(str, places)))
         raise UsageError(
             f"--dataset-path: must be a folder of images or record files, but there is no {looked}; write one with: "
             f"runner make-images --output-path {given}"
@@ -122,6 +133,21 @@ def _found(given: str, datasets: Path | None) -> str:
     return resolved
 
 
+def _limit_s(args: argparse.Namespace, params: Mapping[str, Any]) -> float:
+    """Return the time limit of a process: far above what it takes, but a worker that died does not hang for a day."""
+    rules = _params()
+
+    def value(name: str) -> float:
+        return float(params.get(name, rules[name].default))
+
+    delays_ms = value("fetch_delay_ms") + value("prepare_spin_ms")
+    if params.get("base") == STAND_IN:
+        delays_ms += value("step_time_ms")  # of a step: more than enough for each of its samples
+    sample_s = SAMPLE_S + delays_ms / 1e3
+    passes = 1 + (1 if args.epochs is None else args.epochs)
+    return min(float(LIMITS["timeout_s"].maximum or 0), START_S + passes * value("dataset_size") * sample_s)
+
+
 def _matrix(args: argparse.Namespace, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the matrix that the flags describe: epochs of one pass, after a discarded one."""
     settings = {} if args.batch_size is None else {"batch_size": args.batch_size}
@@ -131,7 +157,7 @@ def _matrix(args: argparse.Namespace, params: Mapping[str, Any]) -> dict[str, An
         "steps_per_epoch": "seed",
         "repeats": args.repeats,
         "device": args.device,
-        "timeout_s": LIMITS["timeout_s"].maximum,
+        "timeout_s": _limit_s(args, params) if args.timeout is None else args.timeout,
     }
     return {
         "version": 1,
