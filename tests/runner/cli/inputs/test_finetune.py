@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.cli.inputs import finetune as command
 from keras_matrix.runner.cli.main import Seams, main
 from tests.fakes.executor import FakeExecutor
@@ -36,7 +36,7 @@ def measured(folder: Path, *arguments: str) -> Record:
 def test_one_pass_is_measured_on_every_backend_after_a_discarded_one(folder: Path) -> None:
     assert finetune() == 0
     found = newest_records(folder)
-    assert {(one.settings.backend, one.status) for one in found} == {(name, Status.OK) for name in BACKENDS}
+    assert {one.settings.backend for one in found if one.status in MEASURED} == set(BACKENDS)
     settings = found[0].settings
     assert (settings.epochs, settings.discard, settings.steps_per_epoch) == (2, 1, "seed")
     assert (settings.batch_size, settings.feed) == (32, "pipeline")
@@ -124,7 +124,7 @@ def test_short_data_set_is_trained_for_several_epochs_and_the_model_is_saved(fol
     command = f"finetune --backend jax --epochs 3 {size} --checkpoint_path saved"
     assert main(command.split()) == 0
     record = max(newest_records(folder), key=lambda one: one.attempt)  # a disturbed one is measured again
-    assert (record.status, len(record.times.epoch_times_s)) == (Status.OK, 3)
+    assert (record.status in MEASURED, len(record.times.epoch_times_s)) == (True, 3)
     assert record.resolved is not None
     assert record.resolved.steps_per_epoch == 3
     assert record.input is not None
