@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from keras_matrix.models.inputs.stored import shards
-from keras_matrix.models.inputs.stored.example import Features, WrongExample, decoded, label_and_text
+from keras_matrix.models.inputs.stored.example import Features, WrongExample, label_and_text
 from keras_matrix.models.inputs.stored.manifest import Manifest
-from keras_matrix.models.inputs.stored.order import Order
-from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Sample
+from keras_matrix.models.inputs.stored.sample import InputDataError, Integers
 
 # JPEG data cannot be compressed further; without compression reading takes 15 % less CPU time.
 WRITER_OPTIONS = "group_size:1,uncompressed"
@@ -28,52 +27,22 @@ MOST_OPEN_FILES = 256
 LABEL_RUN = 64
 
 
-@dataclass(frozen=True)
-class ArrayRecordSource:
-    """The samples of ArrayRecord files. `firsts` numbers the samples by file."""
+@dataclass(frozen=True, kw_only=True)
+class ArrayRecordSource(shards.RecordSource):
+    """The samples of ArrayRecord files; the library verifies its checksums."""
 
-    paths: tuple[Path, ...]
     identities: tuple[tuple[int, int], ...]
-    firsts: Integers
-    count: int
-    features: Features
-    classes: tuple[str, ...]
-    notes: tuple[str, ...] = ()
     kind: str = shards.ARRAY_RECORD
 
-    def __len__(self) -> int:
-        return self.count
-
-    def read(self, indices: Sequence[int]) -> list[Sample]:
-        """Return these samples; the library verifies its checksums."""
-        found: list[Sample] = []
-        for file, record, count in shards.runs(indices, self.firsts):
-            path = self.paths[file]
-            for number, payload in enumerate(payloads(path, self.identities[file], record, count)):
-                try:
-                    found.append(decoded(payload, self.features))
-                except WrongExample as error:
-                    shards.refuse(f"{path}: record {record + number}", error)
-        return found
-
-    def name(self, index: int) -> str:
-        """Return the file and the record's number in it."""
-        file = int(np.searchsorted(self.firsts, index, side="right")) - 1
-        return f"{self.paths[file].name} record {index - int(self.firsts[file])}"
-
-    def files(self) -> list[Path]:
-        """Return the files of these samples."""
-        return [path for path, first in zip(self.paths, self.firsts, strict=False) if first < self.count]
+    def payloads(self, file: int, record: int, count: int) -> list[bytes]:
+        """Return successive records of a file."""
+        return payloads(self.paths[file], self.identities[file], record, count)
 
     def sizes(self) -> Integers:
         """Return the mean bytes of a record of its file, for each sample."""
         counts = np.diff(self.firsts)
         means = np.array([size for _, size in self.identities], np.int64) // np.maximum(counts, 1)
         return np.repeat(means, counts)[: self.count]
-
-    def order(self, shuffle: str, seed: int, batch_size: int) -> Order:
-        """Return the order of reading."""
-        return Order(self.count, batch_size, shuffle, seed)
 
 
 def open_array_record(
@@ -89,7 +58,9 @@ def open_array_record(
         # With a manifest, the first record is enough to check the names of the features.
         _collect_labels((path, one), total if known is None else 1, features, labels)
     classes = shards.class_names(labels) if known is None else known.classes
-    return ArrayRecordSource(tuple(paths), identities, firsts, count, features, classes)
+    return ArrayRecordSource(
+        paths=tuple(paths), identities=identities, firsts=firsts, count=count, features=features, classes=classes
+    )
 
 
 def identity(path: Path) -> tuple[int, int]:

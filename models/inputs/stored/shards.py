@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
 from keras_matrix.models.inputs.stored import manifest
+from keras_matrix.models.inputs.stored.example import Features, WrongExample, decoded
 from keras_matrix.models.inputs.stored.manifest import Manifest
-from keras_matrix.models.inputs.stored.sample import InputDataError, Integers
+from keras_matrix.models.inputs.stored.order import Order
+from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Sample
 
 TFRECORD, ARRAY_RECORD = "tfrecord", "array_record"
 # `train-00000-of-01024` without a suffix is what TensorFlow's converter of ImageNet writes.
@@ -19,6 +23,49 @@ PATTERNS = {
     TFRECORD: re.compile(r"(\.tfrecords?(-\d+-of-\d+)?|^[\w-]*-\d{5}-of-\d{5})$"),
     ARRAY_RECORD: re.compile(r"\.array_?record(-\d+-of-\d+)?$"),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSource(ABC):
+    """The samples of record files: what does not depend on their format. `firsts` numbers the samples by file."""
+
+    paths: tuple[Path, ...]
+    firsts: Integers
+    count: int
+    features: Features
+    classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return self.count
+
+    @abstractmethod
+    def payloads(self, file: int, record: int, count: int) -> Iterable[bytes]:
+        """Return `count` successive records of a file, their checksums verified. Raises `InputDataError`."""
+
+    def read(self, indices: Sequence[int]) -> list[Sample]:
+        """Return these samples, with their checksums verified. Raises `InputDataError`."""
+        found: list[Sample] = []
+        for file, record, count in runs(indices, self.firsts):
+            for number, payload in enumerate(self.payloads(file, record, count)):
+                try:
+                    found.append(decoded(payload, self.features))
+                except WrongExample as error:
+                    refuse(f"{self.paths[file]}: record {record + number}", error)
+        return found
+
+    def name(self, index: int) -> str:
+        """Return the file and the record's number in it."""
+        file = int(np.searchsorted(self.firsts, index, side="right")) - 1
+        return f"{self.paths[file].name} record {index - int(self.firsts[file])}"
+
+    def files(self) -> list[Path]:
+        """Return the files of these samples."""
+        return [path for path, first in zip(self.paths, self.firsts, strict=False) if first < self.count]
+
+    def order(self, shuffle: str, seed: int, batch_size: int) -> Order:
+        """Return the order of reading."""
+        return Order(self.count, batch_size, shuffle, seed)
 
 
 def kind_of(name: str) -> str | None:

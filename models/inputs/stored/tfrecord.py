@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,57 +17,26 @@ import numpy as np
 from keras_matrix.models.inputs.stored import record_file, shards
 from keras_matrix.models.inputs.stored.example import Features, WrongExample, decoded, label_and_text
 from keras_matrix.models.inputs.stored.manifest import Manifest
-from keras_matrix.models.inputs.stored.order import Order
-from keras_matrix.models.inputs.stored.sample import InputDataError, Integers, Sample
+from keras_matrix.models.inputs.stored.sample import InputDataError, Integers
 
 
-@dataclass(frozen=True)
-class TFRecordSource:
-    """The samples of TFRecord files. `firsts` numbers the samples by file; `starts` are all files' offsets in turn."""
+@dataclass(frozen=True, kw_only=True)
+class TFRecordSource(shards.RecordSource):
+    """The samples of TFRecord files. `starts` are all files' offsets in turn."""
 
-    paths: tuple[Path, ...]
-    firsts: Integers
     starts: Integers
-    count: int
-    features: Features
-    classes: tuple[str, ...]
-    notes: tuple[str, ...]
     kind: str = shards.TFRECORD
 
-    def __len__(self) -> int:
-        return self.count
-
-    def read(self, indices: Sequence[int]) -> list[Sample]:
-        """Return these samples, with their checksums verified."""
-        found: list[Sample] = []
-        for file, record, count in shards.runs(indices, self.firsts):
-            path = self.paths[file]
-            offset = int(self.firsts[file]) + file + record
-            start, end = int(self.starts[offset]), int(self.starts[offset + count])
-            for number, payload in enumerate(record_file.split(_bytes(path, start, end), start, path)):
-                try:
-                    found.append(decoded(payload, self.features))
-                except WrongExample as error:
-                    shards.refuse(f"{path}: record {record + number}", error)
-        return found
-
-    def name(self, index: int) -> str:
-        """Return the file and the record's number in it."""
-        file = int(np.searchsorted(self.firsts, index, side="right")) - 1
-        return f"{self.paths[file].name} record {index - int(self.firsts[file])}"
-
-    def files(self) -> list[Path]:
-        """Return the files of these samples."""
-        return [path for path, first in zip(self.paths, self.firsts, strict=False) if first < self.count]
+    def payloads(self, file: int, record: int, count: int) -> Iterator[bytes]:
+        """Yield successive records of a file, from one read."""
+        offset = int(self.firsts[file]) + file + record
+        start, end = int(self.starts[offset]), int(self.starts[offset + count])
+        return record_file.split(_bytes(self.paths[file], start, end), start, self.paths[file])
 
     def sizes(self) -> Integers:
         """Return the bytes of each record, frame included."""
         ends = np.cumsum(np.diff(self.firsts) + 1) - 1
         return np.delete(np.diff(self.starts), ends[:-1])[: self.count]
-
-    def order(self, shuffle: str, seed: int, batch_size: int) -> Order:
-        """Return the order of reading."""
-        return Order(self.count, batch_size, shuffle, seed)
 
 
 def open_tfrecord(
@@ -96,7 +65,15 @@ def open_tfrecord(
         for path, one in zip(paths, stored, strict=True)
         if one is None and path.with_name(path.name + record_file.INDEX_SUFFIX).exists()
     )
-    return TFRecordSource(tuple(paths), firsts, np.concatenate(starts), count, features, classes, notes)
+    return TFRecordSource(
+        paths=tuple(paths),
+        firsts=firsts,
+        starts=np.concatenate(starts),
+        count=count,
+        features=features,
+        classes=classes,
+        notes=notes,
+    )
 
 
 def _collect_labels(path: Path, starts: Integers, features: Features, labels: dict[int, str]) -> None:
