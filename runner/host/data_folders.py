@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from keras_matrix.records.host.data_places import places
+
 
 @dataclass(frozen=True, slots=True)
 class DataFolders:
@@ -16,7 +18,5 @@ class DataFolders:
 
     def found(self, name: str) -> Path | None:
         """Return the absolute path of a data set, None if there is none."""
-        given = Path(name).expanduser()
-        folders = [] if given.is_absolute() else [Path(one) for one in (self.dataset_dir, *self.import_roots) if one]
-        places = [*(folder / given for folder in folders), given]
-        return next((place.absolute() for place in places if place.exists()), None)
+        there = (place for place in places(name, self.dataset_dir, self.import_roots) if place.exists())
+        return next((place.absolute() for place in there), None)

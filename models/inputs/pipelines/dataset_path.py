@@ -9,18 +9,17 @@ from pathlib import Path
 
 from keras_matrix.models.inputs.stored.sample import InputDataError
 from keras_matrix.models.workload import Request
+from keras_matrix.records.host.data_places import places
 
 
 def found_path(request: Request, name: str) -> Path:
     """Return the existing path that the text parameter `name` names. Raises `InputDataError` with all places tried."""
-    given = Path(request.text(name)).expanduser()
-    folders = [] if given.is_absolute() else [one for one in (request.dataset_dir, *request.folders) if one]
-    places = list(dict.fromkeys([*(Path(folder) / given for folder in folders), given]))
-    for place in places:
+    given = request.text(name)
+    tried = places(given, request.dataset_dir, request.folders)
+    for place in tried:
         if place.exists():
             return place.absolute()
-    tried = ", ".join(str(place) for place in places)
     raise InputDataError(
-        f"{name}: {given} does not exist, looked for {tried}; give a path relative to --datasets or to the folder of "
-        "the matrix, or an absolute one"
+        f"{name}: {Path(given).expanduser()} does not exist, looked for {', '.join(map(str, tried))}; give a path "
+        "relative to --datasets or to the folder of the matrix, or an absolute one"
     )

@@ -1,0 +1,13 @@
+"""Where a path in a workload's parameters leads: the runner and a cell look for it in the same places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def places(name: str, dataset_dir: str | None, user_folders: Sequence[str]) -> list[Path]:
+    """Return where a data set or file is looked for, in order: folder of data sets, the user's folders, as it is."""
+    given = Path(name).expanduser()
+    folders = [] if given.is_absolute() else [one for one in (dataset_dir, *user_folders) if one]
+    return list(dict.fromkeys([*(Path(folder) / given for folder in folders), given]))
