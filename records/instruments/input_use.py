@@ -10,6 +10,10 @@ from dataclasses import dataclass
 
 from keras_matrix.records.codec import about
 
+# The variable that names a folder, and the file there to which a pipeline's workers append what they replace.
+BAD_SAMPLES_DIR = "KERAS_MATRIX_BAD_SAMPLES"
+BAD_SAMPLES_FILE = "bad_samples.txt"
+
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:

@@ -21,10 +21,8 @@ from keras_matrix.models.inputs.pipelines.jpeg_header import BadImage
 from keras_matrix.models.inputs.pipelines.pixels import PixelScaling
 from keras_matrix.models.inputs.stored.order import Order
 from keras_matrix.models.inputs.stored.sample import InputDataError, Sample, Source
+from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR, BAD_SAMPLES_FILE
 
-BAD_SAMPLES_DIR = "KERAS_MATRIX_BAD_SAMPLES"
-"""The variable that names a folder; there, each sample that was replaced is a line of `BAD_SAMPLES_FILE`."""
-BAD_SAMPLES_FILE = "bad_samples.txt"
 STAGES = ("fetch_wall_s", "fetch_cpu_s", "prepare_wall_s", "prepare_cpu_s", "bytes", "batch")
 
 Loaded = tuple[NDArray[Any], NDArray[np.int32]]

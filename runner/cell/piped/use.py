@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keras_matrix.models.workload import InputPipeline
-from keras_matrix.records.instruments.input_use import InputUse
+from keras_matrix.records.instruments.input_use import BAD_SAMPLES_FILE, InputUse
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.piped.page_cache import PageCache
 from keras_matrix.runner.cell.piped.process_tree import total
 from keras_matrix.runner.cell.piped.timers import Timers
 from keras_matrix.runner.cell.piped.training import EpochsInput, PipedTraining
 
-# The variable with the folder in which a pipeline's workers append the names of samples that they replaced to a file.
-BAD_SAMPLES = "KERAS_MATRIX_BAD_SAMPLES"
 NAMES_RECORDED = 10
 NAME_CHARACTERS = 200
 
@@ -93,7 +91,7 @@ class BadSamples:
 
 def bad_samples_path(job: Job) -> Path:
     """Return the file of the replaced samples, in the cell's scratch folder."""
-    return Path(job.folder) / "bad_samples.txt"
+    return Path(job.folder) / BAD_SAMPLES_FILE
 
 
 def bad_samples(job: Job) -> BadSamples:

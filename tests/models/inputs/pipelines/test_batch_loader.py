@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 
 from keras_matrix.models.inputs.pipelines.batch_loader import (
-    BAD_SAMPLES_DIR,
-    BAD_SAMPLES_FILE,
     STAGES,
     BatchLoader,
     Injected,
@@ -22,6 +20,7 @@ from keras_matrix.models.inputs.pipelines.cache import CachedLoader, cached
 from keras_matrix.models.inputs.pipelines.decode import Decode
 from keras_matrix.models.inputs.pipelines.pixels import TF
 from keras_matrix.models.inputs.stored.source import InputDataError, open_source
+from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR, BAD_SAMPLES_FILE
 from tests.models.inputs.pipelines.jpegs import folder
 
 SIZE, BATCH = 32, 4
