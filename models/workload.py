@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from keras_matrix.records.instruments.input_use import InputFacts
+from keras_matrix.records.settings import PIPELINE
 
 Scalar = bool | int | float | str
 Samples = Callable[[int, int], tuple[Any, Any]]
@@ -187,7 +188,7 @@ def workload(
 
 def fed_by_pipeline(item: Workload) -> Workload:
     """Declare that a workload trains from its input pipeline unless the matrix sets another feed."""
-    return replace(item, feed="pipeline")
+    return replace(item, feed=PIPELINE)
 
 
 def near_name(name: str, known: Iterable[str]) -> str:

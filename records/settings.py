@@ -11,7 +11,8 @@ from dataclasses import dataclass
 Scalar = bool | int | float | str
 
 PHASES = ("fit", "predict")
-FEEDS = ("device_resident", "host_fed", "pipeline")
+RESIDENT, HOST_FED, PIPELINE = "device_resident", "host_fed", "pipeline"
+FEEDS = (RESIDENT, HOST_FED, PIPELINE)
 PAGE_CACHES = ("warm", "cold")
 DEVICES = ("cpu", "gpu", "tpu")
 PRECISIONS = ("float32", "float64", "bfloat16", "mixed_bfloat16", "mixed_float16")

@@ -20,8 +20,8 @@ from keras_matrix.dashboards.charts.dot_plots import Mark, Stroke, Word, slot_of
 from keras_matrix.dashboards.charts.format import Unit, interval, number, plural
 from keras_matrix.dashboards.charts.stalls import workers_text
 from keras_matrix.records.codec import canonical
-from keras_matrix.records.instruments.stall_arms import COLD, PIPELINE, WARM, ArmName
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.instruments.stall_arms import COLD, WARM, ArmName
+from keras_matrix.records.settings import PIPELINE, Settings
 
 WORKERS = "input_workers"
 HEIGHT = 210

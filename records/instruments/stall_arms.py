@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
-from keras_matrix.records.settings import OWN_OPTIONS, Scalar, Settings
+from keras_matrix.records.settings import HOST_FED, OWN_OPTIONS, PIPELINE, RESIDENT, Scalar, Settings
 
 KEYS = ("feed", "page_cache", "input_timers")
-PIPELINE, RESIDENT, HOST_FED = "pipeline", "device_resident", "host_fed"
 WARM, COLD = "warm", "cold"
 
 

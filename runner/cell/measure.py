@@ -20,10 +20,11 @@ from keras_matrix.models.registry import load
 from keras_matrix.models.workload import Built, Request
 from keras_matrix.records.host import cpu_list, inherited_environment
 from keras_matrix.records.host.memory_errors import says_out_of_memory
+from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.schema import CellResult, DeviceProof, Memory, Resolved, Times
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter, Batch, CompileEvents
 from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
@@ -37,7 +38,7 @@ from keras_matrix.runner.cell.options import applied, job_as_resolved
 from keras_matrix.runner.cell.phases import Predicting, Training
 from keras_matrix.runner.cell.piped.training import PipedTraining
 from keras_matrix.runner.cell.piped.training import check as check_input
-from keras_matrix.runner.cell.piped.use import BAD_SAMPLES, input_use
+from keras_matrix.runner.cell.piped.use import input_use
 from keras_matrix.runner.cell.work.counter import own_methods, platforms_of
 from keras_matrix.runner.cell.work.done import work_done
 
@@ -140,7 +141,7 @@ def _with_compilations(resolved: Resolved, events: CompileEvents, compiling: Com
 def _work_of(settings: Settings) -> type[Training | Predicting]:
     if settings.phase == "predict":
         return Predicting
-    return PipedTraining if settings.feed == "pipeline" else Training
+    return PipedTraining if settings.feed == PIPELINE else Training
 
 
 def counted(work: Training | Predicting, adapter: BackendAdapter, own: list[str], batch: Batch) -> WorkDone:
@@ -273,7 +274,7 @@ def build(job: Job) -> Built:
 def load_workload(job: Job) -> Built:
     """Return the job's workload as its own code builds it."""
     settings = job.settings
-    os.environ[BAD_SAMPLES] = job.folder
+    os.environ[BAD_SAMPLES_DIR] = job.folder
     request = Request(
         params={**settings.params},
         data=settings.data,

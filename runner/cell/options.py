@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from keras_matrix.models.workload import Built, InputPipeline
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.runner.cell.batches import steps_of_pass
 from keras_matrix.runner.cell.job import Job
 
@@ -58,7 +58,7 @@ def _with_input(settings: Settings, pipeline: InputPipeline | None) -> Settings:
         settings,
         batch_size=pipeline.batch_size,
         samples=settings.samples if batches is None else batches * pipeline.batch_size,
-        feed="pipeline" if settings.leaves("feed") else settings.feed,
+        feed=PIPELINE if settings.leaves("feed") else settings.feed,
     )
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.codec import CodecError, loads
-from keras_matrix.records.instruments.stall_arms import PIPELINE
-from keras_matrix.records.settings import DATA_SOURCES, FEEDS, Scalar
+from keras_matrix.records.settings import DATA_SOURCES, FEEDS, PIPELINE, Scalar
 from keras_matrix.runner.errors import InfrastructureError
 from keras_matrix.runner.matrix.grammar import DEFAULTS, ENTRY_KEYS, NAME, Rule
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from keras_matrix.records.fc import spec
-from keras_matrix.records.instruments.stall_arms import PIPELINE
-from keras_matrix.records.settings import FEEDS, Scalar
+from keras_matrix.records.settings import FEEDS, PIPELINE, Scalar
 from keras_matrix.runner.matrix.catalog import Workload
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
 from keras_matrix.runner.matrix.strict_yaml import say

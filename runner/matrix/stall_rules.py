@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keras_matrix.records.codec import canonical
-from keras_matrix.records.instruments.stall_arms import KEYS, PIPELINE, arm_settings, base_of, decided_by_matrix
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.instruments.stall_arms import KEYS, arm_settings, base_of, decided_by_matrix
+from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import Axes, Rule
 

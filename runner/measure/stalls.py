@@ -13,8 +13,8 @@ from keras_matrix.analysis.stalls.analysis import reports
 from keras_matrix.analysis.stalls.report import FILE, VERSION, StallReport, StallReports, Verified
 from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.instruments.input_probe import InputProbe
-from keras_matrix.records.instruments.stall_arms import PIPELINE
 from keras_matrix.records.schema import Record
+from keras_matrix.records.settings import PIPELINE
 from keras_matrix.records.store import Run
 
 PROBES = "input_probes.json"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keras_matrix.records.host.procfs import Tree, Unread, stated_bytes
+from keras_matrix.records.host.system import free_memory_bytes
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class PageCache:
 
         Files that do not fit into half of the available memory would evict each other: they are left as they are.
         """
-        if self.files and not self.cold and _size_bytes(self.files) <= _available_bytes() // 2:
+        if self.files and not self.cold and _size_bytes(self.files) <= (free_memory_bytes() or 0) // 2:
             from keras_matrix.models.inputs.stored.page_cache import warm
 
             warm(self.files)
@@ -62,8 +62,3 @@ def _size_bytes(files: Sequence[Path]) -> int:
         with contextlib.suppress(OSError):  # it vanished: reading it is the pipeline's error
             total += path.stat().st_size
     return total
-
-
-def _available_bytes() -> int:
-    found = stated_bytes(Tree(), "/proc/meminfo", "MemAvailable")
-    return 0 if isinstance(found, Unread) else found

@@ -16,7 +16,7 @@ from typing import Any
 from keras_matrix.models.workload import Built, InputPipeline, UnsupportedWorkload
 from keras_matrix.records.instruments.work_done import WorkStretch
 from keras_matrix.records.schema import Learning, Times
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feeder, Stream, Unsupported
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job
@@ -200,7 +200,7 @@ def _sum(counts: Sequence[int | None]) -> int | None:
 
 def check(built: Built, settings: Settings) -> None:
     """Raise `Unsupported` for settings of the input that this workload cannot apply."""
-    if settings.feed != "pipeline":
+    if settings.feed != PIPELINE:
         for key, value, usual in (
             ("page_cache", settings.page_cache, "warm"),
             ("input_timers", settings.input_timers, False),

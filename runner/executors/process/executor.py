@@ -20,8 +20,8 @@ from typing import Any
 
 from keras_matrix.records.backends import service_name
 from keras_matrix.records.codec import canonical
-from keras_matrix.records.instruments.stall_arms import PIPELINE, base_of
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.instruments.stall_arms import base_of
+from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.runner.cell.job import Job, make_home, write_job
 from keras_matrix.runner.executors import Outcome, Running
 from keras_matrix.runner.executors.process.fork_servers import ProcessServer, Server, Servers

@@ -9,9 +9,9 @@ from typing import Any
 
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.input_use import InputFacts, InputUse
-from keras_matrix.records.instruments.stall_arms import PIPELINE, ArmName, arm_of, arms_of
+from keras_matrix.records.instruments.stall_arms import ArmName, arm_of, arms_of
 from keras_matrix.records.schema import Record, Resolved, Times
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import PIPELINE, Settings
 from tests.conftest import MACHINE, make_record, make_settings
 
 STEPS, EPOCHS, BATCH = 20, 3, 32
