@@ -37,6 +37,15 @@ from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, PARTITIONS, FcPro
         Param("model_workers", 0, "fc_hybrid: workers that divide a layer; 0: two, where workers are even.", 0, 1024),
         Param("micro_batches", 4, "fc_pipeline: parts of the batch that follow one another.", 1, 1 << 20),
         Param("network", "local", "What worker processes speak over: local, or the rate of ci/netns's links."),
+        Param("bucket_cap_mb", 0.0, "fc_data: MiB of gradients that are summed together; 0: the default.", 0, 1e6),
+        Param("buckets", "", "fc_data: numbers of gradients that are summed together, from the last layer: 3,5,2."),
+        Param("bytes_per_pack", 0, "fc_data, TensorFlow: bytes that are summed together; 0: the default.", 0, 1 << 40),
+        Param("forward_sleep_ms", 0.0, "fc_data: a sleep of every layer in the forward pass.", 0, 60_000),
+        Param("backward_sleep_ms", 0.0, "fc_data: a sleep of every layer in the backward pass.", 0, 60_000),
+        Param("gradient_accumulation", 1, "fc_data: parts of the batch, computed one after the other.", 1, 1 << 20),
+        Param("recompute", False, "fc_data: compute layers' inputs again in the backward pass, to retain fewer."),
+        Param("amp", "", "fc_data: layers that compute in bfloat16, such as 0-3,6."),
+        Param("fuse", "", "fc_data: blocks of layers that are each compiled as one program, such as 0-3,4-7."),
     ),
 )
 def fc(request: Request) -> Built:

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from keras_matrix.records.backends import TABLE
+from keras_matrix.records.fc import layer_groups
 from keras_matrix.records.fc.network import normal_rate
 from keras_matrix.records.fc.spec import (
     DIVIDERS,
@@ -44,8 +45,32 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "model_workers": ("fc_hybrid",),
     "micro_batches": ("fc_pipeline",),
     "network": COMMUNICATING,
+    "bucket_cap_mb": ("fc_data",),
+    "buckets": ("fc_data",),
+    "bytes_per_pack": ("fc_data",),
+    "forward_sleep_ms": ("fc_data",),
+    "backward_sleep_ms": ("fc_data",),
+    "gradient_accumulation": ("fc_data",),
+    "recompute": ("fc_data",),
+    "amp": ("fc_data",),
+    "fuse": ("fc_data",),
 }
 DEFAULTS: Mapping[str, Any] = asdict(FcProblem())
+# Parameters that realise a what-if, with the backends whose workers implement them. They were added later: at its
+# default none is part of a cell's settings, so that they end no history.
+WHAT_IF: Mapping[str, tuple[str, ...]] = {
+    "bucket_cap_mb": ("torch",),
+    "buckets": ("torch",),
+    "bytes_per_pack": (),
+    "forward_sleep_ms": ("torch",),
+    "backward_sleep_ms": ("torch",),
+    "gradient_accumulation": ("torch",),
+    "recompute": ("torch",),
+    "amp": ("torch",),
+    "fuse": ("torch",),
+}
+# Those that determine which gradients are summed together.
+GROUPING = ("bucket_cap_mb", "buckets", "bytes_per_pack")
 
 
 def has(mode: str, parameter: str) -> bool:
@@ -70,6 +95,7 @@ def normalised(problem: FcProblem) -> FcProblem:
         "network": alone,
         "shared_ratio": problem.copies == 1,
         "model_workers": problem.model_workers == problem.changed(model_workers=0).model_size,
+        **dict.fromkeys(GROUPING, alone),
     }
     changes = {
         name: DEFAULTS[name] for name, does_nothing in unused.items() if does_nothing and has(problem.mode, name)
@@ -93,7 +119,12 @@ def _with_task(settings: Settings, problem: FcProblem) -> Settings:
     found = asdict(problem)
     changed = {name: found[name] for name in found if found[name] != settings.params.get(name, DEFAULTS[name])}
     params = {name: value for name, value in changed.items() if name not in ("batch_size", "precision")}
-    return replace(settings, params={**settings.params, **params}) if params else settings
+    return replace(settings, params=stored_params({**settings.params, **params})) if params else settings
+
+
+def stored_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a cell that are part of its settings: all but those of `WHAT_IF` at their default."""
+    return {name: value for name, value in params.items() if name not in WHAT_IF or value != DEFAULTS[name]}
 
 
 # Validation.
@@ -115,24 +146,37 @@ def problems_of(problem: FcProblem) -> list[str]:
         found.append(f"shared_ratio: must be from 0 to 1, got {problem.shared_ratio}")
     if problem.network != LOCAL and normal_rate(problem.network) is None:
         found.append(f"network: must be {LOCAL} or a rate such as 200mbit, got {problem.network}")
-    return [*found, *parameter_problems(problem), *_hybrid_problems(problem), *_pipeline_problems(problem)]
+    more = (parameter_problems, _hybrid_problems, _pipeline_problems, _accumulation_problems, _group_problems)
+    return [*found, *(text for one in more for text in one(problem))]
 
 
 def parameter_problems(problem: FcProblem) -> list[str]:
     """Return a line for each parameter that is not at its default although the mode or partition does not have it."""
     given = asdict(problem)
     found = [
-        f"{name}: must be {DEFAULTS[name]} for {problem.mode}, got {given[name]}; only {_list(modes)} "
+        f"{name}: must be {_shown(DEFAULTS[name])} for {problem.mode}, got {_shown(given[name])}; only {_list(modes)} "
         f"{'has' if len(modes) == 1 else 'have'} this parameter"
         for name, modes in PARAMETERS.items()
         if given[name] != DEFAULTS[name] and problem.mode not in modes
     ]
     if has(problem.mode, "partition") and problem.partition in DIVIDERS:
+        found += [
+            f"{name}: must be {_shown(DEFAULTS[name])} with partition {problem.partition}, got {_shown(given[name])}"
+            for name in WHAT_IF
+            if given[name] != DEFAULTS[name]
+        ]
         if problem.mode not in DIVIDERS[problem.partition][1]:
             found.append(f"partition: must be program for {problem.mode}, got {problem.partition}")
         if has(problem.mode, "overlap") and problem.overlap != DEFAULTS["overlap"]:
             found.append(f"overlap: must be on with partition {problem.partition}, got {problem.overlap}")
     return found
+
+
+def _shown(value: object) -> str:
+    """Return a value as it is written in a matrix file."""
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    return str(value).lower() if isinstance(value, bool) else str(value) or '""'
 
 
 def _list(modes: tuple[str, ...]) -> str:
@@ -142,7 +186,14 @@ def _list(modes: tuple[str, ...]) -> str:
 def backend_problems(problem: FcProblem, backend: str) -> list[str]:
     """Return why a problem that is valid elsewhere is invalid on a backend."""
     divider = DIVIDERS.get(problem.partition, (backend,))[0]
-    return [] if divider == backend else [f"partition: must be program on {backend}, got {problem.partition}"]
+    found = [] if divider == backend else [f"partition: must be program on {backend}, got {problem.partition}"]
+    given = asdict(problem)
+    return found + [
+        f"{name}: must be {_shown(DEFAULTS[name])} on {backend}, got {_shown(given[name])}; "
+        + (f"implemented on {', '.join(able)}" if able else "not implemented")
+        for name, able in WHAT_IF.items()
+        if given[name] != DEFAULTS[name] and backend not in able
+    ]
 
 
 def _hybrid_problems(problem: FcProblem) -> list[str]:
@@ -161,6 +212,50 @@ def _pipeline_problems(problem: FcProblem) -> list[str]:
         found.append(f"workers: must be at most level ({problem.level}) for {problem.mode}, got {problem.workers}")
     if problem.kind is Kind.PIPELINE and problem.batch_size % problem.micro_batches:
         found.append(f"micro_batches: must divide batch_size ({problem.batch_size}), got {problem.micro_batches}")
+    return found
+
+
+def _accumulation_problems(problem: FcProblem) -> list[str]:
+    parts = problem.workers * problem.gradient_accumulation
+    if problem.gradient_accumulation == 1 or problem.batch_size % parts == 0:
+        return []
+    what = f"times workers ({problem.workers}) must divide batch_size ({problem.batch_size})"
+    return [f"gradient_accumulation: {what}, got {problem.gradient_accumulation}"]
+
+
+def _group_problems(problem: FcProblem) -> list[str]:
+    """Return what is wrong with groups of gradients and of layers."""
+    found = [*_bucket_problems(problem), *_grouping_problems(problem)]
+    for name, text in (("amp", problem.amp), ("fuse", problem.fuse)):
+        try:
+            if any(block.stop > problem.level + 1 for block in layer_groups.blocks(text)):
+                found.append(f"{name}: must be layers from 0 to {problem.level}, got {text}")
+        except ValueError as error:
+            found.append(f"{name}: {error}")
+    if problem.amp and problem.precision != "float32":
+        found.append(f'amp: must be "" with precision {problem.precision}, got {problem.amp}')
+    return found
+
+
+def _bucket_problems(problem: FcProblem) -> list[str]:
+    count, text = problem.level + 1, problem.buckets
+    try:
+        if text and sum(layer_groups.counts(text)) != count:
+            return [f"buckets: must add up to the number of gradients ({count}), got {text}"]
+    except ValueError as error:
+        return [f"buckets: {error}"]
+    return []
+
+
+def _grouping_problems(problem: FcProblem) -> list[str]:
+    given = asdict(problem)
+    names = [name for name in GROUPING if given[name] != DEFAULTS[name]]
+    found = [
+        f"{name}: must be {_shown(DEFAULTS[name])} with {names[0]}, got {_shown(given[name])}" for name in names[1:]
+    ]
+    if names and problem.overlap == "off":
+        default = _shown(DEFAULTS[names[0]])
+        found.append(f"{names[0]}: must be {default} with overlap off, which sums each gradient alone")
     return found
 
 

@@ -114,7 +114,7 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class FcProblem:
-    """One cell's work."""
+    """One cell's work. `records.fc.layer_groups` reads `buckets`, `amp` and `fuse`."""
 
     mode: str = "fc_single_manual"
     workers: int = 1
@@ -130,6 +130,15 @@ class FcProblem:
     model_workers: int = 0
     micro_batches: int = 4
     network: str = LOCAL
+    bucket_cap_mb: float = 0.0
+    buckets: str = ""
+    bytes_per_pack: int = 0
+    forward_sleep_ms: float = 0.0
+    backward_sleep_ms: float = 0.0
+    gradient_accumulation: int = 1
+    recompute: bool = False
+    amp: str = ""
+    fuse: str = ""
 
     @property
     def kind(self) -> Kind:
@@ -206,7 +215,8 @@ def is_native(settings: Settings) -> bool:
 def flops_per_step(problem: FcProblem) -> int:
     """Return the FLOPs of the matrix products of one step, of all workers; two per multiply-add.
 
-    The gradient of the first layer's input is not needed. The update of the weights is not counted.
+    The gradient of the first layer's input is not needed. The update of the weights and what `recompute` computes a
+    second time are not counted.
     """
     forward = sum(2 * problem.batch_size * rows * columns for rows, columns in problem.shapes)
     if not MODES[problem.mode].trains:

@@ -78,6 +78,9 @@ def _variants(task: FcProblem) -> list[dict[str, Any]]:
         found += [{"partition": name} for name in DIVIDERS]
     if rules.has(task.mode, "overlap"):
         found.append({"overlap": "off"})
+    if rules.has(task.mode, "buckets"):
+        found += [{"bucket_cap_mb": 0.01}, {"buckets": f"1,{task.level}"}]
+        found += [{"gradient_accumulation": 2}, {"recompute": True}]
     return found
 
 

@@ -220,7 +220,7 @@ class _Axis:
         wanted = {key: {repr(_setting(key, v)) for v in allowed} for key, allowed in exclude.items()}
         if self.name == "params":
             own = {key: allowed for key, allowed in wanted.items() if key != "backend" and key not in SETTINGS}
-            return {i for i, v in enumerate(self.values) if all(repr(v[key]) in ok for key, ok in own.items())}
+            return {i for i, v in enumerate(self.values) if all(_shown(v, key) in ok for key, ok in own.items())}
         allowed = wanted.get(self.name)
         return {i for i, value in enumerate(self.values) if allowed is None or repr(value) in allowed}
 
@@ -263,11 +263,17 @@ def _axes(entry: Entry) -> list[_Axis]:
         for name, values in listed.items()
     ]
     ordered = sorted(entry.params)
-    written = [[f"{_canonical(name)}:{_canonical(v)}" for v in entry.params[name]] for name in ordered]
     points = [dict(zip(ordered, point, strict=True)) for point in product(*(entry.params[name] for name in ordered))]
-    texts = ["{" + ",".join(point) + "}" for point in product(*written)]
+    if entry.workload.name == spec.WORKLOAD:
+        points = [rules.stored_params(point) for point in points]
+    texts = ["{" + ",".join(f"{_canonical(k)}:{_canonical(v)}" for k, v in point.items()) + "}" for point in points]
     backend = _Axis("backend", list(entry.backends), [_canonical(b) for b in entry.backends])
     return [*axes, _Axis("params", points, texts), backend]
+
+
+def _shown(params: dict[str, Scalar], key: str) -> str:
+    """Return a parameter's value as text; the settings of the workload `fc` omit later ones at their default."""
+    return repr(params[key] if key in params else rules.DEFAULTS[key])
 
 
 def _setting(name: str, value: Scalar) -> Scalar:

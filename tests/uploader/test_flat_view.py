@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 
+from keras_matrix.records.fc.rules import stored_params
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import DeviceProof, Record, Status, Times
 from keras_matrix.records.settings import Settings
@@ -122,7 +123,7 @@ def test_test_type_lists_settings_in_readable_form(tmp_path: Path, settings: Set
 def test_a_setting_or_parameter_at_the_default_of_the_grammar_is_not_in_the_type(tmp_path: Path) -> None:
     plain = make_settings(**{name: rule.default for name, rule in SETTINGS.items() if rule.default is not None})
     parallel = load_catalog().workloads["fc"]
-    params = {name: rule.default for name, rule in parallel.params.items()}
+    params = stored_params({name: rule.default for name, rule in parallel.params.items()})
     tasks = replace(plain, workload="fc", params=params, batch_size=parallel.batch_size, samples=parallel.samples)
     rows = flat(store(tmp_path / "results", [measured(plain), measured(tasks)]))
     assert {row["test_name"]: row["test_type"] for row in rows} == {

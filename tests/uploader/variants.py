@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from keras_matrix.records.fc.rules import stored_params
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar, Settings
 from keras_matrix.records.task import ALONE
@@ -77,12 +78,22 @@ FC_OTHERS: Mapping[str, Sequence[Scalar]] = {
     "model_workers": [2],
     "micro_batches": [40],
     "network": ["100mbit"],
+    "bucket_cap_mb": [8.0, 25.5],
+    "buckets": ["3,5,2"],
+    "bytes_per_pack": [4096],
+    "forward_sleep_ms": [6.0],
+    "backward_sleep_ms": [14.5],
+    "gradient_accumulation": [2],
+    "recompute": [True],
+    "amp": ["0-3,6"],
+    "fuse": ["0-3,4-7"],
 }
 
 
 def fc_settings(**changes: Any) -> Settings:
     params = {name: value for name, value in asdict(FcProblem()).items() if name not in ("batch_size", "precision")}
-    return make_settings(workload="fc", params=dict(sorted((params | changes).items())), batch_size=128, samples=128)
+    stored = stored_params(params | changes)
+    return make_settings(workload="fc", params=dict(sorted(stored.items())), batch_size=128, samples=128)
 
 
 def command_settings(params: dict[str, Scalar], backend: str = ALONE) -> Settings:

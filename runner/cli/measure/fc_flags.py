@@ -16,6 +16,15 @@ from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import DEFAULTS, near
 
 FULL_TRACE = "full_trace.ctf"
+
+
+def truth(text: str) -> bool:
+    """Return the value of a flag that is `true` or `false`, as in a matrix file."""
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"must be true or false, got {text}")
+    return text == "true"
+
+
 # The flags that are parameters or settings of the workload: name in a matrix file, type, metavar and help. Flags that
 # are left out have the workload's defaults.
 TASK: dict[str, tuple[str, Callable[[str], object], str, str]] = {
@@ -33,6 +42,15 @@ TASK: dict[str, tuple[str, Callable[[str], object], str, str]] = {
     "model_workers": ("model_workers", int, "N", "fc_hybrid: workers that divide a layer"),
     "micro_batches": ("micro_batches", int, "N", "fc_pipeline: parts of the batch; default: 4"),
     "network": ("network", str, "RATE", "local, or the rate of ci/netns's links; default: local"),
+    "bucket_cap_mb": ("bucket_cap_mb", float, "MIB", "fc_data: MiB of gradients summed together"),
+    "buckets": ("buckets", str, "COUNTS", "fc_data: gradients summed together, such as 3,5,2, from the last layer"),
+    "bytes_per_pack": ("bytes_per_pack", int, "N", "fc_data, TensorFlow: bytes summed together"),
+    "forward_sleep_ms": ("forward_sleep_ms", float, "MS", "fc_data: a sleep of every layer in the forward pass"),
+    "backward_sleep_ms": ("backward_sleep_ms", float, "MS", "fc_data: a sleep of every layer in the backward pass"),
+    "gradient_accumulation": ("gradient_accumulation", int, "N", "fc_data: parts of the batch; default: 1"),
+    "recompute": ("recompute", truth, "BOOL", "fc_data: true: compute layers' inputs again in the backward pass"),
+    "amp": ("amp", str, "LAYERS", "fc_data: layers that compute in bfloat16, such as 0-3,6"),
+    "fuse": ("fuse", str, "BLOCKS", "fc_data: blocks of layers compiled as one program each, such as 0-3,4-7"),
     "threads": ("threads", int, "N", "CPU threads of all workers together; default: all"),
     "device": ("device", str, "NAME", "cpu or gpu; default: cpu"),
     "seed": ("seed", int, "N", "seed of weights and batch; default: 0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from keras_matrix.analysis.fc.cells import LIMITS, proof_problem
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
-from keras_matrix.records.fc.rules import PARAMETERS, backend_problems, parameter_problems
+from keras_matrix.records.fc.rules import DEFAULTS, PARAMETERS, WHAT_IF, backend_problems, parameter_problems
 from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem
 from keras_matrix.runner.checks import fc
 from keras_matrix.runner.checks.fc import PRECISIONS, ProofRequest, workers_on
@@ -27,14 +28,15 @@ from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.measure.seams import Seams
 
-# Flags that apply to all tasks of a proof, by the names of a matrix file.
-FIXED = ("level", "weight_size", "batch_size", *(name for name in PARAMETERS if name != "network"))
+# Flags that apply to all tasks of a proof, by the names of a matrix file. bfloat16, which `amp` selects, is beyond any
+# limit.
+FIXED = ("level", "weight_size", "batch_size", *(name for name in PARAMETERS if name not in ("network", "amp")))
 # Flags that have no effect on a proof, with the only value that each may have.
 NOT_GIVEN = ("export_csv", "threads", "run", "start", "budget", "order_seed", "log_dir", "datasets")
 UNUSED = {
     **dict.fromkeys(NOT_GIVEN),
     **{"num_batches": 100, "repeats": 1, "full_trace": 0, "gpu_aggr": 0, "num_classes": 1, "new": False},
-    **{"network": LOCAL, "executor": registry.DEFAULT},
+    **{"network": LOCAL, "amp": "", "executor": registry.DEFAULT},
     **{option.name: None for entry in registry.ENTRIES.values() for option in entry.options},
 }
 
@@ -156,6 +158,8 @@ def _named(backend: str, task: FcProblem) -> str:
     extra += f" micro_batches={task.micro_batches}" if task.mode == "fc_pipeline" else ""
     extra += " overlap=off" if task.overlap == "off" else ""
     extra += f" partition={task.partition}" if task.partition != "program" else ""
+    given = asdict(task)
+    extra += "".join(f" {name}={given[name]}" for name in WHAT_IF if given[name] != DEFAULTS[name])
     return f"{task.mode} on {backend}, {task.workers} workers, {task.precision}, {task.reduce}{extra}"
 
 

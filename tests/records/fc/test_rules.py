@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,15 @@ VALUES: dict[str, tuple[Any, set[str]]] = {
     "model_workers": (1, {"fc_hybrid"}),
     "micro_batches": (2, {"fc_pipeline"}),
     "network": ("200mbit", set(MODES) - {"fc_single_manual", "fc_keras", "fc_data_ff"}),
+    "bucket_cap_mb": (8.0, {"fc_data"}),
+    "buckets": ("2,3", {"fc_data"}),
+    "bytes_per_pack": (4096, {"fc_data"}),
+    "forward_sleep_ms": (6.0, {"fc_data"}),
+    "backward_sleep_ms": (14.0, {"fc_data"}),
+    "gradient_accumulation": (2, {"fc_data"}),
+    "recompute": (True, {"fc_data"}),
+    "amp": ("0-2", {"fc_data"}),
+    "fuse": ("0-1,2-4", {"fc_data"}),
 }
 TINY = FcProblem(level=4, weight_size=24, batch_size=24)
 CASES = [(mode, name) for mode in MODES for name in VALUES]
@@ -62,7 +72,7 @@ def test_on_one_worker_only_parameters_that_change_the_step_make_another_cell(mo
     own = {name for name, (_, modes) in VALUES.items() if mode in modes}
     plain = problem_of(mode, workers=1)
     different = {name for name in own if rules.normalised(plain.changed(**{name: VALUES[name][0]})) != plain}
-    assert different == own & {"phy_blocks", "micro_batches"}
+    assert different == own & {"phy_blocks", "micro_batches", *rules.WHAT_IF} - {*rules.GROUPING}
 
 
 @pytest.mark.parametrize(("mode", "name"), CASES)
@@ -149,3 +159,51 @@ def test_a_cell_of_several_workers_finds_its_cell_of_one(mode: str, changes: dic
     two = make_settings(workload="fc", backend="torch", params=params)
     plain = {name: value if name == "micro_batches" else rules.DEFAULTS[name] for name, value in changes.items()}
     assert rules.one_worker(two) == replace(two, params={"mode": mode, "workers": 1, **plain})
+
+
+@pytest.mark.parametrize("name", [name for name, backends in rules.WHAT_IF.items() if "torch" in backends])
+def test_a_what_if_parameter_is_part_of_the_settings_only_if_it_is_not_at_its_default(name: str) -> None:
+    default, value = (json.dumps(value) for value in (rules.DEFAULTS[name], VALUES[name][0]))
+    plain, explicit = (cells_of(f"mode: fc_data, workers: 2, level: 4{more}") for more in ("", f", {name}: {default}"))
+    both = cells_of(f"mode: fc_data, workers: 2, level: 4, {name}: [{default}, {value}]")
+    assert [cell.cell_id for cell in (*plain, *explicit)] == [both[0].cell_id] * 2
+    assert [cell.settings.params.get(name) for cell in both] == [None, VALUES[name][0]]
+    assert rules.one_worker(plain[0].settings) == replace(
+        plain[0].settings, params={**plain[0].settings.params, "workers": 1}
+    )
+    assert cells_of(
+        f"mode: fc_data, workers: 2, level: 4, {name}: [{default}, {value}], exclude: [{{{name}: {value}}}]"
+    ) == (plain)
+
+
+def test_what_if_parameters_changed_no_cell_id() -> None:
+    (cell,) = cells_of("mode: fc_data, workers: 2")
+    assert cell.cell_id == "1036d33949348002"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"buckets": "2,2"}, "buckets: must add up to the number of gradients (5), got 2,2"),
+        ({"buckets": "3,,2"}, "buckets: must be counts such as 3,5,2, got 3,,2"),
+        ({"buckets": "2,3", "bucket_cap_mb": 8.0}, 'buckets: must be "" with bucket_cap_mb, got 2,3'),
+        ({"bucket_cap_mb": 8.0, "overlap": "off"}, "bucket_cap_mb: must be 0 with overlap off, which sums each"),
+        ({"amp": "3-5"}, "amp: must be layers from 0 to 4, got 3-5"),
+        ({"amp": "2,1"}, "amp: must be in ascending order, each layer at most once, got 2,1"),
+        ({"amp": "all"}, "amp: must be layers such as 0-3,6, got all"),
+        ({"amp": "1", "precision": "float64"}, 'amp: must be "" with precision float64, got 1'),
+        ({"fuse": "0-2,2-4"}, "fuse: must be in ascending order, each layer at most once, got 0-2,2-4"),
+        ({"gradient_accumulation": 5}, "gradient_accumulation: times workers (2) must divide batch_size (24), got 5"),
+        ({"recompute": True, "partition": "named_sharding"}, "recompute: must be false with partition named_sharding"),
+    ],
+)
+def test_invalid_what_if_parameter_is_refused_with_the_reason(changes: dict[str, Any], message: str) -> None:
+    found = rules.problems_of(problem_of("fc_data", **changes))
+    assert [fault.startswith(message) for fault in found] == [True], found
+
+
+def test_a_what_if_parameter_is_refused_on_a_backend_that_does_not_implement_it() -> None:
+    problem = problem_of("fc_data", bytes_per_pack=4096)
+    assert [
+        "bytes_per_pack: must be 0 on torch, got 4096; " in fault for fault in rules.backend_problems(problem, "torch")
+    ] == [True]
