@@ -5,16 +5,11 @@
     ci/study input_stalls tables FOLDER                  print the tables of what was measured
 
 There are 24 scenarios, eight per backend; those marked as held out took no part in tuning the analysis. The device is a
-stand-in whose step waits a known time without using a CPU, so that a stall has a truth, in two forms:
-
-loop        a bare loop, without Keras, takes batches from the same pipeline and sleeps as long as the stand-in's step
-            takes; the truth is the share of time in which it does not sleep
-device      a bare `fit`, without the runner; the stand-in device writes down when each step reaches it, and the truth
-            is by how much these steps follow each other later than with batches in memory
-
-Where preparation takes the interpreter or every core from training, a loop without Keras is another program, and only
-the device's own clock is the truth (`Scenario.contended`). With `--compute real` a real model computes on the same
-CPUs, and there is no truth, only both opinions.
+stand-in whose step waits a known time without using a CPU, so that a stall has a truth: in a bare `fit`, without the
+runner, the stand-in writes down when each step reaches it; the truth is by how much these steps follow each other later
+than with batches in memory. A bare loop without Keras, which takes batches from the same pipeline and sleeps as long as
+a step takes, is the second reference; it lacks fit's own Python code, which also waits for interpreter and cores.
+With `--compute real` a real model computes on the same CPUs, and there is no truth, only both opinions.
 """
 
 from __future__ import annotations
@@ -37,7 +32,6 @@ BIN = Path(sys.executable).parent
 STEP_MS = 40.0
 STEPS, EPOCHS, LEAD_IN = 20, 3, 3
 DEVICE_STEPS = 36  # with those before them, less than one pass over the larger images
-CORES = 2
 WITHIN = 0.02
 SMALL, LARGE, RECORDS = "small", "large", "large-tfrecord"
 
@@ -54,11 +48,6 @@ class Scenario:
     batch: int = 32
     limits: tuple[str, ...] = ()
     held_out: bool = False
-
-    @property
-    def contended(self) -> bool:
-        """Whether preparation takes the interpreter, or all cores, from the training loop."""
-        return self.bottleneck == GIL or (self.bottleneck == CPU and self.params.get("input_workers", 0) >= CORES)
 
     @property
     def cold(self) -> bool:
@@ -156,8 +145,7 @@ class Found:
     expected: str
     compute: str
     truth: float | None = None
-    device_truth: float | None = None
-    contended: bool = False
+    loop: float | None = None
     stall: float | None = None
     in_band: float | None = None
     interference: float | None = None
@@ -166,11 +154,6 @@ class Found:
     advice: list[dict[str, Any]] = field(default_factory=list)
     verified: list[dict[str, Any]] = field(default_factory=list)
     problem: str | None = None
-
-    @property
-    def known(self) -> float | None:
-        """Return the truth that counts for this scenario."""
-        return self.device_truth if self.contended else self.truth
 
 
 def measure(folder: Path, compute: str, only: list[str], verify: bool) -> None:
@@ -186,7 +169,7 @@ def measure(folder: Path, compute: str, only: list[str], verify: bool) -> None:
 
 
 def _measured(folder: Path, one: Scenario, compute: str, verify: bool) -> Found:
-    found = Found(one.name, one.backend, one.held_out, one.bottleneck, compute, contended=one.contended)
+    found = Found(one.name, one.backend, one.held_out, one.bottleneck, compute)
     matrix = folder / "matrix.yaml"
     matrix.write_text(_matrix(folder, one, compute))
     options = ["--json", "--repeats", "1", *(["--verify"] if verify else []), *([] if one.cold else ["--no-cold"])]
@@ -209,16 +192,16 @@ def _measured(folder: Path, one: Scenario, compute: str, verify: bool) -> Found:
         for v in report["verified"]
     ]
     if compute == "timed_wait" and found.synthetic_step_s:
-        add_truths(folder, one, found)
+        add_truth(folder, one, found)
     return found
 
 
-def add_truths(folder: Path, one: Scenario, found: Found) -> None:
-    """Measure both truths of a scenario whose step with batches in memory is known."""
+def add_truth(folder: Path, one: Scenario, found: Found) -> None:
+    """Measure the truth and the bare loop of a scenario whose step with batches in memory is known."""
     assert found.synthetic_step_s is not None
-    found.truth = _observed(folder, one, "loop", found.synthetic_step_s)
     period_s = _observed(folder, one, "device", found.synthetic_step_s)
-    found.device_truth = None if period_s is None else 1 - found.synthetic_step_s / period_s
+    found.truth = None if period_s is None else 1 - found.synthetic_step_s / period_s
+    found.loop = _observed(folder, one, "loop", found.synthetic_step_s)
 
 
 def _matrix(folder: Path, one: Scenario, compute: str) -> str:
@@ -364,18 +347,16 @@ def tables(folder: Path) -> None:
     for compute in ("timed_wait", "real"):
         found = [one for key, one in newest.items() if key[2] == compute]
         if found:
-            print(
-                f"\n{compute}: scenario | loop | device | differential | in-band | interference | bottleneck | advice"
-            )
+            print(f"\n{compute}: scenario | truth | loop | differential | in-band | interference | bottleneck | advice")
             print("\n".join(map(_line, found)))
         for held_out in (False, True):
             _summary([one for one in found if one.held_out == held_out], "held out" if held_out else "tuning")
 
 
 def _summary(found: list[Found], name: str) -> None:
-    known = [one for one in found if one.known is not None and one.stall is not None]
+    known = [one for one in found if one.truth is not None and one.stall is not None]
     if known:
-        right = sum(abs(one.stall - one.known) <= WITHIN for one in known)  # type: ignore[operator]
+        right = sum(abs(one.stall - one.truth) <= WITHIN for one in known)  # type: ignore[operator]
         named = sum(one.bottleneck == one.expected for one in known)
         print(f"{name}: {right} of {len(known)} within {WITHIN:.0%}; bottleneck right in {named} of {len(known)}")
     errors = sorted(
@@ -387,10 +368,14 @@ def _summary(found: list[Found], name: str) -> None:
     if errors:
         p90 = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
         print(f"{name}: {len(errors)} predicted speed-ups: median error {statistics.median(errors):.1%}, p90 {p90:.1%}")
+    chosen = [[v["measured"] for v in one.verified if v["measured"]] for one in found]
+    lost = [1 - gains[0] / max(gains) for gains in chosen if len(gains) > 1]  # the best advice is verified first
+    if lost:
+        print(f"{name}: regret of the best advice: mean {statistics.fmean(lost):.1%}, largest {max(lost):.1%}")
 
 
 def _line(one: Found) -> str:
-    shares = [one.truth, one.device_truth, one.stall, one.in_band, one.interference]
+    shares = [one.truth, one.loop, one.stall, one.in_band, one.interference]
     texts = ["   -  " if share is None else f"{share:6.1%}" for share in shares]
     named = "right" if one.bottleneck == one.expected else f"{one.bottleneck}, expected {one.expected}"
     advice = ", ".join(f"{a['change']} {a['speed_up']:.2f}x" for a in one.advice) or "none"
