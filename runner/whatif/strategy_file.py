@@ -1,0 +1,125 @@
+"""Writes cells as a matrix file with comments, which `runner --matrix FILE` measures as it is.
+
+Promise: the file's cells are exactly the given ones, with the same cell ids; `written` reads the text again and compares
+them. Settings that are at the grammar's default are left out, unless the workload has another default.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
+from keras_matrix.records.fc import rules, spec
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.settings import OWN_OPTIONS, Scalar, Settings
+from keras_matrix.runner.errors import InfrastructureError, MatrixError, UsageError
+from keras_matrix.runner.matrix import catalog, reader
+from keras_matrix.runner.matrix.grammar import SETTINGS, VERSION, near
+from keras_matrix.runner.matrix.reader import Cell
+
+NAME = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+NOT_TEXT = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})
+FIELDS = tuple(one.name for one in fields(Settings) if one.name in SETTINGS)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A cell of the file, with lines of comment that precede it."""
+
+    settings: Settings
+    comment: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """The text of a matrix file and its cells, in the order of the choices."""
+
+    text: str
+    cells: tuple[Cell, ...]
+
+
+def with_changes(settings: Settings, changes: Mapping[str, Scalar]) -> Settings:
+    """Return settings in which those named by `changes`, or parameters of the workload, have other values.
+
+    Raises `UsageError` for a name that is neither.
+    """
+    own = {name: value for name, value in changes.items() if name in FIELDS}
+    params = {name: value for name, value in changes.items() if name not in own}
+    known = _parameters(settings)
+    for name in params:
+        if known is not None and name not in known:
+            raise UsageError(f"{settings.workload}: has no setting or parameter {name!r}{near(name, (*known, *FIELDS))}")
+    changed = replace(settings, **own, params={**settings.params, **params})  # type: ignore[arg-type]
+    if settings.workload != spec.WORKLOAD:
+        return changed
+    stored = replace(changed, params=rules.stored_params(changed.params))
+    return stored if rules.settings_problems(stored) else rules.normalised_settings(stored)
+
+
+def written(choices: Sequence[Choice], heading: Iterable[str] = (), repeats: int = MIN_BLOCKS) -> Strategy:
+    """Return the file for these cells. Raises `MatrixError` for settings that a matrix file may not have."""
+    backends = list(dict.fromkeys(one.settings.backend for one in choices))
+    lines = [
+        *(f"# {line}".rstrip() for line in heading),
+        f"version: {VERSION}",
+        f"defaults: {{repeats: {repeats}}}",
+        f"backends: [{', '.join(backends)}]",
+        "cells:",
+    ]
+    for one in choices:
+        lines += [*(f"  # {line}".rstrip() for line in one.comment), *_entry(one.settings, len(backends) > 1)]
+    text = "\n".join(lines) + "\n"
+    found = {cell.cell_id: cell for cell in reader.expand(reader.parse(Path("strategy.yaml"), text.encode()))}
+    wanted = [cell_id(one.settings) for one in choices]
+    if missing := [name for name in wanted if name not in found]:
+        raise InfrastructureError(f"strategy file: cell {missing[0]} cannot be written as a matrix file:\n{text}")
+    return Strategy(text, tuple(found[name] for name in wanted))
+
+
+def problem_of(settings: Settings) -> str | None:
+    """Return why a matrix file may not have these settings, None if it may."""
+    try:
+        written([Choice(settings, ())])
+    except MatrixError as error:
+        return "; ".join(line.split(": ", 2)[-1] for line in error.problems)
+    return None
+
+
+def _parameters(settings: Settings) -> Mapping[str, object] | None:
+    """Return the parameters of a workload of the catalog; None for a user's own."""
+    found = catalog.load().workloads.get(settings.workload)
+    return None if found is None else found.params
+
+
+def _entry(settings: Settings, names_backend: bool) -> list[str]:
+    found = catalog.load().workloads.get(settings.workload)
+    usual = {name: rule.default for name, rule in SETTINGS.items()} | (found.own_defaults if found else {})
+    values: dict[str, Scalar] = {
+        name: value for name in FIELDS if (value := getattr(settings, name)) != usual.get(name) or _decided(settings, name)
+    }
+    if found is None:
+        values = {name: value for name, value in values.items() if name not in OWN_OPTIONS or _decided(settings, name)}
+    lines = [f"  - workload: {_scalar(settings.workload)}"]
+    if names_backend:
+        lines.append(f"    backends: [{settings.backend}]")
+    lines += [f"    {name}: {_scalar(value)}" for name, value in values.items()]
+    if found is None and settings.params:
+        lines.append("    params:")
+    indent = "      " if found is None else "    "
+    return lines + [f"{indent}{name}: {_scalar(value)}" for name, value in settings.params.items()]
+
+
+def _decided(settings: Settings, name: str) -> bool:
+    """Return whether the matrix decides an option of a user's workload."""
+    return name in settings.set_by_matrix.split(",")
+
+
+def _scalar(value: Scalar) -> str:
+    """Return a value as YAML; text in quotes, unless it is a name that no reader of YAML takes for something else."""
+    if isinstance(value, str) and NAME.fullmatch(value) and value not in NOT_TEXT:
+        return value
+    return json.dumps(value)

@@ -1,0 +1,70 @@
+"""Cells written as a matrix file are the same cells when the file is read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.reader import expand, parse
+from keras_matrix.runner.whatif.strategy_file import Choice, problem_of, with_changes, written
+
+FC = """\
+version: 1
+backends: [torch]
+cells:
+  - {workload: fc, mode: fc_data, workers: 2, level: 12, network: 200mbit, weight_size: 512, steps_per_epoch: 20}
+"""
+MIXED = """\
+version: 1
+backends: [torch, jax]
+cells:
+  - {workload: mnist_mlp, batch_size: 64, epochs: 6, threads: 2, precision: mixed_bfloat16}
+  - {workload: "my.models:build", params: {width: 0.000001, name: "on", layers: 3}, feed: host_fed, batch_size: 8}
+"""
+
+
+def cells(text: str) -> list[Settings]:
+    return [cell.settings for cell in expand(parse(Path("m.yaml"), text.encode()))]
+
+
+def test_base_and_changed_cell_are_the_cells_of_the_file() -> None:
+    (base,) = cells(FC)
+    best = with_changes(base, {"buckets": "3,5,5", "batch_size": 256})
+    strategy = written([Choice(base, ("baseline",)), Choice(best, ("best",))], ["Written by a test."])
+    assert [cell_id(base), cell_id(best)] == [cell.cell_id for cell in strategy.cells]
+    assert [base, best] == [cell.settings for cell in strategy.cells]
+    assert [base, best] == cells(strategy.text)
+    assert strategy.text.startswith("# Written by a test.\nversion: 1\n")
+    assert '    buckets: "3,5,5"\n' in strategy.text
+    assert {5} == {cell.repeats for cell in strategy.cells}
+
+
+def test_any_cell_can_be_written() -> None:
+    wanted = cells(MIXED)
+    strategy = written([Choice(one, ()) for one in wanted])
+    assert wanted == [cell.settings for cell in strategy.cells]
+
+
+def test_an_unknown_setting_is_refused_with_a_near_name() -> None:
+    (base,) = cells(FC)
+    with pytest.raises(UsageError, match="fc: has no setting or parameter 'bucket'; did you mean buckets"):
+        with_changes(base, {"bucket": "3,5,5"})
+
+
+def test_settings_that_a_backend_does_not_have_are_named() -> None:
+    (base,) = cells(FC.replace("torch", "jax").replace(", network: 200mbit", ""))
+    assert problem_of(base) is None
+    problem = problem_of(with_changes(base, {"bucket_cap_mb": 8.0}))
+    assert problem is not None
+    assert problem.startswith("bucket_cap_mb: must be 0 on jax, got 8")
+
+
+def test_a_setting_without_effect_is_that_of_the_base() -> None:
+    """One worker has no link: its cell is the same on every network."""
+    (base,) = cells(FC)
+    alone = with_changes(base, {"workers": 1})
+    assert "local" == alone.params["network"]
