@@ -1,6 +1,7 @@
 """The FC modes: one stack of fully connected layers, trained by data, model and physics parallelism.
 
     programs.py      computation and communication of one worker, once for each mode, in `keras.ops`
+    layering.py      a stack of layers under the parameters of a what-if
     interface.py     the interface of programs to a backend: counted collectives and transfers, gradients
     native/          each backend's workers, and how a step is built and run;  stages.py: several stages in one process
     worker_group.py  all workers of a problem;  ranks.py: worker processes;  network.py: their networks

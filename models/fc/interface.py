@@ -96,6 +96,36 @@ class Worker(ABC):
         own, gradients = self.gradient(loss, weights)
         return own, [self.all_reduce(gradient) for gradient in gradients]
 
+    def accumulated_gradient(self, losses: Sequence[Loss], weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Return this worker's loss and gradient of the sum of the losses, computed one after the other."""
+        found = [self.gradient(loss, weights) for loss in losses]
+        total, gradients = found[0]
+        for loss, more in found[1:]:
+            total = total + loss
+            gradients = [ops.add(a, b) for a, b in zip(gradients, more, strict=True)]
+        return total, gradients
+
+    def summed_accumulated_gradient(
+        self, losses: Sequence[Loss], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Like `accumulated_gradient`, with the gradients summed over the workers along with the last loss."""
+        own, gradients = self.accumulated_gradient(losses, weights)
+        return own, [self.all_reduce(gradient) for gradient in gradients]
+
+    # Layers under the parameters of a what-if (`records.fc.rules.WHAT_IF` says which backends implement them).
+
+    def slept(self, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
+        """Return x after a sleep; its gradient passes after another one."""
+        raise NotImplementedError
+
+    def recomputed(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return a function that retains only its arguments, and runs again in the backward pass."""
+        raise NotImplementedError
+
+    def compiled_block(self, block: range, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return a block of layers, compiled as one program; it is always the same function for the same block."""
+        raise NotImplementedError
+
     def after_all(self, arrays: Sequence[Tensor]) -> list[Tensor]:
         """Return the arrays, so that computations with any of them wait until all are available."""
         return list(arrays) if self.size == 1 else self._after_all(arrays)

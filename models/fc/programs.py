@@ -14,6 +14,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_matrix.models.fc import layering
 from keras_matrix.models.fc.interface import Axis, Loss, Stage, Tensor, Worker
 from keras_matrix.models.fc.scopes import scope
 from keras_matrix.records.fc.spec import FcProblem
@@ -101,12 +102,24 @@ def fc_data_ff(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], ba
 
 def fc_data(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:
     """Gradients by autodiff, each summed over the workers: in the backend's way, or after the backward pass."""
+    losses = [_loss_of(worker, problem, part) for part in layering.micro_batches(problem, batch)]
+    several = len(losses) > 1
     if problem.overlap == "on":
-        loss, gradients = worker.summed_gradient(_of_batch(batch), weights)
+        if several:
+            loss, gradients = worker.summed_accumulated_gradient(losses, weights)
+        else:
+            loss, gradients = worker.summed_gradient(losses[0], weights)
     else:
-        loss, own = worker.gradient(_of_batch(batch), weights)
+        loss, own = worker.accumulated_gradient(losses, weights) if several else worker.gradient(losses[0], weights)
         gradients = [worker.all_reduce(gradient) for gradient in worker.after_all(own)]
     return loss, _reduced(problem, gradients)
+
+
+def _loss_of(worker: Worker, problem: FcProblem, batch: Batch) -> Loss:
+    """Return the loss as a function of the weights, its layers as the parameters of a what-if demand."""
+    if layering.is_plain(problem):
+        return _of_batch(batch)
+    return lambda weights: _loss(layering.output(worker, problem, weights, batch[0]), batch[1])
 
 
 def fc_data_slice(worker: Worker, problem: FcProblem, weights: Sequence[Tensor], batch: Batch) -> Result:

@@ -6,6 +6,7 @@ that of the last layer first.
 
 from __future__ import annotations
 
+import math
 import re
 
 _COUNTS = re.compile(r"[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*", re.ASCII)
@@ -43,3 +44,17 @@ def blocks(text: str) -> tuple[range, ...]:
 def layers(text: str) -> frozenset[int]:
     """Return the layers in a text such as `0-3,6`. Raises `ValueError`."""
     return frozenset(layer for block in blocks(text) for layer in block)
+
+
+def segments(count: int, fused: str, *, recompute: bool) -> list[list[range]]:
+    """Return the layers as units, by segment; a unit is a block that is compiled as one program, or another layer.
+
+    All are one segment, or to be recomputed about as many segments as each has units (Chen et al., "Training deep nets
+    with sublinear memory cost", 2016).
+    """
+    starting = {block.start: block for block in blocks(fused)}
+    units: list[range] = []
+    while (at := units[-1].stop if units else 0) < count:
+        units.append(starting.get(at, range(at, at + 1)))
+    size = math.ceil(math.sqrt(len(units))) if recompute else len(units)
+    return [units[at : at + size] for at in range(0, len(units), size)]

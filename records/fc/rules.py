@@ -232,6 +232,8 @@ def _group_problems(problem: FcProblem) -> list[str]:
                 found.append(f"{name}: must be layers from 0 to {problem.level}, got {text}")
         except ValueError as error:
             found.append(f"{name}: {error}")
+    if problem.fuse and (problem.forward_sleep_ms or problem.backward_sleep_ms):
+        found.append(f'fuse: must be "" with layers that sleep, got {problem.fuse}')
     if problem.amp and problem.precision != "float32":
         found.append(f'amp: must be "" with precision {problem.precision}, got {problem.amp}')
     return found

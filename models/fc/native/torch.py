@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +21,7 @@ from keras_matrix.models.fc.network import own_network
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import mark_with, scope
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement, require_devices
-from keras_matrix.records.fc import network
+from keras_matrix.records.fc import calibration, network
 from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder
@@ -127,6 +128,7 @@ def _worker(order: WorkerSpec, rank: int) -> TorchWorker | TorchStage:
         worker = CudaWorker(problem.workers)
     if problem.kind is Kind.HYBRID:
         worker.divide(problem, rank)
+    worker.group_gradients(problem)
     return worker
 
 
@@ -225,6 +227,19 @@ class TorchRank(WorkerGroup):
             record_epochs(profiler, replace(order, worker=self._rank), partial(self.run, 1))
         finally:
             mark_with(None)
+        if dist.is_initialized() and self._order.problem.mode == "fc_data" and self._device.type == "cpu":
+            self._calibrate(Path(order.folder))
+
+    def _calibrate(self, folder: Path) -> None:
+        """Time all-reduces of several sizes during computation; the first worker stores its times."""
+        from keras_matrix.models.fc.native import torch_calibration
+
+        problem, alone = self._order.problem, TorchWorker(1)
+        step = partial(program(problem.mode), alone, problem, self._weights, self._batch)
+        total = sum(weight.numel() * weight.element_size() for weight in self._weights)
+        found = torch_calibration.measured(step, total)
+        if self._rank == 0:
+            calibration.write(folder, found)
 
     def close(self) -> None:
         """Leave the other workers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch.distributed as dist
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
+from keras_matrix.models.fc.native import torch_layers
 from keras_matrix.records.fc.spec import FcProblem
 
 # Connected workers wait for each other without a limit, over a slow network or for a slower worker: a cell has its own
@@ -27,6 +29,8 @@ class TorchWorker(Worker):
         self._group = group
         self._parts: dict[Axis, TorchWorker] = {}
         self._replica: torch.nn.parallel.DistributedDataParallel | None = None
+        self._grouping: dict[str, Any] = {}
+        self._compiled: dict[range, Callable[..., Tensor]] = {}
         self._aside: ThreadPoolExecutor | None = None
 
     def divide(self, problem: FcProblem, rank: int) -> None:
@@ -37,6 +41,10 @@ class TorchWorker(Worker):
             handles = [dist.new_group(ranks, timeout=COLLECTIVE_LIMIT) if ranks else None for ranks in apart]
             (own,) = (handle for handle, ranks in zip(handles, groups, strict=True) if rank in ranks)
             self._parts[axis] = TorchWorker(len(groups[0]), own, self)
+
+    def group_gradients(self, problem: FcProblem) -> None:
+        """Sum gradients in the buckets of a problem."""
+        self._grouping = torch_layers.grouping(problem)
 
     def along(self, axis: Axis) -> Worker:
         return self._parts[axis]
@@ -52,15 +60,40 @@ class TorchWorker(Worker):
 
     def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Use DistributedDataParallel, which sums gradients in buckets while the backward pass goes on."""
+        return self.gradient(loss, weights) if self.size == 1 else self._backward([loss], weights)
+
+    def summed_accumulated_gradient(
+        self, losses: Sequence[Loss], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Use DistributedDataParallel, which only adds up gradients before the last loss."""
         if self.size == 1:
-            return self.gradient(loss, weights)
-        with torch.enable_grad():
-            value = self._replicated(weights)(loss)
-            value.backward()
+            return self.accumulated_gradient(losses, weights)
+        return self._backward(losses, weights)
+
+    def _backward(self, losses: Sequence[Loss], weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        replica = self._replicated(weights)
+        total: Tensor = None
+        for number, loss in enumerate(losses, 1):
+            with torch.enable_grad(), nullcontext() if number == len(losses) else replica.no_sync():
+                value = replica(loss)
+                value.backward()
+            total = value.detach() if number == 1 else total + value.detach()
         gradients = [weight.grad for weight in weights]
         for weight in weights:
             weight.grad = None
-        return value.detach(), gradients
+        return total, gradients
+
+    def slept(self, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
+        slept: Tensor = torch_layers.LayerSleep.apply(x, forward_s, backward_s)
+        return slept
+
+    def recomputed(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return torch_layers.recomputed(run)
+
+    def compiled_block(self, block: range, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        if block not in self._compiled:
+            self._compiled[block] = torch_layers.compiled(run)
+        return self._compiled[block]
 
     def meanwhile(self, communicate: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Communicate in a separate thread, in the order of the calls."""
@@ -71,7 +104,7 @@ class TorchWorker(Worker):
 
     def _replicated(self, weights: Sequence[Tensor]) -> Any:
         if self._replica is None:
-            self._replica = torch.nn.parallel.DistributedDataParallel(Replica(weights))
+            self._replica = torch.nn.parallel.DistributedDataParallel(Replica(weights), **self._grouping)
             # A lambda, since PyTorch checks the annotations of a hook, which are strings in this file.
             self._replica.register_comm_hook(self, lambda worker, bucket: _summed(worker, bucket))  # noqa: PLW0108
         return self._replica

@@ -37,6 +37,15 @@ def test_groups_are_read_as_they_are_written() -> None:
     assert (layer_groups.counts(""), layer_groups.blocks(""), layer_groups.layers("")) == ((), (), frozenset())
 
 
+def test_layers_form_one_segment_or_to_be_recomputed_about_the_square_root_of_their_number() -> None:
+    single = [range(at, at + 1) for at in range(7)]
+    assert layer_groups.segments(7, "", recompute=False) == [single]
+    assert layer_groups.segments(7, "", recompute=True) == [single[:3], single[3:6], single[6:]]
+    blocks = [range(0, 3), range(3, 4), range(4, 6), range(6, 7)]
+    assert layer_groups.segments(7, "0-2,4-5", recompute=False) == [blocks]
+    assert layer_groups.segments(7, "0-2,4-5", recompute=True) == [blocks[:2], blocks[2:]]
+
+
 @pytest.mark.parametrize("text", ["3,", "0,3", "3;2", "-1", "3-2", "a"])
 def test_other_counts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be counts such as 3,5,2, got "):
