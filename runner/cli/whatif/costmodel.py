@@ -1,0 +1,73 @@
+"""Learn how long operations take from stored traces, by kind of operation, and show how wrong that is.
+
+`train` reads every trace of the named results folders, runs, records, and files or folders of profilers, and writes a
+model file. Its errors are those of operations that were held out. A kind that a regression predicts worse than the
+roofline of the device's measured peaks is predicted with the roofline. `show` prints a model file. docs/costmodels.md"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from keras_matrix.analysis.whatif.cost.model import CostModel
+from keras_matrix.analysis.whatif.cost.training import train
+from keras_matrix.records import files
+from keras_matrix.records.codec import dumps, to_json
+from keras_matrix.runner.cli.options import check_output
+from keras_matrix.runner.cli.render.format import document
+from keras_matrix.runner.cli.whatif.cost_text import model_lines
+from keras_matrix.runner.errors import InfrastructureError
+from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.whatif import cost_data, cost_file, cost_regressor
+
+DEFAULT = Path("costmodel.json")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's actions and flags."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+    training = actions.add_parser("train", help="learn a model from traces and write it")
+    what = "a results folder, a run's folder, a record, a profiler's file, or a folder of one trace"
+    training.add_argument("paths", nargs="+", type=Path, metavar="RECORDS_OR_TRACES", help=what)
+    training.add_argument(
+        "--to", type=Path, default=DEFAULT, metavar="FILE", help=f"the model file; default: {DEFAULT}"
+    )
+    peaks = "results/peaks/*.json of the machine of traces whose results folder has none; default: their best rates"
+    training.add_argument("--peaks", type=Path, metavar="FILE", help=peaks)
+    showing = actions.add_parser("show", help="print a model's errors and devices")
+    showing.add_argument("file", type=Path, metavar="FILE", help="a model file")
+    for action in (training, showing):
+        action.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train and write a model, or show one."""
+    if args.action == "show":
+        _show(cost_file.read(args.file), args.file, as_json=args.json)
+        return 0
+    check_output("--to", args.to)
+    _show(_trained(args.paths, args.to, args.peaks), args.to, as_json=args.json)
+    return 0
+
+
+def _trained(paths: list[Path], target: Path, peaks: Path | None) -> CostModel:
+    regressor = cost_regressor.regressor()
+    own = cost_data.peaks_from(peaks) if peaks else None
+    found = cost_data.collected(paths, own, lambda name: print(f"costmodel: {name}", file=sys.stderr))
+    for warning in found.warnings:
+        print(printable(f"runner: warning: {warning}"), file=sys.stderr)
+    model = train(found.samples, found.devices, found.data, regressor)
+    try:
+        files.replace(target, dumps(model))
+    except OSError as error:
+        raise InfrastructureError(f"--to: {target}: cannot be written: {error.strerror or error}") from error
+    return model
+
+
+def _show(model: CostModel, path: Path, *, as_json: bool) -> None:
+    if as_json:
+        fields = {name: value for name, value in to_json(model).items() if name != "regressions"}
+        print(document({"file": str(path), **fields}))
+    else:
+        print("\n".join([*map(printable, model_lines(model)), f"model: {path}"]))

@@ -1,0 +1,71 @@
+"""Finds the trace that a command names: files, a folder of files, or a cell of a stored run; and makes its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_matrix.analysis.whatif.graph import Graph, GraphError
+from keras_matrix.records.schema import Record
+from keras_matrix.records.store import Results, Run
+from keras_matrix.records.traces.request import TraceError
+from keras_matrix.runner.cli.look import cells
+from keras_matrix.runner.cli.look.stored import chosen_run
+from keras_matrix.runner.errors import InfrastructureError, UsageError
+from keras_matrix.runner.whatif.source import ENDINGS, TraceFiles, files_of, graph_of
+
+HELP = (
+    "a cell of a stored run that has a trace, or files of profilers, one per worker (*.json, *.json.gz, *.xplane.pb), a "
+    "folder of them, or a stored graph (*.parquet)"
+)
+
+
+def found_trace(names: Sequence[str], results: Path, run: str | None = None) -> TraceFiles:
+    """Return the files that these words of a command line name. Raises `UsageError`."""
+    if len(names) > 1 or names[0].endswith(ENDINGS) or Path(names[0]).exists():
+        try:
+            return TraceFiles(tuple(files_of([Path(name) for name in names])))
+        except GraphError as error:
+            raise UsageError(f"TRACE: {error}") from error
+    return _of_cell(names[0], results, run)
+
+
+def loaded(trace: TraceFiles) -> Graph:
+    """Return the graph of a trace. Raises `UsageError`, for a stored cell `InfrastructureError`."""
+    try:
+        return graph_of(trace)
+    except (GraphError, TraceError, OSError) as error:
+        if trace.record is None:
+            raise UsageError(f"TRACE: {error}") from error
+        raise InfrastructureError(f"{error}; record it again with: runner trace {trace.record.cell_id} --new") from error
+
+
+def _of_cell(name: str, results: Path, run: str | None) -> TraceFiles:
+    """Return the files of the newest trace of a cell."""
+    runs = [chosen_run(results, run)] if run else Results(results).runs()
+    for one in reversed(runs):
+        traced = _traced(one)
+        settings = {cell: record.settings for cell, (record, _) in traced.items()}
+        if cells.matching(name, settings):
+            record, folder = traced[cells.one_of(name, settings, one.run_id)]
+            try:
+                return TraceFiles(tuple(files_of([folder])), record)
+            except GraphError as error:
+                raise InfrastructureError(
+                    f"{error}; record it again with: runner trace {record.cell_id} --new"
+                ) from error
+    where = f"run {runs[0].run_id}" if run else f"{results}"
+    raise UsageError(
+        f"TRACE: {where} contains no trace of a cell {name!r}, and there is no such file; record one with: "
+        f"runner trace {name}"
+    )
+
+
+def _traced(run: Run) -> dict[str, tuple[Record, Path]]:
+    """Return the records of a run that have a trace, each with the trace's folder, by cell."""
+    found = {}
+    for record in run.load()[0]:
+        folder = record.trace.folder if record.trace else None
+        if folder and (run.folder / folder).is_dir():
+            found[record.cell_id] = record, run.folder / folder
+    return found

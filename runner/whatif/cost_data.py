@@ -1,0 +1,162 @@
+"""Collects what a cost model is learned from: trace graphs, and the measured peaks of the devices that they ran on.
+
+A trace that is named itself must be readable; one of a run that cannot be read is left out with a warning, since a
+single damaged trace must not make all others useless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from keras_matrix.analysis.whatif.cost.model import TrainingData
+from keras_matrix.analysis.whatif.cost.operations import Sample, cores_of, observed_peaks, product_of, samples_of
+from keras_matrix.analysis.whatif.cost.roofline import MEASURED, DevicePeaks, device_peaks
+from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header
+from keras_matrix.records.codec import CodecError, decode, loads
+from keras_matrix.records.instruments.peaks import Peaks
+from keras_matrix.records.store import RECORD_NAME, Results, Run
+from keras_matrix.records.traces.request import TraceError
+from keras_matrix.runner.checks.roofline import peaks_of
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.whatif.source import TraceFiles, files_of, graph_of
+
+# A trace: its name, its operations and those without known work, the time of both in a step, in seconds.
+_Count = tuple[str, int, int, float, float]
+RUN_FILE = "run.json"
+ADVICE = "PyTorch: record with record_shapes=True; JAX, TensorFlow: with the compiled program in the profile"
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The samples, the devices by number, and what was found besides."""
+
+    samples: list[Sample]
+    devices: list[DevicePeaks]
+    data: TrainingData
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A trace, its name, and the peaks of the machine of its run; `named` if the user has named the trace itself."""
+
+    name: str
+    trace: TraceFiles
+    peaks: Peaks | None
+    named: bool
+
+
+def collected(paths: Sequence[Path], peaks: Peaks | None, report: Callable[[str], None]) -> Collected:
+    """Return the samples of all traces at these paths: results folders, runs, records, files or folders of traces.
+
+    `peaks` are those of the machine of traces that have none in their results folder. Raises `UsageError`.
+    """
+    samples: list[Sample] = []
+    devices: list[DevicePeaks] = []
+    found: list[_Count] = []
+    warnings: list[str] = []
+    for source in [one for path in paths for one in _sources(path, peaks)]:
+        report(source.name)
+        try:
+            graph = graph_of(source.trace)
+        except (GraphError, TraceError, OSError) as error:
+            if source.named:
+                raise UsageError(str(error)) from error
+            warnings.append(f"left out: {error}")
+            continue
+        own = samples_of(graph, 0)
+        device = _number_of(_device(graph, own.samples, source.peaks), devices)
+        samples += [replace(one, device=device) for one in own.samples]
+        found.append((source.name, own.operations, own.without_work, own.time_s, own.time_without_work_s))
+    if not samples:
+        raise UsageError(_nothing(paths, found, warnings))
+    names, *sums = zip(*found, strict=True)
+    counts, times = [int(sum(one)) for one in sums[:2]], [float(sum(one)) for one in sums[2:]]
+    return Collected(samples, devices, TrainingData(list(names), *counts, *times), warnings)
+
+
+def peaks_from(path: Path) -> Peaks:
+    """Return the peaks in a file of `runner roofline`. Raises `UsageError`."""
+    try:
+        return decode(Peaks, loads(path.read_bytes()), "peaks")
+    except OSError as error:
+        raise UsageError(f"--peaks: {path}: cannot be read: {error.strerror or error}") from error
+    except CodecError as error:
+        advice = "name a file of results/peaks, which runner roofline writes"
+        raise UsageError(f"--peaks: {path}: is not a file of peaks: {error}; {advice}") from error
+
+
+def peaks_of_graph(header: Header, peaks: Peaks) -> DevicePeaks | None:
+    """Return the measured peaks for the device of a graph."""
+    device = "cpu" if header.device.partition(":")[0] == "cpu" else "gpu"
+    found = device_peaks(peaks, header.backend, device, cores_of(header))
+    # The graph's own name of the product identifies the device, so that all traces of it are of one.
+    return replace(found, product=product_of(header), cores=cores_of(header)) if found else None
+
+
+def _device(graph: Graph, samples: Sequence[Sample], peaks: Peaks | None) -> DevicePeaks:
+    measured = peaks_of_graph(graph.header, peaks) if peaks else None
+    return measured or observed_peaks(graph.header, samples)
+
+
+def _number_of(device: DevicePeaks, devices: list[DevicePeaks]) -> int:
+    """Return the number of a device, which is added if it is new. Measured peaks go before observed rates."""
+    for number, other in enumerate(devices):
+        if other.identity == device.identity:
+            if other.source == device.source:
+                devices[number] = _best_of(other, device)
+            elif device.source == MEASURED:
+                devices[number] = device
+            return number
+    devices.append(device)
+    return len(devices) - 1
+
+
+def _best_of(one: DevicePeaks, other: DevicePeaks) -> DevicePeaks:
+    names = one.flop_per_s.keys() | other.flop_per_s.keys()
+    rates = {name: max(one.flop_per_s.get(name, 0.0), other.flop_per_s.get(name, 0.0)) for name in sorted(names)}
+    byte_per_s = max((rate for rate in (one.byte_per_s, other.byte_per_s) if rate), default=None)
+    return replace(one, flop_per_s=rates, byte_per_s=byte_per_s)
+
+
+def _sources(path: Path, peaks: Peaks | None) -> Iterator[_Source]:
+    """Yield the traces at a path. Raises `UsageError`."""
+    if RECORD_NAME.fullmatch(path.name) and (path.parent.parent / RUN_FILE).is_file():
+        yield from _of_run(Run(path.parent.parent), peaks, path.name)
+    elif (path / RUN_FILE).is_file():
+        yield from _of_run(Run(path), peaks)
+    elif path.is_dir() and (runs := Results(path).runs()):
+        for run in runs:
+            yield from _of_run(run, peaks)
+    else:
+        try:
+            yield _Source(str(path), TraceFiles(tuple(files_of([path]))), peaks, named=True)
+        except GraphError as error:
+            raise UsageError(str(error)) from error
+
+
+def _of_run(run: Run, peaks: Peaks | None, only: str | None = None) -> Iterator[_Source]:
+    own = peaks_of(run.folder.parent, run.about()) or peaks
+    for record in run.load()[0]:
+        name = f"{record.cell_id}.{record.repeat}.{record.attempt}"
+        folder = record.trace.folder if record.trace else None
+        if folder is None or (only is not None and only != f"{name}.json"):
+            continue
+        try:
+            files = tuple(files_of([run.folder / folder]))
+        except (GraphError, OSError):
+            files = (run.folder / folder,)  # reading it reports the reason
+        yield _Source(f"{run.run_id} {name}", TraceFiles(files, record), own, named=False)
+
+
+def _nothing(paths: Sequence[Path], found: Sequence[_Count], warnings: Sequence[str]) -> str:
+    """Return why there is nothing to learn from."""
+    where = ", ".join(map(str, paths))
+    if found:
+        count = sum(one[1] for one in found)
+        return f"{where}: no usable operation: none of {count} has FLOPs or bytes; {ADVICE}"
+    if warnings:
+        return f"{where}: no trace can be read; first: {warnings[0]}"
+    return f"{where}: contains no trace; record one with: runner trace CELL"

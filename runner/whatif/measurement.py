@@ -1,0 +1,108 @@
+"""Chooses the cells that verify predictions, and reads their step times from the records.
+
+The cells are measured as one comparison: interleaved, with the same number of steps, with exactly the settings that a
+strategy file names. What cannot be measured here is returned with the reason, and is never measured with others instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from keras_matrix.records.fc import network, spec
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.grammar import LIMITS
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.whatif.strategy_file import problem_of, with_changes
+
+BASE = "baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cells to measure by the names of their settings, and why others cannot be measured, by name."""
+
+    cells: dict[str, Cell]
+    left_out: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of a setting: the step time of each repeat, its losses, and why repeats failed."""
+
+    cell_id: str
+    step_times_s: dict[int, float]
+    losses: list[float]
+    failures: list[str]
+
+
+def settings_of(named: Mapping[str, Any]) -> Settings | None:
+    """Return the settings of a cell from a graph's header; None if the trace is not of a cell."""
+    names = {one.name for one in fields(Settings)} - {"params"}
+    if not names <= named.keys():
+        return None
+    own = {name: named[name] for name in names}
+    return Settings(**own, params={name: value for name, value in named.items() if name not in names})
+
+
+def plan(base: Settings, changes: Mapping[str, Mapping[str, Scalar]], repeats: int) -> Plan:
+    """Return the cells of the base and of each change, by name; the base is `BASE`.
+
+    Raises `UsageError` if the base itself cannot be measured here.
+    """
+    if problem := environment_problem(base):
+        raise UsageError(f"--verify: {problem}")
+    name = f"verify {cell_id(base)}"
+    cells, left_out = {BASE: _cell(base, repeats, name, BASE)}, {}
+    for change, values in changes.items():
+        try:
+            settings = with_changes(base, values)
+        except UsageError as error:
+            left_out[change] = str(error)
+            continue
+        if problem := problem_of(settings) or environment_problem(settings):
+            left_out[change] = problem
+        elif settings == base:
+            left_out[change] = "its settings are those of the baseline"
+        else:
+            cells[change] = _cell(settings, repeats, name, change)
+    return Plan(cells, left_out)
+
+
+def measured(cells: Mapping[str, Cell], records: Sequence[Record]) -> dict[str, Measured]:
+    """Return what the latest attempts of each cell have measured, by the names of the settings."""
+    return {name: _measured(cell.cell_id, records) for name, cell in cells.items()}
+
+
+def environment_problem(settings: Settings) -> str | None:
+    """Return why a cell cannot be measured from here, None if it can: its links may be missing."""
+    if settings.workload != spec.WORKLOAD:
+        return None
+    problem = spec.problem_of(settings)
+    if problem.network == spec.LOCAL:
+        return None
+    return network.network_problem(
+        network.parse(os.environ.get(network.VARIABLE, "")), problem.network, problem.workers
+    )
+
+
+def _cell(settings: Settings, repeats: int, together: str, change: str) -> Cell:
+    timeout_s = float(LIMITS["timeout_s"].default or 0)
+    return Cell(settings, cell_id(settings), repeats, timeout_s, None, together=together, change=change)
+
+
+def _measured(name: str, records: Sequence[Record]) -> Measured:
+    own = [record for record in records if record.cell_id == name]
+    good = [record for record in own if record.status in MEASURED and record.times.step_time_s]
+    last = [record.learning.loss[-1] for record in good if record.learning.loss]
+    return Measured(
+        name,
+        {record.repeat: float(record.times.step_time_s or 0) for record in good},
+        [loss for loss in last if loss is not None],
+        sorted({f"{record.status}: {record.reason}" for record in own if record not in good}),
+    )

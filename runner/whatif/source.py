@@ -1,0 +1,115 @@
+"""Makes the trace graph of a stored trace, of profilers' files of any program, or of a stored graph.
+
+Promise: one clear error for what cannot be read, which names the file; a trace with some ranks only is read, and its
+graph says which are missing. Facts of a traced cell, such as its settings, come from its record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from keras_matrix.analysis.whatif.graph import Graph, GraphError
+from keras_matrix.records.schema import Record
+from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.traces import neutral
+from keras_matrix.records.traces.conversion import CHROME, XPLANE
+from keras_matrix.records.traces.request import NATIVE_NAME
+from keras_matrix.runner.whatif import stored_graph
+
+PROFILE_ENDINGS = (XPLANE, *CHROME)
+ENDINGS = (*PROFILE_ENDINGS, stored_graph.ENDING, ".ctf")
+_EPOCH = re.compile(r"epoch(\d+)\.worker(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFiles:
+    """The files of one trace, one per rank or process, and the record of the traced cell if it is stored."""
+
+    paths: tuple[Path, ...]
+    record: Record | None = None
+
+
+def files_of(given: Sequence[Path]) -> list[Path]:
+    """Return the files of a trace that is given as files, or as a folder of them. Raises `GraphError`."""
+    if len(given) == 1 and given[0].is_dir():
+        return _in_folder(given[0])
+    for path in given:
+        if not path.is_file():
+            what = "is a folder: name it alone" if path.is_dir() else "no such file or folder"
+            raise GraphError(f"{path}: {what}")
+        if not path.name.endswith(ENDINGS):
+            raise GraphError(f"{path}: must end in {', '.join((*PROFILE_ENDINGS, stored_graph.ENDING))}")
+    if len(given) == 1 and neutral.is_one(given[0]):
+        return _beside_neutral(given[0])
+    return list(given)
+
+
+def graph_of(trace: TraceFiles) -> Graph:
+    """Return the graph of a trace. Raises `GraphError`, `TraceError` or OSError."""
+    stored = [path for path in trace.paths if path.name.endswith(stored_graph.ENDING)]
+    if stored and len(stored) < len(trace.paths):
+        raise GraphError(f"{stored[0]}: is a stored graph; name either such files or those of a profiler")
+    graph = stored_graph.read(stored) if stored else _of_profiles(trace.paths)
+    return graph if trace.record is None else with_record(graph, trace.record)
+
+
+def _of_profiles(paths: Sequence[Path]) -> Graph:
+    from keras_matrix.analysis.whatif.build import files as profiles  # readers that a stored graph does not need
+
+    return profiles.graph_of(list(paths))
+
+
+def with_record(graph: Graph, record: Record) -> Graph:
+    """Return the graph with the facts of the traced cell."""
+    machine = {
+        name: value
+        for name, value in asdict(record.machine).items()
+        if name in ("host_id", "cpu_model", "logical_cpus", "gpus", "machine_type") and value
+    }
+    cores = record.resolved.cpus if record.resolved else None
+    header = replace(
+        graph.header,
+        backend=record.settings.backend,
+        device=record.settings.device,
+        settings=named_settings(record.settings),
+        versions=dict(record.versions),
+        machine={**graph.header.machine, **machine},
+        cores=graph.header.cores or cores,
+    )
+    return replace(graph, header=header)
+
+
+def named_settings(settings: Settings) -> dict[str, Scalar]:
+    """Return the settings of a cell by their names in a matrix file, parameters of the workload included."""
+    own = {name: value for name, value in asdict(settings).items() if name != "params"}
+    return {**own, **settings.params}
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    if stored := stored_graph.files_in(folder):
+        return stored
+    if (native := folder / NATIVE_NAME).is_dir():
+        return _in_folder(native)
+    found = sorted(path for path in folder.iterdir() if path.name.endswith(PROFILE_ENDINGS) and path.is_file())
+    epochs = {path: (int(match[1]), int(match[2])) for path in found if (match := _EPOCH.match(path.name))}
+    if epochs:
+        # The files of an epoch are one trace. The last one is furthest from the start of the program.
+        last = max(epoch for epoch, _ in epochs.values())
+        return sorted((path for path, (epoch, _) in epochs.items() if epoch == last), key=lambda path: epochs[path])
+    if not found:
+        raise GraphError(f"{folder}: contains no file of a profiler ({', '.join(PROFILE_ENDINGS)}) and no stored graph")
+    return found
+
+
+def _beside_neutral(path: Path) -> list[Path]:
+    """Return the profilers' files next to a neutral trace, which itself has no dependencies."""
+    native = path.parent / NATIVE_NAME
+    if native.is_dir():
+        return _in_folder(native)
+    raise GraphError(
+        f"{path}: is a neutral trace, which does not say what waits for what; name the profiler's own files, which are "
+        f"next to it in {NATIVE_NAME}/"
+    )
