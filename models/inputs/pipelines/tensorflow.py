@@ -20,7 +20,9 @@ WAITS_IN_COMPILED_STEP = False
 def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> Any:
     """Return a `tf.data.Dataset` of batches in the order of their numbers.
 
-    Its threads call the loader in Python, as `tf.numpy_function` does for any Python code.
+    Its threads call the loader in Python, as `tf.numpy_function` does for any Python code. tf.data's own pool has a
+    thread per CPU, whatever `num_parallel_calls` is; with a pool for this data set, more workers than CPUs can wait for
+    storage at the same time.
     """
     load = loader.timed if timed else loader.__call__
     types = (tf.as_dtype(loader.dtype), tf.int32, *((tf.float64,) if timed else ()))
@@ -34,16 +36,15 @@ def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> An
     if workers.count == 0:
         return _as_stated(batches.map(loaded), threads=1)
     ready = batches.map(loaded, num_parallel_calls=workers.count, deterministic=True)
-    return _as_stated(ready.prefetch(workers.prefetch) if workers.prefetch else ready)
+    return _as_stated(ready.prefetch(workers.prefetch) if workers.prefetch else ready, threads=workers.count)
 
 
-def _as_stated(dataset: Any, threads: int = 0) -> Any:
-    """Keep tf.data from adding prefetching and from changing workers and prefetching; `threads` 0: as many as usual."""
+def _as_stated(dataset: Any, threads: int) -> Any:
+    """Keep tf.data from adding prefetching and from changing workers and prefetching; give it a pool of threads."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.inject_prefetch = False
-    if threads:
-        options.threading.private_threadpool_size = threads
+    options.threading.private_threadpool_size = threads
     return dataset.with_options(options)
 
 

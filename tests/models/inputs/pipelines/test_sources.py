@@ -66,6 +66,17 @@ def test_step_of_the_stand_in_device_takes_its_time_once_and_little_cpu_time(bac
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_more_threads_than_cpus_prepare_batches_at_the_same_time(backend: str) -> None:
+    """tf.data's own pool has a thread per CPU, however many calls of a map may run in parallel."""
+    workers = (os.cpu_count() or 1) + 2
+    command = [sys.executable, str(SCRIPT.with_name("meet_workers.py")), backend, str(workers)]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(SCRIPT.parents[4])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "met\n"
+
+
+@pytest.mark.process
 def test_worker_processes_yield_the_same_batches(tmp_path: Path) -> None:
     cases = [{"pipeline": name, "worker_kind": "process"} for name in ("grain", "py_dataset")]
     for one in read("jax", folder(tmp_path / "images"), *cases):
