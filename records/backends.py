@@ -32,8 +32,9 @@ class Backend:
     XLA stores its results, in a file of its own.
 
     The FC modes: `partition` if the backend divides arrays by itself, `network_devices` the kinds of devices whose
-    workers can communicate over a network, `fc_in_xla` whether XLA compiles a whole step, `fc_in_processes` whether
-    each worker is a process of its own.
+    workers can communicate over a network, `network_modes` the modes in which they can (empty: in all whose workers
+    communicate), `fc_in_xla` whether XLA compiles a whole step, `fc_in_processes` whether each worker is a process of
+    its own even without a network.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Backend:
     autotune_in_xla: bool = False
     partition: Partition | None = None
     network_devices: tuple[str, ...] = ()
+    network_modes: tuple[str, ...] = ()
     fc_in_xla: bool = False
     fc_in_processes: bool = False
 
@@ -68,6 +70,8 @@ TABLE: dict[str, Backend] = {
             autotune_off=_NO_XLA_AUTOTUNE | {"TF_CUDNN_USE_AUTOTUNE": "0"},
             autotune_in_xla=True,
             partition=Partition("mirrored_strategy", ("fc_data",)),
+            network_devices=("cpu",),
+            network_modes=("fc_data",),
         ),
         Backend(
             "jax",
@@ -79,6 +83,12 @@ TABLE: dict[str, Backend] = {
             autotune_off=_NO_XLA_AUTOTUNE,
             autotune_in_xla=True,
             partition=Partition("named_sharding", ("fc_data",)),
+            network_devices=("cpu",),
+            # All but fc_pipeline, whose stages hand over arrays within one process.
+            network_modes=(
+                *("fc_data", "fc_data_slice", "fc_data_manual", "fc_model_ff", "fc_model", "fc_model_manual"),
+                *("fc_hybrid", "fc_zero", "fc_phy"),
+            ),
             fc_in_xla=True,
         ),
         Backend(

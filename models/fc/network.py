@@ -1,21 +1,31 @@
-"""Lets a worker process join a network namespace that `ci/netns` created.
+"""Lets a worker process join a network namespace that `ci/netns` created, and learn the addresses of the others.
 
-Only the calling thread and those that it starts later change networks; the pipes to the parent process and the file by
-which workers connect do not depend on the network.
+Only the calling thread and those that it starts later change networks; the pipes to the parent process and the files by
+which workers meet do not depend on the network.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import socket
+import struct
+import time
 from pathlib import Path
 
 FOLDER = Path("/run/netns")
-CLONE_NEWNET = 0x40000000
+CLONE_NEWUTS, CLONE_NEWNET = 0x04000000, 0x40000000
+SIOCGIFADDR = 0x8915  # ioctl: the IPv4 address of an interface (linux/sockios.h)
+LOOK_AGAIN_S = 0.01
 
 
 class NoSuchNetwork(Exception):
     """A network namespace cannot be joined; the message says which one, why, and what to do."""
+
+
+class NotMet(Exception):
+    """The workers did not all connect in time."""
 
 
 def enter(name: str, folder: Path = FOLDER) -> None:
@@ -33,8 +43,62 @@ def own_network() -> str:
     return str(Path("/proc/thread-self/ns/net").readlink())
 
 
+def address_of(interface: str) -> str:
+    """Return the IPv4 address of an interface of this process's network. Raises `NoSuchNetwork`."""
+    request = struct.pack("256s", interface.encode()[:15])
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            answer = fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, request)
+    except OSError as error:
+        advice = "start the runner in ci/netns"
+        raise NoSuchNetwork(f"interface {interface}: has no IPv4 address: {error.strerror}; {advice}") from error
+    return socket.inet_ntoa(answer[20:24])
+
+
+def name_host(name: str) -> None:
+    """Give this process's host a name that no other process sees. Raises `NoSuchNetwork`.
+
+    A library that resolves the host's own name finds in a network namespace an address of another network, or none; if
+    the name is an address, it finds that one, without any file.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)  # os.unshare needs Python 3.12
+    try:
+        _checked(libc.unshare(CLONE_NEWUTS))
+        socket.sethostname(name)
+    except OSError as error:
+        raise NoSuchNetwork(f"host name {name}: cannot be set: {error.strerror}; run as root") from error
+
+
+def free_port(address: str) -> int:
+    """Return a port of an address that no process listens to. In a namespace only its own worker takes one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound:
+        bound.bind((address, 0))
+        return int(bound.getsockname()[1])
+
+
+def met(meeting: str, rank: int, size: int, message: str, timeout_s: float) -> list[str]:
+    """Publish this worker's message in a file `meeting.RANK`; return those of all workers, by rank. Raises `NotMet`."""
+    until_s = time.monotonic() + timeout_s
+    own = Path(f"{meeting}.{rank}")
+    unfinished = own.with_name(f"{own.name}.unfinished")
+    unfinished.write_text(message, encoding="utf-8")
+    unfinished.rename(own)
+    files = [Path(f"{meeting}.{one}") for one in range(size)]
+    while missing := [str(one) for one, file in enumerate(files) if not file.exists()]:
+        if time.monotonic() > until_s:
+            absent = f"missing: {', '.join(missing)}"
+            raise NotMet(f"the {size} workers did not all connect within {timeout_s:g} s; {absent}")
+        time.sleep(LOOK_AGAIN_S)
+    return [file.read_text(encoding="utf-8") for file in files]
+
+
 def _set(descriptor: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)  # os.setns needs Python 3.12
-    if libc.setns(descriptor, CLONE_NEWNET) != 0:
+    _checked(libc.setns(descriptor, CLONE_NEWNET))
+
+
+def _checked(answer: int) -> None:
+    """Raise the error of a failed call of libc."""
+    if answer != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

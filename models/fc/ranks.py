@@ -6,12 +6,16 @@ best practices"), and importing Keras is enough to initialise CUDA: it calls `to
 is not used, since its workers would be children of another process than the one with which they must end.
 
 If one process dies or fails, the others are ended at once and the exception names its rank; if the process that started
-them dies, they are killed. They connect by means of a file, which needs no fixed port.
+them dies, they are killed. They connect by means of files, which need no fixed port.
+
+A module `models.fc.native.<backend>` has a function `join`, which connects a worker process to the others and returns
+its worker: one rank of a `WorkerGroup`, with the method `watched`, of which `communication` here takes the means.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import multiprocessing
 import os
 import shutil
@@ -31,6 +35,7 @@ from keras_matrix.models.fc.network import enter
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState
 from keras_matrix.models.process.float64 import keep_float64
 from keras_matrix.models.process.garbage_collection import settle
+from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.spec import WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
@@ -63,6 +68,7 @@ class WorkerStart:
     meeting: str
     timeout_s: float
     copied: bool
+    backend: str = "torch"
 
 
 def start_method(device: str) -> StartMethod:
@@ -74,9 +80,14 @@ class Ranks(WorkerGroup):
     """A worker group of processes."""
 
     def __init__(
-        self, order: WorkerSpec, timeout_s: float = MEETING_LIMIT_S, method: StartMethod | None = None
+        self,
+        order: WorkerSpec,
+        timeout_s: float = MEETING_LIMIT_S,
+        method: StartMethod | None = None,
+        backend: str = "torch",
     ) -> None:
         """Start the workers and wait until all are connected. Raises `WorkerDied` or `WorkerFailed`."""
+        self.backend = backend
         copied = (method or start_method(order.device)) == "fork"
         context = multiprocessing.get_context("fork") if copied else multiprocessing.get_context("spawn")
         self._partition = order.problem.partition
@@ -86,7 +97,7 @@ class Ranks(WorkerGroup):
         for rank in range(order.problem.workers):
             ours, theirs = context.Pipe()
             self._pipes.append(ours)
-            start = WorkerStart(order, rank, str(Path(self._folder) / "meeting"), timeout_s, copied)
+            start = WorkerStart(order, rank, str(Path(self._folder) / "meeting"), timeout_s, copied, backend)
             # A copy also has these ends of the pipes; a new interpreter only has its arguments.
             arguments = (start, theirs, list(self._pipes) if copied else [])
             process = context.Process(target=_live, args=arguments, daemon=True)
@@ -119,13 +130,16 @@ class Ranks(WorkerGroup):
     def communication(self, steps: int, epochs: int) -> Communication | None:
         """Time the collectives in every worker; a step, and its part without collectives, are means over workers.
 
-        None without collectives, and for those of DTensor, which cannot be timed from outside.
+        None without collectives, and for those of DTensor, which cannot be timed from outside. A backend whose workers
+        are processes only over a network has compiled steps, whose collectives its profiler measures.
         """
         if not self.traffic().calls or self._partition != "program":
             return None
         by_epoch = list(zip(*self._ask("watched", steps, epochs), strict=True))
+        if not by_epoch:
+            return None
         return Communication(
-            Method.TIMED,
+            Method.TIMED if TABLE[self.backend].fc_in_processes else Method.PROFILED,
             [statistics.fmean(step_s for step_s, _ in workers) for workers in by_epoch],
             [statistics.fmean(step_s - inside_s for step_s, inside_s in workers) for workers in by_epoch],
         )
@@ -234,11 +248,10 @@ def _arrive(start: WorkerStart) -> Any:
     if order.namespaces:
         enter(order.namespaces[start.rank])
 
-    from keras_matrix.models.fc.native.torch import join
-
+    native = importlib.import_module(f"keras_matrix.models.fc.native.{start.backend}")
     if not start.copied:
         _configure(order)
-    worker = join(order, start.rank, start.meeting, start.timeout_s)
+    worker = native.join(order, start.rank, start.meeting, start.timeout_s)
     settle()
     return worker
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -52,6 +52,12 @@ def placement(rank: int, devices: Iterable[object], weights: Iterable[Any], batc
     """Return the placement of a worker's arrays on these devices; `batch` are its batch and its labels."""
     shapes, (rows, labels) = ([list(map(int, array.shape)) for array in part] for part in (weights, batch))
     return WorkerPlacement(rank, ", ".join(sorted(set(map(str, devices)))), shapes, rows, labels)
+
+
+def device_peaks_bytes(devices: Sequence[Any]) -> list[int]:
+    """Return the peak of the allocator on each of JAX's devices; empty if one does not report it, such as a CPU."""
+    reported = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in devices]
+    return [int(peak) for peak in reported if peak is not None] if None not in reported else []
 
 
 class WorkerGroup(ABC):

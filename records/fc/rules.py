@@ -60,13 +60,13 @@ DEFAULTS: Mapping[str, Any] = asdict(FcProblem())
 # default none is part of a cell's settings, so that they end no history.
 WHAT_IF: Mapping[str, tuple[str, ...]] = {
     "bucket_cap_mb": ("torch",),
-    "buckets": ("torch",),
-    "bytes_per_pack": (),
-    "forward_sleep_ms": ("torch",),
-    "backward_sleep_ms": ("torch",),
-    "gradient_accumulation": ("torch",),
-    "recompute": ("torch",),
-    "amp": ("torch",),
+    "buckets": ("torch", "jax"),
+    "bytes_per_pack": ("tensorflow",),
+    "forward_sleep_ms": ("torch", "jax", "tensorflow"),
+    "backward_sleep_ms": ("torch", "jax", "tensorflow"),
+    "gradient_accumulation": ("torch", "jax", "tensorflow"),
+    "recompute": ("torch", "jax", "tensorflow"),
+    "amp": ("torch", "jax", "tensorflow"),
     "fuse": ("torch",),
 }
 # Those that determine which gradients are summed together.
@@ -271,7 +271,7 @@ def settings_problems(settings: Settings) -> list[str]:
     return [
         *problems_of(problem),
         *backend_problems(problem, settings.backend),
-        *_network_problems(settings, problem.network),
+        *_network_problems(settings, problem),
     ] + [
         f"{key}: must be {str(value).lower()} for {problem.mode}, got {str(got).lower()}{advice.get(key, '')}"
         for key, value in fixed.items()
@@ -279,12 +279,21 @@ def settings_problems(settings: Settings) -> list[str]:
     ]
 
 
-def _network_problems(settings: Settings, network: str) -> list[str]:
-    if network == LOCAL or settings.device in TABLE[settings.backend].network_devices:
-        return []
-    where = f"{settings.backend} on {settings.device}"
-    able = [f"{one.name} on {device}" for one in TABLE.values() for device in one.network_devices]
-    return [f"network: must be {LOCAL} for {where}, got {network}; available for {', '.join(able)}"]
+def _network_problems(settings: Settings, problem: FcProblem) -> list[str]:
+    own, mode, network = TABLE[settings.backend], problem.mode, problem.network
+    if network == LOCAL:
+        why = "workers in one process do not pack gradients; set network, such as 200mbit"
+        return [f"bytes_per_pack: must be 0 with network {LOCAL}; {why}"] if problem.bytes_per_pack else []
+    if settings.device not in own.network_devices:
+        where = f"{own.name} on {settings.device}"
+        able = ", ".join(f"{one.name} on {device}" for one in TABLE.values() for device in one.network_devices)
+        return [f"network: must be {LOCAL} for {where}, got {network}; available for {able}"]
+    if own.network_modes and mode not in own.network_modes:
+        able = f"available for {_list(own.network_modes)}"
+        return [f"network: must be {LOCAL} for {mode} on {own.name}, got {network}; {able}"]
+    if problem.partition in DIVIDERS and not own.fc_in_processes:
+        return [f"partition: must be program on {own.name} with network {network}, got {problem.partition}"]
+    return []
 
 
 def memory_problem(problem: FcProblem, free_bytes: int | None) -> str | None:

@@ -49,7 +49,8 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     cuda_cache = inherited_environment.cuda_cache_state(os.environ)
     adapter = backends.load(settings.backend)
     adapter.configure(settings, job.compile_cache_dir)
-    _reserve_devices(settings, task.workers)
+    if not namespaces:  # otherwise this process leaves the backend to its workers
+        _reserve_devices(settings, task.workers)
     begun_s = monotonic()
     configure = partial(configure_worker, settings, job.compile_cache_dir)
     order = WorkerSpec(task, settings.seed, settings.device, namespaces=namespaces, configure=configure)

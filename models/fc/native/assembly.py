@@ -1,4 +1,7 @@
-"""Creates the worker group of a problem: in this process for JAX and TensorFlow, a process per worker for PyTorch."""
+"""Creates the worker group of a problem: a process per worker for PyTorch, and for every backend over a network.
+
+Without a network, workers of JAX and TensorFlow are devices of this process.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,13 @@ def reserve(backend: str, workers: int, device: str) -> None:
 def assemble(backend: str, order: WorkerSpec, *, apart: bool = False) -> WorkerGroup:
     """Return the worker group of a problem; with `apart` even a single PyTorch worker is in a separate process.
 
-    On a CPU PyTorch's workers are forked from this process, which therefore must not have used PyTorch before.
+    On a CPU worker processes are forked from this one, which therefore must not have used the backend before: without
+    `reserve` for workers that have networks.
     """
     if order.problem.precision == "float64":
         keep_float64()
-    if TABLE[backend].fc_in_processes and (apart or order.problem.workers > 1):
+    if order.namespaces or (TABLE[backend].fc_in_processes and (apart or order.problem.workers > 1)):
         from keras_matrix.models.fc.ranks import Ranks
 
-        return Ranks(order)
+        return Ranks(order, backend=backend)
     return cast(WorkerGroup, importlib.import_module(f"keras_matrix.models.fc.native.{backend}").make(order))

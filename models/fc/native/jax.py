@@ -1,10 +1,14 @@
-"""JAX: one program over a mesh of devices (`shard_map`), compiled once for all workers; fc_pipeline: jax_stages.py."""
+"""JAX: one program over a mesh of devices (`shard_map`), compiled once for all workers; fc_pipeline: jax_stages.py.
+
+Without a network all devices are virtual ones of this process; jax_rank.py is one worker process of several.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,12 +20,19 @@ from jax.sharding import PartitionSpec as P
 
 from keras_matrix.models.fc import hlo, layout
 from keras_matrix.models.fc.collective_time import jax_collectives_s
-from keras_matrix.models.fc.device_memory import device_peaks_bytes
 from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import scope
-from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement, require_devices
+from keras_matrix.models.fc.worker_group import (
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+    device_peaks_bytes,
+    placement,
+    require_devices,
+)
+from keras_matrix.records.fc import buckets, layer_groups
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.fc.spec import LEARNING_RATE, FcProblem, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
@@ -32,6 +43,9 @@ AXES = tuple(axis.value for axis in Axis)
 # steps, a device may wait for a step that another one has not begun: their collective never ends, and XLA aborts after
 # 40 s (jaxlib 0.10.2: epochs of 31 steps pass, of 34 fail). Half as many steps never leave a device idle.
 STEPS_AHEAD = 16
+# Lets sums be separate that the program keeps separate: this pass merges all sums of a step, which then begin only
+# after the last gradient. (XLA's pass for GPUs has another name, and a threshold.)
+SEPARATE_SUMS = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"}
 
 
 def reserve(workers: int, device: str) -> None:
@@ -52,8 +66,20 @@ def make(order: WorkerSpec) -> WorkerGroup:
     return JaxWorkerGroup(order)
 
 
+def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> WorkerGroup:
+    """Join the other worker processes by the files `meeting.RANK` and return this worker."""
+    from keras_matrix.models.fc.native import jax_rank
+
+    return jax_rank.join(order, rank, meeting, timeout_s)
+
+
 class JaxWorker(Worker):
-    """All workers: a single tracing inside `shard_map` represents each of them."""
+    """All workers: a single tracing inside `shard_map` represents each of them.
+
+    `buckets` are the numbers of gradients that are summed together, from the last layer; none: each is summed alone.
+    """
+
+    buckets: tuple[int, ...] = ()
 
     def __init__(self, mesh: Mesh, axes: tuple[str, ...] = AXES, whole: Worker | None = None) -> None:
         super().__init__(math.prod(mesh.shape[axis] for axis in axes), whole)
@@ -65,6 +91,46 @@ class JaxWorker(Worker):
     def gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         value, gradients = jax.value_and_grad(loss)(list(weights))
         return value, gradients
+
+    def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        own, gradients = self.gradient(loss, weights)
+        return own, self._summed(gradients)
+
+    def accumulated_gradient(self, losses: Sequence[Loss], weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Let each loss begin after the gradients of the previous one: XLA would compute them at the same time."""
+        total, sums = self.gradient(losses[0], weights)
+        for loss in losses[1:]:
+            first, *_ = self._after_all([weights[0], *sums])
+            more, gradients = self.gradient(loss, [first, *weights[1:]])
+            total, sums = total + more, [a + b for a, b in zip(sums, gradients, strict=True)]
+        return total, sums
+
+    def summed_accumulated_gradient(
+        self, losses: Sequence[Loss], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        own, gradients = self.accumulated_gradient(losses, weights)
+        return own, self._summed(gradients)
+
+    def slept(self, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
+        slept: Tensor = _sleeping(forward_s, backward_s)(x)
+        return slept
+
+    def recomputed(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        recomputed: Callable[..., Tensor] = jax.checkpoint(run)
+        return recomputed
+
+    def _summed(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Sum the gradients of each bucket as one array, or each alone; XLA may merge sums that are not in buckets."""
+        if self.size == 1 or not self.buckets:
+            return [self.all_reduce(gradient) for gradient in gradients]
+        backward = gradients[::-1]
+        sums = [self._summed_together([backward[at] for at in bucket]) for bucket in buckets.by_count(self.buckets)]
+        return [gradient for bucket in sums for gradient in bucket][::-1]
+
+    def _summed_together(self, arrays: Sequence[Tensor]) -> list[Tensor]:
+        flat = self.all_reduce(jnp.concatenate([jnp.ravel(array) for array in arrays]))
+        ends = np.cumsum([array.size for array in arrays])
+        return [jnp.reshape(part, array.shape) for part, array in zip(jnp.split(flat, ends[:-1]), arrays, strict=True)]
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         return jax.lax.psum(x, self._axes)
@@ -81,10 +147,41 @@ class JaxWorker(Worker):
         return [jax.lax.dynamic_update_slice(array, array[:1, :1] + nothing, (0, 0)) for array in arrays]
 
 
+def _sleeping(forward_s: float, backward_s: float) -> Callable[[Tensor], Tensor]:
+    """Return the identity, after a sleep; its gradient passes after another one."""
+
+    @jax.custom_vjp  # type: ignore[untyped-decorator]
+    def sleeping(x: Tensor) -> Tensor:
+        return _after_sleep(x, forward_s)
+
+    sleeping.defvjp(lambda x: (sleeping(x), None), lambda _, upstream: (_after_sleep(upstream, backward_s),))
+    slept: Callable[[Tensor], Tensor] = sleeping
+    return slept
+
+
+def _after_sleep(x: Tensor, seconds: float) -> Tensor:
+    """Return x once `seconds` have passed since it was computed.
+
+    The callback's result, a zero, is added, so that the compiler cannot remove it. Its argument is one number: a
+    callback that converts large arrays can deadlock with the only thread of a CPU device. A callback with effects
+    (`io_callback`) is not allowed in layers that are computed again in the backward pass.
+    """
+    if not seconds:
+        return x
+    dtype = np.dtype(x.dtype)
+
+    def sleep(_: Any) -> Any:
+        time.sleep(seconds)
+        return np.zeros((), dtype)
+
+    return x + jax.pure_callback(sleep, jax.ShapeDtypeStruct((), dtype), jnp.ravel(x)[0])
+
+
 class JaxWorkerGroup(WorkerGroup):
     """Arrays over a mesh, and the compiled step, which takes and returns the weights."""
 
     backend = "jax"
+    steps_ahead = STEPS_AHEAD
 
     def __init__(self, order: WorkerSpec) -> None:
         problem = order.problem
@@ -93,6 +190,7 @@ class JaxWorkerGroup(WorkerGroup):
         self._mesh = Mesh(np.asarray(jax.devices()[: problem.workers]).reshape(shape), AXES)
         # If JAX divides the work itself, the program is that of one worker.
         self._worker = JaxWorker(Mesh(self._mesh.devices[:1, :1], AXES) if self._divides else self._mesh)
+        self._worker.buckets = layer_groups.counts(problem.buckets)
         weights, *specs = _specs(problem)
         self._weights = self._placed_weights(weights)
         batch, labels = map(self._placed, layout.draw_batch(problem, order.seed), specs)
@@ -102,12 +200,12 @@ class JaxWorkerGroup(WorkerGroup):
         self._gradients: list[Any] = []
 
     def run(self, steps: int) -> None:
-        """Run steps; Python is at most `STEPS_AHEAD` steps ahead of JAX and waits for the last one."""
+        """Run steps; Python is at most `steps_ahead` steps ahead of JAX and waits for the last one."""
         in_flight: deque[Any] = deque()
         for _ in range(steps):
             self._weights, self._losses, self._gradients = self._step(self._weights, self._batch)
             in_flight.append(self._losses)
-            if len(in_flight) == STEPS_AHEAD:
+            if len(in_flight) == self.steps_ahead:
                 in_flight.popleft().block_until_ready()
         jax.block_until_ready((self._weights, self._losses))
 
@@ -128,8 +226,11 @@ class JaxWorkerGroup(WorkerGroup):
         ]
 
     def traffic(self) -> Traffic:
-        """Return the counts while the step was traced, or those of the collectives in the compiled step."""
-        if not self._divides:
+        """Return the counts while the step was traced.
+
+        Where JAX puts in the collectives, or must not merge them, those of the compiled step are counted instead.
+        """
+        if not self._divides and not self._worker.buckets:
             return self._worker.traffic
         return hlo.traffic_of(self._text(), self._order.problem.workers)
 
@@ -166,7 +267,7 @@ class JaxWorkerGroup(WorkerGroup):
                 out_specs=(weights, P(AXES), weights),
                 check_vma=False,  # a gathered gradient is the same everywhere, which the checker cannot infer
             )
-        return jax.jit(step, donate_argnums=0)
+        return jax.jit(step, donate_argnums=0, compiler_options=SEPARATE_SUMS if worker.buckets else None)
 
     def _local(self, worker: JaxWorker, weights: list[Any], batch: tuple[Any, Any]) -> tuple[list[Any], Any, list[Any]]:
         """One worker's step."""

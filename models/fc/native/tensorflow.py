@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup
-from keras_matrix.models.fc.worker_group import WorkerSpec, require_devices
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, require_devices
 
 
 def reserve(workers: int, device: str) -> None:
@@ -25,3 +25,10 @@ def make(order: WorkerSpec) -> TensorFlowWorkerGroup:
 
         return MirroredWorkerGroup(order)
     return TensorFlowWorkerGroup(order)
+
+
+def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> WorkerGroup:
+    """Join the other worker processes by the files `meeting.RANK` and return this worker."""
+    from keras_matrix.models.fc.native import tensorflow_rank
+
+    return tensorflow_rank.join(order, rank, meeting, timeout_s)

@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
-from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup, taped_gradient
+from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup, TracedWorker, taped_gradient
 from keras_matrix.models.fc.programs import Result, program
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.communication import Communication
 
 
-class MirroredWorker(Worker):
+class MirroredWorker(TracedWorker):
     """A replica, in the strategy's own thread."""
 
     def along(self, axis: Axis) -> Worker:
@@ -25,12 +25,22 @@ class MirroredWorker(Worker):
         return taped_gradient(loss, weights)
 
     def summed_gradient(self, loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Sum all gradients in one call, like an optimizer under a strategy; the strategy decides how to pack them."""
         own, gradients = self.gradient(loss, weights)
+        return own, self._summed(gradients)
+
+    def summed_accumulated_gradient(
+        self, losses: Sequence[Loss], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        own, gradients = self.accumulated_gradient(losses, weights)
+        return own, self._summed(gradients)
+
+    def _summed(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Sum all gradients in one call, like an optimizer under a strategy; the strategy decides how to pack them."""
         for gradient in gradients:
             self.count("all_reduce_bytes", gradient)
         replica = tf.distribute.get_replica_context()
-        return own, replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+        summed: list[Tensor] = replica.all_reduce(tf.distribute.ReduceOp.SUM, list(gradients))
+        return summed
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         raise NotImplementedError("a mirrored worker sums all its gradients at once")

@@ -7,12 +7,14 @@ the workers' programs run as threads, one at a time; at a collective each waits 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_matrix.models.fc import layout
@@ -124,7 +126,58 @@ def taped_gradient(loss: Loss, weights: Sequence[Tensor]) -> tuple[Tensor, list[
     return value, tape.gradient(value, weights)
 
 
-class TensorFlowWorker(Worker):
+class TracedWorker(Worker):
+    """A worker of a traced step, whose losses are computed one after the other."""
+
+    def accumulated_gradient(self, losses: Sequence[Loss], weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Let each loss begin after the gradients of the previous one: a graph computes them at the same time."""
+        total, sums = self.gradient(losses[0], weights)
+        for loss in losses[1:]:
+            first, *_ = self._after_all([weights[0], *sums])
+            more, gradients = self.gradient(loss, [first, *weights[1:]])
+            total, sums = total + more, [a + b for a, b in zip(sums, gradients, strict=True)]
+        return total, sums
+
+    def slept(self, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
+        return _slept(x, forward_s, backward_s)
+
+    def recomputed(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        recomputed: Callable[..., Tensor] = tf.recompute_grad(run)
+        return recomputed
+
+    def _after_all(self, arrays: Sequence[Tensor]) -> list[Tensor]:
+        with tf.control_dependencies(arrays):
+            return [tf.identity(array) for array in arrays]
+
+
+def _slept(x: Any, forward_s: float, backward_s: float) -> Any:
+    """Return x after a sleep; its gradient passes after another one."""
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def sleeping(x: Any) -> tuple[Any, Callable[[Any], Any]]:
+        return _after_sleep(x, forward_s), lambda upstream: _after_sleep(upstream, backward_s)
+
+    return sleeping(x)
+
+
+def _after_sleep(x: Any, seconds: float) -> Any:
+    """Return x once `seconds` have passed since it was computed.
+
+    A Python function with state is neither removed nor folded.
+    """
+    if not seconds:
+        return x
+
+    def sleep(_: Any) -> Any:
+        time.sleep(seconds)
+        return np.float32(0)
+
+    one = tf.cast(tf.reshape(x, [-1])[0], tf.float32)  # bfloat16 is not passed to Python
+    zero = tf.numpy_function(sleep, [one], tf.float32, stateful=True)
+    return x + tf.cast(tf.ensure_shape(zero, ()), x.dtype)
+
+
+class TensorFlowWorker(TracedWorker):
     """One worker of a traced step, within all or within its group."""
 
     def __init__(self, rank: int, step: Step, groups: list[list[int]], whole: Worker | None = None) -> None:
@@ -159,10 +212,6 @@ class TensorFlowWorker(Worker):
             return self._step.on_each(devices, lambda k: tf.concat(parts, axis))
 
         return self._exchange(x, combine)
-
-    def _after_all(self, arrays: Sequence[Tensor]) -> list[Tensor]:
-        with tf.control_dependencies(arrays):
-            return [tf.identity(array) for array in arrays]
 
     def _exchange(self, x: Tensor, combine: CombineGroup) -> Tensor:
         """Submit x; return this worker's result from its group's parts."""

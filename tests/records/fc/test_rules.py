@@ -136,13 +136,42 @@ def test_the_one_worker_cell_over_a_network_is_the_local_one() -> None:
     assert cells[0].cell_id == cells_of("mode: fc_model")[0].cell_id
 
 
-@pytest.mark.parametrize("name", ["network", "partition"])
-def test_unsupported_setting_is_rejected_on_one_worker_too(name: str) -> None:
-    value = {"network": "200mbit", "partition": "named_sharding"}[name]
+def test_unsupported_partition_is_rejected_on_one_worker_too() -> None:
     for backend in BACKENDS:
-        settings = make_settings(workload="fc", backend=backend, params={"mode": "fc_data", name: value})
-        there = backend == ("torch" if name == "network" else DIVIDERS[value][0])
-        assert (rules.settings_problems(settings) == []) is there
+        params = {"mode": "fc_data", "partition": "named_sharding"}
+        settings = make_settings(workload="fc", backend=backend, params=params)
+        assert (rules.settings_problems(settings) == []) is (backend == DIVIDERS["named_sharding"][0])
+
+
+def problems_over_a_network(backend: str, **changes: Any) -> list[str]:
+    params = {"mode": "fc_data", "workers": 2, "network": "200mbit", **changes}
+    return rules.settings_problems(make_settings(workload="fc", backend=backend, params=params))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_has_fc_data_over_a_network_on_a_cpu(backend: str) -> None:
+    assert problems_over_a_network(backend) == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "changes", "message"),
+    [
+        ("tensorflow", {"mode": "fc_zero"}, "network: must be local for fc_zero on tensorflow, got 200mbit; avail"),
+        (
+            "jax",
+            {"mode": "fc_pipeline"},
+            "network: must be local for fc_pipeline on jax, got 200mbit; avail",
+        ),
+        ("jax", {"partition": "named_sharding"}, "partition: must be program on jax with network 200mbit, got named"),
+        ("tensorflow", {"partition": "mirrored_strategy"}, "partition: must be program on tensorflow with network 200"),
+        ("tensorflow", {"network": "local", "bytes_per_pack": 1}, "bytes_per_pack: must be 0 with network local; work"),
+    ],
+)
+def test_what_workers_of_a_backend_cannot_do_over_a_network_is_refused(
+    backend: str, changes: dict[str, Any], message: str
+) -> None:
+    (found,) = problems_over_a_network(backend, **changes)
+    assert found.startswith(message)
 
 
 @pytest.mark.parametrize(

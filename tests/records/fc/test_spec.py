@@ -112,12 +112,12 @@ def test_partition_is_accepted_only_on_its_backend() -> None:
     assert rules.settings_problems(settings) == ["partition: must be program on jax, got dtensor"]
 
 
-def test_only_workers_that_are_processes_speak_over_a_network() -> None:
+def test_only_workers_on_a_cpu_communicate_over_a_network() -> None:
     asked = make_settings(workload="fc", params={"mode": "fc_data", "workers": 2, "network": "200mbit"})
-    (expected,) = rules.settings_problems(asked)
-    assert expected.startswith("network: must be local for jax on cpu, got 200mbit; available for torch on cpu")
-    assert rules.settings_problems(replace(asked, backend="torch")) == []
-    assert len(rules.settings_problems(replace(asked, backend="torch", device="gpu"))) == 1
+    for backend in ("tensorflow", "jax", "torch"):
+        assert rules.settings_problems(replace(asked, backend=backend)) == []
+        (found,) = rules.settings_problems(replace(asked, backend=backend, device="gpu"))
+        assert found.startswith(f"network: must be local for {backend} on gpu, got 200mbit; available for tensor")
 
 
 def test_the_work_of_a_step_is_that_of_its_products() -> None:

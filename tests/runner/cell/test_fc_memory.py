@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.models.fc.device_memory import device_peaks_bytes
+from keras_matrix.models.fc.worker_group import device_peaks_bytes
 from keras_matrix.records.fc.spec import WorkerPlacement
 from keras_matrix.runner.cell import fc
 from keras_matrix.runner.cell.measured_epochs import MEASURED_EPOCHS, PROCESS

@@ -1,0 +1,104 @@
+"""JAX over a network: a process per worker, each with one device of the mesh, and gloo's collectives between them.
+
+The programs are those of jax.py: every process compiles the same `shard_map` and runs its own part.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from keras_matrix.models.fc import layout, network
+from keras_matrix.models.fc.native.jax import JaxWorkerGroup
+from keras_matrix.models.fc.worker_group import WorkerSpec, WorkerState, placement
+from keras_matrix.models.process.cpus import take_share
+from keras_matrix.records.fc.network import INTERFACE
+from keras_matrix.records.fc.spec import WorkerPlacement
+from keras_matrix.records.traces.request import TraceOrder
+
+LOOPBACK = "127.0.0.1"
+# XLA's pool has a thread per CPU of the process, of which a waiting collective or sleep occupies one.
+LEAST_THREADS = 2
+
+
+def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> JaxRank:
+    """Join the other workers and return this one. Raises `NotMet`, or JAX's error."""
+    size, address = order.problem.workers, LOOPBACK
+    if order.namespaces:
+        address = network.address_of(INTERFACE)
+        network.name_host(address)  # gloo listens at the address that the host's name has
+    os.environ["NPROC"] = str(max(LEAST_THREADS, take_share(rank, size)))
+    own = f"{address}:{network.free_port(address)}"
+    first = network.met(meeting, rank, size, own, timeout_s)[0]
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        first,
+        size,
+        rank,
+        cluster_detection_method="deactivate",
+        initialization_timeout=max(1, int(timeout_s)),
+        coordinator_bind_address=first,
+    )
+    return JaxRank(order, rank)
+
+
+class JaxRank(JaxWorkerGroup):
+    """One worker's part of the arrays and of the compiled step."""
+
+    # A step waits for the other processes. If it does not depend on the previous one, as in a mode that only goes
+    # forward, two processes could otherwise begin their collectives in different orders.
+    steps_ahead = 1
+
+    def __init__(self, order: WorkerSpec, rank: int) -> None:
+        self._rank = rank
+        super().__init__(order)
+
+    def loss(self) -> float:
+        return float(_own(self._losses)[0])
+
+    def states(self) -> list[WorkerState]:
+        gradients, weights = ([_own(array) for array in part] for part in (self._gradients, self._weights))
+        return [WorkerState(self.loss(), gradients, weights)]
+
+    def places(self) -> list[WorkerPlacement]:
+        devices = self._batch[0].addressable_shards[0].device
+        weights, batch = ([_own(array) for array in part] for part in (self._weights, self._batch))
+        place = placement(self._rank, [devices], weights, batch)
+        return [replace(place, process=os.getpid(), network=network.own_network() if self._order.namespaces else None)]
+
+    def device_peaks_bytes(self) -> list[int]:
+        return []
+
+    def watched(self, steps: int, epochs: int) -> list[tuple[float, float]]:
+        """Run further epochs; return for each the seconds of a step, and those of it inside collectives."""
+        seen = self.communication(steps, epochs)
+        if seen is None:
+            return []
+        pairs = zip(seen.step_times_s, seen.compute_times_s, strict=True)
+        return [(step_s, step_s - compute_s) for step_s, compute_s in pairs]
+
+    def traced(self, order: TraceOrder) -> None:
+        """Run steps that the profiler records, all workers at the same time."""
+        from keras_matrix.models.profiling import load, record_epochs
+
+        self.run(1)
+        record_epochs(load(self.backend), replace(order, worker=self._rank), partial(self.run, 1))
+
+    def _placed(self, array: layout.Array, spec: P) -> Any:
+        """Place this worker's part: every worker draws the complete array."""
+        typed = array.astype(jnp.dtype(self._order.problem.precision))
+        sharding = NamedSharding(self._mesh, spec)
+        return jax.block_until_ready(jax.make_array_from_callback(typed.shape, sharding, lambda part: typed[part]))
+
+
+def _own(array: Any) -> layout.Array:
+    """Return the piece of an array that is in this process."""
+    return np.asarray(array.addressable_shards[0].data)

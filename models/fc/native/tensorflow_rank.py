@@ -1,0 +1,133 @@
+"""TensorFlow over a network: a process per worker, joined by `tf.distribute.MultiWorkerMirroredStrategy`.
+
+Its ring sums gradients by gRPC. Each process has its own weights, which stay equal because all add the same sums.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from keras_matrix.models.fc import layout, network
+from keras_matrix.models.fc.interface import Tensor
+from keras_matrix.models.fc.native.tensorflow_mirrored import MirroredWorker
+from keras_matrix.models.fc.profiled import by_profiling, seen_by
+from keras_matrix.models.fc.programs import Result, program
+from keras_matrix.models.fc.scopes import scope
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement
+from keras_matrix.models.process.cpus import take_share
+from keras_matrix.records.fc.network import INTERFACE
+from keras_matrix.records.fc.spec import LEARNING_RATE, WorkerPlacement
+from keras_matrix.records.fc.traffic import Traffic
+from keras_matrix.records.traces.neutral import covered
+from keras_matrix.records.traces.request import TraceOrder
+from keras_matrix.records.traces.xspace.xplane import Plane
+
+LOOPBACK = "127.0.0.1"
+# The operation that sums over processes; its events are named `NAME:OPERATION`.
+COLLECTIVE = ":CollectiveReduceV2"
+
+
+def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> TensorFlowRank:
+    """Join the other workers and return this one. Raises `NotMet`, or TensorFlow's error."""
+    size = order.problem.workers
+    address = network.address_of(INTERFACE) if order.namespaces else LOOPBACK
+    take_share(rank, size)
+    workers = network.met(meeting, rank, size, f"{address}:{network.free_port(address)}", timeout_s)
+    cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+    os.environ["TF_CONFIG"] = json.dumps(cluster)
+    experimental = tf.distribute.experimental
+    options = experimental.CommunicationOptions(
+        bytes_per_pack=order.problem.bytes_per_pack, implementation=experimental.CommunicationImplementation.RING
+    )
+    return TensorFlowRank(order, rank, tf.distribute.MultiWorkerMirroredStrategy(communication_options=options))
+
+
+class NetworkWorker(MirroredWorker):
+    """A replica whose sums go over the network, with the backward pass or after it."""
+
+    def _all_reduce(self, x: Tensor) -> Tensor:
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, x)
+
+
+class TensorFlowRank(WorkerGroup):
+    """One worker's variables and its part of the traced step."""
+
+    backend = "tensorflow"
+
+    def __init__(self, order: WorkerSpec, rank: int, strategy: Any) -> None:
+        self._order, self._rank, self._strategy = order, rank, strategy
+        self._worker = NetworkWorker(order.problem.workers)
+        self._weights = [tf.Variable(self._typed(w)) for w in layout.weights_of(order.problem, order.seed, rank)]
+        batch, labels = layout.batch_of(order.problem, order.seed, rank)
+        self._batch = self._typed(batch), self._typed(labels)
+        self._step = tf.function(partial(strategy.run, self._replica), autograph=False)
+        self._found: Any = None
+
+    def run(self, steps: int) -> None:
+        """Run steps; on a CPU each call returns when the step has ended."""
+        for _ in range(steps):
+            self._found = self._step()
+
+    def loss(self) -> float:
+        return float(self._found[0])
+
+    def states(self) -> list[WorkerState]:
+        gradients, weights = ([array.numpy() for array in part] for part in (self._found[1], self._weights))
+        return [WorkerState(self.loss(), gradients, weights)]
+
+    def places(self) -> list[WorkerPlacement]:
+        devices = (array.device for array in (*self._batch, *self._weights))
+        place = placement(self._rank, devices, self._weights, self._batch)
+        return [replace(place, process=os.getpid(), network=network.own_network() if self._order.namespaces else None)]
+
+    def traffic(self) -> Traffic:
+        """Return the counts while the step was traced."""
+        return self._worker.traffic
+
+    def watched(self, steps: int, epochs: int) -> list[tuple[float, float]]:
+        """Run further epochs; return for each the seconds of a step, and those of it inside collectives."""
+        seen = by_profiling(lambda run: _inside_s(seen_by(self.backend, run)), self.run, steps, epochs)
+        if seen is None:
+            return []
+        pairs = zip(seen.step_times_s, seen.compute_times_s, strict=True)
+        return [(step_s, step_s - compute_s) for step_s, compute_s in pairs]
+
+    def traced(self, order: TraceOrder) -> None:
+        """Run steps that the profiler records, all workers at the same time."""
+        from keras_matrix.models.profiling import load, record_epochs
+
+        self.run(1)
+        record_epochs(load(self.backend), replace(order, worker=self._rank), partial(self.run, 1))
+
+    def _replica(self) -> Result:
+        """The worker's step: its loss, and its gradients if they are requested."""
+        problem = self._order.problem
+        self._worker.begin_step()
+        weights = [tf.convert_to_tensor(variable) for variable in self._weights]
+        loss, gradients = program(problem.mode)(self._worker, problem, weights, self._batch)
+        for variable, gradient in zip(self._weights if gradients else [], gradients, strict=True):
+            with scope("update"):
+                rate = tf.constant(LEARNING_RATE, variable.dtype)
+                tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
+        return loss, gradients if self._order.keep_gradients else []
+
+    def _typed(self, array: layout.Array) -> Any:
+        return tf.cast(tf.convert_to_tensor(array), self._order.problem.precision)
+
+
+def _inside_s(planes: list[Plane]) -> float:
+    """Return the seconds in which a sum over the processes was under way."""
+    spans: list[tuple[float, float]] = []
+    for plane in planes:
+        kinds = {kind for kind, name in plane.event_names.items() if name.endswith(COLLECTIVE)}
+        for line in plane.lines if kinds else []:
+            events = line.events()
+            found = [kind in kinds for kind in events.kinds.tolist()]
+            spans += zip(events.start_ns[found].tolist(), events.end_ns[found].tolist(), strict=True)
+    return covered(spans) / 1e9

@@ -1,0 +1,73 @@
+"""Run by `ci/netns` with KERAS_BACKEND jax or tensorflow: workers in networks, compared with NumPy and one process.
+
+Prints an object per problem: errors against NumPy in float64, the loss in one process, the workers' networks, the sums
+of a step, and the files of a trace.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+from keras_matrix.models.fc import layout
+from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.prove import error
+from keras_matrix.models.fc.reference import train
+from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.records.fc import network
+from keras_matrix.records.fc.spec import FcProblem, layout_problem, parallel_of
+from keras_matrix.records.traces.request import TraceOrder
+
+BACKEND = os.environ["KERAS_BACKEND"]
+STEPS = 3
+SMALL = FcProblem("fc_data", workers=2, level=5, weight_size=48, batch_size=24, network="200mbit")
+
+
+def linked(problem: FcProblem, namespaces: tuple[str, ...]) -> dict[str, object]:
+    """Return what workers of this problem in these namespaces did."""
+    begun_s = perf_counter()
+    workers = assemble(BACKEND, WorkerSpec(problem, seed=0, keep_gradients=True, namespaces=namespaces))
+    try:
+        workers.run(STEPS)
+        states, wanted = workers.states(), train(problem, 0, STEPS)
+        found = parallel_of(problem, workers.places(), workers.traffic(), workers.peaks_bytes())
+        again_s = perf_counter()
+        workers.run(1)
+        return {
+            "gradient_error": error(layout.whole(problem, [one.gradients for one in states]), wanted.gradients),
+            "weight_error": error(layout.whole(problem, [one.weights for one in states]), wanted.weights),
+            "loss": sum(one.loss for one in states),
+            "layout_problem": layout_problem(problem, found),
+            "processes": len({place.process for place in found.places} - {os.getpid()}),
+            "sums": found.traffic.calls,
+            "step_s": perf_counter() - again_s,
+            "traced": traced(workers),
+            "took_s": perf_counter() - begun_s,
+        }
+    finally:
+        workers.close()
+
+
+def traced(workers) -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        workers.traced(TraceOrder(folder, epochs=[1], steps=2))
+        return sorted(path.name for path in Path(folder).iterdir())
+
+
+def loss_in_one_process(problem: FcProblem) -> float:
+    workers = assemble(BACKEND, WorkerSpec(problem.changed(bytes_per_pack=0), seed=0))
+    workers.run(STEPS)
+    return workers.loss()
+
+
+if __name__ == "__main__":
+    there = network.parse(os.environ[network.VARIABLE])
+    problems = {text: SMALL.changed(**json.loads(text)) for text in sys.argv[1:]}
+    answers = {text: linked(problem, there.namespaces) for text, problem in problems.items()}
+    # Only now: worker processes are copies of a process that has not used the backend.
+    reserve(BACKEND, 2, "cpu")
+    for text, problem in problems.items():
+        answers[text]["loss_in_one_process"] = loss_in_one_process(problem)
+    print(json.dumps(answers))

@@ -1,0 +1,85 @@
+"""Workers of JAX and TensorFlow as processes in networks of `ci/netns`: the same results as in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ci.test_netns import ROOT, SCRIPT, why_not
+
+pytestmark = [pytest.mark.process, pytest.mark.alone]
+
+SLEEPS = {"forward_sleep_ms": 20.0, "backward_sleep_ms": 30.0}
+LAYERS = 6
+COMMON: list[dict[str, Any]] = [
+    {},
+    {"overlap": "off"},
+    {"reduce": "mean"},
+    SLEEPS,
+    {"gradient_accumulation": 3, **SLEEPS},
+    {"recompute": True},
+]
+CASES: dict[str, list[dict[str, Any]]] = {
+    "jax": [
+        *COMMON,
+        {"buckets": "6"},
+        {"buckets": "1,3,2"},
+        {"buckets": "1,1,1,1,1,1", "gradient_accumulation": 2},
+        {"mode": "fc_model"},
+        {"mode": "fc_zero"},
+    ],
+    "tensorflow": [*COMMON, {"bytes_per_pack": 10000}],
+}
+
+
+@cache
+def found(backend: str) -> dict[str, dict[str, Any]]:
+    if reason := why_not():
+        pytest.skip(reason)
+    environment = {**os.environ, "KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    script = [sys.executable, str(Path(__file__).with_name("linked_workers.py")), *map(json.dumps, CASES[backend])]
+    command = [SCRIPT, "2", "--rate", "200mbit", "--", *script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+@pytest.mark.parametrize("backend", CASES)
+def test_workers_in_networks_compute_what_one_process_and_numpy_do(backend: str) -> None:
+    for name, one in found(backend).items():
+        assert one["gradient_error"] < 1e-5, name
+        assert one["weight_error"] < 1e-5, name
+        assert one["loss"] == pytest.approx(one["loss_in_one_process"], rel=1e-5), name
+
+
+@pytest.mark.parametrize("backend", CASES)
+def test_each_worker_is_a_process_with_a_network_and_communicates_the_bytes_of_the_formula(backend: str) -> None:
+    assert {one["processes"] for one in found(backend).values()} == {2}
+    assert {name: one["layout_problem"] for name, one in found(backend).items() if one["layout_problem"]} == {}
+
+
+@pytest.mark.parametrize("backend", CASES)
+def test_each_worker_records_a_profile(backend: str) -> None:
+    files = ["epoch1.worker0.xplane.pb", "epoch1.worker1.xplane.pb"]
+    assert {name: one["traced"] for name, one in found(backend).items() if one["traced"] != files} == {}
+
+
+@pytest.mark.parametrize("backend", CASES)
+def test_layers_sleep_in_every_part_of_the_batch_and_parts_follow_one_another(backend: str) -> None:
+    once_s = LAYERS * (SLEEPS["forward_sleep_ms"] + SLEEPS["backward_sleep_ms"]) / 1000
+    plain, once, thrice = (found(backend)[json.dumps(case)]["step_s"] for case in (COMMON[0], COMMON[3], COMMON[4]))
+    assert plain < once_s <= once < 2 * once_s
+    assert 3 * once_s <= thrice
+
+
+def test_a_compiled_step_of_jax_has_one_sum_per_bucket() -> None:
+    sums = {name: one["sums"] for name, one in found("jax").items() if "buckets" in name}
+    assert list(sums.values()) == [1, 3, 6]
