@@ -2,10 +2,11 @@
 
 A graph describes one step. A node is an operation, with its duration in every traced step; a collective has a node per
 rank, and these nodes share one `Collective`. Nodes of a lane (a thread, a device's stream) run one at a time, in the
-order of their numbers. The lane of a `LINK` is shared: collectives that run at the same time share its rate.
+order of their numbers. Collectives that run at the same time on different lanes share the rate of the link.
 
-A wait is not a node: it follows from dependencies. What a lane does between two nodes without waiting for any of them
-is `gaps_ns`; such time is replayed but does not count as explained (`Header.coverage`).
+A wait is not a node: it follows from dependencies. A node's gap, `gaps_ns`, is the time from the end of the last node
+that it waits for, the previous one of its lane included, to its start; it is replayed but does not count as explained
+(`Header.coverage`).
 """
 
 from __future__ import annotations
@@ -114,6 +115,10 @@ class Header:
 
     `coverage` is the share of the step time that operations and waits for known dependencies explain; `settings` are
     the settings of the traced cell, by their names in the matrix.
+
+    `parallel_lanes` names lanes that run several nodes at a time, in the order of their starts, such as a library's
+    threads for collectives, and how many. `exclusive`: the durations are those of operations that have the cores and
+    the link that they need to themselves (`contention.exclusive`), not those that the trace has measured.
     """
 
     source: str
@@ -131,6 +136,8 @@ class Header:
     missing_ranks: tuple[int, ...] = ()
     caveats: tuple[str, ...] = ()
     level: str = "operations"  # or "segments", where operations overlap inside one program
+    parallel_lanes: Mapping[str, int] = field(default_factory=dict)
+    exclusive: bool = False
     version: int = VERSION
 
 
@@ -186,7 +193,7 @@ def _check_order(graph: Graph) -> None:
     for node in graph.nodes:
         before = set(node.depends)
         lane = (node.rank, node.lane)
-        if lane in last:
+        if lane in last and node.lane not in graph.header.parallel_lanes:
             before.add(last[lane])
         last[lane] = node.number
         waiting[node.number] = len(before)
