@@ -1,0 +1,215 @@
+"""How long a collective takes, and which gradients a backend sums together.
+
+`time_s` is the time of one collective that has the link to itself: for N ranks in a ring, alpha x steps of the ring +
+beta x bytes that each rank sends. `bytes` is the size of the complete array: what an all-reduce sums, what an
+all-gather leaves on each rank, what a reduce-scatter starts from. A measured table replaces the formula for a library,
+such as NCCL, that changes its algorithm with the size.
+
+The rules for gradients that are summed together are exact: `ddp_buckets` is that of torch's DistributedDataParallel,
+`tf_packs` that of TensorFlow's `CommunicationOptions(bytes_per_pack)`.
+
+Not known: the effect of a rank's position in the network, and of other traffic.
+
+Source of the ring's cost: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+MPICH", IJHPCA 19 (2005).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from keras_matrix.analysis.whatif.graph import Collective, Graph, GraphError, LinkCalibration
+from keras_matrix.records.fc import buckets
+
+# An operation on N ranks: the steps of its ring, and the bytes that each rank sends, as a share of the array.
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send")
+
+
+def ring(operation: str, ranks: int) -> tuple[int, float]:
+    """Return the steps of the ring and the sent bytes as a share of the array. Raises `GraphError`."""
+    if operation not in OPERATIONS:
+        raise GraphError(f"collective {operation!r}: its time is not known; known are {', '.join(OPERATIONS)}")
+    if ranks < 2:
+        return 0, 0.0
+    if operation == "all_reduce":
+        return 2 * (ranks - 1), 2 * (ranks - 1) / ranks
+    if operation == "send":
+        return 1, 1.0
+    return ranks - 1, 1.0 if operation == "broadcast" else (ranks - 1) / ranks
+
+
+def time_s(link: LinkCalibration, operation: str, ranks: int, bytes: int) -> float:
+    """Return the seconds of a collective that has the link to itself; 0 for one rank. Raises `GraphError`."""
+    steps, share = ring(operation, ranks)
+    if not steps:
+        return 0.0
+    if link.table:
+        return _from_table(link, operation, ranks, bytes)
+    return latency_s(link, operation, ranks) + link.beta_s_per_byte * bytes * share
+
+
+def latency_s(link: LinkCalibration, operation: str, ranks: int) -> float:
+    """Return the part of a collective's time that does not depend on its size; 0 for a table, which has no parts."""
+    if link.table or ranks < 2:
+        return 0.0
+    return link.alpha_s * ring(operation, ranks)[0] / (2 * (max(link.ranks, 2) - 1))
+
+
+def _from_table(link: LinkCalibration, operation: str, ranks: int, bytes: int) -> float:
+    """Interpolate the logarithm of the time over the logarithm of the size, within the nearest measured ranks.
+
+    Below the smallest size a time is that of the smallest, which is latency; above the largest it is proportional to
+    the size, which is bandwidth. Other operations and ranks are scaled by what a rank sends.
+    """
+    measured = {(row[0], row[1]) for row in link.table}
+    same = [key for key in measured if key[0] == operation]
+    nearest = min(same or measured, key=lambda key: (abs(math.log(key[1] / ranks)), key))
+    if nearest[1] < 2:
+        raise GraphError(f"{link.source}: the table of collectives has an entry for {nearest[1]} rank; measure with 2")
+    points = sorted((row[2], row[3]) for row in link.table if (row[0], row[1]) == nearest)
+    scale = ring(operation, ranks)[1] / ring(*nearest)[1]
+    return scale * _interpolated(points, bytes)
+
+
+def _interpolated(points: Sequence[tuple[int, float]], bytes: int) -> float:
+    sizes = [size for size, _ in points]
+    if bytes <= sizes[0]:
+        return points[0][1]
+    if bytes >= sizes[-1]:
+        return points[-1][1] * bytes / sizes[-1]
+    at = bisect_left(sizes, bytes)
+    (low, before), (high, after) = points[at - 1], points[at]
+    position = math.log(bytes / low) / math.log(high / low)
+    return math.exp(math.log(before) + position * math.log(after / before))
+
+
+def fit(
+    points: Iterable[tuple[int, float]],
+    *,
+    ranks: int,
+    source: str,
+    operation: str = "all_reduce",
+    rate_bits_per_s: float | None = None,
+) -> LinkCalibration:
+    """Return alpha and beta, neither negative, of measured (bytes, seconds): least squares of relative errors.
+
+    Relative, since times differ by orders of magnitude, and the small ones determine alpha. Raises `GraphError` without
+    two different sizes or with a time that is not positive.
+    """
+    values = list(points)
+    if any(seconds <= 0 or size < 0 for size, seconds in values):
+        raise GraphError(f"{source}: a collective of {min(values, key=lambda one: one[1])} is not a size and a time")
+    if len({size for size, _ in values}) < 2:
+        raise GraphError(f"{source}: {len(values)} collectives of one size; measure at least two for alpha and beta")
+    steps, share = ring(operation, ranks)
+    # Each time divided by itself is 1 = alpha / t + beta * size / t.
+    rows = [(1 / seconds, size / seconds) for size, seconds in values]
+    alpha, slope = _nonnegative(rows)
+    whole = ring("all_reduce", ranks)[0]
+    return LinkCalibration(alpha * whole / steps, slope / share, ranks, source, rate_bits_per_s)
+
+
+def _nonnegative(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the non-negative x, y that minimise the sum of (x a + y b - 1)² over the rows (a, b)."""
+    aa, ab, bb = (math.fsum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    a, b = (math.fsum(row[i] for row in rows) for i in (0, 1))
+    determinant = aa * bb - ab * ab
+    x, y = ((a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant) if determinant > 0 else (0.0, b / bb)
+    if x < 0:
+        return 0.0, b / bb
+    return (a / aa, 0.0) if y < 0 else (x, y)
+
+
+def of_trace(graph: Graph) -> LinkCalibration:
+    """Return the graph's calibration, or one fitted to its own collectives, which were measured under its load.
+
+    With collectives of a single size alpha cannot be separated: it is 0 then, and `source` says so. The graph must be
+    `exclusive`. Raises `GraphError` if it has no collective of several ranks.
+    """
+    if graph.header.link is not None:
+        return graph.header.link
+    first: dict[tuple[str, int], tuple[Collective, float]] = {}
+    for node in graph.nodes:
+        if (one := node.collective) is not None and len(one.ranks) > 1:
+            key = one.group, one.ordinal
+            _, least = first.get(key, (one, math.inf))
+            first[key] = one, min(least, node.duration_ns)
+    found = [(one, duration / 1e9) for one, duration in first.values() if one.bytes and duration > 0]
+    if not found:
+        raise GraphError(
+            f"{graph.header.source}: has no collective of several ranks with its bytes; give the calibration of a link"
+        )
+    source = f"collectives of {graph.header.source}"
+    operation, ranks = Counter((one.operation, len(one.ranks)) for one, _ in found).most_common(1)[0][0]
+    points = [(one.bytes, time) for one, time in found if (one.operation, len(one.ranks)) == (operation, ranks)]
+    if len({size for size, _ in points}) > 1:
+        return fit(points, ranks=ranks, source=source, operation=operation)
+    slope = _nonnegative([(0.0, size / time) for size, time in points])[1]
+    return LinkCalibration(0.0, slope / ring(operation, ranks)[1], ranks, f"{source}, which have one size: alpha is 0")
+
+
+def with_rate(link: LinkCalibration, rate_bits_per_s: float) -> LinkCalibration:
+    """Return a link of another rate.
+
+    The share of the rate that collectives reach stays as calibrated. Where the calibration was not limited by a known
+    rate, such as on the loopback interface, a byte takes the longer of its time there and its time at the rate.
+    """
+    if rate_bits_per_s <= 0:
+        raise GraphError(f"bandwidth: must be positive, got {rate_bits_per_s}")
+    source = f"{link.source}, scaled to {rate_bits_per_s:g} bit/s"
+    if link.rate_bits_per_s is None:
+        beta = max(link.beta_s_per_byte, 8 / rate_bits_per_s)
+        floor = tuple(
+            (name, ranks, size, max(time, 8 / rate_bits_per_s * size * ring(name, ranks)[1]))
+            for name, ranks, size, time in link.table
+        )
+        return replace(link, beta_s_per_byte=beta, table=floor, rate_bits_per_s=rate_bits_per_s, source=source)
+    factor = link.rate_bits_per_s / rate_bits_per_s
+    least = {
+        (name, ranks): min(row[3] for row in link.table if row[:2] == (name, ranks)) for name, ranks, *_ in link.table
+    }
+    table = tuple(
+        (name, ranks, size, least[name, ranks] + (time - least[name, ranks]) * factor)
+        for name, ranks, size, time in link.table
+    )
+    beta = link.beta_s_per_byte * factor
+    return replace(link, beta_s_per_byte=beta, table=table, rate_bits_per_s=rate_bits_per_s, source=source)
+
+
+def ddp_buckets(tensors: Sequence[int], caps_mb: float | Sequence[float] | None = None) -> list[list[int]]:
+    """Return the buckets that DistributedDataParallel launches: positions of gradients of these bytes, as they arrive.
+
+    `caps_mb`, in MiB, is `bucket_cap_mb`, or None if that is not given, or `bucket_cap_mb_list`. The rule is that of
+    `records.fc.buckets`.
+    """
+    if caps_mb is None or isinstance(caps_mb, (int, float)):
+        return buckets.by_capacity(tensors, buckets.capacities_bytes(caps_mb or 0))
+    return buckets.by_capacity(tensors, [int(cap * buckets.MIB) for cap in caps_mb])
+
+
+def tf_packs(tensors: Sequence[int], bytes_per_pack: int) -> list[list[int]]:
+    """Return TensorFlow's packs of arrays of these bytes: a pack takes arrays until it is larger than `bytes_per_pack`.
+
+    0 is a single pack. Source: `group_by_size` of tensorflow/python/distribute/cross_device_utils.py, 2.21.
+    """
+    packs: list[list[int]] = []
+    size = 0
+    for position, one in enumerate(tensors):
+        if not packs or (bytes_per_pack and size > bytes_per_pack):
+            packs.append([])
+            size = 0
+        packs[-1].append(position)
+        size += one
+    return packs
+
+
+def groups_of(counts: Sequence[int], tensors: int) -> list[list[int]]:
+    """Return explicit groups: `counts` successive positions of `tensors` arrays. Raises `GraphError` on a wrong sum."""
+    if sum(counts) != tensors or any(count < 1 for count in counts):
+        text = ",".join(map(str, counts))
+        raise GraphError(f"buckets: must be positive counts, {tensors} in all as there are gradients, got {text}")
+    return buckets.by_count(counts)

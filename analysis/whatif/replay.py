@@ -1,0 +1,276 @@
+"""Replays a trace graph: the time of a steady step, its spread, and what the time is spent on.
+
+The step time is the mean over the traced steps, each replayed three times in succession with its own durations, so that
+what varies together in a step stays together. As in `Graph.step_time_s`, the first traced step does not count if there
+are others. `low_s` to `high_s` is the 10th to the 90th percentile of replays in which each of the three steps has the
+durations of a randomly drawn traced step: the spread of single steps, not the uncertainty of their mean.
+
+The error of a replay is only known for steps that it was not made from: `held_out`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from keras_matrix.analysis.whatif.contention import exclusive
+from keras_matrix.analysis.whatif.engine import STEPS, Schedule, durations_of, of_step, run
+from keras_matrix.analysis.whatif.graph import Graph, GraphError, Node, NodeKind
+from keras_matrix.analysis.whatif.program import Pick, Program, program_of
+
+LOW, HIGH = 0.1, 0.9
+# Operations that all replays of one call may simulate, about 10 s. A larger graph has fewer resamples.
+MOST_OPERATIONS = 3_000_000
+LEAST_REPLAYS = 3
+GAP, SHARING, UNASSIGNED = "gap", "sharing", "unassigned"
+
+
+@dataclass(frozen=True, slots=True)
+class PathPart:
+    """A node on the critical path, within the steady step. Times are on the clock of the schedule.
+
+    Before the node starts the path has its gap, `gap_ns`. `shared_ns` is how much longer it takes because others use
+    the same cores or link.
+    """
+
+    node: Node
+    start_ns: float
+    end_ns: float
+    gap_ns: float
+    shared_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of the critical path that something has: seconds, and the share of the step."""
+
+    name: str
+    time_s: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A replayed steady step. `schedule`, `critical_path` and shares are of the traced step nearest to the mean.
+
+    `exposed_communication_s` is the time in which a rank only communicates or waits for a collective, of the rank that
+    has most of it. The shares are of the critical path; `gap` is time between nodes, `sharing` what contention adds.
+    """
+
+    step_time_s: float
+    low_s: float
+    high_s: float
+    exposed_communication_s: float
+    critical_path: tuple[PathPart, ...]
+    by_layer: tuple[Share, ...]
+    by_phase: tuple[Share, ...]
+    by_kind: tuple[Share, ...]
+    schedule: Schedule
+    resamples: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """A traced step (counted from 0) as predicted from the step before. `repeated_s` is that step's own time."""
+
+    step: int
+    predicted_s: float
+    measured_s: float
+    repeated_s: float
+
+    @property
+    def error(self) -> float:
+        """The relative error of the prediction."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def repeated_error(self) -> float:
+        """The relative error of taking the step before as the prediction: what steps vary by themselves."""
+        return self.repeated_s / self.measured_s - 1
+
+
+def replay(graph: Graph, *, resamples: int = 200, seed: int = 0) -> Replay:
+    """Replay a graph. Raises `GraphError` if a node can never start."""
+    graph = exclusive(graph)
+    program = program_of(graph)
+    most = max(LEAST_REPLAYS, MOST_OPERATIONS // (STEPS * len(graph.nodes)))
+    steps = _spaced(_counted(graph), most)
+    picks = {step: of_step(graph, step) for step in steps}
+    schedules = {step: run(program, [pick] * STEPS) for step, pick in picks.items()}
+    mean_ns = fmean(one.step_time_ns for one in schedules.values())
+    nearest = min(steps, key=lambda step: (abs(schedules[step].step_time_ns - mean_ns), step))
+    schedule = schedules[nearest]
+    times = _resampled(program, picks, min(resamples, most), seed)
+    path = critical_path(program, schedule, picks[nearest])
+    return Replay(
+        step_time_s=mean_ns / 1e9,
+        low_s=_quantile(times, LOW) / 1e9,
+        high_s=_quantile(times, HIGH) / 1e9,
+        exposed_communication_s=max(exposed_communication_ns(graph, schedule)) / 1e9,
+        critical_path=path,
+        by_layer=_shares(path, schedule, lambda node: node.layer or UNASSIGNED),
+        by_phase=_shares(path, schedule, lambda node: node.phase or UNASSIGNED),
+        by_kind=_shares(path, schedule, lambda node: node.kind),
+        schedule=schedule,
+        resamples=len(times),
+    )
+
+
+def step_time_s(graph: Graph) -> float:
+    """Return only the replayed step time, of the medians of all steps: what a search compares many graphs by."""
+    graph = exclusive(graph)
+    program, pick = program_of(graph), _medians(graph)
+    return run(program, [pick] * STEPS).step_time_ns / 1e9
+
+
+def held_out(graph: Graph) -> tuple[HeldOut, ...]:
+    """Predict each traced step from the one before. Raises `GraphError` with fewer than two steps."""
+    times = graph.header.step_times_s
+    if len(times) < 2:
+        raise GraphError(
+            f"{graph.header.source}: has {len(times)} step; trace at least two to predict one from another"
+        )
+    graph = exclusive(graph)
+    program = program_of(graph)
+    found = []
+    for step in range(len(times) - 1):
+        predicted_s = run(program, [of_step(graph, step)] * STEPS).step_time_ns / 1e9
+        found.append(HeldOut(step + 1, predicted_s, times[step + 1], times[step]))
+    return tuple(found)
+
+
+def critical_path(program: Program, schedule: Schedule, pick: Pick) -> tuple[PathPart, ...]:
+    """Return what determined the end of the steady step, first to last, from the end of the step before.
+
+    Each part started when the last of what it waited for had ended: a dependency, the previous node of its lane, the
+    slowest rank of its collective, or, in a lane that runs several nodes, the one that made room.
+    """
+    durations = durations_of(program, pick)
+    begin_ns = schedule.begin_ns
+    step, node = len(schedule.steps) - 1, max(range(len(durations)), key=schedule.ends_ns.__getitem__)
+    parts: list[PathPart] = []
+    while step >= 0:
+        times = schedule.steps[step]
+        start, end = times.starts_ns[node], times.ends_ns[node]
+        waiting = _last_ready(program, times.ready_ns, node)
+        previous = _binding(program, schedule, step, waiting)
+        free = begin_ns if previous is None else schedule.steps[previous[0]].ends_ns[previous[1]]
+        shared = max(0.0, end - start - durations[node])
+        gap = max(0.0, start - max(free, begin_ns)) if start > begin_ns else 0.0
+        if end > begin_ns and (end > start or gap):
+            inside = (end - max(start, begin_ns)) / (end - start) if end > start else 1.0
+            parts.append(PathPart(program.graph.nodes[node], max(start, begin_ns), end, gap, shared * inside))
+        if previous is None or free <= begin_ns:
+            break
+        step, node = previous
+    return tuple(reversed(parts))
+
+
+def _last_ready(program: Program, ready: Sequence[float], node: int) -> int:
+    """Return the node that a collective waited for; the node itself if it is not one of a collective."""
+    number = program.collective_of[node]
+    return node if number < 0 else max(program.members[number], key=lambda one: (ready[one], one == node))
+
+
+def _binding(program: Program, schedule: Schedule, step: int, node: int) -> tuple[int, int] | None:
+    """Return the step and number of the node whose end let this one start; None if there is none."""
+    latest = schedule.steps[step].ready_ns[node] * (1 + 1e-12)
+    found = [(step, other) for other in program.before[node]]
+    if step:
+        found += [(step - 1, other) for other in program.before_last[node]]
+    if (queue := program.queue_of[node]) >= 0:
+        same = [other for other, one in enumerate(program.queue_of) if one == queue and other != node]
+        found += [(at, other) for at in (step, step - 1) if at >= 0 for other in same]
+    ended = [one for one in found if schedule.steps[one[0]].ends_ns[one[1]] <= latest]
+    return max(ended, key=lambda one: (schedule.steps[one[0]].ends_ns[one[1]], one), default=None)
+
+
+def exposed_communication_ns(graph: Graph, schedule: Schedule) -> list[float]:
+    """Return for each rank the time of a steady step in which it only communicates or waits for a collective.
+
+    On a GPU the host's work does not hide communication, only the device's does.
+    """
+    working = {NodeKind.COMPUTE, NodeKind.INPUT} | ({NodeKind.HOST} if graph.header.device == "cpu" else set())
+    busy: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    links: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    period, times = schedule.step_time_ns, schedule.steps[-1]
+    for node in graph.nodes:
+        start, end = times.ready_ns[node.number], times.ends_ns[node.number]
+        if node.kind is NodeKind.COMMUNICATION:
+            links[node.rank].append((start, end))
+        elif node.kind in working:
+            # The same work of the step before and of the next one overlaps with this step's communication too.
+            busy[node.rank] += [(start + shift, end + shift) for shift in (-period, 0.0, period)]
+    return [_only(links[rank], busy[rank]) for rank in range(graph.header.world_size)]
+
+
+def _only(spans: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]) -> float:
+    """Return the length of the union of `spans` outside the others."""
+    changes = [(at, sign, 0) for one in spans for at, sign in ((one[0], 1), (one[1], -1))]
+    changes += [(at, 0, sign) for one in others for at, sign in ((one[0], 1), (one[1], -1))]
+    total = last = 0.0
+    inside = hidden = 0
+    for at, span, other in sorted(changes):
+        if inside and not hidden:
+            total += at - last
+        last, inside, hidden = at, inside + span, hidden + other
+    return total
+
+
+def _shares(path: Sequence[PathPart], schedule: Schedule, name: Callable[[Node], str]) -> tuple[Share, ...]:
+    """Return the shares of the critical path by a name of its nodes, largest first."""
+    times_ns: dict[str, float] = defaultdict(float)
+    for part in path:
+        times_ns[name(part.node)] += part.end_ns - part.start_ns - part.shared_ns
+        times_ns[SHARING] += part.shared_ns
+        times_ns[GAP] += part.gap_ns
+    whole = schedule.step_time_ns or 1.0
+    found = [Share(str(key), value / 1e9, value / whole) for key, value in times_ns.items() if value > 0]
+    return tuple(sorted(found, key=lambda one: (-one.time_s, one.name)))
+
+
+def _counted(graph: Graph) -> range:
+    """Return the traced steps that count."""
+    count = max(len(node.durations_ns) for node in graph.nodes)
+    return range(min(1, count - 1), count)
+
+
+def _spaced(steps: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of the steps, evenly spaced."""
+    if len(steps) <= most:
+        return list(steps)
+    return [steps[at * len(steps) // most] for at in range(most)]
+
+
+def _medians(graph: Graph) -> Pick:
+    steps = [of_step(graph, step) for step in _counted(graph)]
+    middle = len(steps) // 2
+    durations, gaps = (
+        [sorted(values)[middle] for values in zip(*lists, strict=True)]
+        for lists in ([one.durations_ns for one in steps], [one.gaps_ns for one in steps])
+    )
+    return Pick(durations, gaps)
+
+
+def _resampled(program: Program, picks: dict[int, Pick], count: int, seed: int) -> list[float]:
+    """Return the times of last steps of replays whose steps are drawn at random; a draw is replayed once."""
+    draws = random.Random(seed)
+    steps = list(picks)
+    known: dict[tuple[int, ...], float] = {}
+    times = []
+    for _ in range(max(1, count)):
+        drawn = tuple(draws.choice(steps) for _ in range(STEPS))
+        if drawn not in known:
+            known[drawn] = run(program, [picks[step] for step in drawn]).step_time_ns
+        times.append(known[drawn])
+    return sorted(times)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    at = share * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
