@@ -343,16 +343,47 @@ def _step(until_s: float) -> float:
 
 
 def tables(folder: Path) -> None:
-    """Print what was measured, the newest line of each scenario, and the shares of scenarios that are right."""
+    """Print the tables of docs/inputs.md, from the newest line of each scenario, and a summary of each half."""
     lines = [json.loads(line) for line in (folder / "found.jsonl").read_text().splitlines()]
     newest = {(one["scenario"], one["backend"], one["compute"]): Found(**one) for one in lines}
+    order = {(one.name, one.backend): at for at, one in enumerate(SCENARIOS)}
     for compute in ("timed_wait", "real"):
         found = [one for key, one in newest.items() if key[2] == compute]
+        found.sort(key=lambda one: order[one.scenario, one.backend])
         if found:
-            print(f"\n{compute}: scenario | truth | loop | differential | in-band | interference | bottleneck | advice")
-            print("\n".join(map(_line, found)))
+            print(f"\n{compute}:\n\n" + "\n".join(_shares(found, compute) + _predictions(found)) + "\n")
         for held_out in (False, True):
             _summary([one for one in found if one.held_out == held_out], "held out" if held_out else "tuning")
+
+
+def _shares(found: list[Found], compute: str) -> list[str]:
+    truths = ["truth", "bare loop"] if compute == "timed_wait" else []
+    columns = [*truths, "differential", "in-band", "interference"]
+    rows = [f"| backend | pipeline | {' | '.join(columns)} | bottleneck |", f"|---|---|{'---:|' * len(columns)}---|"]
+    for one in found:
+        shares = [one.truth, one.loop] if truths else []
+        texts = [
+            "" if share is None else f"{share:.1%}" for share in (*shares, one.stall, one.in_band, one.interference)
+        ]
+        rows.append(f"| {one.backend} | {_title(one)} | {' | '.join(texts)} | {_named(one)} |")
+    return rows
+
+
+def _predictions(found: list[Found]) -> list[str]:
+    rows = ["", "| backend | pipeline | change | predicted | measured |", "|---|---|---|---:|---:|"]
+    for one in found:
+        for v in one.verified:
+            measured = "" if v["measured"] is None else f"{v['measured']:.2f}x"
+            rows.append(f"| {one.backend} | {_title(one)} | {v['change']} | {v['predicted']:.2f}x | {measured} |")
+    return rows if len(rows) > 3 else []
+
+
+def _title(one: Found) -> str:
+    return one.scenario + (", held out" if one.held_out else "")
+
+
+def _named(one: Found) -> str:
+    return "right" if one.bottleneck == one.expected else f"{one.bottleneck}, expected {one.expected}"
 
 
 def _summary(found: list[Found], name: str) -> None:
@@ -379,11 +410,10 @@ def _summary(found: list[Found], name: str) -> None:
 def _line(one: Found) -> str:
     shares = [one.truth, one.loop, one.stall, one.in_band, one.interference]
     texts = ["   -  " if share is None else f"{share:6.1%}" for share in shares]
-    named = "right" if one.bottleneck == one.expected else f"{one.bottleneck}, expected {one.expected}"
     advice = ", ".join(f"{a['change']} {a['speed_up']:.2f}x" for a in one.advice) or "none"
     checked = ", ".join(f"{v['change']} {v['predicted']:.2f}x -> {v['measured']}" for v in one.verified)
     kind = "held out" if one.held_out else "tuning"
-    summary = f"{named}; {advice}; {checked} {one.problem or ''}"
+    summary = f"{_named(one)}; {advice}; {checked} {one.problem or ''}"
     return f"{one.backend:10} {one.scenario:32} {kind:8} {' '.join(texts)} {summary}"
 
 
