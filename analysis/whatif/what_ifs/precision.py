@@ -28,24 +28,24 @@ def change(graph: Graph, parts: Sequence[Part], predict: Predict | None = None) 
             graph = multiplied(graph, layers, ratio)
             continue
         chosen = frozenset(layers)
-        nodes = [_predicted(node, predict) if belongs(node, chosen) else node for node in graph.nodes]
-        if nodes == list(graph.nodes):
+        ratios = {node.number: _ratio(node, predict) for node in graph.nodes if belongs(node, chosen)}
+        if not any(ratios.values()):
             text = as_text(graph, layers)
             raise WhatIfError(
                 f"{NAME}: the effect on layers {text} is not known; give the ratio of their times, such as {text}:0.7,"
                 " use runner optimize --search amp, which probes it, or a cost model"
             )
-        graph = graph.with_nodes(nodes)
+        graph = graph.with_nodes(scaled(node, ratios.get(node.number) or 1.0) for node in graph.nodes)
     return graph
 
 
-def _predicted(node: Node, predict: Predict | None) -> Node:
-    """Return a node with the ratio of predicted times; unchanged if it is not known."""
+def _ratio(node: Node, predict: Predict | None) -> float | None:
+    """Return the predicted time of a node in bfloat16 by that in its own type; None if it is not known."""
     if predict is None or node.dtype not in ITEM_BYTES:
-        return node
+        return None
     size = node.bytes and node.bytes * 2 // ITEM_BYTES[node.dtype]
     before, after = predict(node), predict(replace(node, dtype=DTYPE, bytes=size))
-    return scaled(node, after / before) if before and after else node
+    return after / before if before and after else None
 
 
 def settings(graph: Graph, parts: Sequence[Part]) -> Realised:

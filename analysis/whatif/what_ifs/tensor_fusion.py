@@ -39,7 +39,7 @@ class Fusion:
 
 
 def parse(text: str) -> Fusion:
-    """Return the fusion of a text: `8` or `8mb`, `3,5,2`, `4000000b`, or `each`."""
+    """Return the fusion of a text: `8` or `8mb`, `3,5,2` or `12,`, `4000000b`, or `each`. Raises `WhatIfError`."""
     if text == "each":
         return Fusion()
     if match := BYTES.fullmatch(text):
@@ -47,12 +47,15 @@ def parse(text: str) -> Fusion:
     if (match := CAP.fullmatch(text)) and float(match[1]) > 0:
         return Fusion(cap_mb=float(match[1]))
     try:
-        return Fusion(counts=layer_groups.counts(text.rstrip(",")))
-    except ValueError as error:
+        counts = layer_groups.counts(text.removesuffix(","))
+    except ValueError:
+        counts = ()
+    if not counts:
         raise WhatIfError(
             f"{NAME}: must be a capacity in MiB such as 8, numbers of gradients such as 3,5,2, bytes such as 4000000b,"
             f" or each, got {text!r}"
-        ) from error
+        )
+    return Fusion(counts=counts)
 
 
 def groups(sums: Sums, fusion: Fusion) -> list[list[int]]:

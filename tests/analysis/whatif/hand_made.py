@@ -61,7 +61,7 @@ def link(alpha_s: float, beta_s_per_byte: float, ranks: int = 2, **fields: Any) 
     return LinkCalibration(alpha_s, beta_s_per_byte, ranks, "hand-made", **fields)
 
 
-def data_parallel(ranks: int = 2, layers: int = 4, **header_fields: Any) -> Graph:
+def data_parallel(ranks: int = 2, layers: int = 4, link_rate: float | None = None, **header_fields: Any) -> Graph:
     """Return a step as of torch's DistributedDataParallel with a bucket for every layer.
 
     Forward 100 a layer, backward 200, the gradient of 1000 bytes; an update of 50 waits for all buckets. A bucket's
@@ -85,5 +85,11 @@ def data_parallel(ranks: int = 2, layers: int = 4, **header_fields: Any) -> Grap
     for rank in range(ranks):
         waits = tuple(one[rank] for one in collectives)
         nodes.add(50, rank, depends=waits, phase="update", name="update")
-    given = {"link": link(100e-9, 0.2e-9, ranks), **header_fields}
+    given = {"link": link(100e-9, 0.2e-9, ranks, rate_bits_per_s=link_rate), **header_fields}
     return nodes.graph(**given)
+
+
+def fc_cell(**settings: Any) -> Graph:
+    """Return `data_parallel` as the trace of a cell of the workload `fc`: two workers, 8 samples, 200 Mbit/s."""
+    found = {"workload": "fc", "mode": "fc_data", "workers": 2, "batch_size": 8, "network": "200mbit", **settings}
+    return data_parallel(link_rate=2e8, settings=found)
