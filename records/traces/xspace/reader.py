@@ -83,7 +83,8 @@ class Recording:
 
     Steps are marks of a traced cell; in a file without these, the steps that another program has `annotated`.
 
-    `device` is gpu if any event ran on one; `launches` are the steps that launched these events.
+    `device` is gpu if any event ran on one; `launches` are the steps that launched these events. `programs` are XLA's
+    programs by their names, as stored (hlo_program.py reads them).
     """
 
     worked: OperationColumns = NOTHING
@@ -95,6 +96,7 @@ class Recording:
     clocks: list[tuple[int, int]] = field(default_factory=list)
     device: str = "cpu"
     launches: Launches = NO_LAUNCHES
+    programs: dict[str, bytes] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -113,7 +115,7 @@ def read(path: Path) -> Recording:
 
 def _read(planes: list[Plane]) -> Recording:
     programs, sheets = Programs(planes), OperationTable()
-    found = Recording()
+    found = Recording(programs=programs.stored)
     hosts = [p for p in planes if not p.name.startswith(DEVICE_PLANE) and p.name != xplane.METADATA_PLANE]
     for plane in planes:
         if plane.name.startswith(DEVICE_PLANE):
@@ -147,12 +149,14 @@ class Programs:
 
     def __init__(self, planes: Iterable[Plane]) -> None:
         self._instructions: dict[str, dict[str, Instruction]] = {}
+        self.stored: dict[str, bytes] = {}
         self.instruction = cache(self._instruction)
         for plane in planes:
             if plane.name == xplane.METADATA_PLANE:
                 for name, stats in plane.own_stats():
                     if isinstance(program := stats.get(hlo.STAT), memoryview):
                         found = hlo.instructions(program)
+                        self.stored[name] = bytes(program)
                         self._instructions[name] = self._instructions[name.partition("(")[0]] = found
 
     def _instruction(self, name: str, module: str, number: int | None) -> Operation:

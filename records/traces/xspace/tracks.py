@@ -36,10 +36,7 @@ Objects = NDArray[np.object_]
 
 def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
     """Return the spans of a file, in the profiler's own clock; its devices are the workers from `worker` on."""
-    worked = recording.worked
-    # In the order of their beginning, the outer operation first.
-    order = np.lexsort((-worked.end_ns, worked.start_ns))
-    worked = worked.at(order)
+    worked = _in_order(recording.worked)
     whats, scopes = recording.whats, Scopes(names)
     read = [_read(what, scopes) for what in whats]
 
@@ -63,6 +60,16 @@ def spans(recording: Recording, worker: int, names: Names) -> list[Span]:
         *_of_device(recording, worked),
     )
     return [*marks, *map(Span, *(column.tolist() for column in columns))]
+
+
+def operations(recording: Recording) -> list[Operation]:
+    """Return the operation of each span of work, in the order in which `spans` ends with them."""
+    return [recording.whats[at] for at in _in_order(recording.worked).whats.tolist()]
+
+
+def _in_order(worked: OperationColumns) -> OperationColumns:
+    """Return operations in the order of their beginning, the outer one first."""
+    return worked.at(np.lexsort((-worked.end_ns, worked.start_ns)))
 
 
 def _objects(values: list[Any]) -> Objects:

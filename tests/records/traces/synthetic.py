@@ -113,6 +113,53 @@ def named(field: int, names: Sequence[str], *more: tuple[int, bytes]) -> list[tu
     ]
 
 
+# XLA's programs.
+
+
+def hlo_array(kind: int, *dimensions: int) -> bytes:
+    """The shape of an array of a type of `PrimitiveType`."""
+    return message((2, kind), *((3, one) for one in dimensions))
+
+
+def hlo_instruction(number: int, name: str, opcode: str, shape: bytes | Sequence[bytes], **more: Any) -> bytes:
+    """An instruction; `shape` is that of an array or those of a tuple.
+
+    `more`: its `operands` and `called` computations by number, `origin`, contracted dimensions of a `dot`, `groups`.
+    """
+    whole = shape if isinstance(shape, bytes) else message((2, 13), *((4, one) for one in shape))
+    packed = [(36, more.get("operands", ())), (38, more.get("called", ()))]
+    return message(
+        *((1, name), (2, opcode), (3, whole), (7, message((2, more.get("origin", "")))), (35, number)),
+        *((key, b"".join(map(varint, values))) for key, values in packed if values),
+        *((30, message((1, one))) for one in more.get("dot", ())),
+        *((49, message((1, b"".join(map(varint, group))))) for group in more.get("groups", ())),
+    )
+
+
+def hlo(name: str, computations: Mapping[str, tuple[int, Sequence[bytes]]], entry: int) -> bytes:
+    """A program of computations, each with its number and instructions; `entry` is the number of the outermost."""
+    parts = [
+        (3, message((1, own), *((2, one) for one in instructions), (5, number)))
+        for own, (number, instructions) in computations.items()
+    ]
+    return message((1, message((1, name), *parts, (6, entry))))
+
+
+def hlo_plane(programs: Mapping[str, bytes]) -> tuple[int, bytes]:
+    """The plane of a profile that stores programs by their names, such as `jit_step(9)`."""
+    entries = [
+        (
+            4,
+            message(
+                (1, i), (2, message((1, i), (2, name), (5, message((1, STATS.index("Hlo Proto") + 1), (6, data)))))
+            ),
+        )
+        for i, (name, data) in enumerate(programs.items(), 1)
+    ]
+    stats = [(5, message((1, i), (2, message((1, i), (2, one))))) for i, one in enumerate(STATS, 1)]
+    return 1, message((2, "/host:metadata"), *entries, *stats)
+
+
 # JAX's and TensorFlow's own file.
 
 STATS = (

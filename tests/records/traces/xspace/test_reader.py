@@ -50,6 +50,19 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "epoch2.worker0.xplane.pb"
 
 
+def test_programs_are_kept_as_they_are_stored(path: Path) -> None:
+    proto = program(**{"dot.3": ("dot", DOT)})
+    path.write_bytes(message(metadata("jit_step(9)", proto), plane("/host:CPU", {"thread": [ran("dot.3", 0, 5)]})))
+    assert reader.read(path).programs == {"jit_step(9)": proto}
+
+
+def test_operations_are_in_the_order_of_their_spans(path: Path) -> None:
+    events = [ran("outer", 3, 9), ran("inner", 3, 5), ran("first", 0, 1)]
+    found = spans(path, plane("/host:CPU", {"thread": events}))
+    names = [one.name for one in tracks.operations(reader.read(path))]
+    assert (names, [one.name for one in worked(found)]) == (["first", "outer", "inner"], names)
+
+
 def test_instructions_are_looked_up_in_the_stored_program(path: Path) -> None:
     proto = program(**{"dot.3": ("dot", DOT), "fusion.1": ("fusion", ADD), "all-reduce.2": ("all-reduce", "")})
     events = [ran("dot.3", 0, 5), ran("fusion.1", 6, 1), ran("all-reduce.2", 8, 2)]
