@@ -31,6 +31,7 @@ class Stretch:
     """Consecutive epochs: their number, their steps (or predict calls), and the function called before each.
 
     The times of single calls are not recorded in the first `discard` epochs. `callbacks` are further ones for `fit`.
+    Each epoch of `fit` begins with `lead_in` further steps, before its clock starts; `started` is called then.
     """
 
     steps: int
@@ -38,6 +39,13 @@ class Stretch:
     discard: int = 0
     before: BeforeEpoch = at_once
     callbacks: tuple[keras.callbacks.Callback, ...] = ()
+    lead_in: int = 0
+    started: Callable[[], None] = lambda: None
+
+    @property
+    def steps_with_lead_in(self) -> int:
+        """Return the steps that `fit` runs in an epoch."""
+        return self.lead_in + self.steps
 
 
 @dataclass(slots=True)
@@ -49,29 +57,61 @@ class EpochLog:
 
 
 class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
-    """Times each epoch with the device synchronised at both ends."""
+    """Times each epoch, without its lead-in, with the device synchronised at both ends."""
 
     def __init__(
-        self, adapter: BackendAdapter, before: BeforeEpoch, clock: Clock = monotonic, counting: Counting | None = None
+        self, adapter: BackendAdapter, stretch: Stretch, clock: Clock = monotonic, counting: Counting | None = None
     ) -> None:
         super().__init__()
         self.log = EpochLog()
         self._adapter = adapter
-        self._before = before
+        self._stretch = stretch
         self._counting = counting
         self._clock = clock
-        self._begun_s = 0.0
+        self._begun_s: float | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._adapter.barrier(self.model)
         if self._counting:
             self._counting.epoch_begun()
-        self._before(epoch)
+        self._stretch.before(epoch)
+        self._begun_s = None
+        if self._stretch.lead_in:
+            self._start_after_lead_in()
+        else:
+            self._start()
+
+    def _start(self) -> None:
+        self._stretch.started()
         self._begun_s = self._clock()
+
+    def _start_after_lead_in(self) -> None:
+        """Start the clock when the first steps are computed.
+
+        Keras's hook after each batch would synchronise every step. Here the function of the step is replaced by one
+        that counts its calls, until the clock starts.
+        """
+        model = self.model
+        step, left = model.train_function, self._stretch.lead_in // model.steps_per_execution
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal left
+            outputs = step(*arguments)
+            left -= 1
+            if not left:
+                model.train_function = step
+                self._adapter.wait(outputs)
+                self._start()
+            return outputs
+
+        model.train_function = counted
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._adapter.barrier(self.model)
-        self.log.times_s.append(self._clock() - self._begun_s)
+        ended_s = self._clock()
+        if self._begun_s is None:
+            raise ValueError(f"epoch {epoch + 1} ended within its first {self._stretch.lead_in} steps")
+        self.log.times_s.append(ended_s - self._begun_s)
         self.log.logs.append({name: finite(value) for name, value in (logs or {}).items()})
         if self._counting:
             self._counting.epoch_ended()
@@ -84,11 +124,10 @@ def fit_epochs(
 
     `counting` reads its counters before and after each epoch, the device idle and the clock stopped.
     """
-    epoch_clock = EpochClock(adapter, stretch.before, counting=counting)
+    epoch_clock = EpochClock(adapter, stretch, counting=counting)
     callbacks = [epoch_clock, *stretch.callbacks]
-    model.fit(
-        source, steps_per_epoch=stretch.steps, epochs=stretch.epochs, verbose=0, shuffle=False, callbacks=callbacks
-    )
+    steps = stretch.steps_with_lead_in
+    model.fit(source, steps_per_epoch=steps, epochs=stretch.epochs, verbose=0, shuffle=False, callbacks=callbacks)
     return epoch_clock.log
 
 

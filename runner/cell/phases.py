@@ -128,7 +128,7 @@ class Training:
 
     def _fit(self, name: str, feeder: Feeder, stretch: Stretch) -> EpochLog:
         """Train the epochs of a stretch, counted. Raises `WorkMismatch` if not all epochs were run."""
-        counting = Counting(name, self.model, stretch.steps, stretch.epochs)
+        counting = Counting(name, self.model, stretch.steps_with_lead_in, stretch.epochs)
         log, feed = fit_counted(counting, feeder, self._adapter, stretch)
         if len(log.times_s) != stretch.epochs:
             raise WorkMismatch(f"epochs: fit must run {stretch.epochs}, got {len(log.times_s)}")
@@ -192,7 +192,7 @@ class Predicting:
 
 def fit_counted(counting: Counting, feeder: Feeder, adapter: BackendAdapter, stretch: Stretch) -> tuple[EpochLog, Feed]:
     """Train the epochs of a stretch and count the work; return their log and their feed."""
-    feed = feeder(stretch.steps * stretch.epochs)
+    feed = feeder(stretch.steps_with_lead_in * stretch.epochs)
     counting.begin()
     return fit_epochs(counting.model, feed.source, adapter, stretch, counting), feed
 

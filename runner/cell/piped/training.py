@@ -3,7 +3,9 @@
 An epoch that begins with a full queue gets those batches for free, one that starts the pipeline pays for its start.
 So before each epoch, in this order: the process waits for its turn, the files are evicted from the page cache if the
 cell is cold, as many batches are dropped as can be prepared ahead, and a few steps are trained; then the clock starts.
-After an epoch the process waits until its workers have filled their queue, so that they do not read in others' turns.
+These steps belong to the same call of `fit` as the epoch: what workers prepare while `fit` starts would be free, too,
+and threads that hold the interpreter make its start long. After an epoch the process waits until its workers have
+filled their queue, so that they do not read in others' turns.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from keras_matrix.runner.cell.loop import EpochLog, Stretch
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
 from keras_matrix.runner.cell.phases import Timeline, Training, agreed, learning_of, unchanged
 from keras_matrix.runner.cell.piped.page_cache import PageCache
-from keras_matrix.runner.cell.piped.process_tree import ProcessTree, Used, used_between
+from keras_matrix.runner.cell.piped.process_tree import ProcessTree, Snapshot, Used, used_between
 from keras_matrix.runner.cell.piped.request import StreamRequest
 from keras_matrix.runner.cell.piped.stream import PythonStream
 from keras_matrix.runner.cell.piped.timers import EachStep, Timers
@@ -75,11 +77,12 @@ class PipedTraining(Training):
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
         """Train further epochs from the pipeline in its steady state, as those measured; nothing is recorded."""
         self._stream.drop(self._pipeline.depth)
-        super().again(self._lead_in())
+        super().again(Stretch(self._lead_in(), 1))
         super().again(stretch, change)
 
-    def _lead_in(self) -> Stretch:
-        return Stretch(math.ceil(LEAD_IN_STEPS / self.steps_a_call) * self.steps_a_call, 1)
+    def _lead_in(self) -> int:
+        """Return the steps before the clock of an epoch starts: full calls of the backend."""
+        return math.ceil(LEAD_IN_STEPS / self.steps_a_call) * self.steps_a_call
 
     def _fit(self, name: str, feeder: Feeder, stretch: Stretch) -> EpochLog:
         hooks = (EachStep(),) if self.epochs_input.timers else ()
@@ -110,20 +113,29 @@ class PipedTraining(Training):
         settings, found = self._job.settings, EpochLog()
         stretch = self._measured.stretch(settings, steps)
         self.epochs_input.steps = steps
-        counted: dict[str, list[WorkStretch]] = {"lead_in": [], "epochs": []}
+        counted: list[WorkStretch] = []
         for epoch in range(stretch.epochs):
             stretch.before(epoch)
-            begun_s = monotonic()
+            is_measured = epoch >= settings.discard
+            observed = _Observed(self.epochs_input, self._tree, monotonic()) if is_measured else None
             self.page_cache.evict()
             self._stream.drop(self._pipeline.depth)
-            self._counted_fit("lead_in", self._lead_in(), counted)
-            is_measured = epoch >= settings.discard
-            log = self._observed(lambda: self._counted_fit("epochs", Stretch(steps, 1), counted), is_measured, begun_s)
+            log = self._epoch(steps, observed)
+            counted.append(self.ledger.stretches.pop())
             self._settle(log.times_s[-1] / steps, is_measured)
             found.times_s += log.times_s
             found.logs += log.logs
-        self.ledger.stretches += [merged(parts) for parts in counted.values()]
+        self.ledger.stretches.append(merged(counted))
         return found
+
+    def _epoch(self, steps: int, observed: _Observed | None) -> EpochLog:
+        """Train an epoch and its lead-in, and record what the processes read and computed meanwhile if observed."""
+        lead_in = self._lead_in()
+        if observed is None:
+            return self._fit("epochs", self._stream.feed, Stretch(steps, 1, lead_in=lead_in))
+        log = self._fit("epochs", self._stream.feed, Stretch(steps, 1, lead_in=lead_in, started=observed.start))
+        observed.end()
+        return log
 
     def _settle(self, step_time_s: float, is_measured: bool) -> None:
         """Wait until the workers have filled their queue: until they are quiet for longer than a batch takes.
@@ -138,28 +150,30 @@ class PipedTraining(Training):
         if is_measured:
             self.epochs_input.settling_times_s.append(monotonic() - begun_s)
 
-    def _counted_fit(self, name: str, stretch: Stretch, counted: dict[str, list[WorkStretch]]) -> EpochLog:
-        """Train a stretch; its work goes to `counted`, which joins those of all epochs."""
-        log = self._fit(name, self._stream.feed, stretch)
-        counted[name].append(self.ledger.stretches.pop())
-        return log
 
-    def _observed(self, train: Callable[[], EpochLog], is_measured: bool, begun_s: float) -> EpochLog:
-        """Train an epoch, and record what the processes read and computed meanwhile if it is measured."""
-        if not is_measured:
-            return train()
-        found, timers = self.epochs_input, self.epochs_input.timers
-        before = self._tree.snapshot()
-        if timers:
-            timers.begin()
-        fit_begun_s = monotonic()
-        log = train()
-        found.wall_times_s.append(monotonic() - fit_begun_s)
-        if timers:
-            timers.end()
-        found.used.append(used_between(before, self._tree.snapshot()))
-        found.lead_in_times_s.append(fit_begun_s - begun_s)
-        return log
+class _Observed:
+    """What the processes of a measured epoch read, computed and waited for, from the start of its clock to its end."""
+
+    def __init__(self, found: EpochsInput, tree: ProcessTree, begun_s: float) -> None:
+        self._found, self._tree, self._begun_s = found, tree, begun_s
+        self._started_s = begun_s
+        self._before: Snapshot | None = None
+
+    def start(self) -> None:
+        """Begin to record."""
+        self._before = self._tree.snapshot()
+        if self._found.timers:
+            self._found.timers.begin()
+        self._started_s = monotonic()
+        self._found.lead_in_times_s.append(self._started_s - self._begun_s)
+
+    def end(self) -> None:
+        """End the epoch."""
+        assert self._before is not None
+        self._found.wall_times_s.append(monotonic() - self._started_s)
+        if self._found.timers:
+            self._found.timers.end()
+        self._found.used.append(used_between(self._before, self._tree.snapshot()))
 
 
 def _source(pipeline: InputPipeline, timers: Timers | None) -> Any:

@@ -15,7 +15,7 @@ import numpy as np, types
 from dataclasses import replace
 from keras_matrix.runner.cell.phases import short_epoch_steps, summarise
 from keras_matrix.runner.cell.batches import make_batches
-from keras_matrix.runner.cell.loop import EpochClock, Stretch, at_once, predict_epochs, step_time_by_doubling
+from keras_matrix.runner.cell.loop import EpochClock, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
 from tests.conftest import make_settings
 s = make_settings()
 
@@ -43,12 +43,37 @@ assert lengths[0] == 1 and lengths[-1] >= 15
 
 events = []
 adapter = types.SimpleNamespace(barrier=lambda model: events.append("barrier"))
-clock = EpochClock(adapter, at_once, clock=lambda: events.append("clock") or float(len(events)))
+clock = EpochClock(adapter, Stretch(1, 1), clock=lambda: events.append("clock") or float(len(events)))
 clock.on_epoch_begin(0); events.append("steps"); clock.on_epoch_end(0, {"loss": float("nan"), "accuracy": 0.5})
 assert events == ["barrier", "clock", "steps", "barrier", "clock"], events
 assert clock.log.logs == [{"loss": None, "accuracy": 0.5}] and clock.log.times_s == [3.0]
 hooks = [n for n in EpochClock.__dict__ if "batch" in n]
 assert not hooks, hooks
+
+events = []
+class Model:
+    steps_per_execution = 2
+    def fit(self, source, steps_per_epoch, epochs, callbacks, **options):
+        self.train_function = plain
+        callbacks[0].set_model(self)
+        for epoch in range(epochs):
+            callbacks[0].on_epoch_begin(epoch)
+            for _ in range(steps_per_epoch // 2):
+                assert self.train_function("iterator") == "outputs"
+            callbacks[0].on_epoch_end(epoch, {})
+plain = lambda iterator: events.append("step" if model.train_function is plain else "lead-in") or "outputs"
+model = Model()
+adapter = types.SimpleNamespace(barrier=lambda m: events.append("barrier"), wait=lambda o: events.append(o))
+stretch = Stretch(4, 2, lead_in=2, before=lambda e: events.append(e), started=lambda: events.append("started"))
+assert len(fit_epochs(model, None, adapter, stretch).times_s) == 2
+epoch = ["lead-in", "outputs", "started", "step", "step", "barrier"]
+assert events == ["barrier", 0, *epoch, "barrier", 1, *epoch], events
+try:
+    fit_epochs(model, None, adapter, Stretch(-2, 1, lead_in=4))
+except ValueError as error:
+    assert str(error) == "epoch 1 ended within its first 4 steps"
+else:
+    raise AssertionError("an epoch without a beginning was timed")
 
 from keras_matrix.runner.cell.measured_epochs import Compiling
 counts, breaks = iter([4, 7, None, 2, None, None]), iter([1, 1, None, 5, None, None])

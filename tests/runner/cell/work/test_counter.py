@@ -14,7 +14,7 @@ COUNTERS = """
 from types import SimpleNamespace
 import keras, numpy as np
 from keras_matrix.runner.cell.backends import Feed
-from keras_matrix.runner.cell.loop import EpochClock, at_once
+from keras_matrix.runner.cell.loop import EpochClock, Stretch
 from keras_matrix.runner.cell.work.counter import (
     Counting,
     Ledger,
@@ -56,7 +56,8 @@ assert made.optimizer_replaced
 events = []
 reader = SimpleNamespace(epoch_begun=lambda: events.append("begun"), epoch_ended=lambda: events.append("ended"))
 adapter = SimpleNamespace(barrier=lambda model: events.append("barrier"))
-clock = EpochClock(adapter, lambda epoch: events.append("before"), lambda: events.append("clock") or 0.0, reader)
+before = Stretch(1, 1, before=lambda epoch: events.append("before"))
+clock = EpochClock(adapter, before, lambda: events.append("clock") or 0.0, reader)
 clock.on_epoch_begin(0); clock.on_epoch_end(0)
 assert events == ["barrier", "begun", "before", "clock", "barrier", "clock", "ended"], events
 
