@@ -1,7 +1,7 @@
 """Chooses the cells that verify predictions, and reads their step times from the records.
 
 The cells are measured as one comparison: interleaved, with the same number of steps, with exactly the settings that a
-strategy file names. What cannot be measured here is returned with the reason, and is never measured with others instead.
+strategy file names. What cannot be measured here is returned with the reason, never measured with other settings.
 """
 
 from __future__ import annotations

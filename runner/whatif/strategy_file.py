@@ -1,7 +1,7 @@
 """Writes cells as a matrix file with comments, which `runner --matrix FILE` measures as it is.
 
-Promise: the file's cells are exactly the given ones, with the same cell ids; `written` reads the text again and compares
-them. Settings that are at the grammar's default are left out, unless the workload has another default.
+Promise: the file's cells are exactly the given ones, with the same cell ids; `written` reads the text again and
+compares them. Settings at the grammar's default are left out, unless the workload has another default.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def with_changes(settings: Settings, changes: Mapping[str, Scalar]) -> Settings:
     known = _parameters(settings)
     for name in params:
         if known is not None and name not in known:
-            raise UsageError(f"{settings.workload}: has no setting or parameter {name!r}{near(name, (*known, *FIELDS))}")
+            raise UsageError(
+                f"{settings.workload}: has no setting or parameter {name!r}{near(name, (*known, *FIELDS))}"
+            )
     changed = replace(settings, **own, params={**settings.params, **params})  # type: ignore[arg-type]
     if settings.workload != spec.WORKLOAD:
         return changed
@@ -99,7 +101,9 @@ def _entry(settings: Settings, names_backend: bool) -> list[str]:
     found = catalog.load().workloads.get(settings.workload)
     usual = {name: rule.default for name, rule in SETTINGS.items()} | (found.own_defaults if found else {})
     values: dict[str, Scalar] = {
-        name: value for name in FIELDS if (value := getattr(settings, name)) != usual.get(name) or _decided(settings, name)
+        name: value
+        for name in FIELDS
+        if (value := getattr(settings, name)) != usual.get(name) or _decided(settings, name)
     }
     if found is None:
         values = {name: value for name, value in values.items() if name not in OWN_OPTIONS or _decided(settings, name)}

@@ -15,8 +15,8 @@ from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.whatif.source import ENDINGS, TraceFiles, files_of, graph_of
 
 HELP = (
-    "a cell of a stored run that has a trace, or files of profilers, one per worker (*.json, *.json.gz, *.xplane.pb), a "
-    "folder of them, or a stored graph (*.parquet)"
+    "a cell of a stored run that has a trace, or the files of a profiler, one per worker (*.json, *.json.gz, "
+    "*.xplane.pb), a folder of them, or a stored graph (*.parquet)"
 )
 
 
@@ -37,7 +37,9 @@ def loaded(trace: TraceFiles) -> Graph:
     except (GraphError, TraceError, OSError) as error:
         if trace.record is None:
             raise UsageError(f"TRACE: {error}") from error
-        raise InfrastructureError(f"{error}; record it again with: runner trace {trace.record.cell_id} --new") from error
+        raise InfrastructureError(
+            f"{error}; record it again with: runner trace {trace.record.cell_id} --new"
+        ) from error
 
 
 def _of_cell(name: str, results: Path, run: str | None) -> TraceFiles:

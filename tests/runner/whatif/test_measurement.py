@@ -32,18 +32,18 @@ def base() -> Settings:
 def test_cells_are_measured_together_with_the_exact_settings(base: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "200mbit a b")
     found = plan(base, {"8 MiB": {"bucket_cap_mb": 8.0}, "one": {"buckets": "4"}}, repeats=5)
-    assert [BASE, "8 MiB", "one"] == list(found.cells)
+    assert list(found.cells) == [BASE, "8 MiB", "one"]
     assert base == found.cells[BASE].settings
-    assert 8.0 == found.cells["8 MiB"].settings.params["bucket_cap_mb"]
-    assert "4" == found.cells["one"].settings.params["buckets"]
-    assert 1 == len({cell.together for cell in found.cells.values()})
+    assert found.cells["8 MiB"].settings.params["bucket_cap_mb"] == 8.0
+    assert found.cells["one"].settings.params["buckets"] == "4"
+    assert len({cell.together for cell in found.cells.values()}) == 1
     assert {5} == {cell.repeats for cell in found.cells.values()}
-    assert {} == found.left_out
+    assert found.left_out == {}
 
 
 def test_without_links_the_command_that_makes_them_is_named(base: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(UsageError, match="--verify: network: no namespaces .* ci/netns 2 --rate 200mbit -- runner"):
+    with pytest.raises(UsageError, match=r"--verify: network: no namespaces .* ci/netns 2 --rate 200mbit -- runner"):
         plan(base, {}, repeats=5)
 
 
@@ -59,7 +59,7 @@ def test_what_cannot_be_measured_here_is_left_out_with_the_reason(
         "wrong": {"buckts": "4"},
     }
     found = plan(base, changes, repeats=5)
-    assert [BASE] == list(found.cells)
+    assert list(found.cells) == [BASE]
     assert "the links have a rate of 200mbit, not 100mbit" in found.left_out["slower"]
     assert "2 namespaces exist for 4 workers" in found.left_out["four"]
     assert "bytes_per_pack: must be 0 on torch" in found.left_out["packs"]
@@ -76,8 +76,10 @@ def test_step_times_are_those_of_repeats_that_were_measured(base: Settings, monk
     monkeypatch.setenv(VARIABLE, "200mbit a b")
     found = plan(base, {}, repeats=3)
     name = found.cells[BASE].cell_id
-    records = [make_record(0.1 + repeat, repeat, status, cell_id=name) for repeat, status in
-               enumerate((Status.OK, Status.UNSTABLE, Status.CRASH))]
+    records = [
+        make_record(0.1 + repeat, repeat, status, cell_id=name)
+        for repeat, status in enumerate((Status.OK, Status.UNSTABLE, Status.CRASH))
+    ]
     one = measured(found.cells, records)[BASE]
-    assert {0: 0.1, 1: 1.1} == one.step_times_s
-    assert 1 == len(one.failures)
+    assert one.step_times_s == {0: 0.1, 1: 1.1}
+    assert len(one.failures) == 1

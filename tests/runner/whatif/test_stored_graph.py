@@ -17,7 +17,7 @@ def test_a_graph_is_equal_after_it_was_stored(tmp_path: Path) -> None:
     link = LinkCalibration(1e-3, 4e-8, 2, "probe", 2e8, (("all_reduce", 2, 1024, 0.001),))
     graph = replace(graph, header=replace(graph.header, link=link, settings={"workers": 2}, parallel_lanes={"gloo": 2}))
     paths = stored_graph.write(graph, tmp_path / "graph")
-    assert ["rank0.parquet", "rank1.parquet"] == [path.name for path in paths]
+    assert [path.name for path in paths] == ["rank0.parquet", "rank1.parquet"]
     assert paths == stored_graph.files_in(tmp_path / "graph")
     assert graph == stored_graph.read(paths)
 

@@ -67,4 +67,4 @@ def test_a_setting_without_effect_is_that_of_the_base() -> None:
     """One worker has no link: its cell is the same on every network."""
     (base,) = cells(FC)
     alone = with_changes(base, {"workers": 1})
-    assert "local" == alone.params["network"]
+    assert alone.params["network"] == "local"

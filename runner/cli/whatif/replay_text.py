@@ -1,0 +1,162 @@
+"""A replay for the terminal and as JSON: the trace, the steady step, its critical path and shares, and what-ifs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras_matrix.analysis.whatif.graph import Graph, LinkCalibration
+from keras_matrix.analysis.whatif.replay import GAP, SHARING, UNASSIGNED, HeldOut, PathPart, Replay, Share
+from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.runner.cli.render.format import columns, seconds, settings_text, significant
+from keras_matrix.runner.whatif.measurement import settings_of
+
+LONGEST_NAME = 60
+LEAST_COVERAGE = 0.9
+MOST_STEPS = 6
+NOT_ASSIGNED = {GAP, SHARING, UNASSIGNED}
+
+
+def trace_lines(graph: Graph) -> list[str]:
+    """Return what was traced, and how much of it is explained."""
+    header = graph.header
+    ranks = plural(header.world_size, "rank")
+    if header.missing_ranks:
+        ranks += f", without {', '.join(map(str, header.missing_ranks))}"
+    settings = settings_of(header.settings)
+    title = f"{header.source}: {header.backend} on {header.device}" + (
+        f", {settings_text(settings)}" if settings else ""
+    )
+    lines = [title, f"{ranks}; {plural(len(graph.nodes), 'node')}, each one of the {header.level} of a step"]
+    times = header.step_times_s
+    each = ", ".join(seconds(time) for time in times[:MOST_STEPS]) + (", ..." if len(times) > MOST_STEPS else "")
+    lines.append(
+        f"measured with the profiler on: {seconds(graph.step_time_s)} a step ({plural(len(times), 'step')}: {each})"
+    )
+    low = "" if header.coverage >= LEAST_COVERAGE else f"; below {LEAST_COVERAGE:.0%}, predictions are unsure"
+    lines.append(f"explained by operations and their dependencies: {header.coverage:.1%} of the step's time{low}")
+    if header.link is not None:
+        lines.append(link_line(header.link))
+    return [*lines, *(f"caveat: {text}" for text in header.caveats)]
+
+
+def link_line(link: LinkCalibration) -> str:
+    """Return the calibration of a link."""
+    if link.table:
+        return f"link: a table of {plural(len(link.table), 'measured size')}; {link.source}"
+    beta = f"beta {significant(link.beta_s_per_byte * 1e9)} ns a byte"
+    rate = f", {significant(link.rate_bits_per_s / 1e6)} Mbit/s" if link.rate_bits_per_s else ""
+    return f"link: alpha {seconds(link.alpha_s)}, {beta}{rate}; {link.source}"
+
+
+def replay_lines(replay: Replay, held_out: Sequence[HeldOut], top: int) -> list[str]:
+    """Return the replayed step, its critical path, and what the step's time is spent on."""
+    exposed = replay.exposed_communication_s
+    single = interval(replay.low_s, replay.high_s)
+    lines = [
+        f"replayed: {seconds(replay.step_time_s)} a step, single steps {single} (p10 to p90)",
+        _held_out_line(held_out),
+        f"exposed communication: {seconds(exposed)}, {exposed / replay.step_time_s:.1%} of the step",
+        "",
+        *_path_lines(replay, top),
+    ]
+    for name, shares in (("phase", replay.by_phase), ("layer", replay.by_layer), ("kind", replay.by_kind)):
+        if not {one.name for one in shares} <= NOT_ASSIGNED:
+            lines += ["", *_share_lines(name, shares, top)]
+    return lines
+
+
+def interval(low_s: float, high_s: float) -> str:
+    """Return two ends of an interval of seconds."""
+    return f"{seconds(low_s)} to {seconds(high_s)}"
+
+
+def document_of(graph: Graph, replay: Replay, held_out: Sequence[HeldOut]) -> dict[str, Any]:
+    """Return a replay as plain values; times are in seconds."""
+    header = graph.header
+    path = [
+        {
+            "node": part.node.number,
+            "rank": part.node.rank,
+            "lane": part.node.lane,
+            "name": part.node.name,
+            "phase": part.node.phase,
+            "layer": part.node.layer,
+            "time_s": _time_s(part),
+            "gap_s": part.gap_ns / 1e9,
+        }
+        for part in replay.critical_path
+    ]
+    return {
+        "source": header.source,
+        "backend": header.backend,
+        "device": header.device,
+        "ranks": header.world_size,
+        "missing_ranks": list(header.missing_ranks),
+        "level": header.level,
+        "nodes": len(graph.nodes),
+        "coverage": header.coverage,
+        "caveats": list(header.caveats),
+        "measured_step_times_s": list(header.step_times_s),
+        "measured_step_time_s": graph.step_time_s,
+        "step_time_s": replay.step_time_s,
+        "low_s": replay.low_s,
+        "high_s": replay.high_s,
+        "exposed_communication_s": replay.exposed_communication_s,
+        "held_out": [
+            {"step": one.step, "predicted_s": one.predicted_s, "measured_s": one.measured_s, "error": one.error}
+            for one in held_out
+        ],
+        "critical_path": path,
+        **{
+            f"by_{name}": [{"name": one.name, "time_s": one.time_s, "share": one.share} for one in shares]
+            for name, shares in (("phase", replay.by_phase), ("layer", replay.by_layer), ("kind", replay.by_kind))
+        },
+    }
+
+
+def _held_out_line(held_out: Sequence[HeldOut]) -> str:
+    if not held_out:
+        return "error: not known; only one step was traced"
+    errors = [f"{one.error:+.1%}" for one in held_out[:MOST_STEPS]] + (["..."] if len(held_out) > MOST_STEPS else [])
+    mean = sum(abs(one.error) for one in held_out) / len(held_out)
+    repeated = sum(abs(one.repeated_error) for one in held_out) / len(held_out)
+    return (
+        f"error, each step predicted from the one before: {', '.join(errors)}; mean {mean:.1%} (steps differ by "
+        f"{repeated:.1%})"
+    )
+
+
+def _path_lines(replay: Replay, top: int) -> list[str]:
+    """Return the operations of the critical path with the most time, those of one name together."""
+    found: dict[tuple[str, str], list[PathPart]] = {}
+    for part in replay.critical_path:
+        found.setdefault((part.node.name, part.node.phase or ""), []).append(part)
+    ordered = sorted(found.items(), key=lambda item: -sum(map(_time_s, item[1])))
+    rows = [["critical path", "phase", "share", "time a step", "count"]]
+    rows += [_path_row(name, phase, parts, replay) for (name, phase), parts in ordered[:top]]
+    if rest := [part for _, parts in ordered[top:] for part in parts]:
+        rows.append(_path_row(f"{len(ordered) - top} others", "", rest, replay))
+    return columns(rows, frozenset((2, 3, 4)))
+
+
+def _path_row(name: str, phase: str, parts: Sequence[PathPart], replay: Replay) -> list[str]:
+    time_s = sum(map(_time_s, parts))
+    return [_short(name), phase, f"{time_s / replay.step_time_s:.1%}", seconds(time_s), str(len(parts))]
+
+
+def _share_lines(name: str, shares: Sequence[Share], top: int) -> list[str]:
+    rows = [[f"by {name}", "share", "time a step"]]
+    rows += [[_short(one.name), f"{one.share:.1%}", seconds(one.time_s)] for one in shares[:top]]
+    if rest := shares[top:]:
+        total, time_s = sum(one.share for one in rest), sum(one.time_s for one in rest)
+        rows.append([f"{len(rest)} others", f"{total:.1%}", seconds(time_s)])
+    return columns(rows, frozenset((1, 2)))
+
+
+def _time_s(part: PathPart) -> float:
+    return (part.end_ns - part.start_ns) / 1e9
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + "..."

@@ -1,0 +1,170 @@
+"""`runner replay` from end to end: stored graphs, profilers' files, cells of runs, and every bad input."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.traces import neutral
+from keras_matrix.records.traces.neutral import Head, Kind, Span, Track
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.whatif import stored_graph
+from tests.runner.whatif.graphs import two_workers
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    stored_graph.write(two_workers(), tmp_path / "graph")
+    return tmp_path
+
+
+def test_a_stored_graph_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "graph"]) == 0
+    printed = capsys.readouterr().out
+    # Forward 2 ms, backward 3 + 3 ms, the second sum 8 ms, behind the first one on one thread: 2 + 3 + 4 + 8 + 1.
+    assert "replayed: 18.0 ms a step" in printed
+    assert "explained by operations and their dependencies: 99.0% of the step's time" in printed
+    assert "2 ranks; 12 nodes" in printed
+    assert "error, each step predicted from the one before: -14.3%" in printed
+    for title in ("critical path", "by phase", "by layer", "by kind"):
+        assert title in printed
+
+
+def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "graph", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["step_time_s"] == pytest.approx(0.018, rel=1e-4)
+    assert [one["name"] for one in found["critical_path"]][:2] == ["mm", "mm backward"]
+    assert found["coverage"] == 0.99
+    assert len(found["held_out"]) == 2
+
+
+def test_both_timelines_are_written_for_perfetto(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "graph", "--to", "both.json", "--picture", "both.svg"]) == 0
+    assert "timelines: both.json" in capsys.readouterr().out
+    json.loads((folder / "both.json").read_text())
+    spans = list(neutral.spans(folder / "both.json"))
+    steps = {worker: [one for one in spans if one.track == Track(worker, Kind.STEPS)] for worker in range(4)}
+    assert [len(one) for one in steps.values()] == [3, 3, 1, 1]
+    assert pytest.approx(steps[2][0].duration_ns, rel=1e-3) == 18_000_000
+    assert (folder / "both.svg").read_text().startswith("<svg")
+    assert sorted(path.name for path in folder.iterdir()) == ["both.json", "both.svg", "graph"]
+
+
+def test_a_packed_timeline_is_written_as_such(folder: Path) -> None:
+    assert main(["replay", "graph", "--to", "both.json.gz"]) == 0
+    assert (folder / "both.json.gz").read_bytes()[:2] == b"\x1f\x8b"
+
+
+def test_the_graph_is_stored_and_read_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "graph", "--graph", "copy"]) == 0
+    files = [str(path) for path in stored_graph.files_in(folder / "copy")]
+    capsys.readouterr()
+    assert main(["replay", *files]) == 0
+    assert "replayed: 18.0 ms a step" in capsys.readouterr().out
+
+
+def _nothing(folder: Path) -> str:
+    return "missing.json"
+
+
+def _empty_folder(folder: Path) -> str:
+    (folder / "empty").mkdir()
+    return "empty"
+
+
+def _foreign_json(folder: Path) -> str:
+    (folder / "foreign.json").write_text('{"hello": [1, 2, 3]}')
+    return "foreign.json"
+
+
+def _not_json(folder: Path) -> str:
+    (folder / "text.json").write_text("hello")
+    return "text.json"
+
+
+def _truncated(folder: Path) -> str:
+    whole = gzip.compress(
+        b'{"traceEvents": [' + b'{"ph": "X", "name": "a", "ts": 1, "dur": 2, "pid": 1, "tid": 1},' * 999
+    )
+    (folder / "cut.json.gz").write_bytes(whole[: len(whole) // 2])
+    return "cut.json.gz"
+
+
+def _truncated_profile(folder: Path) -> str:
+    (folder / "cut.xplane.pb").write_bytes(b"\x0a\xff\xff\x03abc")
+    return "cut.xplane.pb"
+
+
+def _missing_rank(folder: Path) -> str:
+    (folder / "graph" / "rank1.parquet").unlink()
+    return "graph"
+
+
+def _damaged_graph(folder: Path) -> str:
+    path = folder / "graph" / "rank1.parquet"
+    path.write_bytes(path.read_bytes()[:-8])
+    return "graph"
+
+
+def _neutral(folder: Path) -> str:
+    span = Span(Track(0, Kind.COMPUTE), "mm", "mm", 0, 1000)
+    neutral.write(folder / "trace.json.gz", Head("torch", 1, "cpu", 1), [span])
+    return "trace.json.gz"
+
+
+def _other_ending(folder: Path) -> str:
+    (folder / "notes.txt").write_text("hello")
+    return "notes.txt"
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (_nothing, "TRACE: missing.json: no such file or folder"),
+        (_empty_folder, "TRACE: empty: contains no file of a profiler"),
+        (_foreign_json, "TRACE: foreign.json"),
+        (_not_json, "TRACE: text.json"),
+        (_truncated, "TRACE: cut.json.gz"),
+        (_truncated_profile, "TRACE: cut.xplane.pb"),
+        (_missing_rank, "TRACE: graph: has files of 1 ranks, the graph has 2"),
+        (_damaged_graph, "TRACE: graph/rank1.parquet: cannot be read as Parquet"),
+        (_neutral, "TRACE: trace.json.gz: is a neutral trace, which does not say what waits for what"),
+        (_other_ending, "TRACE: notes.txt: must end in .xplane.pb, .json, .json.gz, .parquet"),
+    ],
+)
+def test_bad_input_gives_one_error_that_names_the_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], made: Callable[[Path], str], message: str
+) -> None:
+    assert main(["replay", made(folder)]) == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert found.err.startswith(f"runner: {message}")
+    assert found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "nowhere/x.json"], "--to: must be a file in an existing folder"),
+        (["--picture", "graph"], "--picture: must be a file in an existing folder"),
+        (["--resamples", "0"], "--resamples: must be from 1 to 100000, got 0"),
+        (["--top", "0"], "--top: must be at least 1, got 0"),
+    ],
+)
+def test_wrong_flags_are_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert main(["replay", "graph", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_cell_without_a_trace_is_refused_with_the_command_that_records_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["replay", "jax:gru"]) == 2
+    message = "TRACE: results contains no trace of a cell 'jax:gru', and there is no such file; record one with: runner"
+    assert message in capsys.readouterr().err
