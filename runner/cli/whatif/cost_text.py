@@ -36,8 +36,8 @@ def _unused(model: CostModel) -> Iterator[str]:
     if data.without_work:
         share = data.time_without_work_s / data.time_s
         yield (
-            f"not used: {plural(data.without_work, 'operation')} ({share:.0%} of the operations' time), whose FLOPs and "
-            "bytes are unknown"
+            f"not used: {plural(data.without_work, 'operation')} with {share:.0%} of the time, whose FLOPs and bytes "
+            "are unknown"
         )
 
 

@@ -1,0 +1,150 @@
+"""Samples for a cost model: the distinct operations of a trace graph with their work, device and measured time.
+
+Operations of equal kind, work, type and shape in one graph, in whatever layer and on whatever rank, are one sample: the
+median of their durations. Collectives and waits are not operations here: they depend on the link and on others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from keras_matrix.analysis.whatif.cost.kinds import OperationKind, kind_of
+from keras_matrix.analysis.whatif.cost.roofline import OBSERVED, DevicePeaks, ideal_s, precision_of
+from keras_matrix.analysis.whatif.graph import Graph, Header, Node, NodeKind
+
+NS = 1e-9
+ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+# What a regressor sees of an operation. Logarithms are to the base 2; a value that is not known is -1.
+FEATURES = (
+    "log_flops",
+    "log_bytes",
+    "log_flop_per_byte",
+    "log_roofline_ns",
+    "element_bytes",
+    "log_smallest_side",
+    "log_largest_side",
+    "sides",
+    "device",
+)
+UNKNOWN = -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Equal operations of one graph: `count` in a step, each of `time_s`. `device` is the number of its device."""
+
+    backend: str
+    kind: OperationKind
+    device: int
+    flops: float | None
+    bytes: int | None
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    time_s: float
+    count: int
+
+    @property
+    def work(self) -> tuple[OperationKind, float | None, int | None]:
+        """What operations of the same work share, in whichever trace: these are held out together."""
+        return self.kind, self.flops, self.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The samples of a graph, and what it has besides: operations without FLOPs and bytes, and their time in a step."""
+
+    samples: tuple[Sample, ...]
+    operations: int
+    without_work: int
+    time_s: float
+    time_without_work_s: float
+
+
+def is_operation(node: Node) -> bool:
+    """Return whether a node computes, alone."""
+    return node.kind is NodeKind.COMPUTE and node.collective is None
+
+
+def has_work(node: Node) -> bool:
+    """Return whether it is known how much a node computes or moves."""
+    return bool(node.flops or node.bytes)
+
+
+def samples_of(graph: Graph, device: int) -> Found:
+    """Return the samples of a graph that was traced on the device with this number."""
+    computing = [node for node in graph.nodes if is_operation(node) and node.duration_ns > 0]
+    equal: dict[tuple[object, ...], list[Node]] = defaultdict(list)
+    for node in computing:
+        if has_work(node):
+            key = (kind_of(node.name), node.flops, node.bytes, node.dtype, node.shape)
+            equal[key].append(node)
+    backend = graph.header.backend
+    unknown = [node for node in computing if not has_work(node)]
+    return Found(
+        samples=tuple(_sample(backend, device, nodes) for nodes in equal.values()),
+        operations=len(computing),
+        without_work=len(unknown),
+        time_s=sum(node.duration_ns for node in computing) * NS,
+        time_without_work_s=sum(node.duration_ns for node in unknown) * NS,
+    )
+
+
+def _sample(backend: str, device: int, nodes: Sequence[Node]) -> Sample:
+    one = nodes[0]
+    time_s = median(node.duration_ns for node in nodes) * NS
+    work = (one.flops, one.bytes, one.dtype, one.shape)
+    return Sample(backend, kind_of(one.name), device, *work, time_s=time_s, count=len(nodes))
+
+
+def product_of(header: Header) -> str:
+    """Return the product name of the device that a graph was traced on, as well as the header states it."""
+    machine = header.machine
+    if header.device.partition(":")[0] in ("gpu", "cuda"):
+        gpus = machine.get("gpus")
+        return str(gpus[0]) if isinstance(gpus, (list, tuple)) and gpus else str(machine.get("gpu") or header.device)
+    return str(machine.get("cpu_model") or header.device)
+
+
+def cores_of(header: Header) -> int | None:
+    """Return the cores of a graph's CPU; None if unknown or on an accelerator."""
+    return header.cores if header.device.partition(":")[0] == "cpu" else None
+
+
+def observed_peaks(header: Header, samples: Sequence[Sample]) -> DevicePeaks:
+    """Return the best rates of these samples as peaks of their device, for a device whose peaks were not measured."""
+    flop_per_s: dict[str, float] = {}
+    for sample in samples:
+        if sample.flops:
+            name = precision_of(sample.dtype) or "float32"
+            flop_per_s[name] = max(flop_per_s.get(name, 0.0), sample.flops / sample.time_s)
+    byte_per_s = max((sample.bytes / sample.time_s for sample in samples if sample.bytes), default=None)
+    return DevicePeaks(header.backend, product_of(header), cores_of(header), flop_per_s, byte_per_s, OBSERVED)
+
+
+def row_of(operation: Sample | Node, peaks: DevicePeaks, device: int) -> list[float] | None:
+    """Return the values of `FEATURES`; None if the operation's roofline is unknown."""
+    ideal = ideal_s(operation.flops, operation.bytes, operation.dtype, peaks)
+    if ideal is None:
+        return None
+    flops, moved = operation.flops, operation.bytes
+    precision = precision_of(operation.dtype)
+    sides = [side for side in operation.shape or () if side > 0]
+    return [
+        _log(flops),
+        _log(moved),
+        math.log2(flops / moved) if flops and moved else UNKNOWN,
+        math.log2(ideal / NS),
+        float(ELEMENT_BYTES.get(precision, UNKNOWN)) if precision else UNKNOWN,
+        _log(min(sides, default=0)),
+        _log(max(sides, default=0)),
+        float(len(sides)) if operation.shape is not None else UNKNOWN,
+        float(device),
+    ]
+
+
+def _log(value: float | None) -> float:
+    return math.log2(value) if value else UNKNOWN
