@@ -1,0 +1,109 @@
+"""Gives the operations of a lane their times: one after the other, around the times in which the device did nothing.
+
+A step begins with what the device waited for: fetching a batch, and the host's launch; it ends with the host's return.
+So the host has the time that nothing else hides. The host is also responsible for the time before the first operation
+of another program. Anything else is a gap, unless a dependency explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from keras_matrix.analysis.whatif.build.pieces import Lane, Piece, Window
+from keras_matrix.analysis.whatif.build.xplane.rank import Rank
+from keras_matrix.analysis.whatif.build.xplane.reading import Interval, Profile, union
+from keras_matrix.analysis.whatif.build.xplane.serial import covered_ns, idle, served_ns
+from keras_matrix.analysis.whatif.graph import NodeKind
+
+INPUT, LAUNCH, RETURN = "input", "launch", "return"
+
+
+def lay_out(rank: Rank) -> None:
+    """Give the pieces of a rank their times, and its steps those in which its main lane runs them."""
+    for lane in rank.chains:
+        first = 0
+        windows: list[Window] = []
+        for profile in rank.profiles:
+            steps = range(first, first + len(profile.windows))
+            windows += _Chain(rank, profile, lane, steps).lay_out()
+            first = steps.stop
+        if lane == rank.main:
+            rank.windows = windows
+
+
+class _Chain:
+    """A lane in the steps of one file."""
+
+    def __init__(self, rank: Rank, profile: Profile, lane: str, steps: range) -> None:
+        self._rank, self._profile, self._steps, self._lane = rank, profile, steps, lane
+        self._is_main = lane == rank.main
+        pieces = [piece for step in steps for piece in rank.lanes[lane][step]]
+        intervals = [(piece.start_ns, piece.end_ns) for piece in pieces]
+        self._served = {id(piece): ns for piece, ns in zip(pieces, served_ns(intervals), strict=True)}
+        self._busy = union(one for one in intervals if one[1] > one[0])
+        self._host = union([*profile.host, *profile.inputs])
+        self._idle: list[Interval] = []
+        self._now = profile.windows[0].begin_ns
+
+    def lay_out(self) -> list[Window]:
+        """Set the times of the pieces; return the windows of the steps."""
+        found = []
+        for step, window in zip(self._steps, self._profile.windows, strict=True):
+            begin_ns = self._now
+            self._idle = idle(self._busy, (window.begin_ns, window.end_ns))
+            self._rank.lanes[self._lane][step] = self._step(step, window)
+            found.append(Window(begin_ns, self._now))
+        return found
+
+    def _step(self, step: int, window: Window) -> Lane:
+        lane: Lane = []
+        program: str | None = None
+        for row in self._rank.rows.lanes[self._lane]:
+            piece = self._rank.pieces[id(row)][step]
+            passed = self._pass(lambda begin_ns: begin_ns <= self._now)
+            if self._is_main and row.identity.program != program:
+                lane += self._launch(step, passed, row.identity.program, is_first=program is None)
+                program = row.identity.program
+            piece.start_ns, piece.end_ns = self._now, self._now + self._served[id(piece)]
+            self._now = piece.end_ns
+            lane.append(piece)
+        passed = self._pass(lambda begin_ns: True)
+        if self._is_main:
+            lane.append(self._return(step, window, passed))
+        return lane
+
+    def _pass(self, is_before: Callable[[int], bool]) -> list[Interval]:
+        """Let the idle intervals of the step pass that begin early enough, and return them."""
+        found = []
+        while self._idle and is_before(self._idle[0][0]):
+            begin_ns, end_ns = self._idle.pop(0)
+            self._now += end_ns - begin_ns
+            found.append((begin_ns, end_ns))
+        return found
+
+    def _launch(self, step: int, passed: Sequence[Interval], program: str, is_first: bool) -> Lane:
+        """Return the fetch of a batch and the launch of a program, as long as the device waited for them."""
+        input_ns = sum(covered_ns(self._profile.inputs, one) for one in passed) if is_first else 0
+        host_ns = sum(covered_ns(self._host, one) for one in passed) - input_ns
+        lane = []
+        if is_first and any(profile.inputs for profile in self._rank.profiles):
+            lane.append(self._piece(INPUT, NodeKind.INPUT, step, (input_ns, host_ns)))
+        name = LAUNCH if is_first else f"{LAUNCH} {program}"
+        lane.append(self._piece(name, NodeKind.HOST, step, (max(0, host_ns), 0)))
+        return lane
+
+    def _return(self, step: int, window: Window, passed: Sequence[Interval]) -> Piece:
+        """Return the end of a step: what the host does after the last operation of all devices of the file."""
+        at = step - self._steps.start
+        last_ns = max((run.end_ns for steps in self._profile.runs.values() for run in steps[at]), default=0)
+        after = [(max(begin_ns, last_ns), end_ns) for begin_ns, end_ns in passed if end_ns > last_ns]
+        host_ns = sum(covered_ns(self._host, one) for one in after)
+        piece = self._piece(RETURN, NodeKind.HOST, step, (host_ns, 0))
+        self._rank.returns.append(piece)
+        return piece
+
+    def _piece(self, name: str, kind: NodeKind, step: int, times_ns: tuple[int, int]) -> Piece:
+        """Return work of the host with this duration, which ends so long before the present."""
+        duration_ns, before_ns = times_ns
+        end_ns = self._now - before_ns
+        return Piece(self._lane, name, kind, end_ns - duration_ns, end_ns, cores=0.0, step=step)

@@ -1,0 +1,66 @@
+"""Checks that all ranks have the same steps, and leaves out those that do something else than most."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from keras_matrix.analysis.whatif.build.matching import LEAST_SHARED
+from keras_matrix.analysis.whatif.build.xplane.reading import Profile
+from keras_matrix.analysis.whatif.graph import GraphError
+
+
+def check_steps(workers: Mapping[int, Sequence[Profile]]) -> None:
+    """Raise `GraphError` if two workers have other numbers of steps, or two files of a worker of devices."""
+    (first, profiles_of_first), *others = workers.items()
+    wanted = _steps(profiles_of_first)
+    for worker, profiles in others:
+        if (own := _steps(profiles)) != wanted:
+            raise GraphError(
+                f"{profiles[0].path}: worker {worker} has {own} steps, worker {first} in {profiles_of_first[0].path}"
+                f" has {wanted}; record the same steps on all ranks"
+            )
+    for profiles in workers.values():
+        for profile in profiles:
+            if len(profile.runs) != len(profiles[0].runs):
+                raise GraphError(
+                    f"{profile.path}: has operations of {len(profile.runs)} devices, {profiles[0].path} of"
+                    f" {len(profiles[0].runs)}; give the files of one run"
+                )
+
+
+def _steps(profiles: Sequence[Profile]) -> int:
+    return sum(len(profile.windows) for profile in profiles)
+
+
+def leave_out_unusual(workers: Mapping[int, Sequence[Profile]]) -> list[str]:
+    """Leave out steps that share less than 80 % of their operations with the others; return what to say about them."""
+    unusual: set[int] = set()
+    for profiles in workers.values():
+        counts = [Counter(run.identity for run in runs) for profile in profiles for runs in _all_runs(profile)]
+        usual = _usual(counts)
+        for step, own in enumerate(counts):
+            if (usual & own).total() < LEAST_SHARED * max(own.total(), usual.total()):
+                unusual.add(step)
+    total = _steps(next(iter(workers.values())))
+    if not unusual or len(unusual) == total:
+        return []
+    for profiles in workers.values():
+        first = 0
+        for profile in profiles:
+            kept = [at for at in range(len(profile.windows)) if first + at not in unusual]
+            first += len(profile.windows)
+            profile.windows = [profile.windows[at] for at in kept]
+            profile.runs = {device: [steps[at] for at in kept] for device, steps in profile.runs.items()}
+    numbers = ", ".join(str(step + 1) for step in sorted(unusual))
+    return [f"step {numbers} is left out: less than 80 % of its operations are those of the other steps"]
+
+
+def _all_runs(profile: Profile) -> list[list[Any]]:
+    return [[run for steps in profile.runs.values() for run in steps[at]] for at in range(len(profile.windows))]
+
+
+def _usual(counts: Sequence[Counter[Any]]) -> Counter[Any]:
+    """Return the operations of the step that resembles all others most."""
+    return max(counts, key=lambda own: sum((own & other).total() for other in counts))
