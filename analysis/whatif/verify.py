@@ -1,0 +1,305 @@
+"""Compares predictions with interleaved measurements of the same settings, and says whether the predictions hold.
+
+A measurement is the step time of several processes, one a block, in which all settings ran close together. Its figure
+is their geometric mean with Student's interval (`stats.blocks`); fewer than `MIN_BLOCKS` processes give no interval and
+no verdict. The error of a prediction is predicted / measured - 1, with the interval of the measurement.
+
+Verdicts: a setting is `verified` if the interval of its error is within the limit, `refuted` if it is outside on one
+side, `inconclusive` otherwise. All of them together are refuted if one is, if the setting that was predicted to be best
+is clearly slower than the one that was, or if a change of numerics reached another loss.
+
+A recalibration, at most one, gives a second round; both are kept. Settings that it was fitted to are not judged again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import combinations
+from statistics import fmean, median
+
+from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate, geometric, of_logs, paired_logs
+
+BASELINE = "baseline"
+# Two settings are not known to differ by less than this, however narrow their intervals are.
+LEAST_DIFFERENCE = 0.005
+LEAST_RANKED = 3
+
+
+class Verdict(StrEnum):
+    """Whether a prediction holds."""
+
+    VERIFIED = "verified"
+    REFUTED = "refuted"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How wrong a prediction may be: the relative error of a step time, the regret, and a loss after a change."""
+
+    error: float = 0.10
+    regret: float = 0.05
+    loss: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A predicted step time with the spread of replayed steps, and whether the setting changes numerics."""
+
+    step_time_s: float
+    low_s: float
+    high_s: float
+    changes_numerics: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The step time of each block's process, and the final losses of the processes, if they are known."""
+
+    step_times_s: Mapping[int, float]
+    losses: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A setting: predicted, measured, the relative error with its interval, and the verdict with its reason.
+
+    `error_low` and `error_high` are None without an interval of the measurement. `fitted`: a recalibration has used
+    the measurement, so that its error says nothing.
+    """
+
+    name: str
+    predicted: Prediction
+    measured: Estimate
+    error: float
+    error_low: float | None
+    error_high: float | None
+    verdict: Verdict
+    reason: str = ""
+    fitted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The rows in the order of their predictions, and what follows for all of them.
+
+    `correlation` is Spearman's, over `ranked`: settings whose measurements differ by more than their noise; None for
+    fewer than three. `pairs_in_order` is the share of pairs with such a difference that were predicted in their order.
+    `regret` is how much slower the setting predicted to be best is than the best one measured, 0 if it is that one.
+    """
+
+    rows: tuple[Row, ...]
+    mean_error: float | None
+    largest_error: float | None
+    correlation: float | None
+    ranked: tuple[str, ...]
+    pairs_in_order: float | None
+    chosen: str
+    best: str
+    regret: float
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """One round, or two with the recalibration between them. The verdict is that of the last."""
+
+    rounds: tuple[Round, ...]
+    recalibration: str | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the last round."""
+        return self.rounds[-1].verdict
+
+
+def judge(
+    predictions: Mapping[str, Prediction], measurements: Mapping[str, Measurement], limits: Limits | None = None
+) -> Verification:
+    """Compare the predictions with measurements of the settings of the same name; one is called `BASELINE`.
+
+    Raises `ValueError` if no prediction has been measured.
+    """
+    limits = limits or Limits()
+    return Verification((_round(predictions, measurements, limits, ()),), limits=limits)
+
+
+def judge_again(
+    first: Verification,
+    predictions: Mapping[str, Prediction],
+    measurements: Mapping[str, Measurement],
+    recalibration: str,
+    fitted: Collection[str] = (),
+) -> Verification:
+    """Add the round of predictions after a recalibration, which `recalibration` describes.
+
+    `fitted` are the settings whose measurements it was fitted to; they are shown and not judged, unless `measurements`
+    are new ones. Raises `ValueError` for a third round, or if no setting is left to judge.
+    """
+    if len(first.rounds) > 1:
+        raise ValueError("verification: has been recalibrated already; a second recalibration would fit the noise")
+    rows = {row.name: row for row in first.rounds[0].rows}
+    same = all(name in rows and geometric_of(one) == rows[name].measured for name, one in measurements.items())
+    if same and not set(measurements) & set(predictions) - set(fitted):
+        raise ValueError("verification: every setting was used for the recalibration; measure again or leave some out")
+    second = _round(predictions, measurements, first.limits, fitted if same else ())
+    return Verification((*first.rounds, second), recalibration, first.limits)
+
+
+def geometric_of(measurement: Measurement) -> Estimate | None:
+    """Return the geometric mean of the processes with its interval; None without a process."""
+    return geometric(list(measurement.step_times_s.values()))
+
+
+def _round(
+    predictions: Mapping[str, Prediction],
+    measurements: Mapping[str, Measurement],
+    limits: Limits,
+    fitted: Collection[str],
+) -> Round:
+    base = measurements.get(BASELINE, Measurement({}))
+    rows = []
+    for name, prediction in predictions.items():
+        measurement = measurements.get(name, Measurement({}))
+        if (estimate := geometric_of(measurement)) is not None:
+            agrees = loss_agrees(base.losses, measurement.losses, limits) if prediction.changes_numerics else True
+            rows.append(_row(name, prediction, estimate, limits, agrees=agrees, fitted=name in fitted))
+    if not rows:
+        raise ValueError("verification: no predicted setting was measured; measure at least one")
+    errors = [abs(row.error) for row in rows if not row.fitted]
+    judged = [row for row in rows if not row.fitted] or rows
+    chosen = min(judged, key=lambda row: row.predicted.step_time_s)
+    best = min(judged, key=lambda row: row.measured.centre)
+    regret = _regret(measurements[chosen.name], measurements[best.name])
+    verdict, reasons = _together(judged, regret, chosen.name, best.name, limits)
+    ranked = _distinguishable(judged)
+    return Round(
+        rows=tuple(rows),
+        mean_error=fmean(errors) if errors else None,
+        largest_error=max(errors, default=None),
+        correlation=_spearman(ranked),
+        ranked=tuple(row.name for row in ranked),
+        pairs_in_order=_pairs_in_order(judged),
+        chosen=chosen.name,
+        best=best.name,
+        regret=regret.centre - 1,
+        verdict=verdict,
+        reasons=reasons,
+    )
+
+
+def _row(
+    name: str, prediction: Prediction, measured: Estimate, limits: Limits, *, agrees: bool | None, fitted: bool
+) -> Row:
+    predicted_s = prediction.step_time_s
+    low, high = (predicted_s / bound - 1 for bound in reversed(measured.bounds)) if measured.bounds else (None, None)
+    verdict, reason = _of_error(low, high, limits.error)
+    if fitted:
+        verdict, reason = Verdict.INCONCLUSIVE, "the recalibration was fitted to it"
+    elif low is None:
+        reason = f"{measured.count} processes give no interval; measure {MIN_BLOCKS} or more"
+    elif agrees is False:
+        verdict, reason = Verdict.REFUTED, "it reaches another loss than the baseline"
+    elif agrees is None and verdict is Verdict.VERIFIED:
+        verdict, reason = Verdict.INCONCLUSIVE, "its loss has not been compared with the baseline's"
+    return Row(name, prediction, measured, predicted_s / measured.centre - 1, low, high, verdict, reason, fitted)
+
+
+def _of_error(low: float | None, high: float | None, limit: float) -> tuple[Verdict, str]:
+    if low is None or high is None:
+        return Verdict.INCONCLUSIVE, ""
+    text = f"the error is between {low:+.1%} and {high:+.1%}"
+    if low > limit or high < -limit:
+        return Verdict.REFUTED, f"{text}, outside {limit:.0%}"
+    if -limit <= low and high <= limit:
+        return Verdict.VERIFIED, f"{text}, within {limit:.0%}"
+    return Verdict.INCONCLUSIVE, f"{text}: more processes would decide about {limit:.0%}"
+
+
+def _together(
+    rows: Sequence[Row], regret: Estimate, chosen: str, best: str, limits: Limits
+) -> tuple[Verdict, tuple[str, ...]]:
+    """Return the verdict on all settings, and its reasons."""
+    reasons = [f"{row.name}: {row.reason}" for row in rows if row.verdict is Verdict.REFUTED]
+    if regret.low is not None and regret.low - 1 > limits.regret:
+        reasons.append(f"{chosen} was predicted to be best and is {regret.centre - 1:.1%} slower than {best}")
+    if reasons:
+        return Verdict.REFUTED, tuple(reasons)
+    reasons = [f"{row.name}: {row.reason}" for row in rows if row.verdict is Verdict.INCONCLUSIVE]
+    if regret.centre - 1 > limits.regret:
+        reasons.append(f"{chosen} was predicted to be best and may be slower than {best} by {regret.centre - 1:.1%}")
+    return (Verdict.INCONCLUSIVE if reasons else Verdict.VERIFIED), tuple(reasons)
+
+
+def _regret(chosen: Measurement, best: Measurement) -> Estimate:
+    """Return the time of the chosen setting by that of the best one, over common blocks."""
+    found = of_logs(list(paired_logs(chosen.step_times_s, best.step_times_s).values()))
+    if found is not None:
+        return found
+    times = [geometric_of(one) for one in (chosen, best)]
+    ratio = times[0].centre / times[1].centre if times[0] and times[1] else 1.0
+    return Estimate(ratio, None, None, 0)
+
+
+def loss_agrees(base: Sequence[float], changed: Sequence[float], limits: Limits | None = None) -> bool | None:
+    """Return whether the final losses of a setting are those of the baseline, within the limit; None if unknown.
+
+    The limit is relative to the baseline's median, and at least the spread of the baseline's own processes.
+    """
+    if not base or not changed:
+        return None
+    if not all(math.isfinite(one) for one in (*base, *changed)):
+        return False
+    middle = median(base)
+    allowed = max((limits or Limits()).loss * abs(middle), max(base) - min(base))
+    return abs(median(changed) - middle) <= allowed
+
+
+def _noise(first: Row, second: Row) -> float:
+    """Return the relative difference of two measurements that their noise may cause."""
+    halves = [row.measured.half_width or 0.0 for row in (first, second)]
+    return max(LEAST_DIFFERENCE, math.hypot(*halves))
+
+
+def _differ(first: Row, second: Row) -> bool:
+    return abs(math.log(first.measured.centre / second.measured.centre)) > _noise(first, second)
+
+
+def _distinguishable(rows: Sequence[Row]) -> list[Row]:
+    """Return settings of which each is slower than the one before by more than their noise, from the fastest on."""
+    found: list[Row] = []
+    for row in sorted(rows, key=lambda one: (one.measured.centre, one.name)):
+        if not found or _differ(found[-1], row):
+            found.append(row)
+    return found
+
+
+def _pairs_in_order(rows: Sequence[Row]) -> float | None:
+    pairs = [(one, other) for one, other in combinations(rows, 2) if _differ(one, other)]
+    right = [
+        (one.measured.centre < other.measured.centre) == (one.predicted.step_time_s < other.predicted.step_time_s)
+        for one, other in pairs
+    ]
+    return sum(right) / len(right) if right else None
+
+
+def _spearman(rows: Sequence[Row]) -> float | None:
+    """Return Spearman's rank correlation of predicted and measured times, ties with their mean rank."""
+    if len(rows) < LEAST_RANKED:
+        return None
+    first = _ranks([row.predicted.step_time_s for row in rows])
+    second = _ranks([row.measured.centre for row in rows])
+    middle = (len(rows) + 1) / 2
+    product = sum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
+    squares = math.prod(sum((one - middle) ** 2 for one in ranks) for ranks in (first, second))
+    return product / math.sqrt(squares) if squares else None
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    ordered = sorted(values)
+    return [ordered.index(value) + (ordered.count(value) + 1) / 2 for value in values]
