@@ -12,8 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 from keras_matrix.models.fc import ranks
+from keras_matrix.models.fc.native.assembly import assemble
 from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.spec import FcProblem
+from keras_matrix.records.fc.traffic import Traffic
 
 
 def test_connected_worker_excludes_imported_objects_from_garbage_collection(
@@ -71,3 +75,32 @@ def test_arguments_of_a_worker_process_can_be_pickled() -> None:
     assert replace(found, order=replace(found.order, configure=None)) == replace(
         start, order=replace(order, configure=None)
     )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_worker_process_joins_by_the_module_of_its_backend(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    join = SimpleNamespace(join=lambda *arguments: (backend, *arguments))
+    monkeypatch.setitem(sys.modules, f"keras_matrix.models.fc.native.{backend}", join)
+    order = WorkerSpec(FcProblem(workers=2), seed=1)
+    start = ranks.WorkerStart(order, 1, "meeting", 2.0, copied=True, backend=backend)
+    assert ranks._arrive(start) == (backend, order, 1, "meeting", 2.0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_workers_with_networks_are_processes_on_every_backend(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    monkeypatch.setattr(ranks, "Ranks", lambda order, backend: (order, backend))
+    order = WorkerSpec(FcProblem(mode="fc_data", workers=2), seed=1, namespaces=("a", "b"))
+    assert assemble(backend, order) == (order, backend)
+
+
+@pytest.mark.parametrize(
+    ("backend", "method"), [("torch", Method.TIMED), ("jax", Method.PROFILED), ("tensorflow", Method.PROFILED)]
+)
+def test_time_of_collectives_is_the_mean_of_the_worker_processes(backend: str, method: Method) -> None:
+    answers = {"traffic": [Traffic(8, calls=1)] * 2, "watched": [[(4.0, 1.0), (6.0, 2.0)], [(6.0, 3.0), (8.0, 4.0)]]}
+    workers = object.__new__(ranks.Ranks)
+    workers.backend, workers._partition = backend, "program"
+    workers._ask = lambda name, *arguments: answers[name]  # type: ignore[method-assign]
+    assert workers.communication(1, 2) == Communication(method, [5.0, 7.0], [3.0, 4.0])
+    answers["watched"] = [[], []]
+    assert workers.communication(1, 2) is None
