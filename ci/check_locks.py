@@ -45,7 +45,12 @@ LOCKS = (
     Lock("host"),
     Lock("dashboard", ("dashboard", "bigquery")),
     Lock("uploader", groups=("uploader",), groups_only=True),
-    Lock("cpu", ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery", "tensorboard"), ("dev",), torch_apart=True),
+    Lock(
+        "cpu",
+        ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery", "tensorboard", "whatif"),
+        ("dev",),
+        torch_apart=True,
+    ),
     Lock("tf-cpu", ("tf-cpu",)),
     Lock("tf-gpu", ("tf-gpu",)),
     Lock("jax-cpu", ("jax-cpu",)),

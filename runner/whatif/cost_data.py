@@ -1,5 +1,6 @@
 """Collects what a cost model is learned from: trace graphs, and the measured peaks of the devices that they ran on.
 
+Times are those of operations that have the cores which they need to themselves, as in what-ifs.
 A trace that is named itself must be readable; one of a run that cannot be read is left out with a warning, since a
 single damaged trace must not make all others useless.
 """
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.cost.model import TrainingData
 from keras_matrix.analysis.whatif.cost.operations import Sample, cores_of, observed_peaks, product_of, samples_of
 from keras_matrix.analysis.whatif.cost.roofline import MEASURED, DevicePeaks, device_peaks
@@ -60,7 +62,7 @@ def collected(paths: Sequence[Path], peaks: Peaks | None, report: Callable[[str]
     for source in [one for path in paths for one in _sources(path, peaks)]:
         report(source.name)
         try:
-            graph = graph_of(source.trace)
+            graph = exclusive(graph_of(source.trace))
         except (GraphError, TraceError, OSError) as error:
             if source.named:
                 raise UsageError(str(error)) from error

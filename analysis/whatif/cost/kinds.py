@@ -26,6 +26,7 @@ class OperationKind(StrEnum):
     REDUCTION = "reduction"
     COPY = "copy"
     ELEMENTWISE = "elementwise"
+    SEGMENT = "segment"  # several operations of a phase and layer as one
     OTHER = "other"
 
 
@@ -47,6 +48,8 @@ _RULES = {
     r"|clip|threshold|dropout|random|bernoulli|elementwise|square|floor|ceil|round|accumulate|compare"
     r"|(?<![a-z])(gt|ge|lt|le|eq|ne|not|and|or|xor)(?![a-z])",
 }
+# Names that `build.xplane.segments` gives: phase and layer.
+_SEGMENT = re.compile(r"(forward|backward|update|input|operations)( |$)")
 _SEARCHES = tuple((kind, re.compile(rule)) for kind, rule in _RULES.items())
 
 
@@ -56,6 +59,8 @@ def kind_of(name: str) -> OperationKind:
 
     The backward pass of an operation, such as `MmBackward0`, is of its kind.
     """
+    if _SEGMENT.match(name):
+        return OperationKind.SEGMENT
     own = name if "<" in name else re.split(r"[/:]", name.rstrip("/:"))[-1]
     own = re.sub(r"backward\d*", " ", own.lower())
     return next((kind for kind, search in _SEARCHES if search.search(own)), OperationKind.OTHER)

@@ -7,15 +7,15 @@ with the roofline that all measured devices share, from that device's measured p
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
-from keras_matrix.analysis.whatif.cost.errors import TOO_WRONG, HeldOutError, KindErrors, Predictor
+from keras_matrix.analysis.whatif.cost.errors import TOO_WRONG, KindErrors, Predictor
 from keras_matrix.analysis.whatif.cost.kinds import kind_of
-from keras_matrix.analysis.whatif.cost.operations import FEATURES, NS, cores_of, product_of, row_of
+from keras_matrix.analysis.whatif.cost.operations import FEATURES, cores_of, is_operation, product_of, row_of
 from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks, Fitted, ideal_s
-from keras_matrix.analysis.whatif.cost.trees import Tree, predicted
+from keras_matrix.analysis.whatif.cost.trees import Tree, factor
 from keras_matrix.analysis.whatif.graph import Header, Node
 from keras_matrix.records.codec import CodecError, decode, loads
 
@@ -79,10 +79,11 @@ class CostModel:
 def predict(model: CostModel, node: Node, peaks: DevicePeaks | None) -> float | None:
     """Return the time of an operation in seconds on the device with these peaks; None if the model cannot say.
 
-    It cannot for an unknown kind or backend, for work that is unknown, and where its held-out error is too large.
-    `peaks` come from `known_device`, or for a new device from `roofline.device_peaks`.
+    It cannot for a kind or backend that it has not seen, for work that is unknown, for what is not an operation, such
+    as a wait or a collective, and where its held-out error is too large. `peaks` come from `known_device`, or for a new
+    device from `roofline.device_peaks`.
     """
-    if peaks is None:
+    if peaks is None or not is_operation(node):
         return None
     kind = str(kind_of(node.name))
     errors = errors_of(model, node, peaks)
@@ -103,32 +104,18 @@ def predict(model: CostModel, node: Node, peaks: DevicePeaks | None) -> float | 
         return time_s
     row = row_of(node, own, device)
     trees = next((one for one in model.regressions if (one.backend, one.kind) == (own.backend, kind)), None)
-    return time_s * math.exp(predicted(trees.trees, trees.learning_rate, row)) if trees and row else None
+    return time_s * factor(trees.trees, trees.learning_rate, row) if trees and row else None
 
 
-def scaled(model: CostModel, before: Node, after: Node, peaks: DevicePeaks | None) -> float | None:
-    """Return the time of a changed operation in seconds: its measured time before x the predicted ratio, or None.
-
-    What the model does not know of this operation cancels out, so that this is the better figure where it was measured.
-    """
-    old, new = predict(model, before, peaks), predict(model, after, peaks)
-    return before.duration_ns * NS * new / old if old and new else None
+def predictor(model: CostModel, peaks: DevicePeaks | None) -> Callable[[Node], float | None]:
+    """Return `predict` for one device, as what-ifs take it."""
+    return partial(predict, model, peaks=peaks)
 
 
 def errors_of(model: CostModel, node: Node, peaks: DevicePeaks) -> KindErrors | None:
     """Return the held-out errors of an operation's kind, None if the model does not have it."""
     kind = str(kind_of(node.name))
     return next((one for one in model.errors if (one.backend, one.kind) == (peaks.backend, kind)), None)
-
-
-def expected_error(model: CostModel, node: Node, peaks: DevicePeaks) -> HeldOutError | None:
-    """Return the held-out error of what `predict` uses for an operation on this device; None if it was not measured."""
-    errors = errors_of(model, node, peaks)
-    if errors is None:
-        return None
-    if all(one.identity != peaks.identity for one in model.devices):
-        return errors.new_device
-    return errors.regression if errors.used is Predictor.REGRESSION else errors.roofline
 
 
 def known_device(model: CostModel, header: Header) -> DevicePeaks | None:
@@ -158,6 +145,9 @@ def parse(text: bytes, path: str) -> CostModel:
 
 
 def _problems(model: CostModel) -> Iterator[str]:
+    for at, device in enumerate(model.devices):
+        if any(rate <= 0 for rate in (*device.flop_per_s.values(), device.byte_per_s or 1.0)):
+            yield f"model.devices[{at}]: its peaks must be positive"
     for at, regression in enumerate(model.regressions):
         for number, tree in enumerate(regression.trees):
             if problem := tree.problem(len(FEATURES)):

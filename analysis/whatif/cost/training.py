@@ -25,7 +25,7 @@ from keras_matrix.analysis.whatif.cost.model import (
 )
 from keras_matrix.analysis.whatif.cost.operations import FEATURES, Sample, row_of
 from keras_matrix.analysis.whatif.cost.roofline import MEASURED, DevicePeaks, Fitted, fit, ideal_s
-from keras_matrix.analysis.whatif.cost.trees import Tree, predicted
+from keras_matrix.analysis.whatif.cost.trees import Tree, factor
 
 FOLDS = 5
 LEAST_WORKS = 4  # distinct works of a kind, below which nothing is learned of it
@@ -167,7 +167,7 @@ def _add(
     roofline.append(Prediction(usual_s, sample.time_s, sample.count))
     row = row_of(sample, devices[sample.device], sample.device)
     if learned.trees is not None and row:
-        time_s = usual_s * math.exp(predicted(learned.trees, LEARNING_RATE, row))
+        time_s = usual_s * factor(learned.trees, LEARNING_RATE, row)
         regression.append(Prediction(time_s, sample.time_s, sample.count))
 
 

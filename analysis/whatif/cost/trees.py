@@ -6,9 +6,12 @@ are read: children follow their parents, so that every path ends.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+MOST_FACTOR = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +52,9 @@ def predicted(trees: Sequence[Tree], learning_rate: float, row: Sequence[float])
     """Return the prediction for a row, whose values are compared in single precision, as while it was learned."""
     single = struct.unpack(f"{len(row)}f", struct.pack(f"{len(row)}f", *row))
     return learning_rate * sum(tree.of(single) for tree in trees)
+
+
+def factor(trees: Sequence[Tree], learning_rate: float, row: Sequence[float]) -> float:
+    """Return the factor whose logarithm the trees predict, within `MOST_FACTOR` in both directions."""
+    most = math.log(MOST_FACTOR)
+    return math.exp(min(max(predicted(trees, learning_rate, row), -most), most))

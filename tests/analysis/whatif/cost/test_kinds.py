@@ -27,6 +27,7 @@ NAMES = {
     OperationKind.UPDATE: ["aten::_foreach_add_", "ResourceApplyGradientDescent", "Optimizer.step#SGD.step"],
     OperationKind.INDEXING: ["aten::embedding", "GatherV2"],
     OperationKind.ELEMENTWISE: ["aten::mul_", "ReluBackward0", "aten::gt", "torch::autograd::AccumulateGrad"],
+    OperationKind.SEGMENT: ["forward dense_1", "backward block/query", "update", "operations #2"],
     OperationKind.OTHER: ["aten::view", "TBackward0", "something new"],
 }
 

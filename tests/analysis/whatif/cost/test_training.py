@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost import model as models
 from keras_matrix.analysis.whatif.cost.errors import KindErrors, Predictor
-from keras_matrix.analysis.whatif.cost.model import CostModel, CostModelError, known_device, parse, predict, scaled
+from keras_matrix.analysis.whatif.cost.model import CostModel, CostModelError, known_device, parse, predict
 from keras_matrix.analysis.whatif.cost.operations import samples_of
-from keras_matrix.analysis.whatif.cost.roofline import OBSERVED, DevicePeaks
+from keras_matrix.analysis.whatif.cost.roofline import OBSERVED
 from keras_matrix.analysis.whatif.cost.training import FOLDS, fold_of
 from keras_matrix.analysis.whatif.cost.trees import Tree
-from keras_matrix.analysis.whatif.graph import Node
+from keras_matrix.analysis.whatif.graph import Collective, Node, NodeKind
 from keras_matrix.records.codec import dumps, to_json
 from tests.analysis.whatif.cost.fake_machine import (
     FASTER,
@@ -84,15 +83,6 @@ def test_a_new_operation_is_predicted_also_outside_the_range_of_the_samples(shap
     assert predict(usual_model(), product_node(*shape), PEAKS) == pytest.approx(product_s(shape), rel=0.4)
 
 
-def test_what_a_model_does_not_know_of_an_operation_cancels_out_in_a_ratio() -> None:
-    model = usual_model()
-    before, after = product_node(128, 512), product_node(256, 512)
-    measured = replace(before, durations_ns=(round(3e9 * product_s((128, 512))),))
-    expected = 3 * product_s((128, 512)) * (predict(model, after, PEAKS) or 0) / (predict(model, before, PEAKS) or 1)
-    assert expected == pytest.approx(scaled(model, measured, after, PEAKS))
-    assert None is scaled(model, measured, replace(after, name="aten::lstm"), PEAKS)
-
-
 def test_operations_of_the_same_work_are_never_learned_from_while_they_are_held_out() -> None:
     seen: list[set[float]] = []
 
@@ -147,14 +137,10 @@ def test_a_model_says_nothing_of_another_backend_or_an_unknown_kind_work_or_devi
     assert None is predict(model, product_node(128, 128), None)
 
 
-def test_the_expected_error_is_that_of_the_predictor_on_the_device() -> None:
-    model = usual_model()
-    assert errors_of(model, "matrix product").regression == models.expected_error(model, product_node(64, 64), PEAKS)
-    model, added = trained((graph(), PEAKS), (graph(FASTER), FASTER)), node("aten::add", 1, bytes=4096)
-    new = DevicePeaks("torch", "New CPU", 2, {"float32": 1e11}, 1e10)
-    errors = errors_of(model, "elementwise")
-    assert errors.roofline == models.expected_error(model, added, PEAKS)
-    assert errors.new_device == models.expected_error(model, added, new)
+def test_waits_and_collectives_are_not_predicted() -> None:
+    assert predict(usual_model(), product_node(128, 128, kind=NodeKind.WAIT), PEAKS) is None
+    summed = Collective("all", 0, "all_reduce", (0, 1), 1024)
+    assert predict(usual_model(), product_node(128, 128, collective=summed), PEAKS) is None
 
 
 def test_the_device_of_a_graph_is_found_in_the_model() -> None:
@@ -181,6 +167,7 @@ def test_damage_to_a_model_file_is_one_error_that_names_the_file() -> None:
             **good,
             "regressions": [{**good["regressions"][0], "trees": [looping]}],
         },
+        "devices[0]: its peaks must be positive": {**good, "devices": [{**good["devices"][0], "byte_per_s": -1.0}]},
         "rooflines[0]: efficiency must be positive": {
             **good,
             "rooflines": [{**good["rooflines"][0], "efficiency": 0.0}],

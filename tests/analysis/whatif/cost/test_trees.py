@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from keras_matrix.analysis.whatif.cost.trees import Tree, predicted
+from keras_matrix.analysis.whatif.cost.trees import MOST_FACTOR, Tree, factor, predicted
 
 TREE = Tree(feature=[1, 0, 0, 0, 0], threshold=[2.0, 5.0, 0, 0, 0], left=[1, 3, -1, -1, -1], right=[2, 4, -1, -1, -1],
             value=[0.0, 0.0, 3.0, 4.0, 5.0])  # fmt: skip
@@ -20,6 +21,12 @@ def test_a_row_goes_left_up_to_the_threshold(row: list[float], value: float) -> 
 
 def test_a_prediction_is_the_scaled_sum_of_the_trees() -> None:
     assert predicted([TREE, TREE], 0.1, [0, 3]) == 0.1 * (3 + 3)
+
+
+def test_a_factor_is_limited() -> None:
+    assert factor([TREE], 0.1, [0, 3]) == pytest.approx(math.exp(0.3))
+    assert factor([replace(TREE, value=[1e300] * 5)], 1.0, [0, 3]) == pytest.approx(MOST_FACTOR)
+    assert factor([replace(TREE, value=[-1e300] * 5)], 1.0, [0, 3]) == pytest.approx(1 / MOST_FACTOR)
 
 
 def test_values_are_compared_in_single_precision() -> None:
