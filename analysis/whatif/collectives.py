@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from statistics import median
 
 from keras_matrix.analysis.whatif.graph import Collective, Graph, GraphError, LinkCalibration
 from keras_matrix.records.fc import buckets
@@ -97,14 +98,19 @@ def fit(
 ) -> LinkCalibration:
     """Return alpha and beta, neither negative, of measured (bytes, seconds): least squares of relative errors.
 
-    Relative, since times differ by orders of magnitude, and the small ones determine alpha. Raises `GraphError` without
-    two different sizes or with a time that is not positive.
+    Of several times of a size their median counts: under load some are ten times as long. Errors are relative, since
+    times differ by orders of magnitude, and the small ones determine alpha. Raises `GraphError` without two different
+    sizes or with a time that is not positive.
     """
-    values = list(points)
-    if any(seconds <= 0 or size < 0 for size, seconds in values):
-        raise GraphError(f"{source}: a collective of {min(values, key=lambda one: one[1])} is not a size and a time")
-    if len({size for size, _ in values}) < 2:
-        raise GraphError(f"{source}: {len(values)} collectives of one size; measure at least two for alpha and beta")
+    by_size: dict[int, list[float]] = defaultdict(list)
+    for size, seconds in points:
+        if seconds <= 0 or size < 0:
+            raise GraphError(f"{source}: a collective of {size} bytes in {seconds} s is not a measurement")
+        by_size[size].append(seconds)
+    values = [(size, median(times)) for size, times in by_size.items()]
+    if len(values) < 2:
+        count = sum(map(len, by_size.values()))
+        raise GraphError(f"{source}: {count} collectives of one size; measure at least two for alpha and beta")
     steps, share = ring(operation, ranks)
     # Each time divided by itself is 1 = alpha / t + beta * size / t.
     rows = [(1 / seconds, size / seconds) for size, seconds in values]

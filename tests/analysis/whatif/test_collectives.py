@@ -70,11 +70,22 @@ def test_fit_returns_the_alpha_and_beta_that_made_the_times() -> None:
         assert found.beta_s_per_byte == pytest.approx(4e-8)
 
 
+def test_fit_uses_the_median_of_each_size() -> None:
+    """One time of five is ten times as long, as under load."""
+    small = [(0, time) for time in (1e-3, 1e-3, 1e-3, 1e-3, 10e-3)]
+    found = fit([*small, (10_000_000, 1.0)], ranks=2, source="test")
+    assert (found.alpha_s, found.beta_s_per_byte) == (pytest.approx(1e-3), pytest.approx(0.999e-7))
+
+
 def test_fit_minimises_the_relative_error() -> None:
-    """Two times of the small size, 10 % above and below, leave beta to the large one."""
-    found = fit([(0, 0.9e-3), (0, 1.1e-3), (10_000_000, 1.0)], ranks=2, source="test")
-    assert found.alpha_s == pytest.approx((1 / 0.9 + 1 / 1.1) / (1 / 0.81 + 1 / 1.21) * 1e-3)
-    assert found.alpha_s + 1e7 * found.beta_s_per_byte == pytest.approx(1.0)
+    """No line has these three times; the smallest is nearest to its own, and the largest far from it in seconds."""
+    points = [(0, 1e-3), (10_000_000, 1.0), (20_000_000, 3.0)]
+    found = fit(points, ranks=2, source="test")
+    errors = [(found.alpha_s + found.beta_s_per_byte * size) / time - 1 for size, time in points]
+    assert abs(errors[0]) < 0.01
+    for alpha, beta in ((1.01, 1), (0.99, 1), (1, 1.01), (1, 0.99)):
+        moved = [(found.alpha_s * alpha + found.beta_s_per_byte * beta * size) / time - 1 for size, time in points]
+        assert sum(one**2 for one in moved) > sum(one**2 for one in errors)
 
 
 def test_fit_never_returns_a_negative_part() -> None:
@@ -96,7 +107,7 @@ def test_fit_of_any_points_is_finite_and_not_negative(points: list[tuple[int, fl
 def test_points_that_do_not_determine_a_link_are_an_error() -> None:
     with pytest.raises(GraphError, match="bench: 2 collectives of one size; measure at least two"):
         fit([(1000, 1e-3), (1000, 2e-3)], ranks=2, source="bench")
-    with pytest.raises(GraphError, match=r"bench: a collective of \(2000, 0\.0\) is not a size and a time"):
+    with pytest.raises(GraphError, match=r"bench: a collective of 2000 bytes in 0\.0 s is not a measurement"):
         fit([(1000, 1e-3), (2000, 0.0)], ranks=2, source="bench")
 
 
