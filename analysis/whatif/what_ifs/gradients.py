@@ -45,26 +45,24 @@ def sums_of(graph: Graph) -> Sums:
     ranks = sorted(collectives[0])
     made = {rank: [node for node in graph.nodes if node.rank == rank and node.gradient_of] for rank in ranks}
     layers = [layer for _, (_, layer) in tensors]
-    nodes = {rank: _matched(layers, made[rank]) for rank in ranks}
-    is_exact = all(found is not None for found in nodes.values())
+    matched = {rank: found for rank in ranks if (found := _matched(layers, made[rank])) is not None}
     order = list(range(len(tensors)))
-    if is_exact and (first := nodes[ranks[0]]) is not None:
-        order.sort(key=lambda at: first[at])
+    if len(matched) == len(ranks):
+        order.sort(key=matched[ranks[0]].__getitem__)
+    else:
+        matched = {}
     gradients = []
     for at in order:
         of, (size, layer) = tensors[at]
-        ready = {
-            rank: (found[at],) if is_exact and (found := nodes[rank]) is not None else collectives[of][rank].depends
-            for rank in ranks
-        }
+        ready = {rank: (matched[rank][at],) if matched else collectives[of][rank].depends for rank in ranks}
         gradients.append(Gradient(size, layer, ready))
     position = {at: place for place, at in enumerate(order)}
     groups: dict[int, list[int]] = defaultdict(list)
     for at, (of, _) in enumerate(tensors):
         groups[of].append(position[at])
-    return Sums(
-        tuple(gradients), tuple(collectives), tuple(tuple(sorted(groups[at])) for at in sorted(groups)), is_exact
-    )
+    in_groups = tuple(tuple(sorted(groups[at])) for at in sorted(groups))
+    is_exact = bool(matched) or len(tensors) == len(collectives)
+    return Sums(tuple(gradients), tuple(collectives), in_groups, is_exact)
 
 
 def _collectives(graph: Graph) -> list[Mapping[int, Node]]:

@@ -129,6 +129,16 @@ def test_gradients_without_a_known_end_are_complete_with_their_traced_bucket() -
     assert "the trace does not say when each gradient was complete" in changed.header.caveats[0]
 
 
+def test_a_sum_of_one_gradient_says_when_that_was_complete() -> None:
+    nodes = Nodes()
+    for ordinal in range(2):
+        ready = [nodes.add(100, rank) for rank in range(2)]
+        nodes.collective(ordinal, [300, 300], ready, bytes=1000)
+    sums = sums_of(nodes.graph())
+    assert [one.ready[1] for one in sums.gradients] == [(1,), (5,)]
+    assert sums.is_exact
+
+
 def test_a_layer_that_completes_several_gradients_at_once_does_so_with_one_node() -> None:
     nodes = Nodes()
     ready = [nodes.add(100, rank, gradient_of="dense") for rank in range(2)]
