@@ -52,13 +52,15 @@ class Program:
 
     @cached_property
     def after(self) -> list[tuple[int, ...]]:
-        """The nodes of the same step that wait for each node."""
-        return _inverted(self.before)
-
-    @cached_property
-    def after_next(self) -> list[tuple[int, ...]]:
-        """The nodes of the next step that wait for each node."""
-        return _inverted(self.before_last)
+        """What waits for each node: numbers of nodes, for those of the next step plus the number of nodes, last."""
+        found: list[list[int]] = [[] for _ in self.before]
+        for node, others in enumerate(self.before):
+            for other in others:
+                found[other].append(node)
+        for node, others in enumerate(self.before_last):
+            for other in others:
+                found[other].append(node + len(found))
+        return [tuple(one) for one in found]
 
     @cached_property
     def order(self) -> list[int]:
@@ -84,14 +86,6 @@ class Program:
             blocked = min(task for task in tasks if waiting[task])
             raise blocked_error(self, blocked if blocked < count else self.members[blocked - count][0])
         return found
-
-
-def _inverted(before: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    found: list[list[int]] = [[] for _ in before]
-    for node, others in enumerate(before):
-        for other in others:
-            found[other].append(node)
-    return [tuple(one) for one in found]
 
 
 def blocked_error(program: Program, number: int) -> GraphError:

@@ -128,20 +128,23 @@ class Simulation:
         members = len(program.members)
         self._missing = [len(one) for one in program.members] * steps
         self._begins = [0.0] * (members * steps)
-        # Arrivals: an instance, or total + a collective's instance; ends in lanes that run several: -1 - an instance.
+        # Times with codes: an instance that arrives, total + a collective's, or `_ended` + one that ends in its queue.
         self._events: list[tuple[float, int]] = []
         self._stack: list[tuple[int, float]] = []  # nodes whose end is known, and their end
         cores, demands = float(program.graph.header.cores or 0), [node.cores for node in program.graph.nodes] * steps
         hosts = sorted({host for host in program.hosts if host >= 0})
         self._cores = {host: Cores(cores, demands) for host in hosts}
-        self._cores_of = [self._cores.get(host) for host in program.hosts] * steps
         ranks = [tuple(program.graph.nodes[node].rank for node in one) for one in program.members]
         self._links = Links(ranks) if program.links_shared else None
         self._queues = [Queue(at_a_time) for at_a_time in program.queues]
         for instance in reversed(range(total)):
             if (queue := program.queue_of[instance % nodes]) >= 0:
                 self._queues[queue].waiting.append(instance)
-        self._nodes, self._roles = nodes, [_role(program, node) for node in range(nodes)] * steps
+        self._nodes, roles = nodes, [_role(program, node) for node in range(nodes)]
+        self._roles = roles * steps
+        own = [self._cores[host] if role == ON_CORES else None for role, host in zip(roles, program.hosts, strict=True)]
+        self._ended = total + len(self._begins)  # codes of events from here on are ends
+        self._cores_of = own * steps + [None] * (len(self._begins) + total)
 
     def run(self) -> None:
         """Simulate. Raises `GraphError` if an instance can never start."""
@@ -149,36 +152,44 @@ class Simulation:
             if not unmet:
                 self._release(instance)
         self._propagate()
-        events = self._events
+        self._loop()
+        for instance, end in enumerate(self.ends):
+            if end < 0:
+                raise blocked_error(self._program, instance % self._nodes)
+
+    def _loop(self) -> None:
+        """Handle events until there are none."""
+        events, cores_of, stack = self._events, self._cores_of, self._stack
+        ready, starts, durations = self.ready, self.starts, self._durations
         resources: list[Cores | Links] = [*self._cores.values(), *([self._links] if self._links else [])]
         while True:
             at, source = (events[0][0] if events else inf), None
             for resource in resources:
                 if resource.next_end < at:
                     at, source = resource.next_end, resource
-            if source is not None and source is self._links:
-                self._end(source.pop(at), at)
-            elif source is not None:
-                self._stack.append((source.pop(at), at))
+            if source is not None:
+                if source is self._links:
+                    self._end(source.pop(at), at)
+                else:
+                    stack.append((source.pop(at), at))
             elif events:
-                self._arrive(heappop(events)[1], at)
+                code = heappop(events)[1]
+                if (cores := cores_of[code]) is not None:
+                    ready[code] = starts[code] = at
+                    cores.add(at, code, durations[code])
+                    continue
+                self._arrive(code, at)
             else:
                 break
-            if self._stack:
+            if stack:
                 self._propagate()
-        for instance, end in enumerate(self.ends):
-            if end < 0:
-                raise blocked_error(self._program, instance % self._nodes)
 
     def _arrive(self, code: int, at: float) -> None:
-        """Handle an event."""
-        if code < 0:
-            self._stack.append((-1 - code, at))
+        """Handle an event that does not start work on cores."""
+        if code >= self._ended:
+            self._stack.append((code - self._ended, at))
         elif code >= len(self._durations):
             self._transfer(code - len(self._durations), at)
-        elif (cores := self._cores_of[code]) is not None and self._roles[code] == ON_CORES:
-            self.ready[code] = self.starts[code] = at
-            cores.add(at, code, self._durations[code])
         else:
             queue = self._queues[self._program.queue_of[code % self._nodes]]
             queue.released.add(code)
@@ -187,17 +198,17 @@ class Simulation:
     def _propagate(self) -> None:
         """Follow known ends to all that they release."""
         stack, ends, unmet, latest = self._stack, self.ends, self._unmet, self._latest
-        after, after_next, queues = self._program.after, self._program.after_next, self._queues
-        nodes, last = self._nodes, len(ends) - self._nodes
+        after, queues = self._program.after, self._queues
+        nodes, total = self._nodes, len(ends)
         while stack:
             instance, end = stack.pop()
             ends[instance] = end
             node = instance % nodes
             base = instance - node
-            waiting = [base + other for other in after[node]]
-            if base < last:
-                waiting += [base + nodes + other for other in after_next[node]]
-            for other in waiting:
+            for offset in after[node]:
+                other = base + offset
+                if other >= total:  # of a step that is not simulated, as all that follow
+                    break
                 if end > latest[other]:  # noqa: PLR1730 - max() makes the whole simulation 10 % slower
                     latest[other] = end
                 unmet[other] -= 1
@@ -234,7 +245,7 @@ class Simulation:
                 self._join(instance, begin)
             else:
                 self.ready[instance] = self.starts[instance] = begin
-                heappush(self._events, (begin + self._durations[instance], -1 - instance))
+                heappush(self._events, (begin + self._durations[instance], self._ended + instance))
 
     def _join(self, instance: int, at: float) -> None:
         """Count a rank that is ready for its collective, and start it if all are."""
