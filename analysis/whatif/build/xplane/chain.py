@@ -2,16 +2,19 @@
 
 A step begins with what the device waited for: fetching a batch, and the host's launch; it ends with the host's return.
 So the host has the time that nothing else hides. The host is also responsible for the time before the first operation
-of another program. Anything else is a gap, unless a dependency explains it.
+of another program. An operation that follows a collective which blocks the device waits for it. Anything else is a gap,
+unless a dependency explains it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
-from keras_matrix.analysis.whatif.build.pieces import Lane, Piece, Window
-from keras_matrix.analysis.whatif.build.xplane.rank import Rank
+from keras_matrix.analysis.whatif.build.pieces import TOLERANCE_NS, Lane, Piece, Window
+from keras_matrix.analysis.whatif.build.xplane.blocking import blocked
+from keras_matrix.analysis.whatif.build.xplane.rank import Rank, wait
 from keras_matrix.analysis.whatif.build.xplane.reading import Interval, Profile, union
+from keras_matrix.analysis.whatif.build.xplane.rows import Row
 from keras_matrix.analysis.whatif.build.xplane.serial import covered_ns, idle, served_ns
 from keras_matrix.analysis.whatif.graph import NodeKind
 
@@ -23,9 +26,13 @@ def lay_out(rank: Rank) -> None:
     for lane in rank.chains:
         first = 0
         windows: list[Window] = []
+        collectives = blocked(rank, lane)
+        for row in rank.rows.lanes[lane]:
+            for collective in collectives.get(id(row), ()):
+                wait(rank, row, collective)
         for profile in rank.profiles:
             steps = range(first, first + len(profile.windows))
-            windows += _Chain(rank, profile, lane, steps).lay_out()
+            windows += _Chain(rank, profile, lane, steps, collectives).lay_out()
             first = steps.stop
         if lane == rank.main:
             rank.windows = windows
@@ -34,8 +41,12 @@ def lay_out(rank: Rank) -> None:
 class _Chain:
     """A lane in the steps of one file."""
 
-    def __init__(self, rank: Rank, profile: Profile, lane: str, steps: range) -> None:
+    def __init__(
+        self, rank: Rank, profile: Profile, lane: str, steps: range, collectives: Mapping[int, Sequence[Row]]
+    ) -> None:
+        """`collectives` block the lane, by the identity of the row that waits for them."""
         self._rank, self._profile, self._steps, self._lane = rank, profile, steps, lane
+        self._collectives = collectives
         self._is_main = lane == rank.main
         pieces = [piece for step in steps for piece in rank.lanes[lane][step]]
         intervals = [(piece.start_ns, piece.end_ns) for piece in pieces]
@@ -58,27 +69,35 @@ class _Chain:
     def _step(self, step: int, window: Window) -> Lane:
         lane: Lane = []
         program: str | None = None
+        pending = sorted(self._end_ns(row, step) for rows in self._collectives.values() for row in rows)
         for row in self._rank.rows.lanes[self._lane]:
             piece = self._rank.pieces[id(row)][step]
-            passed = self._pass(lambda begin_ns: begin_ns <= self._now)
+            for collective in self._collectives.get(id(row), ()):
+                end_ns = self._end_ns(collective, step)
+                pending.remove(end_ns)
+                self._pass(end_ns - 1)
+            passed = self._pass(self._now, pending[0] - TOLERANCE_NS if pending else None)
             if self._is_main and row.identity.program != program:
                 lane += self._launch(step, passed, row.identity.program, is_first=program is None)
                 program = row.identity.program
             piece.start_ns, piece.end_ns = self._now, self._now + self._served[id(piece)]
             self._now = piece.end_ns
             lane.append(piece)
-        passed = self._pass(lambda begin_ns: True)
+        passed = self._pass(window.end_ns)
         if self._is_main:
             lane.append(self._return(step, window, passed))
         return lane
 
-    def _pass(self, is_before: Callable[[int], bool]) -> list[Interval]:
-        """Let the idle intervals of the step pass that begin early enough, and return them."""
+    def _end_ns(self, row: Row, step: int) -> int:
+        return self._rank.pieces[id(row)][step].end_ns
+
+    def _pass(self, begin_ns: int, before_ns: int | None = None) -> list[Interval]:
+        """Let the idle intervals of the step pass that begin until a time and end before another; return them."""
         found = []
-        while self._idle and is_before(self._idle[0][0]):
-            begin_ns, end_ns = self._idle.pop(0)
-            self._now += end_ns - begin_ns
-            found.append((begin_ns, end_ns))
+        while self._idle and self._idle[0][0] <= begin_ns and (before_ns is None or self._idle[0][1] < before_ns):
+            first_ns, after_ns = self._idle.pop(0)
+            self._now += after_ns - first_ns
+            found.append((first_ns, after_ns))
         return found
 
     def _launch(self, step: int, passed: Sequence[Interval], program: str, is_first: bool) -> Lane:

@@ -11,7 +11,7 @@ from keras_matrix.analysis.whatif.build import clocks, nodes
 from keras_matrix.analysis.whatif.build.coverage import coverage_of
 from keras_matrix.analysis.whatif.build.facts import Facts
 from keras_matrix.analysis.whatif.build.pieces import RankTrace
-from keras_matrix.analysis.whatif.build.xplane import between, inferred, segments
+from keras_matrix.analysis.whatif.build.xplane import between, inferred, packs, segments
 from keras_matrix.analysis.whatif.build.xplane.chain import lay_out
 from keras_matrix.analysis.whatif.build.xplane.collectives import concurrent, number
 from keras_matrix.analysis.whatif.build.xplane.rank import Rank, fill, mark_gradients
@@ -46,6 +46,7 @@ def graph_of(paths: Sequence[Path], facts: Facts, level: str = OPERATIONS) -> Gr
         lay_out(rank)
         inferred.add_to_collectives(rank)
     number(ranks)
+    caveats += packs.add_sizes(ranks, facts.get("gradient_bytes", {}))
     links = between.links(ranks)
     parallel = concurrent(ranks)
     traces = [rank.trace(parallel) for rank in ranks]

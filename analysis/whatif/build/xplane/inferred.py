@@ -1,14 +1,15 @@
 """Dependencies that follow only from times, where a file has no program that states them: TensorFlow's graphs.
 
 What ended before something began, in nearly every traced step, may be what it waited for. So a collective is taken to
-wait for the last such operation of the backward pass, and the first operation of the update that begins after its end
-to wait for it. TensorFlow's workers in one process sum their gradients on one of them: that sum waits for the others'
-backward passes, and their updates wait for the sums. The collectives of devices in one process run on the threads of
-their operations, each when a thread has ended the one before.
+wait for the last such operation of the backward pass, or one after it that joins gradients, and the first operation of
+the update that begins after its end to wait for it. TensorFlow's workers in one process sum their gradients on one of
+them: that sum waits for the others' backward passes, and their updates wait for the sums. The collectives of devices in
+one process run on the threads of their operations, each when a thread has ended the one before.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from keras_matrix.records.traces.neutral import Kind, Phase
 Times = NDArray[np.int64]
 # Of the steps, in which something must have ended before.
 NEARLY_ALL = 0.9
+# Types of operations that join several gradients to be summed at once.
+JOINS = re.compile(r"^(Concat|Pack)")
 
 
 class Place(NamedTuple):
@@ -86,7 +89,9 @@ def add_to_collectives(rank: Rank) -> None:
     for row in collectives:
         starts, ends = _starts(rank, [row]), _ends(rank, [row])
         if row.identity.program not in described:
-            if (before := backward.last_before(starts)) is not None:
+            last = every.last_before(starts)
+            before = last if last and JOINS.match(last.identity.op) else backward.last_before(starts)
+            if before is not None:
                 wait(rank, row, before)
             if (after := update.first_after(ends)) is not None:
                 wait(rank, after, row)

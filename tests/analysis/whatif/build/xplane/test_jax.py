@@ -215,6 +215,50 @@ def test_a_step_ends_when_all_devices_have_ended(path: Path) -> None:
     assert (1, "sub.1") in before(pair(path), "return", 0)
 
 
+def blocked(path: Path, other: float) -> Graph:
+    """Two devices whose only thread runs a collective; an operation that does not need it waits for the thread.
+
+    In the second of three steps `copy.2` runs before the collective.
+    """
+    marks = [step(1, 0, 50), step(2, 50, 100), step(3, 100, 150)]
+    ops = []
+    for number, at in ((1, 0), (2, 50), (3, 100)):
+        late = number != 2
+        for device in (0, 1):
+            ops += [
+                Op("dot.2", at + 1, at + 9, number, device),
+                Op("copy.2", *((at + 40, at + 42) if late else (at + 9, at + 11)), number, device),
+                Op("all-reduce", at + (9 if late else 11), at + 30, number, device),
+                Op("copy.1", at + 31, at + other, number, device),
+            ]
+    return graph(write_jax(path, marks, ops))
+
+
+def test_what_follows_a_collective_that_blocks_the_device_waits_for_it(path: Path) -> None:
+    made = blocked(path, 40)
+    assert before(made, "copy.1") == {(0, "all-reduce")}
+    assert names(made) == ["launch", "dot.2", "copy.1", "copy.2", "return"]
+
+
+def test_waiting_for_a_collective_is_explained_also_where_threads_race(path: Path) -> None:
+    made = blocked(path, 40)
+    assert us(find(made, "copy.1").gaps_ns) == [1, 0, 1]
+    assert replayed_us(made) == pytest.approx([50, 50, 50], abs=2)
+
+
+def test_a_collective_during_which_the_device_works_does_not_block_it(path: Path) -> None:
+    marks = [step(1, 0, 50), step(2, 50, 100)]
+    ops = []
+    for number, at in ((1, 0), (2, 50)):
+        for device in (0, 1):
+            ops += [
+                Op("dot.2", at + 1, at + 9, number, device),
+                Op("all-reduce", at + 9, at + 30, number, device),
+                Op("copy.1", at + 2, at + 40, number, device),
+            ]
+    assert before(graph(write_jax(path, marks, ops)), "copy.1") == set()
+
+
 def test_a_late_end_event_does_not_outlast_what_needs_the_result(path: Path) -> None:
     marks = [step(1, 0, 40), step(2, 40, 80)]
     ops = []

@@ -110,6 +110,53 @@ def test_a_collective_waits_for_the_backward_pass_and_the_update_for_it(tmp_path
     assert before(made, "kbm.phase.update/Apply") == {(0, "CollectiveReduceV2_1")}
 
 
+def packed(tmp_path: Path, **facts: object) -> Graph:
+    """Three gradients in two packs, the last two variables first; a join before the first sum."""
+    events = []
+    for at in (0, 60, 120):
+        events += [
+            node(BACKWARD.format(""), at + 1, at + 9),
+            node("concat:ConcatV2", at + 9, at + 12),
+            node("CollectiveReduceV2:CollectiveReduceV2", at + 12, at + 30),
+            node("kbm.phase.update/Apply_2:ResourceApply", at + 30, at + 31),
+            node("kbm.phase.update/Apply_1:ResourceApply", at + 31, at + 32),
+            node("CollectiveReduceV2_1:CollectiveReduceV2", at + 32, at + 50),
+            node("kbm.phase.update/Apply:ResourceApply", at + 50, at + 51),
+        ]
+    return graph(write(tmp_path / "epoch2.worker0.xplane.pb", marks(60), events), settings={"workers": 2}, **facts)
+
+
+SIZES = {"first": 100, "second": 20, "third": 3}
+
+
+def test_the_updates_after_a_collective_say_which_gradients_it_sums(tmp_path: Path) -> None:
+    made = packed(tmp_path, gradient_bytes=SIZES)
+    found = [one.collective for one in made.nodes if one.collective]
+    assert [(one.ordinal, one.bytes, one.tensors, one.tensor_layers) for one in found] == [
+        (0, 23, (3, 20), ("third", "second")),
+        (1, 100, (100,), ("first",)),
+    ]
+
+
+def test_a_collective_waits_for_what_joins_its_gradients(tmp_path: Path) -> None:
+    assert before(packed(tmp_path), "CollectiveReduceV2") == {(0, "concat")}
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({}, "the cell says those of 0 gradients"),
+        ({"gradient_bytes": {"first": 4}}, "the cell says those of 1 gradients; the updates are of 3"),
+    ],
+)
+def test_unknown_sizes_of_collectives_are_a_caveat(tmp_path: Path, facts: dict[str, object], text: str) -> None:
+    made = packed(tmp_path, **facts)
+    assert [one.collective.bytes for one in made.nodes if one.collective] == [0, 0]
+    assert (
+        f"the sizes of 2 collectives are not known: the file does not contain them, and {text}" in made.header.caveats
+    )
+
+
 def test_a_rank_without_a_file_is_missing(tmp_path: Path) -> None:
     made = graph(rank_file(tmp_path, 1, 6), settings={"workers": 3})
     assert (made.header.world_size, made.header.missing_ranks) == (3, (0, 2))
