@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from keras_matrix.analysis.whatif.build.pieces import Call
+from keras_matrix.analysis.whatif.build.xplane.reading import Identity
+from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.xspace.hlo_program import HloOperation, HloProgram
 
 OPERATIONS = {
@@ -33,11 +36,19 @@ class Costs:
 UNKNOWN = Costs()
 
 
-class TracedProgram:
-    """A program, and the layers of those of its operations that the trace has."""
+class Part(NamedTuple):
+    """An array that a collective takes, its layer, and the traced operation that makes it; None is not known."""
 
-    def __init__(self, program: HloProgram, layers: Mapping[str, str | None]) -> None:
-        self._program, self._layers = program, layers
+    bytes: int
+    layer: str | None
+    source: str | None
+
+
+class TracedProgram:
+    """A program, and those of its operations that the trace has."""
+
+    def __init__(self, program: HloProgram, traced: Mapping[str, Identity]) -> None:
+        self._program, self._traced = program, traced
 
     def costs(self, name: str) -> Costs:
         """Return what the program says of an operation."""
@@ -60,7 +71,7 @@ class TracedProgram:
             if (one := waiting.pop()) in seen:
                 continue
             seen.add(one)
-            if one in self._layers:
+            if one in self._traced:
                 found[one] = None
             elif operand := self._program.operations.get(one):
                 waiting += operand.operands
@@ -72,45 +83,50 @@ class TracedProgram:
         if operation is None:
             return unknown_call(op, ranks)
         kind = operation.opcode.removesuffix("-start").removesuffix("-done")
-        parts = [part for operand in operation.operands for part in self._parts(operand)]
+        parts = self.parts(name)
         # The complete array: what all ranks have after they gathered, or before they scatter.
-        size = operation.shape.bytes if kind == "all-gather" else sum(part for part, _ in parts)
+        size = operation.shape.bytes if kind == "all-gather" else sum(part.bytes for part in parts)
         dtype = operation.shape.arrays[0].dtype
         call = Call(OPERATIONS.get(kind, kind), ALL, tuple(ranks), size, dtype)
-        call.tensors = tuple(part for part, _ in parts)
-        call.tensor_layers = tuple(layer or "" for _, layer in parts)
+        call.tensors = tuple(part.bytes for part in parts)
+        call.tensor_layers = tuple(part.layer or "" for part in parts)
         return call
+
+    def parts(self, name: str) -> list[Part]:
+        """Return the arrays that a collective takes: its operands, or what an operand joins."""
+        operation = self._program.operations.get(name)
+        return [part for operand in operation.operands for part in self._parts(operand)] if operation else []
 
     def groups(self, name: str) -> tuple[tuple[int, ...], ...]:
         """Return the groups of devices of a collective; empty for all."""
         operation = self._program.operations.get(name)
         return operation.groups if operation else ()
 
-    def _parts(self, name: str) -> list[tuple[int, str | None]]:
-        """Return size and layer of each array that an operand of a collective consists of."""
+    def _parts(self, name: str) -> list[Part]:
         operation = self._program.operations.get(name)
         if operation is None:
             return []
-        parts = [self._program.operations[one] for one in operation.operands if one in self._program.operations]
-        if (
-            len(parts) > 1
-            and self._joins(operation)
-            and sum(part.shape.bytes for part in parts) == operation.shape.bytes
-        ):
-            return [(part.shape.bytes, self._layer(part)) for part in parts]
-        return [(operation.shape.bytes, self._layer(operation))]
+        joined = [self._program.operations[one] for one in operation.operands if one in self._program.operations]
+        size = sum(one.shape.bytes for one in joined)
+        if len(joined) > 1 and self._joins(operation) and size == operation.shape.bytes:
+            return [self._part(one) for one in joined]
+        return [self._part(operation)]
 
     def _joins(self, operation: HloOperation) -> bool:
         """Return whether an operation concatenates its operands."""
         inner = [one for name in operation.called for one in self._program.computations.get(name, ())]
         return any(one.opcode == "concatenate" for one in (operation, *inner))
 
-    def _layer(self, operation: HloOperation) -> str | None:
-        """Return the layer of an operation, or of the traced ones that it takes its value from if they have one."""
-        if own := self._layers.get(operation.name):
-            return own
-        layers = {self._layers[name] for name in self.before(operation.name)}
-        return layers.pop() if len(layers) == 1 else None
+    def _part(self, operation: HloOperation) -> Part:
+        """Return an array with its layer, or that of the backward pass from which it takes its value."""
+        size, own = operation.shape.bytes, self._traced.get(operation.name)
+        if own and own.layer:
+            return Part(size, own.layer, own.name)
+        before = [self._traced[name] for name in self.before(operation.name)]
+        sources = [one for one in before if one.phase is Phase.BACKWARD and one.layer]
+        layers = {one.layer for one in sources}
+        source = own or (sources[0] if len(sources) == 1 else None)
+        return Part(size, layers.pop() if len(layers) == 1 else None, source.name if source else None)
 
 
 def unknown_call(op: str, ranks: Sequence[int]) -> Call:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from keras_matrix.analysis.whatif.build.pieces import Call, Lane, Piece, RankTrace, Window
 from keras_matrix.analysis.whatif.build.xplane.programs import UNKNOWN, TracedProgram, unknown_call
-from keras_matrix.analysis.whatif.build.xplane.reading import Profile
+from keras_matrix.analysis.whatif.build.xplane.reading import Identity, Profile
 from keras_matrix.analysis.whatif.build.xplane.rows import Row, Rows, put_in_order, rows_of
 from keras_matrix.analysis.whatif.graph import NodeKind
 from keras_matrix.records.traces.names import TO_DEVICE
@@ -81,12 +81,12 @@ def fill(rank: Rank) -> None:
 
 def _programs(rank: Rank) -> dict[str, TracedProgram]:
     """Return XLA's programs that ran, by their names."""
-    layers: dict[str, dict[str, str | None]] = {}
+    traced: dict[str, dict[str, Identity]] = {}
     for rows in rank.rows.lanes.values():
         for row in rows:
-            layers.setdefault(row.identity.program, {})[row.identity.name] = row.identity.layer
+            traced.setdefault(row.identity.program, {})[row.identity.name] = row.identity
     known = {name: one for profile in rank.profiles for name, one in profile.programs.items()}
-    return {name: TracedProgram(known[name], own) for name, own in layers.items() if name in known}
+    return {name: TracedProgram(known[name], own) for name, own in traced.items() if name in known}
 
 
 def _piece(rank: Rank, row: Row, step: int, programs: Mapping[str, TracedProgram]) -> Piece:
@@ -135,15 +135,20 @@ def _kind(row: Row) -> NodeKind:
 
 def _befores(rows: Rows, programs: Mapping[str, TracedProgram]) -> Iterator[tuple[Row, Row]]:
     """Yield each operation of a program with one that it depends on directly."""
-    known = {
+    known = _known(rows)
+    for (name, _), row in known.items():
+        if program := programs.get(name):
+            yield from ((row, known[name, before]) for before in program.before(row.identity.name))
+
+
+def _known(rows: Rows) -> dict[tuple[str, str], Row]:
+    """Return the operations by their program and name; of those that run several times in a step the first."""
+    return {
         (row.identity.program, row.identity.name): row
         for own in rows.lanes.values()
         for row in own
         if not row.occurrence
     }
-    for (name, _), row in known.items():
-        if program := programs.get(name):
-            yield from ((row, known[name, before]) for before in program.before(row.identity.name))
 
 
 def _end_in_time(befores: Iterable[tuple[Row, Row]]) -> None:
@@ -166,8 +171,8 @@ def wait(rank: Rank, row: Row, other: Row) -> None:
 def mark_gradients(rank: Rank) -> None:
     """Name the layer whose gradient is complete when an operation ends.
 
-    It is what a collective takes a gradient of that layer from or, without such a collective, the layer's last
-    operation of the backward pass.
+    It is what a collective takes the gradient of that layer from or, where the program does not say that, the layer's
+    last operation of the backward pass.
     """
     found: dict[str, Row] = {}
     for rows in rank.rows.lanes.values():
@@ -184,13 +189,13 @@ def mark_gradients(rank: Rank) -> None:
 
 def _collected(rank: Rank) -> dict[str, Row]:
     """Return by layer the operations from which collectives take the gradient."""
-    rows = {id(pieces[0]): row for own in rank.rows.lanes.values() for row in own if (pieces := rank.pieces[id(row)])}
+    programs = _programs(rank)
+    known = _known(rank.rows)
     found: dict[str, Row] = {}
-    for own in rank.rows.lanes.values():
-        for row in own:
-            if row.is_collective:
-                for before in rank.pieces[id(row)][0].after:
-                    source = rows[id(before)]
-                    if source.identity.phase is Phase.BACKWARD and source.identity.layer:
-                        found[source.identity.layer] = source
+    for (program, name), row in known.items():
+        if row.is_collective and program in programs:
+            for part in programs[program].parts(name):
+                source = known.get((program, part.source or ""))
+                if part.layer and source and source.identity.phase in (Phase.BACKWARD, None):
+                    found[part.layer] = source
     return found
