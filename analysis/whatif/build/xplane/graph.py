@@ -27,12 +27,13 @@ SEQUENCE = (
 INFERRED = "the files have no program: what collectives wait for, and what waits for them, follows from the times"
 
 
-def graph_of(paths: Sequence[Path], facts: Facts, level: str = OPERATIONS) -> Graph:
+def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
     """Return the graph of these files, one for each worker and traced epoch. Raises `TraceError` or `GraphError`.
 
-    A file of several devices has as many ranks, beginning with its worker. `level` is "operations", or "segments":
-    runs of operations with the same phase and layer.
+    A file of several devices has as many ranks, beginning with its worker. At the level "segments" a node is a run of
+    operations with the same phase and layer.
     """
+    level = facts.get("level", OPERATIONS)
     workers: dict[int, list[Profile]] = defaultdict(list)
     for position, path in enumerate(sorted(paths)):
         profile = read(path, position)

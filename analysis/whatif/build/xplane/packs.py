@@ -27,11 +27,12 @@ def add_sizes(ranks: Sequence[Rank], sizes_bytes: Mapping[str, int]) -> list[str
             continue
         counts = _counts(rank, collectives)
         if not sizes_bytes or sum(counts) != len(sizes_bytes):
-            found = f"; the updates are of {sum(counts)}" if sizes_bytes else ""
-            return [
-                f"the sizes of {len(collectives)} collectives are not known: the file does not contain them, and the"
-                f" cell says those of {len(sizes_bytes)} gradients{found}"
-            ]
+            reason = (
+                f"{sum(counts)} variables are updated after them, but {len(sizes_bytes)} gradients have known sizes"
+                if sizes_bytes
+                else "the file does not contain them; name the cell of the trace"
+            )
+            return [f"the sizes of {len(collectives)} collectives are not known: {reason}"]
         _set(rank, collectives, counts, sizes_bytes)
     return []
 

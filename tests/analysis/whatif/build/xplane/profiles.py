@@ -108,10 +108,10 @@ def training() -> bytes:
     )
 
 
-def graph(*paths: Path, level: str = "operations", **facts: object) -> Graph:
+def graph(*paths: Path, **facts: object) -> Graph:
     """The graph of these files."""
     known: Facts = facts  # type: ignore[assignment]
-    return graph_of(paths, known, level)
+    return graph_of(paths, known)
 
 
 def find(made: Graph, name: str, rank: int = 0) -> Node:
