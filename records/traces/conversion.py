@@ -51,6 +51,12 @@ def files_in(folder: Path) -> list[Path]:
     return sorted((path for path in folder.iterdir() if _NAME.match(path.name)), key=_place)
 
 
+def worker_of(path: Path) -> int | None:
+    """Return the worker that a file's name contains, None for a name that this project has not given."""
+    match = _NAME.match(path.name)
+    return int(match[2]) if match else None
+
+
 def make(files: Sequence[Path], target: Path, backend: str, names: Names | None = None) -> Head:
     """Convert these files to one neutral trace and return its head. Raises `TraceError` or OSError."""
     if not files:

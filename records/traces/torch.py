@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from keras_matrix.records.traces import kineto
 from keras_matrix.records.traces.names import copy_of, is_collective
@@ -55,6 +55,17 @@ class KinetoEvent(NamedTuple):
     external: int
     stream: int | None = None
     size_bytes: int | None = None
+
+
+class Named(Protocol):
+    """What the context within an event depends on."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def category(self) -> str: ...
+    @property
+    def sequence(self) -> int: ...
 
 
 class Context(NamedTuple):
@@ -214,7 +225,7 @@ def _on_host(making: Making, place: Place, events: list[KinetoEvent]) -> Iterato
             stack[0] = OUTSIDE._replace(step=making.step_at(seen.start_ns))
         # The clocks of two sources, such as a runtime's call and its operator, may differ slightly.
         end_ns = min(seen.start_ns + seen.duration_ns, stack[-1].end_ns)
-        around = _within(making, seen, stack[-1], end_ns)
+        around = within(making, seen, stack[-1], end_ns)
         stack.append(around)
         if seen.correlation != _NO_NUMBER:
             making.launched[seen.correlation] = around
@@ -226,7 +237,7 @@ def _on_host(making: Making, place: Place, events: list[KinetoEvent]) -> Iterato
             yield Span(track, name, name, seen.start_ns, end_ns - seen.start_ns, around.phase, layer, around.step)
 
 
-def _within(making: Making, seen: KinetoEvent, outer: Context, end_ns: int) -> Context:
+def within(making: Making, seen: Named, outer: Context, end_ns: int) -> Context:
     """Return the context within an event."""
     if seen.category in ANNOTATIONS:
         return _annotated(seen.name, outer, end_ns)
@@ -255,10 +266,11 @@ def _steps(recording: Recording) -> Iterator[Step]:
 
 def _step_of(seen: KinetoEvent) -> int | None:
     """Return the number of the step that an event marks, None for other events; PyTorch's own count from 0."""
-    return _step_in(seen.name) if seen.category in ANNOTATIONS else None
+    return step_in(seen.name) if seen.category in ANNOTATIONS else None
 
 
-def _step_in(name: str) -> int | None:
+def step_in(name: str) -> int | None:
+    """Return the number of the step that an annotation of this name marks, None for another annotation."""
     if name.startswith(STEP):
         return int(name.removeprefix(STEP))
     return int(name.removeprefix(PROFILER_STEP)) + 1 if name.startswith(PROFILER_STEP) else None
@@ -267,7 +279,7 @@ def _step_in(name: str) -> int | None:
 def _annotated(name: str, outer: Context, end_ns: int) -> Context:
     """Return the context within an annotation: a mark of ours, one of PyTorch's own, or another one."""
     inner = outer._replace(end_ns=end_ns)
-    if (step := _step_in(name)) is not None:
+    if (step := step_in(name)) is not None:
         return inner._replace(step=step)
     if name.startswith(PHASE):
         return inner._replace(phase=Phase(name.removeprefix(PHASE)))

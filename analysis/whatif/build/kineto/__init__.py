@@ -1,0 +1,11 @@
+"""Trace graphs from Kineto files: those of torch.profiler, and Chrome traces with the same events from anybody.
+
+reading.py      a file's events by thread and stream
+shapes.py       bytes, floating-point operations and dtype of an operator's inputs
+host.py         the pieces of work of a thread in a step
+device.py       kernels and copies of a device's streams, and what they wait for
+collectives.py  collectives of a rank: their launch, their group, their gradients
+waits.py        which piece of a thread waits for a collective or for another thread
+rank.py         one file: all pieces of a rank and their dependencies
+graph.py        all ranks together
+"""

@@ -1,0 +1,170 @@
+"""A trace graph from the Kineto files of one or all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_matrix.analysis.whatif.build import clocks, groups, nodes
+from keras_matrix.analysis.whatif.build.coverage import Coverage, coverage_of
+from keras_matrix.analysis.whatif.build.facts import Facts
+from keras_matrix.analysis.whatif.build.kineto import collectives
+from keras_matrix.analysis.whatif.build.kineto.host import BETWEEN
+from keras_matrix.analysis.whatif.build.kineto.rank import trace_of
+from keras_matrix.analysis.whatif.build.kineto.reading import Recording, read
+from keras_matrix.analysis.whatif.build.matching import unusual
+from keras_matrix.analysis.whatif.build.pieces import RankTrace
+from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, checked
+from keras_matrix.records.traces.conversion import worker_of
+
+
+def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
+    """Return the graph of these files, one for each rank. Raises `TraceError` or `GraphError`."""
+    recordings = {}
+    for position, path in enumerate(paths):
+        recording = read(path)
+        rank = _rank_of(recording, position)
+        if rank in recordings:
+            raise GraphError(f"{path}: is of rank {rank}, as is {recordings[rank].path}; give one file per rank")
+        recordings[rank] = recording
+    ordered = [recordings[rank] for rank in sorted(recordings)]
+    world = max(max(recordings) + 1, *(one.world_size or 1 for one in ordered))
+    traces = [trace_of(recordings[rank], rank) for rank in sorted(recordings)]
+    source = ", ".join(str(one.path) for one in ordered[:3]) + (", ..." if len(ordered) > 3 else "")
+    caveats = _same_steps(traces)
+    alignment = clocks.align(traces, [clocks.Clock(one.clocks, one.host, one.base_ns) for one in ordered])
+    _assign_groups(traces, ordered[0], alignment)
+    _same_collectives(traces)
+    made = nodes.make(traces, alignment.offsets_ns, facts.get("threads", 1))
+    missing = tuple(rank for rank in range(world) if rank not in recordings)
+    if missing:
+        caveats.append(_missing(missing, world))
+    coverages = [_coverage(trace, made) for trace in traces]
+    caveats += [*alignment.caveats, *(text for trace in traces for text in trace.caveats), *made.caveats]
+    caveats += [_explained(trace.rank, one) for trace, one in zip(traces, coverages, strict=True)]
+    header = Header(
+        source=source,
+        backend="torch",
+        device="gpu" if any(one.streams for one in ordered) else "cpu",
+        world_size=world,
+        step_times_s=_step_times_s(traces),
+        coverage=min(one.share for one in coverages),
+        machine=_machine(ordered) | dict(facts.get("machine", {})),
+        versions=facts.get("versions", {}),
+        settings=facts.get("settings", {}),
+        link=facts.get("link"),
+        clock_offsets_ns=alignment.offsets_ns,
+        cores=facts.get("cores"),
+        missing_ranks=missing,
+        caveats=tuple(dict.fromkeys(caveats)),
+        parallel_lanes={lane: count for trace in traces for lane, count in trace.parallel.items()},
+    )
+    return checked(Graph(header, tuple(made.nodes)))
+
+
+def _rank_of(recording: Recording, position: int) -> int:
+    """Return the rank that a file names, that of its name, or its position."""
+    if isinstance(recording.rank, int):
+        return recording.rank
+    worker = worker_of(recording.path)
+    return position if worker is None else worker
+
+
+def _machine(recordings: Sequence[Recording]) -> dict[str, object]:
+    hosts = [one.host for one in recordings]
+    found: dict[str, object] = {}
+    if len(set(hosts)) > 1:
+        found["hosts"] = [sorted({str(host) for host in hosts}).index(str(host)) for host in hosts]
+    if devices := recordings[0].devices:
+        found["devices"] = devices
+    return found
+
+
+def _same_steps(traces: Sequence[RankTrace]) -> list[str]:
+    """Leave out steps that do something else than most; return what to say about them. Raises `GraphError`."""
+    first = traces[0]
+    for trace in traces[1:]:
+        if len(trace.windows) != len(first.windows):
+            raise GraphError(
+                f"{trace.source}: rank {trace.rank} has {len(trace.windows)} steps, rank {first.rank} in {first.source}"
+                f" has {len(first.windows)}; record the same steps on all ranks"
+            )
+    left_out = {step for trace in traces for step in unusual(trace.lanes[trace.main])}
+    if not left_out or len(left_out) == len(first.windows):
+        return []
+    for trace in traces:
+        trace.windows = [window for step, window in enumerate(trace.windows) if step not in left_out]
+        for lane, steps in trace.lanes.items():
+            trace.lanes[lane] = [pieces for step, pieces in enumerate(steps) if step not in left_out]
+            for step, pieces in enumerate(trace.lanes[lane]):
+                for piece in pieces:
+                    piece.step = step
+    numbers = ", ".join(str(step + 1) for step in sorted(left_out))
+    return [f"step {numbers} is left out: less than 80 % of its operations are those of the other steps"]
+
+
+def _assign_groups(traces: Sequence[RankTrace], first: Recording, alignment: clocks.Alignment) -> None:
+    unknown = any(piece.call and not piece.call.group for trace in traces for piece in trace.pieces(0))
+    if not unknown:
+        return
+    groups.assign(traces, first.groups, alignment.offsets_ns)
+    for trace in traces:
+        for step in range(len(trace.windows)):
+            calls = [piece for piece in trace.pieces(step) if piece.call is not None]
+            collectives.number([sorted(calls, key=lambda piece: piece.start_ns)])
+
+
+def _same_collectives(traces: Sequence[RankTrace]) -> None:
+    """Check that all ranks of a group have as many collectives in a step. Raises `GraphError`."""
+    present = {trace.rank for trace in traces}
+    counts: dict[tuple[str, int], dict[int, int]] = {}
+    members: dict[str, set[int]] = {}
+    for trace in traces:
+        for step in range(len(trace.windows)):
+            for piece in trace.pieces(step):
+                if piece.call is not None:
+                    own = counts.setdefault((piece.call.group, step), {})
+                    own[trace.rank] = own.get(trace.rank, 0) + 1
+                    members.setdefault(piece.call.group, set()).update(piece.call.ranks)
+    for (group, step), own in counts.items():
+        for rank in sorted(members[group] & present):
+            if own.get(rank, 0) != (most := max(own.values())):
+                other = next(one for one, count in own.items() if count == most)
+                source = next(trace.source for trace in traces if trace.rank == rank)
+                raise GraphError(
+                    f"{source}: rank {rank} has {own.get(rank, 0)} collectives of group {group!r} in step {step + 1},"
+                    f" rank {other} has {most}; record all ranks at the same time"
+                )
+
+
+def _missing(missing: Sequence[int], world: int) -> str:
+    numbers = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+    return (
+        f"{len(missing)} of {world} ranks have no file (rank {numbers}): collectives keep their measured times, which"
+        " include waiting for those ranks"
+    )
+
+
+def _coverage(trace: RankTrace, made: nodes.Made) -> Coverage:
+    times_ns = [window.time_ns for window in trace.windows]
+    return coverage_of(made.nodes, trace.rank, made.last[trace.rank], times_ns, trace.parallel)
+
+
+def _explained(rank: int, coverage: Coverage) -> str:
+    """Return a sentence about what explains the steps of a rank."""
+    total = sum(one.worked_s + one.gap_s for one in coverage.phases.values()) or 1.0
+    between = sum(
+        passed.worked_ns / 1e9 / len(coverage.paths)
+        for path in coverage.paths
+        for passed in path
+        if passed.node.name.endswith(BETWEEN)
+    )
+    gaps = 1 - coverage.share
+    return (
+        f"rank {rank}: {coverage.share:.1%} of the step time is explained, of which {between / total:.1%} is Python"
+        f" between operators of named ranges; {gaps:.1%} is gaps"
+    )
+
+
+def _step_times_s(traces: Sequence[RankTrace]) -> tuple[float, ...]:
+    return tuple(max(trace.windows[step].time_ns for trace in traces) / 1e9 for step in range(len(traces[0].windows)))
