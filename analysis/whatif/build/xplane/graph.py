@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,25 +58,35 @@ def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
     made = nodes.make(traces, alignment.offsets_ns, threads=1)
     made.nodes = between.connected(made.nodes, links)
     caveats += [*alignment.caveats, *(text for trace in traces for text in trace.caveats), *made.caveats]
-    header = Header(
-        source=", ".join(map(str, paths[:3])) + (", ..." if len(paths) > 3 else ""),
-        backend=_backend(ranks),
-        device=next((rank.profiles[0].device for rank in ranks if rank.profiles[0].device != "cpu"), "cpu"),
-        world_size=len(ranks[0].ranks),
+    header = replace(
+        _header(paths, ranks, facts),
         step_times_s=_step_times_s(traces),
-        coverage=min(_share(trace, made) for trace in traces),
-        machine=facts.get("machine", {}),
-        versions=facts.get("versions", {}),
-        settings=facts.get("settings", {}),
-        link=facts.get("link"),
         clock_offsets_ns=alignment.offsets_ns,
-        cores=facts.get("cores"),
-        missing_ranks=tuple(sorted(set(ranks[0].ranks) - {rank.number for rank in ranks})),
         caveats=tuple(dict.fromkeys([*caveats, *_caveats(ranks)])),
         level=level,
         parallel_lanes=parallel,
     )
-    return checked(Graph(header, tuple(made.nodes)))
+    graph = checked(Graph(header, tuple(made.nodes)))
+    # Only of a graph without a circle: the path of a step would have no end.
+    return replace(graph, header=replace(header, coverage=min(_share(trace, made) for trace in traces)))
+
+
+def _header(paths: Sequence[Path], ranks: Sequence[Rank], facts: Facts) -> Header:
+    """Return what is known before the nodes are made."""
+    return Header(
+        source=", ".join(map(str, paths[:3])) + (", ..." if len(paths) > 3 else ""),
+        backend=_backend(ranks),
+        device=next((rank.profiles[0].device for rank in ranks if rank.profiles[0].device != "cpu"), "cpu"),
+        world_size=len(ranks[0].ranks),
+        step_times_s=(),
+        coverage=0.0,
+        machine=facts.get("machine", {}),
+        versions=facts.get("versions", {}),
+        settings=facts.get("settings", {}),
+        link=facts.get("link"),
+        cores=facts.get("cores"),
+        missing_ranks=tuple(sorted(set(ranks[0].ranks) - {rank.number for rank in ranks})),
+    )
 
 
 def _ranks(workers: Mapping[int, list[Profile]], facts: Facts) -> list[Rank]:

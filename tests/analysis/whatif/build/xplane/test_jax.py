@@ -113,7 +113,7 @@ def test_the_fetch_of_a_batch_is_input(path: Path) -> None:
 def test_steps_share_the_order_of_the_median_ends(path: Path) -> None:
     marks = [step(1, 0, 30), step(2, 30, 60), step(3, 60, 90)]
     ops = []
-    for number, order in ((1, ("dot.1", "dot.2")), (2, ("dot.2", "dot.1")), (3, ("dot.1", "dot.2"))):
+    for number, order in ((1, ("dot.2", "dot.1")), (2, ("dot.1", "dot.2")), (3, ("dot.1", "dot.2"))):
         begin = 30 * (number - 1)
         ops += [Op(name, begin + 10 * at, begin + 10 * at + 9, number) for at, name in enumerate(order)]
     made = graph(write_jax(path, marks, [one._replace(name=one.name.replace("dot.2", "sub.1")) for one in ops]))

@@ -110,6 +110,19 @@ def test_a_collective_waits_for_the_backward_pass_and_the_update_for_it(tmp_path
     assert before(made, "kbm.phase.update/Apply") == {(0, "CollectiveReduceV2_1")}
 
 
+def test_the_update_waits_for_a_collective_that_other_work_hides(tmp_path: Path) -> None:
+    events = []
+    for at in (0, 90, 180):
+        events += [
+            node(BACKWARD.format(""), at + 1, at + 9),
+            node("CollectiveReduceV2:CollectiveReduceV2", at + 10, at + 50),
+            node("gradient_tape/other/MatMul_1:MatMul", at + 9, at + 80),
+            node(UPDATE.format(""), at + 81, at + 88),
+        ]
+    made = graph(write(tmp_path / "epoch2.worker0.xplane.pb", marks(90), events), settings={"workers": 2})
+    assert before(made, "kbm.phase.update/Apply") == {(0, "CollectiveReduceV2")}
+
+
 def packed(tmp_path: Path, **facts: object) -> Graph:
     """Three gradients in two packs, the last two variables first; a join before the first sum."""
     events = []
