@@ -67,7 +67,7 @@ def fill(rank: Rank) -> None:
     _end_in_time(befores)
     put_in_order(rank.rows, rank.windows)
     for lane, rows in rank.rows.lanes.items():
-        pieces = [[_piece(rank, row, step, programs) for step in range(len(steps))] for row in rows]
+        pieces = [_pieces(rank, row, programs.get(row.identity.program)) for row in rows]
         rank.pieces |= {id(row): own for row, own in zip(rows, pieces, strict=True)}
         rank.lanes[lane] = [[own[step] for own in pieces] for step in range(len(steps))]
     rank.main = max(
@@ -89,29 +89,21 @@ def _programs(rank: Rank) -> dict[str, TracedProgram]:
     return {name: TracedProgram(known[name], own) for name, own in traced.items() if name in known}
 
 
-def _piece(rank: Rank, row: Row, step: int, programs: Mapping[str, TracedProgram]) -> Piece:
-    """Return a piece with the time of its event; that of a step without it begins and ends at its usual place."""
-    identity, run = row.identity, row.runs[step]
-    usual_ns = rank.windows[step].begin_ns + round(row.position)
-    start_ns, end_ns = (run.start_ns, run.end_ns) if run else (usual_ns, usual_ns)
-    program = programs.get(identity.program)
+def _pieces(rank: Rank, row: Row, program: TracedProgram | None) -> list[Piece]:
+    """Return the pieces of a row, one for each step; that of a step without it begins and ends at its usual place."""
+    identity = row.identity
     costs = program.costs(identity.name) if program else UNKNOWN
-    return Piece(
-        lane=row.lane,
-        name=row.name,
-        kind=_kind(row),
-        start_ns=start_ns,
-        end_ns=end_ns,
-        phase=identity.phase and str(identity.phase),
-        layer=identity.layer,
-        bytes=costs.bytes,
-        flops=costs.flops,
-        dtype=costs.dtype,
-        shape=costs.shape,
-        cores=0.0 if row.is_collective or identity.stream is not None else rank.cores,
-        call=_call(rank, row, program) if row.is_collective else None,
-        step=step,
-    )
+    kind, phase = _kind(row), identity.phase and str(identity.phase)
+    cores = 0.0 if row.is_collective or identity.stream is not None else rank.cores
+    found = []
+    for step, (run, window) in enumerate(zip(row.runs, rank.windows, strict=True)):
+        usual_ns = window.begin_ns + round(row.position)
+        start_ns, end_ns = (run.start_ns, run.end_ns) if run else (usual_ns, usual_ns)
+        piece = Piece(row.lane, row.name, kind, start_ns, end_ns, phase, identity.layer, cores=cores, step=step)
+        piece.bytes, piece.flops, piece.dtype, piece.shape = costs.bytes, costs.flops, costs.dtype, costs.shape
+        piece.call = _call(rank, row, program) if row.is_collective else None
+        found.append(piece)
+    return found
 
 
 def _call(rank: Rank, row: Row, program: TracedProgram | None) -> Call:

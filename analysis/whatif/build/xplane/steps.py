@@ -62,5 +62,6 @@ def _all_runs(profile: Profile) -> list[list[Any]]:
 
 
 def _usual(counts: Sequence[Counter[Any]]) -> Counter[Any]:
-    """Return the operations of the step that resembles all others most."""
-    return max(counts, key=lambda own: sum((own & other).total() for other in counts))
+    """Return the operations that most steps have exactly; of several the last, which is the most settled."""
+    alike = Counter(frozenset(own.items()) for own in counts)
+    return max(enumerate(counts), key=lambda one: (alike[frozenset(one[1].items())], one[0]))[1]
