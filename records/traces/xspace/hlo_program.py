@@ -228,7 +228,9 @@ def _groups(content: Mapping[int, list[Value]]) -> tuple[tuple[int, ...], ...]:
 
 
 def _shape(data: memoryview) -> Shape:
-    kind, dimensions, parts = 0, [], []
+    kind = 0
+    dimensions: list[int] = []
+    parts: list[Shape] = []
     for key, value in fields(data):
         if key == 2:
             kind = number(value)

@@ -31,9 +31,9 @@ def number(ranks: Sequence[Rank]) -> None:
     places: dict[int, int] = {}
     for at, name in enumerate(order):
         for rank in ranks:
-            if (row := members[name].get(rank.number)) is not None:
-                places[id(row)] = at
-                for piece in rank.pieces[id(row)]:
+            if (own := members[name].get(rank.number)) is not None:
+                places[id(own)] = at
+                for piece in rank.pieces[id(own)]:
                     if piece.call is not None:
                         piece.call.ordinal = ordinals[name[0]]
         ordinals[name[0]] += 1

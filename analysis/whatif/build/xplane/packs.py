@@ -58,7 +58,7 @@ def _counts(rank: Rank, collectives: Sequence[Row]) -> list[int]:
 
 
 def _set(rank: Rank, collectives: Sequence[Row], counts: Sequence[int], sizes_bytes: Mapping[str, int]) -> None:
-    gradients = list(reversed(sizes_bytes.items()))
+    gradients = list(sizes_bytes.items())[::-1]
     for row, count in zip(collectives, counts, strict=True):
         own, gradients = gradients[:count], gradients[count:]
         for piece in rank.pieces[id(row)]:
