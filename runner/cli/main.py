@@ -34,6 +34,7 @@ COMMANDS = {
     "task": ("runner.cli.measure.task", "run one external command, of matrix.yaml or a .cfg file"),
     "trace": ("runner.cli.measure.trace", "record a trace of one cell, or show where its time went"),
     "replay": ("runner.cli.whatif.replay", "replay a training step from its trace, and predict it under other settings"),
+    "optimize": ("runner.cli.whatif.optimize", "search for faster settings of a traced cell, and verify them"),
     "compare": ("runner.cli.compare.compare", "compare two runs, or two environments measured interleaved"),
     "gate": ("runner.cli.compare.gate", "fail where new is slower than base"),
     "history": ("runner.cli.compare.history", "list a cell over all stored sessions, with its change points"),

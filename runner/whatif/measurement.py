@@ -74,6 +74,13 @@ def plan(base: Settings, changes: Mapping[str, Mapping[str, Scalar]], repeats: i
     return Plan(cells, left_out)
 
 
+def cells_of(base: Settings, changed: Mapping[str, Settings], repeats: int) -> dict[str, Cell]:
+    """Return the cells of settings that are measured together, by name; the base is `BASE`."""
+    name = f"probe {cell_id(base)}"
+    cells = {BASE: _cell(base, repeats, name, BASE)}
+    return cells | {one: _cell(settings, repeats, name, one) for one, settings in changed.items()}
+
+
 def measured(cells: Mapping[str, Cell], records: Sequence[Record]) -> dict[str, Measured]:
     """Return what the latest attempts of each cell have measured, by the names of the settings."""
     return {name: _measured(cell.cell_id, records) for name, cell in cells.items()}

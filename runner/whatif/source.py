@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from keras_matrix.analysis.whatif.graph import Graph, GraphError
+from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration
+from keras_matrix.records.fc import calibration
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.conversion import CHROME, XPLANE
 from keras_matrix.records.traces.request import NATIVE_NAME
-from keras_matrix.runner.whatif import stored_graph
+from keras_matrix.runner.whatif import links, stored_graph
 
 PROFILE_ENDINGS = (XPLANE, *CHROME)
 ENDINGS = (*PROFILE_ENDINGS, stored_graph.ENDING, ".ctf")
@@ -47,8 +48,18 @@ def files_of(given: Sequence[Path]) -> list[Path]:
     return list(given)
 
 
-def graph_of(trace: TraceFiles) -> Graph:
-    """Return the graph of a trace. Raises `GraphError`, `TraceError` or OSError."""
+def graph_of(trace: TraceFiles, link: LinkCalibration | None = None) -> Graph:
+    """Return the graph of a trace, with the calibration of its link, if it has one or `link` is given.
+
+    Raises `GraphError`, `TraceError` or OSError.
+    """
+    graph = _graph_of(trace)
+    if link is None and graph.header.link is None:
+        link = links.next_to(trace.paths, trace.record.settings if trace.record else None)
+    return graph if link is None else replace(graph, header=replace(graph.header, link=link))
+
+
+def _graph_of(trace: TraceFiles) -> Graph:
     stored = [path for path in trace.paths if path.name.endswith(stored_graph.ENDING)]
     if stored and len(stored) < len(trace.paths):
         raise GraphError(f"{stored[0]}: is a stored graph; name either such files or those of a profiler")
@@ -93,7 +104,8 @@ def _in_folder(folder: Path) -> list[Path]:
         return stored
     if (native := folder / NATIVE_NAME).is_dir():
         return _in_folder(native)
-    found = sorted(path for path in folder.iterdir() if path.name.endswith(PROFILE_ENDINGS) and path.is_file())
+    there = (path for path in folder.iterdir() if path.name.endswith(PROFILE_ENDINGS) and path.is_file())
+    found = sorted(path for path in there if path.name != calibration.NAME)
     epochs = {path: (int(match[1]), int(match[2])) for path in found if (match := _EPOCH.match(path.name))}
     if epochs:
         # The files of an epoch are one trace. The last one is furthest from the start of the program.

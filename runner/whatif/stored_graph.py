@@ -78,7 +78,7 @@ def _row(node: Node) -> dict[str, Any]:
 def _nodes(rows: list[tuple[Any, ...]]) -> Iterator[Node]:
     names = tuple(graph_files.COLUMNS)
     for values in rows:
-        row = {
+        row: dict[str, Any] = {
             name: tuple(value) if name in LISTS and value is not None else value
             for name, value in zip(names, values, strict=True)
         }
@@ -95,4 +95,5 @@ def _header(path: Path, text: str) -> tuple[Header, list[int]]:
     link: Mapping[str, Any] | None = data["link"]
     if link is not None:
         data["link"] = LinkCalibration(**{**link, "table": tuple(tuple(row) for row in link["table"])})
-    return Header(**{name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}), ranks
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+    return Header(**values), ranks

@@ -3,26 +3,38 @@
 TRACE is a cell of a stored run that has a trace, or the files of a profiler, of any program: one for each worker. The
 replayed step comes with the error of predicting each traced step from the one before. --what-if changes the step: the
 number of workers, the network, how gradients are summed, precision, and more; several are combined in their order, and
-shown alone too. docs/whatif.md"""
+shown alone too. --verify measures the traced cell and those settings, interleaved, and judges the predictions.
+docs/whatif.md"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.analysis.whatif import timeline
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.replay import HeldOut, Replay, held_out, replay
+from keras_matrix.analysis.whatif.what_ifs import registry
+from keras_matrix.analysis.whatif.what_ifs.registry import Choice
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import Head
-from keras_matrix.runner.cli.options import add_results_option, check_output, check_range
+from keras_matrix.runner.cli.options import check_output, check_range
 from keras_matrix.runner.cli.render.format import document
-from keras_matrix.runner.cli.whatif import picture, trace_source
-from keras_matrix.runner.cli.whatif.replay_text import document_of, replay_lines, trace_lines
+from keras_matrix.runner.cli.whatif import picture, trace_source, verification
+from keras_matrix.runner.cli.whatif.replay_text import (
+    document_of,
+    prediction_document,
+    prediction_lines,
+    replay_lines,
+    trace_lines,
+)
+from keras_matrix.runner.cli.whatif.verification_text import verified_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.whatif import stored_graph
+from keras_matrix.runner.whatif.prediction import Prediction, predictions, predictor
 
 TOP, RESAMPLES, MOST_RESAMPLES = 12, 200, 100_000
 
@@ -31,47 +43,87 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     parser.add_argument("trace", nargs="+", metavar="TRACE", help=trace_source.HELP)
     parser.add_argument("--run", metavar="RUN", help="use the trace of this run")
+    what_if = "change the step: workers=4, bandwidth=500mbit, tensor_fusion=8, ...; may be repeated: docs/whatif.md"
+    parser.add_argument("--what-if", action="append", default=[], metavar="NAME[=VALUE]", help=what_if)
+    trace_source.add_model_options(parser)
     resamples = f"replays with steps drawn at random, for the percentiles; default: {RESAMPLES}"
     parser.add_argument("--resamples", type=int, default=RESAMPLES, metavar="N", help=resamples)
     parser.add_argument("--top", type=int, default=TOP, metavar="N", help=f"lines of each table; default: {TOP}")
-    add_output_options(parser)
-    add_results_option(parser)
-
-
-def add_output_options(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that name files to write."""
-    timeline_help = "write the replayed timeline next to the measured one here, for Perfetto; .gz packs it"
-    parser.add_argument("--to", type=Path, metavar="FILE", help=timeline_help)
+    timelines = "write the replayed timeline next to the measured one here, for Perfetto; .gz packs it"
+    parser.add_argument("--to", type=Path, metavar="FILE", help=timelines)
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw both timelines into this SVG file")
-    parser.add_argument(
-        "--graph", type=Path, metavar="FOLDER", help="store the trace graph here, a Parquet file per rank"
-    )
+    graph = "store the trace graph here, a Parquet file per rank"
+    parser.add_argument("--graph", type=Path, metavar="FOLDER", help=graph)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    verification.add_verify_options(parser, "the settings of the what-ifs")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay a trace and print the result. Returns the exit code."""
+    """Replay a trace, print the result, and verify it if that is wanted. Returns the exit code."""
     check_range("--resamples", args.resamples, 1, MOST_RESAMPLES)
     check_range("--top", args.top, 1)
     output = Output(args.to, args.picture, args.graph)
     output.check()
-    graph = trace_source.loaded(trace_source.found_trace(args.trace, args.results, args.run))
+    choices = _choices(args.what_if)
+    work = verification.work_of(args)
+    graph = trace_source.loaded(trace_source.found_trace(args.trace, args.results, args.run), args.calibration)
+    predict = predictor(args.costmodel, graph)
+    shown = Shown(graph, *_replayed(graph, args.resamples))
     try:
-        replayed, errors = replay(graph, resamples=args.resamples), errors_of(graph)
+        found = predictions(graph, choices, predict, args.resamples)
+    except GraphError as error:
+        raise UsageError(_of_what_if(error)) from error
+    strategies = [one.strategy for one in found]
+    plan = verification.checked_plan(work, graph, strategies) if args.verify else None
+    output.write(graph, shown.replayed)
+    if not args.json:
+        print("\n".join(map(printable, [*shown.lines(found, args.top), *output.lines()])))
+    result = verification.verified(work, graph, shown.replayed, strategies, plan) if plan else None
+    if args.json:
+        own = {"verification": None if result is None else verification.document_of(graph, result)}
+        print(document({**shown.document(found), **own}))
+    elif result is not None:
+        print("\n".join(map(printable, verified_lines(result))))
+    return 0 if result is None else result.session.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A replay with its errors, as text and as plain values."""
+
+    graph: Graph
+    replayed: Replay
+    errors: tuple[HeldOut, ...]
+
+    def lines(self, found: Sequence[Prediction], top: int) -> list[str]:
+        """Return the trace, the replay and the predictions."""
+        lines = [*trace_lines(self.graph), "", *replay_lines(self.replayed, self.errors, top)]
+        return lines + prediction_lines(self.replayed.step_time_s, found, self.graph.header.caveats)
+
+    def document(self, found: Sequence[Prediction]) -> dict[str, object]:
+        """Return the same as plain values."""
+        what_ifs = [prediction_document(self.replayed.step_time_s, one) for one in found]
+        return {**document_of(self.graph, self.replayed, self.errors), "what_ifs": what_ifs}
+
+
+def _replayed(graph: Graph, resamples: int) -> tuple[Replay, tuple[HeldOut, ...]]:
+    """Return the replay, and the errors of held-out steps, none for a single traced step. Raises `UsageError`."""
+    try:
+        errors = held_out(graph) if len(graph.header.step_times_s) > 1 else ()
+        return replay(graph, resamples=resamples), errors
     except GraphError as error:
         raise UsageError(f"TRACE: {error}") from error
-    output.write(graph, replayed)
-    if args.json:
-        print(document(document_of(graph, replayed, errors)))
-        return 0
-    lines = [*trace_lines(graph), "", *replay_lines(replayed, errors, args.top), *output.lines()]
-    print("\n".join(map(printable, lines)))
-    return 0
 
 
-def errors_of(graph: Graph) -> tuple[HeldOut, ...]:
-    """Return the errors of held-out steps; none for a single traced step."""
-    return held_out(graph) if len(graph.header.step_times_s) > 1 else ()
+def _choices(texts: Sequence[str]) -> list[Choice]:
+    try:
+        return [registry.read(text) for text in texts]
+    except GraphError as error:
+        raise UsageError(_of_what_if(error)) from error
+
+
+def _of_what_if(error: GraphError) -> str:
+    return f"--what-if: {str(error).removeprefix('--what-if: ')}"
 
 
 @dataclass(frozen=True, slots=True)

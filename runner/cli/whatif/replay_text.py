@@ -7,9 +7,13 @@ from typing import Any
 
 from keras_matrix.analysis.whatif.graph import Graph, LinkCalibration
 from keras_matrix.analysis.whatif.replay import GAP, SHARING, UNASSIGNED, HeldOut, PathPart, Replay, Share
+from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.records.codec import to_json
 from keras_matrix.runner.cli.render.format import columns, seconds, settings_text, significant
+from keras_matrix.runner.matrix.strict_yaml import value_text
 from keras_matrix.runner.whatif.measurement import settings_of
+from keras_matrix.runner.whatif.prediction import Prediction
 
 LONGEST_NAME = 60
 LEAST_COVERAGE = 0.9
@@ -66,9 +70,39 @@ def replay_lines(replay: Replay, held_out: Sequence[HeldOut], top: int) -> list[
     return lines
 
 
+def prediction_lines(baseline_s: float, found: Sequence[Prediction], known: Sequence[str]) -> list[str]:
+    """Return a line for each what-if: its predicted step, the speed-up, and the settings that realise it.
+
+    `known` are the caveats of the trace; others are those of the predictions.
+    """
+    if not found:
+        return []
+    rows = [["what-if", "predicted", "p10 to p90", "speed-up", "settings"]]
+    for one in found:
+        own = one.strategy
+        gain = f"{baseline_s / own.step_time_s:.2f}x"
+        rows.append([one.name, seconds(own.step_time_s), interval(own.low_s, own.high_s), gain, realised(own)])
+    new = [text for one in found for text in one.graph.header.caveats if text not in known]
+    return ["", *columns(rows, frozenset((1, 3))), *(f"caveat: {text}" for text in dict.fromkeys(new))]
+
+
+def realised(strategy: Strategy) -> str:
+    """Return the settings that realise a strategy, or why none do."""
+    if strategy.settings is None:
+        reason = strategy.reason.removeprefix("predicted only: ")
+        return f"predicted only: {reason}"
+    return ", ".join(f"{name}: {value_text(value)}" for name, value in strategy.settings.items())
+
+
 def interval(low_s: float, high_s: float) -> str:
     """Return two ends of an interval of seconds."""
     return f"{seconds(low_s)} to {seconds(high_s)}"
+
+
+def prediction_document(baseline_s: float, one: Prediction) -> dict[str, Any]:
+    """Return a prediction as plain values."""
+    own = one.strategy
+    return {**to_json(own), "name": one.name, "speed_up": baseline_s / own.step_time_s}
 
 
 def document_of(graph: Graph, replay: Replay, held_out: Sequence[HeldOut]) -> dict[str, Any]:

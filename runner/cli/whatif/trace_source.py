@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +13,21 @@ from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.stored import chosen_run
 from keras_matrix.runner.errors import InfrastructureError, UsageError
+from keras_matrix.runner.whatif import links
 from keras_matrix.runner.whatif.source import ENDINGS, TraceFiles, files_of, graph_of
 
 HELP = (
     "a cell of a stored run that has a trace, or the files of a profiler, one per worker (*.json, *.json.gz, "
     "*.xplane.pb), a folder of them, or a stored graph (*.parquet)"
 )
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that name what is known besides the trace: `loaded` and `prediction.predictor` take them."""
+    link = "times of collectives, to fit the link's alpha and beta; default: those stored with the trace"
+    parser.add_argument("--calibration", type=Path, metavar="FILE", help=link)
+    model = "a cost model, for operations that no trace has: runner costmodel"
+    parser.add_argument("--costmodel", type=Path, metavar="FILE", help=model)
 
 
 def found_trace(names: Sequence[str], results: Path, run: str | None = None) -> TraceFiles:
@@ -30,10 +40,18 @@ def found_trace(names: Sequence[str], results: Path, run: str | None = None) -> 
     return _of_cell(names[0], results, run)
 
 
-def loaded(trace: TraceFiles) -> Graph:
-    """Return the graph of a trace. Raises `UsageError`, for a stored cell `InfrastructureError`."""
+def loaded(trace: TraceFiles, calibration: Path | None = None) -> Graph:
+    """Return the graph of a trace, with the calibration of its link in a file, if one is given.
+
+    Raises `UsageError`, for a stored cell `InfrastructureError`.
+    """
+    settings = trace.record.settings if trace.record else None
     try:
-        return graph_of(trace)
+        link = None if calibration is None else links.of_file(calibration, settings)
+    except GraphError as error:
+        raise UsageError(f"--calibration: {error}") from error
+    try:
+        return graph_of(trace, link)
     except (GraphError, TraceError, OSError) as error:
         if trace.record is None:
             raise UsageError(f"TRACE: {error}") from error

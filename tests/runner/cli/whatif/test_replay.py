@@ -168,3 +168,66 @@ def test_a_cell_without_a_trace_is_refused_with_the_command_that_records_one(
     assert main(["replay", "jax:gru"]) == 2
     message = "TRACE: results contains no trace of a cell 'jax:gru', and there is no such file; record one with: runner"
     assert message in capsys.readouterr().err
+
+
+def test_a_what_if_is_predicted_with_its_speed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """One sum of 3 MB takes 12 ms by the traced sums, and begins after the backward pass: 2 + 6 + 12 + 1."""
+    assert main(["replay", "graph", "--what-if", "tensor_fusion=2,"]) == 0
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("tensor_fusion")]
+    assert line.split("  ")[0] == "tensor_fusion=2,"
+    assert "21.0 ms" in line
+    assert "0.86x" in line
+    assert "predicted only: the trace is not of a cell of this project" in line
+
+
+def test_several_what_ifs_are_shown_alone_and_together(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--what-if", "tensor_fusion=2,", "--what-if", "workers=4"]
+    assert main(["replay", "graph", *flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["what_ifs"]
+    assert [one["name"] for one in found] == ["tensor_fusion=2,", "workers=4", "tensor_fusion=2, workers=4"]
+    # A ring of four sends 1.5 times as many bytes as one of two, and four workers share two cores: 18 + 2 x 9 ms.
+    assert found[2]["step_time_s"] == pytest.approx(0.036, rel=1e-3)
+    assert found[0]["settings"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("worker=4", "--what-if: 'worker' is not known; did you mean workers?"),
+        ("workers=x", "--what-if: workers: must be an integer of at least 1, got 'x'"),
+        ("bandwidth", "--what-if: bandwidth needs a value: bandwidth=RATE"),
+        ("tensor_fusion=1,1,1", "--what-if: buckets: must be positive counts, 2 in all"),
+    ],
+)
+def test_a_wrong_what_if_is_refused(capsys: pytest.CaptureFixture[str], text: str, message: str) -> None:
+    assert main(["replay", "graph", "--what-if", text]) == 2
+    assert capsys.readouterr().err.startswith(f"runner: {message}")
+
+
+def test_a_calibration_determines_the_link(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """alpha 1 ms, beta 2 ns a byte: one sum of 3 MB takes 1 + 6 ms, corrected by the traced sums: 12 ms, not 8."""
+    times = [
+        {"operation": "all_reduce", "ranks": 2, "bytes": size, "seconds": 1e-3 + 2e-9 * size} for size in (0, 10**6)
+    ]
+    (folder / "times.json").write_text(json.dumps(times))
+    assert main(["replay", "graph", "--calibration", "times.json", "--what-if", "tensor_fusion=2,", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["what_ifs"][0]
+    assert found["step_time_s"] == pytest.approx(0.009 + 0.007 * 12 / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "--calibration: times.json: cannot be read: No such file or directory"),
+        ("[1, 2]", "--calibration: times.json: is not a list of timed collectives"),
+        ("[]", "--calibration: times.json: contains no timed collective"),
+        ("not JSON", "--calibration: times.json: is not a list of timed collectives"),
+    ],
+)
+def test_a_damaged_calibration_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], content: str | None, message: str
+) -> None:
+    if content is not None:
+        (folder / "times.json").write_text(content)
+    assert main(["replay", "graph", "--calibration", "times.json"]) == 2
+    assert capsys.readouterr().err.startswith(f"runner: {message}")

@@ -1,0 +1,35 @@
+"""Measures cells interleaved, as one run, for probes and for verification."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.store import Run
+from keras_matrix.runner.cli.measure.run import finished
+from keras_matrix.runner.cli.render.display import TerminalDisplay
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.measuring import measure_session, session_request
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.request import RunRequest
+from keras_matrix.runner.whatif.measurement import Measured, measured
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A run that has ended, what it measured of each setting by its name, and the exit code."""
+
+    run: Run
+    found: dict[str, Measured]
+    exit_code: int
+
+
+def measure(request: RunRequest, display: TerminalDisplay, cells: Mapping[str, Cell], command: str) -> Session:
+    """Measure the cells, by the names of their settings, equal ones once; `command` is stored as their origin."""
+    text = json.dumps({name: to_json(cell.settings) for name, cell in cells.items()}, indent=1)
+    unique = list({cell.cell_id: cell for cell in cells.values()}.values())
+    wanted = session_request(request, unique, {"matrix_path": command, "matrix_text": text})
+    done = finished(measure_session(request, wanted, Goal(None), display))
+    return Session(done.run, measured(cells, done.latest), done.exit_code)

@@ -1,0 +1,63 @@
+"""Predicts a traced step under what-ifs: each of them alone, and all of them in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from keras_matrix.analysis.whatif.cost import model as cost
+from keras_matrix.analysis.whatif.graph import Graph
+from keras_matrix.analysis.whatif.replay import replay
+from keras_matrix.analysis.whatif.search.trajectory import Strategy
+from keras_matrix.analysis.whatif.what_ifs import registry
+from keras_matrix.analysis.whatif.what_ifs.registry import Choice
+from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.whatif import cost_file
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A strategy, by the name under which it is shown, and its graph."""
+
+    name: str
+    strategy: Strategy
+    graph: Graph
+
+
+def predictor(path: Path | None, graph: Graph) -> Predict | None:
+    """Return the function that predicts operations of this graph with a cost model's file. Raises `UsageError`."""
+    if path is None:
+        return None
+    model = cost_file.read(path)
+    device = cost.known_device(model, graph.header)
+    if device is None:
+        known = ", ".join(f"{one.backend} on {one.product}" for one in model.devices) or "none"
+        raise UsageError(f"--costmodel: {path}: has not learned from traces of this device; it knows {known}")
+    return lambda node: cost.predict(model, node, device)
+
+
+def predictions(graph: Graph, choices: Sequence[Choice], predict: Predict | None, resamples: int) -> list[Prediction]:
+    """Return the prediction of each what-if alone and, if there are several, of all together. Raises `GraphError`."""
+    of = partial(_predicted, graph, predict=predict, resamples=resamples)
+    found = [of((one,)) for one in choices]
+    return [*found, of(tuple(choices))] if len(choices) > 1 else found
+
+
+def _predicted(graph: Graph, choices: tuple[Choice, ...], *, predict: Predict | None, resamples: int) -> Prediction:
+    changed = registry.apply(graph, choices, predict)
+    found, realised = replay(changed, resamples=resamples), registry.realised(graph, choices, predict)
+    texts = tuple(one.text for one in choices)
+    reason = realised.reason if len(choices) > 1 else realised.reason.removeprefix(f"{texts[0]}: ")
+    strategy = Strategy(
+        texts,
+        realised.settings,
+        found.step_time_s,
+        found.low_s,
+        found.high_s,
+        reason,
+        any(one.what_if.changes_numerics for one in choices),
+    )
+    return Prediction(" ".join(texts), strategy, changed)

@@ -1,0 +1,154 @@
+"""Probes how much faster blocks of layers are when each is fused, or computes in bfloat16: once per block, measured.
+
+The traced cell is measured on one worker with its share of the batch, so that no communication hides a gain, as it is
+and with each block changed. A block's ratio follows from the difference and from the share of the step that the trace
+gives to its layers. A difference that its interval does not separate from zero is no gain.
+
+Source of attributing the whole difference of a step to the changed block: dPRO (Hu et al., MLSys 2022).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
+from keras_matrix.analysis.whatif.contention import exclusive
+from keras_matrix.analysis.whatif.graph import Graph
+from keras_matrix.analysis.whatif.search.families import Families
+from keras_matrix.analysis.whatif.search.layer_choice import AMP, OP_FUSION
+from keras_matrix.analysis.whatif.what_ifs import precision, time_ratios
+from keras_matrix.analysis.whatif.what_ifs.layers import as_text, layers_of, named
+from keras_matrix.analysis.whatif.what_ifs.time_ratios import WORKING, belongs
+from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
+from keras_matrix.records.fc import spec
+from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.whatif.strategy_file import problem_of, with_changes
+
+MOST_BLOCKS = 4
+LEAST_RATIO = 0.02
+PARAMETERS = {OP_FUSION: "fuse", AMP: "amp"}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A block of layers, the family that changes it, and the changed settings."""
+
+    family: str
+    block: str
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        """Return the name of the probe in displays."""
+        return f"{PARAMETERS[self.family]}: {self.block}"
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """The unchanged settings of the probes, the probes, and why families have none, by family."""
+
+    base: Settings
+    probes: tuple[Probe, ...]
+    without: dict[str, str]
+
+
+def probes_of(base: Settings, graph: Graph, families: Families) -> Probes:
+    """Return the probes that a search of these families needs."""
+    wanted = [family for family in families.names if family in PARAMETERS]
+    if base.workload != spec.WORKLOAD:
+        reason = f"only the workload fc can change blocks of layers, not {base.workload}"
+        return Probes(base, (), dict.fromkeys(wanted, reason))
+    alone = _one_worker(base)
+    found: list[Probe] = []
+    without: dict[str, str] = {}
+    for family in wanted:
+        probes, reason = _of_family(alone, graph, family)
+        found += probes
+        if reason:
+            without[family] = reason
+    return Probes(alone, tuple(found), without)
+
+
+def ratios(
+    graph: Graph, probes: Sequence[Probe], base_s: Mapping[int, float], times_s: Mapping[str, Mapping[int, float]]
+) -> dict[str, dict[str, float]]:
+    """Return the ratio of each block that a probe made faster, by family and block.
+
+    `base_s` are the step times of the unchanged processes by repeat, `times_s` those of each probe by its name.
+    """
+    found: dict[str, dict[str, float]] = {family: {} for family in PARAMETERS}
+    for probe in probes:
+        change = of_logs(list(paired_logs(times_s.get(probe.name, {}), base_s).values()))
+        share = share_of(graph, probe.block)
+        if change is not None and share and _is_faster(change):
+            found[probe.family][probe.block] = max(LEAST_RATIO, 1 + (change.centre - 1) / share)
+    return found
+
+
+def model_ratios(graph: Graph, predict: Predict) -> dict[str, float]:
+    """Return the ratio in bfloat16 of each block of which a cost model knows an operation."""
+    found = {}
+    for block in blocks_of(graph, AMP):
+        chosen = frozenset(named(graph, block, precision.NAME))
+        before = _time_ns(graph, chosen)
+        try:
+            changed = precision.PRECISION.apply(graph, time_ratios.parse(precision.NAME, block), predict)
+        except ValueError:
+            continue
+        if before:
+            found[block] = max(LEAST_RATIO, _time_ns(changed, chosen) / before)
+    return found
+
+
+def blocks_of(graph: Graph, family: str) -> list[str]:
+    """Return the blocks of successive layers that are probed, as texts; a fused block has at least two layers."""
+    layers = layers_of(graph)
+    least = 2 if family == OP_FUSION else 1
+    size = max(least, math.ceil(len(layers) / MOST_BLOCKS))
+    groups = [layers[at : at + size] for at in range(0, len(layers), size)]
+    return [as_text(graph, group) for group in groups if len(group) >= least]
+
+
+def share_of(graph: Graph, block: str) -> float:
+    """Return the share of a block's layers in all work of a rank."""
+    working = sum(node.duration_ns for node in exclusive(graph).nodes if node.kind in WORKING)
+    return _time_ns(graph, frozenset(named(graph, block, "probe"))) / working if working else 0.0
+
+
+def _of_family(base: Settings, graph: Graph, family: str) -> tuple[list[Probe], str]:
+    """Return the probes of a family, and why it has none."""
+    parameter = PARAMETERS[family]
+    if base.params.get(parameter):
+        return [], f"the traced cell has {parameter}: {base.params[parameter]} already"
+    found = []
+    for block in blocks_of(graph, family):
+        settings = with_changes(base, {parameter: block})
+        if problem := problem_of(settings):
+            return [], problem
+        found.append(Probe(family, block, settings))
+    return found, "" if found else "the trace names no layers"
+
+
+def _one_worker(base: Settings) -> Settings:
+    """Return the settings of one worker with its share of the batch."""
+    problem = spec.problem_of(base)
+    changes: dict[str, Scalar] = {
+        "workers": 1,
+        "network": spec.LOCAL,
+        "batch_size": max(1, base.batch_size // problem.data_size),
+    }
+    try:
+        return with_changes(base, changes)
+    except UsageError:
+        return base
+
+
+def _is_faster(change: Estimate) -> bool:
+    return change.high is not None and change.high < 1
+
+
+def _time_ns(graph: Graph, layers: frozenset[str]) -> float:
+    return sum(node.duration_ns for node in exclusive(graph).nodes if belongs(node, layers))
