@@ -10,6 +10,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
+from json.scanner import make_scanner
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +23,10 @@ MAX_VALUE_CHARACTERS = 64 << 20
 
 DELIMITERS = frozenset(",:]} \t\r\n")
 _BLANK = re.compile(r"[ \t\r\n]*")
+# A comma with what follows it: only then the next value has begun, and the text before it is complete.
+_COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*(?=[^ \t\r\n])")
 _DECODER = json.JSONDecoder()
+_SCAN = make_scanner(_DECODER)
 
 
 def members(path: Path) -> Iterator[tuple[str, Any]]:
@@ -78,6 +82,23 @@ class _Reading:
                 self._at = end
                 return value
 
+    def values(self) -> Iterator[Any]:
+        """Yield the next values that are complete in the text that is in memory, each with a comma after it.
+
+        It is what `value` and `skip` would do, in half of the time: nothing is asked twice of a character.
+        """
+        after = _COMMA.match
+        while True:
+            try:
+                value, end = _SCAN(self._text, self._at)
+            except (StopIteration, ValueError):
+                return
+            found = after(self._text, end)
+            if found is None:
+                return
+            self._at = found.end()
+            yield value
+
     def _more(self) -> bool:
         piece = self._file.read(CHUNK_CHARACTERS)
         self._text = self._text[self._at :] + piece
@@ -110,6 +131,7 @@ def _items(reading: _Reading) -> Iterator[Any]:
         reading.skip("]")
         return
     while True:
+        yield from reading.values()
         yield reading.value()
         if reading.skip(",]") == "]":
             return

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
-from keras_matrix.analysis.whatif.graph import Node, NodeKind
+from keras_matrix.analysis.whatif.graph import Graph, GraphError, Node, NodeKind
 
 
 class Passed(NamedTuple):
@@ -27,10 +28,26 @@ class Passed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PhaseTime:
-    """The mean time of a step's path in one phase: in operations, and in gaps before them."""
+    """The time that a phase takes on the paths of the steps, one value for each: in operations, and in gaps."""
 
-    worked_s: float
-    gap_s: float
+    worked_s: tuple[float, ...]
+    gap_s: tuple[float, ...]
+
+    @property
+    def time_s(self) -> tuple[float, ...]:
+        """Operations and gaps."""
+        return tuple(map(sum, zip(self.worked_s, self.gap_s, strict=True)))
+
+    @property
+    def share(self) -> float:
+        """The share of operations."""
+        total = sum(self.time_s)
+        return sum(self.worked_s) / total if total else 1.0
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """The relative errors of each step's time as the prediction of the next one's."""
+        return tuple((own - after) / after for own, after in pairwise(self.time_s) if after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +64,12 @@ class Coverage:
         return fmean(self.by_step)
 
 
+def of_graph(graph: Graph, rank: int) -> Coverage:
+    """Return the coverage of a rank's traced steps. Raises `GraphError` if it has no node."""
+    times_ns = [round(time_s * 1e9) for time_s in graph.header.step_times_s]
+    return coverage_of(graph.nodes, rank, _last(graph, rank), times_ns, graph.header.parallel_lanes)
+
+
 def coverage_of(
     nodes: Sequence[Node], rank: int, last: int, step_times_ns: Sequence[int], parallel: Collection[str] = ()
 ) -> Coverage:
@@ -57,13 +80,26 @@ def coverage_of(
     before = _predecessors(nodes, rank, parallel)
     paths = tuple(tuple(_path(nodes, before, last, step)) for step in range(len(step_times_ns)))
     shares = [_share(path, time_ns) for path, time_ns in zip(paths, step_times_ns, strict=True)]
-    worked: dict[str | None, float] = defaultdict(float)
-    gaps: dict[str | None, float] = defaultdict(float)
-    for path in paths:
+    worked: dict[str | None, list[float]] = defaultdict(lambda: [0.0] * len(paths))
+    gaps: dict[str | None, list[float]] = defaultdict(lambda: [0.0] * len(paths))
+    for step, path in enumerate(paths):
         for passed in path:
-            worked[passed.node.phase] += passed.worked_ns / 1e9 / len(paths)
-            gaps[passed.node.phase] += passed.gap_ns / 1e9 / len(paths)
-    return Coverage(tuple(shares), {phase: PhaseTime(worked[phase], gaps[phase]) for phase in worked}, paths)
+            worked[passed.node.phase][step] += passed.worked_ns / 1e9
+            gaps[passed.node.phase][step] += passed.gap_ns / 1e9
+    phases = {phase: PhaseTime(tuple(worked[phase]), tuple(gaps[phase])) for phase in worked}
+    return Coverage(tuple(shares), phases, paths)
+
+
+def _last(graph: Graph, rank: int) -> int:
+    """Return the node that ends a step: the last of the lane that begins it, which waits for no other one."""
+    lanes: dict[str, list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        if node.rank == rank:
+            lanes[node.lane].append(node)
+    ends = [nodes[-1] for nodes in lanes.values() if not nodes[0].depends]
+    if not ends:
+        raise GraphError(f"{graph.header.source}: has no operation of rank {rank}")
+    return max(ends, key=lambda node: _end(node, -1)).number
 
 
 def _share(path: Sequence[Passed], time_ns: int) -> float:

@@ -95,6 +95,7 @@ class _Rank:
         self._lane_last: dict[str, int] = {}
         self._numbers: dict[int, int] = {}  # row of a piece, by the piece's identity
         self._previous: dict[int, int] = {}  # of a piece that has no row: the row before it in its lane
+        self._inherited: dict[int, list[Piece]] = {}  # what pieces without a row, just before a piece, wait for
 
     def nodes(self) -> list[Node]:
         """Return the nodes of the rank; their numbers begin with `first`."""
@@ -129,21 +130,27 @@ class _Rank:
         for steps in self._trace.lanes.values():
             for pieces in steps:
                 before = -1
+                waiting: list[Piece] = []
                 for piece in pieces:
-                    before = self._numbers.get(id(piece), before)
+                    if (row_number := self._numbers.get(id(piece))) is None:
+                        waiting += piece.after
+                    else:
+                        before = row_number
+                        if waiting:
+                            self._inherited[id(piece)], waiting = waiting, []
                     self._previous[id(piece)] = before
         if others:
             self.caveats.append(_report(self._trace, others))
 
     def _depends(self, at: int, row: Row) -> tuple[list[int], list[int]]:
         """Return the rows that a row waits for in most steps, in the same step and in the one before."""
-        if not any(piece.after for piece in row):
+        if not any(piece.after or id(piece) in self._inherited for piece in row):
             return [], []
         own: Counter[int] = Counter()
         earlier: Counter[int] = Counter()
         for piece in row:
             found: set[tuple[bool, int]] = set()
-            for before in piece.after:
+            for before in (*piece.after, *self._inherited.get(id(piece), ())):
                 target = self._previous.get(id(before), -1)
                 if target >= 0 and before.step in (piece.step, piece.step - 1):
                     found.add((before.step == piece.step, target))

@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from keras_matrix.analysis.whatif.build.kineto.host import ACCUMULATE, Launch
-from keras_matrix.analysis.whatif.build.kineto.reading import NO_NUMBER, Event, Message, Place, Recording
+from keras_matrix.analysis.whatif.build.kineto.reading import GLOO, NO_NUMBER, Event, Message, Place, Recording
 from keras_matrix.analysis.whatif.build.kineto.shapes import ITEM_BYTES, dtype_of
 from keras_matrix.analysis.whatif.build.pieces import Call, Piece
 from keras_matrix.analysis.whatif.graph import NodeKind
 from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.torch import BACKWARD
 
-GLOO = "gloo:"
 STARTERS = ("c10d::", "_c10d_functional::", "c10d_functional::")
 TRANSFERS = ("send", "recv")
 COMMUNICATION = str(Phase.COMMUNICATION)
@@ -50,11 +49,6 @@ def sort_of(name: str) -> str | None:
     return next((key for key in OPERATIONS if key in plain), None)
 
 
-def is_gloo(event: Event) -> bool:
-    """Return whether this is gloo's own event of a collective or transfer."""
-    return event.name.startswith(GLOO)
-
-
 def is_transfer(event: Event) -> bool:
     """Return whether this is gloo's event of a transfer between two ranks."""
     return event.name.removeprefix(GLOO) in TRANSFERS
@@ -66,8 +60,7 @@ def launches_of(recording: Recording, lanes: Mapping[Place, str]) -> dict[int, L
     `lanes` are the threads of the program. A collective belongs to the first call of its sort before it that has none.
     """
     waiting: dict[str, deque[Event]] = defaultdict(deque)
-    running = [event for events in recording.threads.values() for event in events if is_gloo(event)]
-    running.sort(key=lambda event: event.start_ns)
+    running = sorted((event for events in recording.gloo.values() for event in events), key=lambda one: one.start_ns)
     for event in running:
         if (sort := sort_of(event.name)) is not None:
             waiting[sort].append(event)
@@ -80,8 +73,8 @@ def launches_of(recording: Recording, lanes: Mapping[Place, str]) -> dict[int, L
             queue.popleft()  # started before the recording
         if queue:
             piece = joined(recording, queue.popleft(), event)
-            inside = _is_inside(recording.threads[place], event, ACCUMULATE)
-            found[id(event)] = Launch(event, lanes[place], piece, inside)
+            around = _gradient_around(recording.threads[place], event)
+            found[id(event)] = Launch(event, lanes[place], piece, around)
     return found
 
 
@@ -95,15 +88,15 @@ def _starters(recording: Recording, lanes: Mapping[Place, str]) -> Iterator[tupl
                 yield event, place
 
 
-def _is_inside(events: Sequence[Event], event: Event, ending: str) -> bool:
-    """Return whether a backward pass's event with this ending of its name surrounds another event of its thread."""
+def _gradient_around(events: Sequence[Event], event: Event) -> Event | None:
+    """Return the addition of a gradient that surrounds an event of a thread, None if there is none."""
     at = bisect_left(events, event.start_ns, key=lambda one: one.start_ns)
     while at > 0:
         at -= 1
         before = events[at]
         if before.name.startswith(BACKWARD):
-            return before.name.endswith(ending) and before.end_ns >= event.end_ns
-    return False
+            return before if before.name.endswith(ACCUMULATE) and before.end_ns >= event.end_ns else None
+    return None
 
 
 def joined(recording: Recording, event: Event, starter: Event) -> Piece:
@@ -125,7 +118,10 @@ def joined(recording: Recording, event: Event, starter: Event) -> Piece:
     lane = "gloo transfers" if operation == "send" else "gloo"
     return Piece(
         *(lane, event.name, NodeKind.COMMUNICATION, event.start_ns, event.end_ns),
-        **{"phase": COMMUNICATION, "bytes": size, "dtype": event.operands.dtype, "shape": event.operands.shape},
+        phase=COMMUNICATION,
+        bytes=size,
+        dtype=event.operands.dtype,
+        shape=event.operands.shape,
         cores=0.0,
         call=call,
         step=-1,

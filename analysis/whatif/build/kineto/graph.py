@@ -20,7 +20,7 @@ from keras_matrix.records.traces.conversion import worker_of
 
 def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
     """Return the graph of these files, one for each rank. Raises `TraceError` or `GraphError`."""
-    recordings = {}
+    recordings: dict[int, Recording] = {}
     for position, path in enumerate(paths):
         recording = read(path)
         rank = _rank_of(recording, position)
@@ -33,7 +33,7 @@ def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
     source = ", ".join(str(one.path) for one in ordered[:3]) + (", ..." if len(ordered) > 3 else "")
     caveats = _same_steps(traces)
     alignment = clocks.align(traces, [clocks.Clock(one.clocks, one.host, one.base_ns) for one in ordered])
-    _assign_groups(traces, ordered[0], alignment)
+    _assign_groups(traces, ordered, alignment)
     _same_collectives(traces)
     made = nodes.make(traces, alignment.offsets_ns, facts.get("threads", 1))
     missing = tuple(rank for rank in range(world) if rank not in recordings)
@@ -103,11 +103,13 @@ def _same_steps(traces: Sequence[RankTrace]) -> list[str]:
     return [f"step {numbers} is left out: less than 80 % of its operations are those of the other steps"]
 
 
-def _assign_groups(traces: Sequence[RankTrace], first: Recording, alignment: clocks.Alignment) -> None:
+def _assign_groups(traces: Sequence[RankTrace], recordings: Sequence[Recording], alignment: clocks.Alignment) -> None:
     unknown = any(piece.call and not piece.call.group for trace in traces for piece in trace.pieces(0))
     if not unknown:
         return
-    groups.assign(traces, first.groups, alignment.offsets_ns)
+    # A file names the groups of its own rank; groups of others may have the same name.
+    known = dict.fromkeys(ranks for one in recordings for ranks in one.groups.values())
+    groups.assign(traces, {" ".join(map(str, ranks)): ranks for ranks in known}, alignment.offsets_ns)
     for trace in traces:
         for step in range(len(trace.windows)):
             calls = [piece for piece in trace.pieces(step) if piece.call is not None]
@@ -152,17 +154,12 @@ def _coverage(trace: RankTrace, made: nodes.Made) -> Coverage:
 
 def _explained(rank: int, coverage: Coverage) -> str:
     """Return a sentence about what explains the steps of a rank."""
-    total = sum(one.worked_s + one.gap_s for one in coverage.phases.values()) or 1.0
-    between = sum(
-        passed.worked_ns / 1e9 / len(coverage.paths)
-        for path in coverage.paths
-        for passed in path
-        if passed.node.name.endswith(BETWEEN)
-    )
-    gaps = 1 - coverage.share
+    passed = [one for path in coverage.paths for one in path]
+    total = sum(one.worked_ns + one.gap_ns for one in passed) or 1
+    between = sum(one.worked_ns for one in passed if one.node.name.endswith(BETWEEN))
     return (
         f"rank {rank}: {coverage.share:.1%} of the step time is explained, of which {between / total:.1%} is Python"
-        f" between operators of named ranges; {gaps:.1%} is gaps"
+        f" between operators of named ranges; {1 - coverage.share:.1%} is gaps"
     )
 
 

@@ -88,13 +88,14 @@ class StreamWait(NamedTuple):
 class Launch:
     """A call that starts a collective of a library with own threads; `joined` has the collective's piece.
 
-    `resumes_ns`: the thread waits for the collective, and continues then.
+    `gradient`: the addition of a gradient that surrounds it, with which DDP closes a bucket. `resumes_ns`: the thread
+    waits for the collective, and continues then.
     """
 
     event: Event
     lane: str
     joined: Piece
-    in_gradient: bool
+    gradient: Event | None
     resumes_ns: int | None = None
 
 

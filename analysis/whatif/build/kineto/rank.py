@@ -12,10 +12,10 @@ from keras_matrix.analysis.whatif.build.kineto.reading import RUNTIME, Event, Pl
 from keras_matrix.analysis.whatif.build.pieces import Lane, Piece, RankTrace, Window, by_step
 from keras_matrix.analysis.whatif.graph import GraphError, NodeKind
 from keras_matrix.records.traces.neutral import Phase
-from keras_matrix.records.traces.request import MARK
-from keras_matrix.records.traces.torch import ANNOTATIONS, BACKWARD, OPERATORS, STEP, Making, step_in
+from keras_matrix.records.traces.request import STEP
+from keras_matrix.records.traces.torch import OPERATORS, Making
 
-MAIN = "host"
+MAIN, AUTOGRAD = "host", "autograd"
 BEGIN = "step"
 # Steps overlap by less than this only because their times were rounded.
 ROUNDING_NS = 1_000
@@ -30,6 +30,7 @@ def trace_of(recording: Recording, rank: int) -> RankTrace:
     if not windows:
         windows, main = _whole(recording)
         caveats.append(f"rank {rank}: no step is marked, so that the whole file counts as one step")
+    recording.threads.setdefault(main, [])
     lanes = _lanes(recording, main)
     making = Making(rank, bool(recording.streams), gone_back=recording.gone_back)
     work = HostWork(windows, making, _issued(recording), collectives.launches_of(recording, lanes))
@@ -37,9 +38,8 @@ def trace_of(recording: Recording, rank: int) -> RankTrace:
     waits.find_returns(work, recording.threads, lanes)
     trace = RankTrace(str(recording.path), rank, windows, {}, lanes[main], caveats=caveats)
     for place, lane in lanes.items():
-        phase = Phase.BACKWARD if lane.startswith("autograd") else None
-        events = [event for event in recording.threads[place] if not collectives.is_gloo(event)]
-        trace.lanes[lane] = by_step(Sweep(work, lane, phase).run(events), len(windows))
+        phase = Phase.BACKWARD if lane.startswith(AUTOGRAD) else None
+        trace.lanes[lane] = by_step(Sweep(work, lane, phase).run(recording.threads[place]), len(windows))
     device = Device(recording, work)
     device.connect()
     for lane, pieces in device.lanes.items():
@@ -70,8 +70,7 @@ def _tie_to_steps(trace: RankTrace) -> None:
 def _steps(recording: Recording) -> tuple[list[Window], Place]:
     """Return the marked steps and their thread, the one with the most; this project's own marks are preferred."""
     found: list[tuple[bool, int, Place, list[Event]]] = []
-    for place, events in recording.threads.items():
-        marks = [event for event in events if event.category in ANNOTATIONS and step_in(event.name) is not None]
+    for place, marks in recording.steps.items():
         own = [event for event in marks if event.name.startswith(STEP)]
         found.append((bool(own), len(own or marks), place, own or marks))
     _, _, place, marks = max(found, key=lambda one: one[:2], default=(False, 0, (None, None), []))
@@ -105,17 +104,19 @@ def _lanes(recording: Recording, main: Place) -> dict[Place, str]:
     Left out are threads of libraries: those of gloo, and those that only ask a device for its state.
     """
     found = {main: MAIN}
-    counts = {"autograd": 0, MAIN: 1}
+    counts = {AUTOGRAD: 0, MAIN: 1}
     for place, events in recording.threads.items():
-        library = any(collectives.is_gloo(event) and not collectives.is_transfer(event) for event in events)
-        if place == main or library or not any(event.category in OPERATORS for event in events):
+        if place == main or _has_collectives(recording, place) or not any(one.category in OPERATORS for one in events):
             continue
-        marked = any(event.name.startswith(MARK) for event in events)
-        back = not marked and any(event.name.startswith(BACKWARD) for event in events)
-        kind = "autograd" if back else MAIN
+        kind = AUTOGRAD if place in recording.backward and place not in recording.marked else MAIN
         counts[kind] += 1
         found[place] = kind if counts[kind] == 1 else f"{kind} {counts[kind]}"
     return found
+
+
+def _has_collectives(recording: Recording, place: Place) -> bool:
+    """Return whether a thread runs collectives of gloo."""
+    return any(not collectives.is_transfer(event) for event in recording.gloo.get(place, ()))
 
 
 def _issued(recording: Recording) -> dict[int, Event]:
@@ -162,7 +163,7 @@ def _add_collectives(recording: Recording, work: HostWork, trace: RankTrace) -> 
             copies = waits.wait_for_buckets(_lane_of(trace, buckets[0], step), buckets)
         collectives.fill_buckets(buckets, _gradients(trace, step), copies)
         collectives.number([calls])
-        returns = {id(launch.joined) for launch in joined if launch.resumes_ns is not None or launch.in_gradient}
+        returns = {id(launch.joined) for launch in joined if launch.resumes_ns is not None or launch.gradient}
         unknown.append([one for one in gloo[step] if id(one) not in returns and one.lane == "gloo"])
     waits.wait_for_others(trace, unknown)
 
@@ -171,10 +172,10 @@ def _without_start(recording: Recording, work: HostWork, trace: RankTrace) -> li
     """Return the collectives within steps of which no call is known that started them."""
     known = {(launch.joined.start_ns, launch.joined.name) for launch in work.launches.values()}
     found = []
-    for events in recording.threads.values():
+    for events in recording.gloo.values():
         for event in events:
             step = work.step_at(event.start_ns)
-            if collectives.is_gloo(event) and step is not None and (event.start_ns, event.name) not in known:
+            if step is not None and (event.start_ns, event.name) not in known:
                 piece = collectives.joined(recording, event, event)
                 piece.step = step
                 found.append(piece)
@@ -185,10 +186,7 @@ def _without_start(recording: Recording, work: HostWork, trace: RankTrace) -> li
 
 def _threads(recording: Recording) -> int:
     """Return how many collectives of gloo run at a time."""
-    seen = sum(
-        any(collectives.is_gloo(event) and not collectives.is_transfer(event) for event in events)
-        for events in recording.threads.values()
-    )
+    seen = sum(_has_collectives(recording, place) for place in recording.gloo)
     return max(collectives.THREADS, seen)
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_matrix.analysis.whatif.build.kineto.shapes import NOTHING, Operands, operands_of
 from keras_matrix.records.traces import kineto
-from keras_matrix.records.traces.request import CLOCK, TraceError
-from keras_matrix.records.traces.torch import ANNOTATIONS, BACKWARD, DEVICE, OPERATORS
+from keras_matrix.records.traces.request import CLOCK, MARK, TraceError
+from keras_matrix.records.traces.torch import ANNOTATIONS, BACKWARD, DEVICE, OPERATORS, step_in
 
 RUNTIME = frozenset({"cuda_runtime", "cuda_driver"})
 SYNC = frozenset({"cuda_sync"})
@@ -24,6 +23,7 @@ ON_HOST = OPERATORS | ANNOTATIONS | RUNTIME
 CATEGORIES = ON_HOST | ON_DEVICE
 NO_NUMBER = -1
 AGAIN = "record it again"
+GLOO = "gloo:"
 
 Place = tuple[Any, Any]  # a process and a thread, or a device and a stream
 
@@ -64,13 +64,21 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Recording:
-    """The content of a file. `groups` are the ranks of each process group, by its name."""
+    """The content of a file: events by thread and by stream, and separately gloo's collectives and marks of steps.
+
+    `gone_back` are the sequence numbers of backward operators, `backward` their threads, `marked` those with marks of
+    this project. `groups` are the ranks of each process group, by its name.
+    """
 
     path: Path
     threads: dict[Place, list[Event]] = field(default_factory=dict)
     streams: dict[Place, list[Event]] = field(default_factory=dict)
+    gloo: dict[Place, list[Event]] = field(default_factory=dict)
+    steps: dict[Place, list[Event]] = field(default_factory=dict)
     clocks: list[tuple[int, int]] = field(default_factory=list)
     gone_back: set[int] = field(default_factory=set)
+    backward: set[Place] = field(default_factory=set)
+    marked: set[Place] = field(default_factory=set)
     base_ns: int = 0
     host: str | None = None
     rank: int | None = None
@@ -99,7 +107,7 @@ def read(path: Path) -> Recording:
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         name = last.get("name") if isinstance(last, dict) else last
         raise TraceError(f"{path}: event {found.events} ({name!r}): {_problem(error)}; {AGAIN}") from error
-    if not found.threads and not found.streams:
+    if not (found.threads or found.streams or found.gloo):
         raise TraceError(
             f"{path}: contains no operation of a profiler among its {found.events} events; name a file that"
             " torch.profiler's export_chrome_trace wrote"
@@ -142,30 +150,52 @@ class _Taking:
         """Add an event, if it is of a known category. Raises KeyError, TypeError or ValueError."""
         if event.get("ph") != "X" or (category := event.get("cat")) not in CATEGORIES:
             return
-        name = self._names.setdefault(event["name"], event["name"])
-        args = event.get("args") or {}
-        start, duration = event["ts"], event["dur"]
-        if not (isfinite(start) and isfinite(duration)):
-            raise ValueError(f"begins at {start!r} and lasts {duration!r}")
-        start_ns = round(start * 1000)
-        if name.startswith(CLOCK):
-            self._found.clocks.append((start_ns, int(name.removeprefix(CLOCK))))
-            return
-        end_ns = round((start + duration) * 1000)
+        name, start, duration, args = event["name"], event["ts"], event["dur"], event.get("args") or {}
+        name = self._names.setdefault(name, name)  # one object for equal names
+        start_ns, end_ns = round(start * 1000), round((start + duration) * 1000)
         if end_ns < start_ns:
             if category not in ON_DEVICE:
                 raise ValueError(f"lasts {duration!r} us: the clock ran backwards")
             end_ns = start_ns  # a device's clock is converted to the host's, with a small error
-        sequence = args.get("Sequence number", NO_NUMBER)
-        if name.startswith(BACKWARD):
-            self._found.gone_back.add(sequence)
-        places = self._found.streams if category in ON_DEVICE else self._found.threads
-        made = Event(
-            *(start_ns, end_ns, name, category, sequence),
-            *(args.get("correlation", NO_NUMBER), args.get("External id", NO_NUMBER)),
-            *self._details(name, category, args),
-        )
-        places.setdefault((event["pid"], event["tid"]), []).append(made)
+        get = args.get
+        sequence, external = get("Sequence number", NO_NUMBER), get("External id", NO_NUMBER)
+        correlation = get("correlation", NO_NUMBER)
+        place = event["pid"], event["tid"]
+        if category in RUNTIME:
+            made = Event(start_ns, end_ns, name, category, sequence, correlation, external, NOTHING)
+            self._list(self._found.threads, place).append(made)
+            return
+        details = self._details(name, category, args)
+        made = Event(start_ns, end_ns, name, category, sequence, correlation, external, *details)
+        if category in ANNOTATIONS:
+            self._annotation(place, made)
+        elif category in ON_DEVICE:
+            self._list(self._found.streams, place).append(made)
+        else:
+            if name.startswith(BACKWARD):
+                self._found.gone_back.add(sequence)
+                self._found.backward.add(place)
+            self._list(self._found.threads, place).append(made)
+
+    def _annotation(self, place: Place, event: Event) -> None:
+        found = self._found
+        if event.name.startswith(CLOCK):
+            found.clocks.append((event.start_ns, int(event.name.removeprefix(CLOCK))))
+        elif event.name.startswith(GLOO):
+            self._list(found.gloo, place).append(event)
+        elif step_in(event.name) is not None:
+            self._list(found.steps, place).append(event)
+        else:
+            self._list(found.threads, place).append(event)
+        if event.name.startswith(MARK):
+            found.marked.add(place)
+
+    @staticmethod
+    def _list(places: dict[Place, list[Event]], place: Place) -> list[Event]:
+        found = places.get(place)
+        if found is None:
+            places[place] = found = []
+        return found
 
     def _details(
         self, name: str, category: str, args: Mapping[str, Any]
@@ -175,13 +205,10 @@ class _Taking:
         if category in DEVICE:
             size = args.get("bytes")
             return Operands(size) if type(size) is int else NOTHING, _message(args), None, NO_NUMBER
-        if category in RUNTIME or not args:
-            return NOTHING, None, None, NO_NUMBER
-        return self._inputs(name, args), _message(args), None, _peer(name, args)
+        operands = self._inputs(name, args) if "Input Dims" in args else NOTHING
+        return operands, _message(args), None, _peer(name, args)
 
     def _inputs(self, name: str, args: Mapping[str, Any]) -> Operands:
-        if "Input Dims" not in args:
-            return NOTHING
         # The text of the shapes is a key; it is much cheaper than to compute from them for each event.
         key = name, f"{args['Input Dims']}{args.get('Input type')}{args.get('Concrete Inputs')}"
         found = self._operands.get(key)
@@ -204,8 +231,10 @@ def _message(args: Mapping[str, Any]) -> Message | None:
         return None
     ranks = str(args.get("Process Group Ranks", "")).strip("[]")
     numbers = tuple(int(one) for one in ranks.split(",") if one.strip().isdigit())
-    counts = (int(args.get(key) or 0) for key in ("In msg nelems", "Out msg nelems"))
-    return Message(str(name), *counts, str(args.get("dtype", "")), str(args.get("Process Group Name", "")), numbers)
+    before, after = (int(args.get(key) or 0) for key in ("In msg nelems", "Out msg nelems"))
+    return Message(
+        str(name), before, after, str(args.get("dtype", "")), str(args.get("Process Group Name", "")), numbers
+    )
 
 
 def _peer(name: str, args: Mapping[str, Any]) -> int:

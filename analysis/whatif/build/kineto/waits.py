@@ -11,13 +11,15 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from keras_matrix.analysis.whatif.build.kineto.collectives import cut_by_size, is_gloo, size_of
+from keras_matrix.analysis.whatif.build.kineto.collectives import cut_by_size, size_of
 from keras_matrix.analysis.whatif.build.kineto.host import ACCUMULATE, REDUCER, HostWork, Launch
 from keras_matrix.analysis.whatif.build.kineto.reading import Event, Place
 from keras_matrix.analysis.whatif.build.pieces import TOLERANCE_NS, Lane, Piece, RankTrace
 
 # A thread that does nothing for less than this does not wait for another thread: it is between operators.
 LEAST_WAIT_NS = 50_000
+# A hook of DDP in Python takes a fraction of this to start a collective.
+LEAST_HOOK_WAIT_NS = 1_000_000
 
 
 def find_returns(work: HostWork, threads: Mapping[Place, Sequence[Event]], lanes: Mapping[Place, str]) -> None:
@@ -26,23 +28,37 @@ def find_returns(work: HostWork, threads: Mapping[Place, Sequence[Event]], lanes
     A call is judged by all steps: its thread does nothing until the collective has ended in most of them. In a few, the
     event of the collective may end late, because its thread has to wait for a core.
     """
-    starts = {lanes[place]: [event.start_ns for event in threads[place] if not is_gloo(event)] for place in lanes}
+    starts = {lanes[place]: [event.start_ns for event in threads[place]] for place in lanes}
     same: dict[tuple[str, int], list[tuple[Launch, int]]] = defaultdict(list)
     counts: Counter[tuple[int | None, str]] = Counter()
     for launch in work.launches.values():
-        if launch.in_gradient:
-            continue
         step = work.step_at(launch.event.start_ns)
-        own = starts[launch.lane]
-        at = bisect_left(own, launch.event.end_ns)
-        following = own[at] if at < len(own) else launch.joined.end_ns
-        same[launch.lane, counts[step, launch.lane]].append((launch, following))
+        same[launch.lane, counts[step, launch.lane]].append((launch, _next_ns(launch, starts[launch.lane])))
         counts[step, launch.lane] += 1
     for calls in same.values():
-        if 2 * sum(following >= launch.joined.end_ns for launch, following in calls) >= len(calls):
-            for launch, following in calls:
-                launch.joined.end_ns = max(launch.joined.start_ns, min(launch.joined.end_ns, following))
+        if 2 * sum(_waits_until(launch, next_ns) for launch, next_ns in calls) > len(calls):
+            for launch, next_ns in calls:
+                launch.joined.end_ns = max(launch.joined.start_ns, min(launch.joined.end_ns, next_ns))
                 launch.resumes_ns = max(launch.event.end_ns, launch.joined.end_ns)
+
+
+def _next_ns(launch: Launch, starts: Sequence[int]) -> int:
+    """Return when the thread of a call does something after it: another event, or the end of the gradient around."""
+    at = bisect_left(starts, launch.event.end_ns)
+    following = starts[at] if at < len(starts) else launch.joined.end_ns
+    return following if launch.gradient is None else min(following, launch.gradient.end_ns)
+
+
+def _waits_until(launch: Launch, next_ns: int) -> bool:
+    """Return whether a call seems to wait for its collective: its thread does nothing for most of the time.
+
+    Not for all of it, because the event of a collective ends after those that wait for it have been told. DDP does not
+    wait in the backward pass, unless a hook of the program does. So a collective that ends within the usual time of
+    such a hook proves nothing.
+    """
+    lasts_ns = launch.joined.end_ns - launch.event.end_ns
+    idle_ns = next_ns - launch.event.end_ns
+    return 2 * idle_ns >= lasts_ns and (launch.gradient is None or lasts_ns >= LEAST_HOOK_WAIT_NS)
 
 
 def wait_for_buckets(lane: Lane, calls: Sequence[Piece]) -> list[Piece]:
