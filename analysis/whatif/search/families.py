@@ -17,11 +17,12 @@ from keras_matrix.analysis.whatif.search.memory import MemoryUse
 from keras_matrix.analysis.whatif.search.trajectory import Strategy, Trajectory
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.op_fusion import OP_FUSION
+from keras_matrix.analysis.whatif.what_ifs.tensor_fusion import TENSOR_FUSION
 from keras_matrix.analysis.whatif.what_ifs.time_ratios import layers_in
 from keras_matrix.analysis.whatif.what_ifs.what_if import Scalar, WhatIfError
 
 # In the order in which they are searched: what fits into memory comes first, and buckets follow the final compute.
-FAMILIES = (memory.NAME, layer_choice.OP_FUSION, layer_choice.AMP, tensor_fusion.NAME)
+FAMILIES = (memory.NAME, layer_choice.OP_FUSION, layer_choice.AMP, TENSOR_FUSION.name)
 ALL, FROM_FUSION = "all", "from_opfs2tsfs"
 ALIASES = {"xla": layer_choice.OP_FUSION, "precision": layer_choice.AMP}
 
@@ -106,7 +107,7 @@ def _searched(graph: Graph, name: str, families: Families, inputs: Inputs, appli
         if inputs.memory is None or inputs.budget_bytes is None:
             return Trajectory(name, 0.0, skipped="the peak memory of the trace, or its budget, is not known")
         return memory.search(graph, inputs.memory, inputs.budget_bytes, before=applied)
-    if name == tensor_fusion.NAME:
+    if name == TENSOR_FUSION.name:
         fused = _blocks(graph, applied) if families.from_fusion else ()
         return tensor_fusion.search(graph, before=applied, fused=fused)
     ratios = inputs.fusion_ratios if name == layer_choice.OP_FUSION else inputs.amp_ratios

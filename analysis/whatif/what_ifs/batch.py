@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
@@ -69,31 +69,28 @@ def change_accumulation(graph: Graph, parts: int, predict: Predict | None = None
     first = len(graph.nodes)
     for rank in range(graph.header.world_size):
         own = [node for node in graph.nodes if node.rank == rank]
-        repeated = _repeated(graph, own)
+        repeated = _repeated(graph, own, parts)
         if not repeated:
+            nodes += own
             continue
-        begin = min(repeated)
+        begin, ends = min(repeated), _ends(graph, repeated.values())
+        after: tuple[int, ...] = ()  # the ends of the part before, on threads
         nodes += [node for node in own if node.number < begin]
         for part in range(parts - 1):
-            nodes += _copies(graph, [repeated[at] for at in repeated], first, part == 0)
+            nodes += _copies(repeated, first, after, is_first=not part)
+            after = tuple(first + number for number in ends)
             first += len(graph.nodes)
-        nodes += [
-            scaled(node, 1 / parts) if node.number in repeated and grows_with_batch(graph, node) else node
-            for node in own
-            if node.number >= begin
-        ]
-    copies = {node.number for node in nodes if node.number >= len(graph.nodes)}
-    if not copies:
+        last = [repeated.get(node.number, node) for node in own if node.number >= begin]
+        nodes += [replace(last[0], depends=(*last[0].depends, *after)), *last[1:]]
+    if len(nodes) == len(graph.nodes):
         raise WhatIfError(f"{ACCUMULATION}: no operation of {graph.header.source} is in the forward or backward phase")
-    divided = [
-        scaled(node, 1 / parts) if node.number in copies and grows_with_batch(graph, node) else node for node in nodes
-    ]
-    return renumbered(graph, divided)
+    return renumbered(graph, nodes)
 
 
-def _repeated(graph: Graph, nodes: list[Node]) -> Mapping[int, Node]:
-    """Return the nodes of a rank that each part repeats: its forward and backward pass without communication.
+def _repeated(graph: Graph, nodes: list[Node], parts: int) -> dict[int, Node]:
+    """Return the nodes of a rank that each part repeats, with their share of the work, by number.
 
+    They are the forward and backward pass without communication.
     Between the first and the last of them are also nodes without a phase, but nothing that waits for a collective.
     """
     inside = [node.number for node in nodes if node.phase in ("forward", "backward") and node.collective is None]
@@ -110,18 +107,30 @@ def _repeated(graph: Graph, nodes: list[Node]) -> Mapping[int, Node]:
             and node.phase not in (*UNSCALED, "input")
             and node.kind not in (NodeKind.COMMUNICATION, NodeKind.INPUT)
         ):
-            found[node.number] = node
+            found[node.number] = scaled(node, 1 / parts) if grows_with_batch(graph, node) else node
     return found
 
 
-def _copies(graph: Graph, nodes: list[Node], first: int, is_first: bool) -> Iterator[Node]:
-    """Yield the nodes of a part; they wait for each other, and in the first part also for what precedes the step."""
-    own = {node.number for node in nodes}
-    begin = min(own)
+def _ends(graph: Graph, nodes: Iterable[Node]) -> list[int]:
+    """Return the last node of each thread: the next part starts when all have ended. Streams only have an order."""
+    last: dict[str, int] = {}
     for node in nodes:
-        depends = tuple(first + one if one in own else one for one in node.depends if one in own or one < begin)
+        if graph.header.device == "cpu" or node.kind is NodeKind.HOST:
+            last[node.lane] = node.number
+    return list(last.values())
+
+
+def _copies(repeated: Mapping[int, Node], first: int, after: tuple[int, ...], *, is_first: bool) -> Iterator[Node]:
+    """Yield the nodes of a part; they wait for each other, for the part before, or for what precedes the step."""
+    begin = min(repeated)
+    for number, node in repeated.items():
+        depends = tuple(
+            first + one if one in repeated else one for one in node.depends if one in repeated or one < begin
+        )
+        if number == begin:
+            depends = (*depends, *after)
         before = node.depends_before if is_first else ()
-        yield replace(node, number=first + node.number, depends=depends, depends_before=before, gradient_of=None)
+        yield replace(node, number=first + number, depends=depends, depends_before=before, gradient_of=None)
 
 
 def accumulation_settings(graph: Graph, parts: int) -> Realised:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.whatif.graph import Collective, Graph, Node
@@ -81,13 +81,13 @@ def _collectives(graph: Graph) -> list[Mapping[int, Node]]:
     return [chosen[key] for key in sorted(chosen)]
 
 
-def _of(nodes: Iterator[Node] | Sequence[Node]) -> Iterator[Collective]:
+def _of(nodes: Iterable[Node]) -> Iterator[Collective]:
     return (node.collective for node in nodes if node.collective is not None)
 
 
 def _tensors(members: Mapping[int, Node]) -> list[tuple[int, str | None]]:
     """Return the bytes and the layer of each gradient in a collective; a single one if they are not known."""
-    one = next(_of(list(members.values())))
+    one = next(_of(members.values()))
     if not one.tensors:
         return [(one.bytes, None)]
     layers = one.tensor_layers if len(one.tensor_layers) == len(one.tensors) else (None,) * len(one.tensors)

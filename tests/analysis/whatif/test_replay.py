@@ -109,6 +109,15 @@ def test_the_critical_path_contains_gaps_and_what_sharing_adds() -> None:
     assert (part.gap_ns, part.end_ns - part.start_ns, part.shared_ns) == pytest.approx((20, 130, 30))
 
 
+def test_the_critical_path_contains_the_gap_before_a_node_that_takes_no_time() -> None:
+    nodes = Nodes()
+    nodes.add(100)
+    nodes.add(0, gaps=20)
+    nodes.add(30)
+    found = replay(nodes.graph())
+    assert [(part.node.number, part.gap_ns) for part in found.critical_path] == [(0, 0), (1, 20), (2, 0)]
+
+
 def test_the_critical_path_of_overlapping_steps_begins_in_the_step_before() -> None:
     """The device runs without a pause, so that the host that runs ahead is not on the path."""
     nodes = Nodes()

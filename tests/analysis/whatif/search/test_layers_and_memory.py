@@ -36,9 +36,10 @@ def test_blocks_are_chosen_as_long_as_each_makes_the_step_faster() -> None:
 
 
 def test_a_block_that_is_slower_compiled_is_not_chosen() -> None:
-    found = layer_choice.search(compute_bound(), "op_fusion", {"0-1": 1.2, "2-3": 0.9})
+    found = layer_choice.search(compute_bound(), "op_fusion", {"0": 1.2, "1": 1.3, "2-3": 0.9})
     assert found.best is not None
     assert found.best.what_ifs == ("op_fusion=2-3:0.9",)
+    assert [trial.what_ifs[0] for trial in found.trials][-2:] == ["op_fusion=2-3:0.9,0:1.2", "op_fusion=2-3:0.9,1:1.3"]
 
 
 def test_a_gain_counts_only_where_no_collective_follows_later() -> None:

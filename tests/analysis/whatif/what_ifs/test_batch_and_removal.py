@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from keras_matrix.analysis.whatif.engine import simulate
 from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
 from keras_matrix.analysis.whatif.replay import step_time_s
 from keras_matrix.analysis.whatif.what_ifs.batch import BATCH_SIZE, GRADIENT_ACCUMULATION
@@ -79,9 +80,19 @@ def test_parts_follow_one_another_and_the_step_before() -> None:
     nodes.add(100, phase="forward", cores=1.0, depends_before=(2,))
     nodes.add(200, phase="backward", cores=1.0, lane="autograd", depends=(0,))
     nodes.add(50, phase="update", cores=1.0, lane="optimizer", depends=(1,))
-    changed = GRADIENT_ACCUMULATION.apply(nodes.graph(), 2)
-    assert step_ns(changed) == pytest.approx(50 + 100 + 100 + 50)
-    assert [node.depends_before for node in changed.nodes] == [(4,), (), (4,), (), ()]
+    changed = GRADIENT_ACCUMULATION.apply(nodes.graph(), 4)
+    assert step_ns(changed) == pytest.approx(100 + 200 + 50)
+    assert [node.depends_before for node in changed.nodes] == [(8,), (), (), (), (), (), (8,), (), ()]
+
+
+def test_parts_of_a_gpu_follow_one_another_on_its_streams_while_the_host_runs_ahead() -> None:
+    nodes = Nodes()
+    launch = nodes.add(5, kind=NodeKind.HOST, phase="forward")
+    nodes.add(100, phase="forward", lane="stream", depends=(launch,))
+    launch = nodes.add(5, kind=NodeKind.HOST, phase="backward", lane="autograd", depends=(launch,))
+    nodes.add(200, phase="backward", lane="stream", depends=(launch,))
+    changed = GRADIENT_ACCUMULATION.apply(nodes.graph(device="gpu"), 2)
+    assert simulate(changed, steps=1).step_time_ns == pytest.approx(5 + 50 + 100 + 50 + 100)
 
 
 def test_what_waits_for_sums_is_not_repeated() -> None:

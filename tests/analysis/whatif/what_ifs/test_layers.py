@@ -164,6 +164,15 @@ def test_a_segment_runs_again_before_its_last_layers_backward_pass() -> None:
     assert names == ["layer_3", "layer_2", "layer_0", "layer_1", "layer_1", "layer_0"]
 
 
+def test_a_segment_that_runs_again_waits_for_what_its_backward_pass_waits_for() -> None:
+    """The backward pass has a thread of its own, which starts when the forward pass of 100 has ended."""
+    nodes = Nodes()
+    forward = nodes.add(100, layer="a", phase="forward")
+    backward = nodes.add(200, layer="a", phase="backward", lane="autograd", depends=(forward,))
+    nodes.add(50, phase="update", depends=(backward,))
+    assert changed_ns(RECOMPUTATION, "a", nodes.graph()) == pytest.approx(100 + 100 + 200 + 50)
+
+
 def test_recomputation_delays_the_gradients_of_each_rank() -> None:
     """Segments of two: the forward pass of layers 2 and 3 again at 400, so that the first sum starts at 800."""
     graph = fc_cell()
