@@ -54,5 +54,6 @@ def renumbered(
     for at, node in enumerate(nodes):
         depends, depends_before = both(node.depends, node.depends_before)
         depends = tuple(one for one in depends if one != at)
-        made.append(replace(node, number=at, depends=depends, depends_before=depends_before))
+        same = (at, depends, depends_before) == (node.number, node.depends, node.depends_before)
+        made.append(node if same else replace(node, number=at, depends=depends, depends_before=depends_before))
     return graph.with_nodes(made, **header)
