@@ -62,19 +62,30 @@ def _waits_until(launch: Launch, next_ns: int) -> bool:
 
 
 def wait_for_buckets(lane: Lane, calls: Sequence[Piece]) -> list[Piece]:
-    """Let a thread wait for the buckets of a step's backward pass; return the copies out of them."""
+    """Let a thread wait for the buckets of a step's backward pass; return the copies out of them.
+
+    DDP first takes views of a bucket's sums, if it has several gradients: these wait, and the copies follow them.
+    """
     last = max((at for at, piece in enumerate(lane) if ACCUMULATE in piece.name), default=-1)
     after = lane[last + 1 :]
     copies = [piece for piece in after if piece.name.startswith(REDUCER) and "copy_bucket_to_grad" in piece.name]
     sizes = [call.call.bytes for call in calls if call.call is not None]
     groups = cut_by_size([size_of(piece) for piece in copies], sizes) if copies else None
-    first = copies[0] if copies else next(iter(after), None)
+    first = _first_of_bucket(after, copies[0]) if copies else next(iter(after), None)
     for at, call in enumerate(calls):
-        waiting = copies[groups[at].start] if groups and groups[at] else first
+        waiting = _first_of_bucket(after, copies[groups[at].start]) if groups and groups[at] else first
         if waiting is not None:
             waiting.after.append(call)
             call.end_ns = max(call.start_ns, min(call.end_ns, waiting.start_ns))
     return copies
+
+
+def _first_of_bucket(after: Sequence[Piece], copy: Piece) -> Piece:
+    """Return the first of the pieces that prepare a copy: those between it and the copy before it."""
+    at = next(number for number, piece in enumerate(after) if piece is copy)
+    while at > 0 and "copy_bucket_to_grad" not in after[at - 1].name:
+        at -= 1
+    return after[at]
 
 
 def wait_for_others(trace: RankTrace, calls: Sequence[Sequence[Piece]]) -> None:
