@@ -26,7 +26,7 @@ _BLANK = re.compile(r"[ \t\r\n]*")
 # A comma with what follows it: only then the next value has begun, and the text before it is complete.
 _COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*(?=[^ \t\r\n])")
 _DECODER = json.JSONDecoder()
-_SCAN = make_scanner(_DECODER)
+_SCAN = make_scanner(_DECODER)  # type: ignore[arg-type]  # typed as if it took itself
 
 
 def members(path: Path) -> Iterator[tuple[str, Any]]:

@@ -78,7 +78,7 @@ def coverage_of(
     `nodes` are those of all ranks, in the order of their numbers; `parallel` names lanes that run several at a time.
     """
     before = _predecessors(nodes, rank, parallel)
-    paths = tuple(tuple(_path(nodes, before, last, step)) for step in range(len(step_times_ns)))
+    paths = tuple(_path(nodes, before, last, step) for step in range(len(step_times_ns)))
     shares = [_share(path, time_ns) for path, time_ns in zip(paths, step_times_ns, strict=True)]
     worked: dict[str | None, list[float]] = defaultdict(lambda: [0.0] * len(paths))
     gaps: dict[str | None, list[float]] = defaultdict(lambda: [0.0] * len(paths))
@@ -119,19 +119,20 @@ def _predecessors(nodes: Sequence[Node], rank: int, parallel: Collection[str]) -
     return found
 
 
-def _path(nodes: Sequence[Node], before: Mapping[int, Sequence[int]], last: int, step: int) -> list[Passed]:
+def _path(nodes: Sequence[Node], before: Mapping[int, Sequence[int]], last: int, step: int) -> tuple[Passed, ...]:
     """Return the nodes that a step waited for, the last first."""
-    found, reached, until = [], last, _end(nodes[last], step)
+    ends = {number: _end(nodes[number], step) for number in before}
+    found, reached, until = [], last, ends[last]
     while True:
         node = nodes[reached]
-        start, worked = node.starts_ns[step], _end(node, step) - node.starts_ns[step]
-        worked = 0 if node.kind is NodeKind.WAIT else max(0, min(worked, until - start))
+        start = node.starts_ns[step]
+        worked = 0 if node.kind is NodeKind.WAIT else max(0, min(ends[reached], until) - start)
         found.append(Passed(node, worked, node.gaps_ns[step]))
-        if not before[reached]:
-            return found
+        if not (waited := before[reached]):
+            return tuple(found)
         until = start
         # Of equal ends the later node, so that the path moves on within a lane.
-        reached = max(before[reached], key=lambda other: (_end(nodes[other], step), other))
+        reached = waited[0] if len(waited) == 1 else max(waited, key=lambda other: (ends[other], other))
 
 
 def _end(node: Node, step: int) -> int:

@@ -21,15 +21,17 @@ from keras_matrix.records.traces.conversion import worker_of
 def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
     """Return the graph of these files, one for each rank. Raises `TraceError` or `GraphError`."""
     recordings: dict[int, Recording] = {}
+    by_rank: dict[int, RankTrace] = {}
     for position, path in enumerate(paths):
         recording = read(path)
         rank = _rank_of(recording, position)
         if rank in recordings:
             raise GraphError(f"{path}: is of rank {rank}, as is {recordings[rank].path}; give one file per rank")
-        recordings[rank] = recording
+        recordings[rank], by_rank[rank] = recording, trace_of(recording, rank)
+        recording.forget_events()
     ordered = [recordings[rank] for rank in sorted(recordings)]
+    traces = [by_rank[rank] for rank in sorted(by_rank)]
     world = max(max(recordings) + 1, *(one.world_size or 1 for one in ordered))
-    traces = [trace_of(recordings[rank], rank) for rank in sorted(recordings)]
     source = ", ".join(str(one.path) for one in ordered[:3]) + (", ..." if len(ordered) > 3 else "")
     caveats = _same_steps(traces)
     alignment = clocks.align(traces, [clocks.Clock(one.clocks, one.host, one.base_ns) for one in ordered])
@@ -45,7 +47,7 @@ def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
     header = Header(
         source=source,
         backend="torch",
-        device="gpu" if any(one.streams for one in ordered) else "cpu",
+        device="gpu" if any(one.on_device for one in ordered) else "cpu",
         world_size=world,
         step_times_s=_step_times_s(traces),
         coverage=min(one.share for one in coverages),

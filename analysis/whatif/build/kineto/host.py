@@ -124,13 +124,17 @@ class HostWork:
 
 
 class _Frame(NamedTuple):
-    """An event around the current one; `label` names a range whose own time counts, "" one in which it does not."""
+    """An event around the current one; `label` names a range whose own time counts, "" one in which it does not.
+
+    `starts`: it is part of the start of a collective.
+    """
 
     end_ns: int
     context: Context
     label: str | None
     operands: Operands
     message: Message | None
+    starts: bool
 
 
 @dataclass(slots=True)
@@ -142,7 +146,6 @@ class _Unit:
     context: Context
     kind: NodeKind
     ends_gradient: bool
-    in_collective: bool
     first: Operands = NOTHING
     products: list[Operands] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
@@ -155,7 +158,7 @@ class Sweep:
     def __init__(self, work: HostWork, lane: str, phase: Phase | None = None) -> None:
         """`phase` is that of what no mark surrounds."""
         self._work, self._lane = work, lane
-        self._stack = [_Frame(OUTSIDE.end_ns, OUTSIDE._replace(phase=phase), None, NOTHING, None)]
+        self._stack = [_Frame(OUTSIDE.end_ns, OUTSIDE._replace(phase=phase), None, NOTHING, None, False)]
         self._free_ns = 0
         self._unit: _Unit | None = None
         self._step: int | None = None
@@ -167,23 +170,39 @@ class Sweep:
 
     def run(self, events: Sequence[Event]) -> list[Piece]:
         """Return the pieces within steps."""
+        stack, layers = self._stack, self._work.making.layers
         for event in events:
-            self._close(event.start_ns)
-            outer = self._stack[-1]
+            if stack[-1].end_ns <= event.start_ns:
+                self._close(event.start_ns)
+            outer, unit = stack[-1], self._unit
+            if unit is not None and event.category in RUNTIME:
+                self._call(unit, event)  # nothing is within such a call
+                continue
             end_ns = min(event.end_ns, outer.end_ns)
-            context = _context(self._work.making, event, outer.context, end_ns)
-            if self._unit is None:
-                self._own(event.start_ns)
-                self._step = self._work.step_at(event.start_ns)
-                if event.category not in ANNOTATIONS:
-                    self._begin(event, context)
-            label = _label(event.name) if self._unit is None else None
+            if unit is not None and event.category in OPERATORS:
+                context = outer.context  # what `within` would return, as far as it is used here
+                if event.sequence >= 0 and context.phase is not Phase.BACKWARD:
+                    layers[event.sequence] = context.layer
+            else:
+                context = _context(self._work.making, event, outer.context, end_ns)
+                if unit is None:
+                    unit = self._enter(event, context)
+            label = _label(event.name) if unit is None else None
             operands = event.operands if event.operands is not NOTHING else outer.operands
-            self._stack.append(_Frame(end_ns, context, label, operands, event.message or outer.message))
-            if self._unit is not None:
-                self._inside(self._unit, event)
+            starts = outer.starts or event.name.startswith(COLLECTIVES)
+            stack.append(_Frame(end_ns, context, label, operands, event.message or outer.message, starts))
+            if unit is not None:
+                self._inside(unit, event)
         self._close(OUTSIDE.end_ns - 1)
         return self.pieces
+
+    def _enter(self, event: Event, context: Context) -> _Unit | None:
+        """Handle an event outside of all operators; return the unit if it is one."""
+        self._own(event.start_ns)
+        self._step = self._work.step_at(event.start_ns)
+        if event.category not in ANNOTATIONS:
+            self._begin(event, context)
+        return self._unit
 
     def _close(self, at_ns: int) -> None:
         """Leave the events that have ended."""
@@ -215,7 +234,7 @@ class Sweep:
             context = context._replace(phase=Phase.BACKWARD)
         started = name.startswith(COLLECTIVES)
         kind = _kind(self._work, event, context, started)
-        self._unit = _Unit(name, len(self._stack) + 1, context, kind, gradient, started)
+        self._unit = _Unit(name, len(self._stack) + 1, context, kind, gradient)
 
     def _finish(self, unit: _Unit, end_ns: int) -> None:
         self._cut(unit, end_ns)
@@ -262,7 +281,6 @@ class Sweep:
     def _call(self, unit: _Unit, event: Event) -> None:
         """Handle a call of the device's library."""
         work, frame = self._work, self._stack[-1]
-        starts_collective = unit.in_collective or _names_collective(self._stack)
         if (on_device := work.device.get(event.correlation)) is not None:
             self._cut(unit, event.start_ns)
             step = self._step if self._step is not None else -1
@@ -273,14 +291,14 @@ class Sweep:
             else:
                 self._pending.append(issue)
             work.issues[event.correlation] = issue
-            unit.issue = unit.issue if starts_collective else issue
+            unit.issue = unit.issue if frame.starts else issue
             unit.label = f"{unit.label.partition(' > ')[0]} > {event.name}"
             if _blocks(event, on_device):
                 self._wait(unit, event, True)
         elif event.name.endswith(SYNCHRONISES):
             self._wait(unit, event, False)
         elif "StreamWaitEvent" in event.name:
-            work.stream_waits.append(StreamWait(event.start_ns, event.correlation, self._lane, starts_collective))
+            work.stream_waits.append(StreamWait(event.start_ns, event.correlation, self._lane, frame.starts))
         elif "EventRecord" in event.name:
             work.records[event.correlation] = event.start_ns
 
@@ -338,10 +356,6 @@ def _kind(work: HostWork, event: Event, context: Context, started: bool) -> Node
     if context.phase is Phase.INPUT:
         return NodeKind.INPUT
     return NodeKind.HOST if work.making.gpu or started or event.category not in OPERATORS else NodeKind.COMPUTE
-
-
-def _names_collective(stack: Collection[_Frame]) -> bool:
-    return any(frame.context.operator is not None and frame.context.operator.startswith(COLLECTIVES) for frame in stack)
 
 
 def _blocks(event: Event, on_device: Event) -> bool:

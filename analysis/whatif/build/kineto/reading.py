@@ -87,6 +87,13 @@ class Recording:
     library: str | None = None
     devices: list[str] = field(default_factory=list)
     events: int = 0
+    on_device: bool = False
+
+    def forget_events(self) -> None:
+        """Free the memory of the events."""
+        for places in (self.threads, self.streams, self.gloo, self.steps):
+            places.clear()
+        self.gone_back.clear()
 
 
 def read(path: Path) -> Recording:
@@ -107,7 +114,8 @@ def read(path: Path) -> Recording:
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         name = last.get("name") if isinstance(last, dict) else last
         raise TraceError(f"{path}: event {found.events} ({name!r}): {_problem(error)}; {AGAIN}") from error
-    if not (found.threads or found.streams or found.gloo):
+    found.on_device = bool(found.streams)
+    if not (found.threads or found.on_device or found.gloo):
         raise TraceError(
             f"{path}: contains no operation of a profiler among its {found.events} events; name a file that"
             " torch.profiler's export_chrome_trace wrote"

@@ -96,6 +96,13 @@ def test_ddp_waits_for_a_bucket_before_it_copies_its_sums(tmp_path: Path) -> Non
     assert {440: [first], 620: [second]} == waiting
 
 
+def test_views_of_a_buckets_sums_are_taken_after_the_wait(tmp_path: Path) -> None:
+    view = operator("aten::as_strided", 610, 5)
+    trace = pieces_of(tmp_path, [step(700), *ddp(), view], **TWO)
+    waiting = [piece.name for piece in trace.lanes["host"][0] if piece.after]
+    assert waiting == [COPY, "aten::as_strided"]
+
+
 def test_bucket_is_started_by_the_gradient_that_closes_it(tmp_path: Path) -> None:
     trace = pieces_of(tmp_path, [step(700), *ddp()], **TWO)
     starts = [piece.after for piece in trace.lanes["gloo"][0]]
