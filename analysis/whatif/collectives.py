@@ -21,13 +21,17 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import median, stdev
 
 from keras_matrix.analysis.whatif.graph import Collective, Graph, GraphError, LinkCalibration
 from keras_matrix.records.fc import buckets
 
 # An operation on N ranks: the steps of its ring, and the bytes that each rank sends, as a share of the array.
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send")
+# Steps of a fit, and the least time that it predicts.
+MOST_FITS, LEAST_S = 200, 1e-9
+# The scatter of a size's times is known from this many, and never less than 5 %: they may share an error.
+FEW, LEAST_SCATTER = 3, 0.05
 
 
 def ring(operation: str, ranks: int) -> tuple[int, float]:
@@ -96,38 +100,58 @@ def fit(
     operation: str = "all_reduce",
     rate_bits_per_s: float | None = None,
 ) -> LinkCalibration:
-    """Return alpha and beta, neither negative, of measured (bytes, seconds): least squares of relative errors.
+    """Return alpha and beta, neither negative, of measured (bytes, seconds): least squares of the times' logarithms.
 
-    Of several times of a size their median counts: under load some are ten times as long. Errors are relative, since
-    times differ by orders of magnitude, and the small ones determine alpha. Raises `GraphError` without two different
-    sizes or with a time that is not positive.
+    Logarithms, since times differ by orders of magnitude and the small ones determine alpha. Each size counts by how
+    little its times scatter: under load a small sum may take ten times as long as another one, a large one may not.
+    Raises `GraphError` without two different sizes or with a time that is not positive.
     """
-    by_size: dict[int, list[float]] = defaultdict(list)
-    for size, seconds in points:
+    values = list(points)
+    for size, seconds in values:
         if seconds <= 0 or size < 0:
             raise GraphError(f"{source}: a collective of {size} bytes in {seconds} s is not a measurement")
-        by_size[size].append(seconds)
-    values = [(size, median(times)) for size, times in by_size.items()]
-    if len(values) < 2:
-        count = sum(map(len, by_size.values()))
-        raise GraphError(f"{source}: {count} collectives of one size; measure at least two for alpha and beta")
+    if len({size for size, _ in values}) < 2:
+        raise GraphError(f"{source}: {len(values)} collectives of one size; measure at least two for alpha and beta")
     steps, share = ring(operation, ranks)
-    # Each time divided by itself is 1 = alpha / t + beta * size / t.
-    rows = [(1 / seconds, size / seconds) for size, seconds in values]
-    alpha, slope = _nonnegative(rows)
+    weights = _weights(values)
+    alpha, slope = _nonnegative([(1 / seconds, size / seconds, 1.0) for size, seconds in values])
+    for _ in range(MOST_FITS):  # Gauss-Newton, each step half of the way
+        times = [max(alpha + slope * size, LEAST_S) for size, _ in values]
+        rows = [
+            (weight / time, weight * size / time, weight * (1 + math.log(seconds / time)))
+            for weight, time, (size, seconds) in zip(weights, times, values, strict=True)
+        ]
+        before = alpha, slope
+        alpha, slope = ((old + new) / 2 for old, new in zip(before, _nonnegative(rows), strict=True))
+        if math.isclose(alpha, before[0], rel_tol=1e-9) and math.isclose(slope, before[1], rel_tol=1e-9):
+            break
     whole = ring("all_reduce", ranks)[0]
     return LinkCalibration(alpha * whole / steps, slope / share, ranks, source, rate_bits_per_s)
 
 
-def _nonnegative(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the non-negative x, y that minimise the sum of (x a + y b - 1)² over the rows (a, b)."""
-    aa, ab, bb = (math.fsum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
-    a, b = (math.fsum(row[i] for row in rows) for i in (0, 1))
+def _weights(values: Sequence[tuple[int, float]]) -> list[float]:
+    """Return the weight of each measurement: the inverse of the scatter of the logarithms of its size's times.
+
+    A size with few times has the median scatter of the others.
+    """
+    by_size: dict[int, list[float]] = defaultdict(list)
+    for size, seconds in values:
+        by_size[size].append(math.log(seconds))
+    scatter = {size: max(stdev(logs), LEAST_SCATTER) for size, logs in by_size.items() if len(logs) >= FEW}
+    usual = median(scatter.values()) if scatter else 1.0
+    return [1 / scatter.get(size, usual) for size, _ in values]
+
+
+def _nonnegative(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    """Return the non-negative x, y that minimise the sum of (a x + b y - c)² over the rows (a, b, c)."""
+    aa, ab, bb, ac, bc = (
+        math.fsum(row[i] * row[j] for row in rows) for i, j in ((0, 0), (0, 1), (1, 1), (0, 2), (1, 2))
+    )
     determinant = aa * bb - ab * ab
-    x, y = ((a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant) if determinant > 0 else (0.0, b / bb)
+    x, y = ((ac * bb - bc * ab) / determinant, (bc * aa - ac * ab) / determinant) if determinant > 0 else (0.0, bc / bb)
     if x < 0:
-        return 0.0, b / bb
-    return (a / aa, 0.0) if y < 0 else (x, y)
+        return 0.0, max(0.0, bc / bb)
+    return (max(0.0, ac / aa), 0.0) if y < 0 else (x, y)
 
 
 def of_trace(graph: Graph) -> LinkCalibration:
@@ -154,7 +178,7 @@ def of_trace(graph: Graph) -> LinkCalibration:
     points = [(one.bytes, time) for one, time in found if (one.operation, len(one.ranks)) == (operation, ranks)]
     if len({size for size, _ in points}) > 1:
         return fit(points, ranks=ranks, source=source, operation=operation)
-    slope = _nonnegative([(0.0, size / time) for size, time in points])[1]
+    slope = _nonnegative([(0.0, size / time, 1.0) for size, time in points])[1]
     return LinkCalibration(0.0, slope / ring(operation, ranks)[1], ranks, f"{source}, which have one size: alpha is 0")
 
 

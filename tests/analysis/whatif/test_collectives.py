@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,29 +72,38 @@ def test_fit_returns_the_alpha_and_beta_that_made_the_times() -> None:
         assert found.beta_s_per_byte == pytest.approx(4e-8)
 
 
-def test_fit_uses_the_median_of_each_size() -> None:
-    """One time of five is ten times as long, as under load."""
-    small = [(0, time) for time in (1e-3, 1e-3, 1e-3, 1e-3, 10e-3)]
+def test_fit_of_scattered_times_is_their_geometric_mean() -> None:
+    """Under load a small sum takes 1, 4 or 16 ms, and a large one 1 s."""
+    small = [(0, time) for time in (1e-3, 4e-3, 16e-3)]
     found = fit([*small, (10_000_000, 1.0)], ranks=2, source="test")
-    assert (found.alpha_s, found.beta_s_per_byte) == (pytest.approx(1e-3), pytest.approx(0.999e-7))
+    assert (found.alpha_s, found.beta_s_per_byte) == (pytest.approx(4e-3), pytest.approx(0.996e-7))
 
 
-def test_fit_minimises_the_relative_error() -> None:
-    """No line has these three times; the smallest is nearest to its own, and the largest far from it in seconds."""
-    points = [(0, 1e-3), (10_000_000, 1.0), (20_000_000, 3.0)]
+def test_a_size_whose_times_scatter_counts_less() -> None:
+    """The small size is between 0.1 and 10 ms; the others determine that a byte takes 0.1 us."""
+    scattered = [(10_000, time) for time in (0.1e-3, 10e-3) * 10]
+    exact = [(size, size * 1e-7 * factor) for size in (10**6, 10**7) for factor in (0.999, 1.0, 1.001)]
+    found = fit([*scattered, *exact], ranks=2, source="test")
+    assert found.beta_s_per_byte == pytest.approx(1e-7, rel=0.005)
+
+
+def test_fit_minimises_the_squares_of_the_logarithms() -> None:
+    points = [(0, 1e-3), (1_000_000, 0.3), (10_000_000, 1.0), (20_000_000, 3.0)]
     found = fit(points, ranks=2, source="test")
-    errors = [(found.alpha_s + found.beta_s_per_byte * size) / time - 1 for size, time in points]
-    assert abs(errors[0]) < 0.01
-    for alpha, beta in ((1.01, 1), (0.99, 1), (1, 1.01), (1, 0.99)):
-        moved = [(found.alpha_s * alpha + found.beta_s_per_byte * beta * size) / time - 1 for size, time in points]
-        assert sum(one**2 for one in moved) > sum(one**2 for one in errors)
+
+    def squares(alpha: float, beta: float) -> float:
+        times = [found.alpha_s * alpha + found.beta_s_per_byte * beta * size for size, _ in points]
+        return sum(math.log(time / seconds) ** 2 for time, (_, seconds) in zip(times, points, strict=True))
+
+    least = squares(1, 1)
+    assert all(squares(*moved) > least for moved in ((1.01, 1), (0.99, 1), (1, 1.01), (1, 0.99)))
 
 
 def test_fit_never_returns_a_negative_part() -> None:
     falling = fit([(1000, 2e-3), (2000, 1e-3)], ranks=2, source="test")
     steep = fit([(1000, 1e-3), (2000, 3e-3)], ranks=2, source="test")
-    assert (falling.alpha_s > 0, falling.beta_s_per_byte) == (True, 0.0)
-    assert (steep.alpha_s, steep.beta_s_per_byte > 0) == (0.0, True)
+    assert (falling.alpha_s, falling.beta_s_per_byte) == (pytest.approx(2**0.5 * 1e-3), pytest.approx(0, abs=1e-9))
+    assert (steep.alpha_s, steep.beta_s_per_byte) == (pytest.approx(0, abs=1e-6), pytest.approx(1.22e-6, rel=0.01))
 
 
 @settings(deadline=None, max_examples=40, database=None)
