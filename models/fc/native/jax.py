@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import io_callback
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -116,8 +117,7 @@ class JaxWorker(Worker):
         return slept
 
     def recomputed(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        recomputed: Callable[..., Tensor] = jax.checkpoint(run)
-        return recomputed
+        return _recomputed(run)
 
     def _summed(self, gradients: list[Tensor]) -> list[Tensor]:
         """Sum the gradients of each bucket as one array, or each alone; XLA may merge sums that are not in buckets."""
@@ -159,12 +159,34 @@ def _sleeping(forward_s: float, backward_s: float) -> Callable[[Tensor], Tensor]
     return slept
 
 
+def _recomputed(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function that retains only its arguments, and runs again when its result's gradient is known.
+
+    `jax.checkpoint` does not do that on a CPU: XLA removes the barrier between both runs and merges them (jaxlib
+    0.10.2). Here the second run has another input, to which zero times the gradient is added.
+    """
+
+    @jax.custom_vjp  # type: ignore[untyped-decorator]
+    def runs(*arguments: Tensor) -> Tensor:
+        return run(*arguments)
+
+    def backward(arguments: tuple[Tensor, ...], upstream: Tensor) -> tuple[Tensor, ...]:
+        x, *weights = arguments
+        nothing = (0 * upstream[:1, :1]).astype(x.dtype)
+        later = jax.lax.dynamic_update_slice(x, x[:1, :1] + nothing, (0, 0))
+        gradients: tuple[Tensor, ...] = jax.vjp(run, later, *weights)[1](upstream)
+        return gradients
+
+    runs.defvjp(lambda *arguments: (run(*arguments), arguments), backward)
+    recomputed: Callable[..., Tensor] = runs
+    return recomputed
+
+
 def _after_sleep(x: Tensor, seconds: float) -> Tensor:
     """Return x once `seconds` have passed since it was computed.
 
-    The callback's result, a zero, is added, so that the compiler cannot remove it. Its argument is one number: a
-    callback that converts large arrays can deadlock with the only thread of a CPU device. A callback with effects
-    (`io_callback`) is not allowed in layers that are computed again in the backward pass.
+    A callback with effects is neither removed nor merged with another. Its argument is one number: a callback that
+    converts large arrays can deadlock with the only thread of a CPU device.
     """
     if not seconds:
         return x
@@ -174,7 +196,7 @@ def _after_sleep(x: Tensor, seconds: float) -> Tensor:
         time.sleep(seconds)
         return np.zeros((), dtype)
 
-    return x + jax.pure_callback(sleep, jax.ShapeDtypeStruct((), dtype), jnp.ravel(x)[0])
+    return x + io_callback(sleep, jax.ShapeDtypeStruct((), dtype), jnp.ravel(x)[0])
 
 
 class JaxWorkerGroup(WorkerGroup):

@@ -29,6 +29,9 @@ from keras_matrix.records.traces.request import TraceOrder
 from keras_matrix.records.traces.xspace.xplane import Plane
 
 LOOPBACK = "127.0.0.1"
+# TensorFlow's pool has a thread per CPU of the process. A single one would start no sum before all other operations
+# that are ready, such as a sleeping layer.
+LEAST_THREADS = 2
 # The operation that sums over processes; its events are named `NAME:OPERATION`.
 COLLECTIVE = ":CollectiveReduceV2"
 
@@ -37,7 +40,7 @@ def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> Tensor
     """Join the other workers and return this one. Raises `NotMet`, or TensorFlow's error."""
     size = order.problem.workers
     address = network.address_of(INTERFACE) if order.namespaces else LOOPBACK
-    take_share(rank, size)
+    _take_threads(take_share(rank, size))
     workers = network.met(meeting, rank, size, f"{address}:{network.free_port(address)}", timeout_s)
     cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
     os.environ["TF_CONFIG"] = json.dumps(cluster)
@@ -46,6 +49,12 @@ def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> Tensor
         bytes_per_pack=order.problem.bytes_per_pack, implementation=experimental.CommunicationImplementation.RING
     )
     return TensorFlowRank(order, rank, tf.distribute.MultiWorkerMirroredStrategy(communication_options=options))
+
+
+def _take_threads(cpus: int) -> None:
+    """Let operations run at the same time, unless the settings of the cell say how many."""
+    if not tf.config.threading.get_inter_op_parallelism_threads():
+        tf.config.threading.set_inter_op_parallelism_threads(max(LEAST_THREADS, cpus))
 
 
 class NetworkWorker(MirroredWorker):

@@ -151,11 +151,16 @@ class TracedWorker(Worker):
 
 
 def _slept(x: Any, forward_s: float, backward_s: float) -> Any:
-    """Return x after a sleep; its gradient passes after another one."""
+    """Return x after a sleep; its gradient passes after another one, named like the tape's own operations."""
+    around = tf.get_current_name_scope()
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def sleeping(x: Any) -> tuple[Any, Callable[[Any], Any]]:
-        return _after_sleep(x, forward_s), lambda upstream: _after_sleep(upstream, backward_s)
+        def backward(upstream: Any) -> Any:
+            with tf.name_scope(f"gradient_tape/{around}/"):
+                return _after_sleep(upstream, backward_s)
+
+        return _after_sleep(x, forward_s), backward
 
     return sleeping(x)
 

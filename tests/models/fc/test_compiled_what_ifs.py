@@ -21,6 +21,7 @@ CASES: list[dict[str, Any]] = [
     {"forward_sleep_ms": 1.0},
     {"forward_sleep_ms": 1.0, "backward_sleep_ms": 1.0},
     {"recompute": True},
+    {"recompute": True, "forward_sleep_ms": 1.0, "backward_sleep_ms": 1.0},
     {"amp": "1-3"},
 ]
 
@@ -43,9 +44,10 @@ def test_compiled_step_has_every_sleep_once(case: dict[str, Any], sleeps: int) -
 def test_layers_are_computed_again_only_if_requested() -> None:
     plain, again = (compiled(case)["products"] for case in (CASES[0], CASES[7]))
     assert plain < again <= plain + LAYERS
+    assert compiled(CASES[8])["callbacks"] == 3 * LAYERS
 
 
 def test_only_layers_in_bfloat16_change_the_gradients() -> None:
     errors = {name: compiled(case)["error"] for name, case in ((json.dumps(case), case) for case in CASES)}
-    assert {name for name, error in errors.items() if error > 1e-5} == {json.dumps(CASES[8])}
-    assert errors[json.dumps(CASES[8])] < 0.2
+    assert {name for name, error in errors.items() if error > 1e-5} == {json.dumps(CASES[9])}
+    assert errors[json.dumps(CASES[9])] < 0.2

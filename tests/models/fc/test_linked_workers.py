@@ -17,14 +17,15 @@ from tests.ci.test_netns import ROOT, SCRIPT, why_not
 pytestmark = [pytest.mark.process, pytest.mark.alone]
 
 SLEEPS = {"forward_sleep_ms": 20.0, "backward_sleep_ms": 30.0}
+AMP = {"amp": "1-3"}
 LAYERS = 6
 COMMON: list[dict[str, Any]] = [
     {},
-    {"overlap": "off"},
-    {"reduce": "mean"},
     SLEEPS,
     {"gradient_accumulation": 3, **SLEEPS},
-    {"recompute": True},
+    {"recompute": True, **SLEEPS},
+    {"overlap": "off", "reduce": "mean"},
+    AMP,
 ]
 CASES: dict[str, list[dict[str, Any]]] = {
     "jax": [
@@ -32,7 +33,6 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"buckets": "6"},
         {"buckets": "1,3,2"},
         {"buckets": "1,1,1,1,1,1", "gradient_accumulation": 2},
-        {"mode": "fc_model"},
         {"mode": "fc_zero"},
     ],
     "tensorflow": [*COMMON, {"bytes_per_pack": 10000}],
@@ -55,9 +55,15 @@ def found(backend: str) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("backend", CASES)
 def test_workers_in_networks_compute_what_one_process_and_numpy_do(backend: str) -> None:
     for name, one in found(backend).items():
-        assert one["gradient_error"] < 1e-5, name
-        assert one["weight_error"] < 1e-5, name
         assert one["loss"] == pytest.approx(one["loss_in_one_process"], rel=1e-5), name
+        if name != json.dumps(AMP):
+            assert one["gradient_error"] < 1e-5, name
+            assert one["weight_error"] < 1e-5, name
+
+
+@pytest.mark.parametrize("backend", CASES)
+def test_layers_in_bfloat16_change_the_gradients(backend: str) -> None:
+    assert 1e-4 < found(backend)[json.dumps(AMP)]["gradient_error"] < 0.2
 
 
 @pytest.mark.parametrize("backend", CASES)
@@ -69,15 +75,16 @@ def test_each_worker_is_a_process_with_a_network_and_communicates_the_bytes_of_t
 @pytest.mark.parametrize("backend", CASES)
 def test_each_worker_records_a_profile(backend: str) -> None:
     files = ["epoch1.worker0.xplane.pb", "epoch1.worker1.xplane.pb"]
-    assert {name: one["traced"] for name, one in found(backend).items() if one["traced"] != files} == {}
+    assert found(backend)["{}"]["traced"] == files
 
 
 @pytest.mark.parametrize("backend", CASES)
-def test_layers_sleep_in_every_part_of_the_batch_and_parts_follow_one_another(backend: str) -> None:
+def test_layers_sleep_in_every_part_of_the_batch_in_order_and_again_if_recomputed(backend: str) -> None:
     once_s = LAYERS * (SLEEPS["forward_sleep_ms"] + SLEEPS["backward_sleep_ms"]) / 1000
-    plain, once, thrice = (found(backend)[json.dumps(case)]["step_s"] for case in (COMMON[0], COMMON[3], COMMON[4]))
+    plain, once, thrice, again = (found(backend)[json.dumps(case)]["step_s"] for case in COMMON[:4])
     assert plain < once_s <= once < 2 * once_s
     assert 3 * once_s <= thrice
+    assert once_s + LAYERS * SLEEPS["forward_sleep_ms"] / 1000 <= again
 
 
 def test_a_compiled_step_of_jax_has_one_sum_per_bucket() -> None:
