@@ -119,7 +119,8 @@ def _with_task(settings: Settings, problem: FcProblem) -> Settings:
     found = asdict(problem)
     changed = {name: found[name] for name in found if found[name] != settings.params.get(name, DEFAULTS[name])}
     params = {name: value for name, value in changed.items() if name not in ("batch_size", "precision")}
-    return replace(settings, params=stored_params({**settings.params, **params})) if params else settings
+    stored = stored_params({**settings.params, **params})
+    return settings if stored == settings.params else replace(settings, params=stored)
 
 
 def stored_params(params: Mapping[str, Any]) -> dict[str, Any]:
