@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import combinations
 from statistics import fmean, median
@@ -168,7 +168,8 @@ def _round(
         measurement = measurements.get(name, Measurement({}))
         if (estimate := geometric_of(measurement)) is not None:
             agrees = loss_agrees(base.losses, measurement.losses, limits) if prediction.changes_numerics else True
-            rows.append(_row(name, prediction, estimate, limits, agrees=agrees, fitted=name in fitted))
+            row = _row(name, prediction, estimate, limits, agrees=agrees)
+            rows.append(_as_fitted(row) if name in fitted else row)
     if not rows:
         raise ValueError("verification: no predicted setting was measured; measure at least one")
     errors = [abs(row.error) for row in rows if not row.fitted]
@@ -193,21 +194,22 @@ def _round(
     )
 
 
-def _row(
-    name: str, prediction: Prediction, measured: Estimate, limits: Limits, *, agrees: bool | None, fitted: bool
-) -> Row:
+def _row(name: str, prediction: Prediction, measured: Estimate, limits: Limits, *, agrees: bool | None) -> Row:
     predicted_s = prediction.step_time_s
     low, high = (predicted_s / bound - 1 for bound in reversed(measured.bounds)) if measured.bounds else (None, None)
     verdict, reason = _of_error(low, high, limits.error)
-    if fitted:
-        verdict, reason = Verdict.INCONCLUSIVE, "the recalibration was fitted to it"
-    elif low is None:
+    if low is None:
         reason = f"{measured.count} processes give no interval; measure {MIN_BLOCKS} or more"
     elif agrees is False:
         verdict, reason = Verdict.REFUTED, "it reaches another loss than the baseline"
     elif agrees is None and verdict is Verdict.VERIFIED:
         verdict, reason = Verdict.INCONCLUSIVE, "its loss has not been compared with the baseline's"
-    return Row(name, prediction, measured, predicted_s / measured.centre - 1, low, high, verdict, reason, fitted)
+    return Row(name, prediction, measured, predicted_s / measured.centre - 1, low, high, verdict, reason, fitted=False)
+
+
+def _as_fitted(row: Row) -> Row:
+    reason = "the recalibration was fitted to it"
+    return replace(row, verdict=Verdict.INCONCLUSIVE, reason=reason, fitted=True)
 
 
 def _of_error(low: float | None, high: float | None, limit: float) -> tuple[Verdict, str]:
