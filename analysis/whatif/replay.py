@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from keras_matrix.analysis.whatif.contention import exclusive
-from keras_matrix.analysis.whatif.engine import STEPS, Schedule, durations_of, of_step, run
+from keras_matrix.analysis.whatif.engine import STEPS, Schedule, counted_steps, durations_of, of_step, run, simulate
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Node, NodeKind
 from keras_matrix.analysis.whatif.program import Pick, Program, program_of
 
@@ -97,7 +97,7 @@ def replay(graph: Graph, *, resamples: int = 200, seed: int = 0) -> Replay:
     graph = exclusive(graph)
     program = program_of(graph)
     most = max(LEAST_REPLAYS, MOST_OPERATIONS // (STEPS * len(graph.nodes)))
-    steps = _spaced(_counted(graph), most)
+    steps = _spaced(counted_steps(graph), most)
     picks = {step: of_step(graph, step) for step in steps}
     schedules = {step: run(program, [pick] * STEPS) for step, pick in picks.items()}
     mean_ns = fmean(one.step_time_ns for one in schedules.values())
@@ -120,10 +120,8 @@ def replay(graph: Graph, *, resamples: int = 200, seed: int = 0) -> Replay:
 
 
 def step_time_s(graph: Graph) -> float:
-    """Return only the replayed step time, of the medians of all steps: what a search compares many graphs by."""
-    graph = exclusive(graph)
-    program, pick = program_of(graph), _medians(graph)
-    return run(program, [pick] * STEPS).step_time_ns / 1e9
+    """Return only the replayed step time, of the means over the steps: what a search compares many graphs by."""
+    return simulate(exclusive(graph)).step_time_ns / 1e9
 
 
 def held_out(graph: Graph) -> tuple[HeldOut, ...]:
@@ -232,27 +230,11 @@ def _shares(path: Sequence[PathPart], schedule: Schedule, name: Callable[[Node],
     return tuple(sorted(found, key=lambda one: (-one.time_s, one.name)))
 
 
-def _counted(graph: Graph) -> range:
-    """Return the traced steps that count."""
-    count = max(len(node.durations_ns) for node in graph.nodes)
-    return range(min(1, count - 1), count)
-
-
 def _spaced(steps: Sequence[int], most: int) -> list[int]:
     """Return at most so many of the steps, evenly spaced."""
     if len(steps) <= most:
         return list(steps)
     return [steps[at * len(steps) // most] for at in range(most)]
-
-
-def _medians(graph: Graph) -> Pick:
-    steps = [of_step(graph, step) for step in _counted(graph)]
-    middle = len(steps) // 2
-    durations, gaps = (
-        [sorted(values)[middle] for values in zip(*lists, strict=True)]
-        for lists in ([one.durations_ns for one in steps], [one.gaps_ns for one in steps])
-    )
-    return Pick(durations, gaps)
 
 
 def _resampled(program: Program, picks: dict[int, Pick], count: int, seed: int) -> list[float]:

@@ -4,8 +4,8 @@ Torch and JAX can have any buckets: the search begins with capacities, with the 
 link that only they use (`partitions`), and with those derived from fused blocks; then it moves, merges and cuts buckets
 while that helps. TensorFlow has one size of packs: all sizes that make different packs are compared.
 
-Of settings whose predicted times differ by less than `LEAST_GAIN`, the one with fewer collectives is better: a replay
-does not contain the host's work for each.
+Of settings whose predicted times differ by less than `EQUALLY_FAST`, the one with fewer collectives is better: such a
+difference is smaller than a prediction's error, and a replay does not contain the host's work for each collective.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from keras_matrix.analysis.whatif.search.trajectory import (
 from keras_matrix.analysis.whatif.what_ifs.gradients import Sums, sums_of
 from keras_matrix.analysis.whatif.what_ifs.tensor_fusion import NAME, corrections, with_groups
 
+EQUALLY_FAST = 0.01
 MOST_REPLAYS = 200
 MOST_BUCKETS = 24  # of the partitions that dynamic programming proposes
 MOST_CAPACITIES = 12
@@ -78,7 +79,7 @@ class _Search:
 
     def ranked(self) -> list[Trial]:
         """Return all partitions, best first; of those that are equally fast the ones with fewer collectives."""
-        limit = min(self._times.values()) * (1 + LEAST_GAIN)
+        limit = min(self._times.values()) * (1 + EQUALLY_FAST)
         fast = sorted((one for one, time in self._times.items() if time <= limit), key=len)
         others = sorted((one for one, time in self._times.items() if time > limit), key=self._times.__getitem__)
         return [Trial((self._texts[one],), self._times[one], False) for one in (*fast, *others)]

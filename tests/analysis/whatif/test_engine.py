@@ -212,7 +212,16 @@ def test_a_traced_step_is_replayed_with_its_own_durations() -> None:
     graph = nodes.graph()
     steps = [simulate(graph, pick=engine.of_step(graph, step)).step_time_ns for step in range(3)]
     assert steps == [16, 27, 42]
-    assert step_ns(graph) == 27
+    assert step_ns(graph) == (27 + 42) / 2
+
+
+def test_the_mean_of_a_collective_is_that_of_its_shortest_node_in_each_step() -> None:
+    """The ranks are last in turn: every step has 100 from its last rank on, though each rank's own mean is 200."""
+    nodes = Nodes()
+    one = Collective("default", 0, "all_reduce", (0, 1), 0)
+    for rank, durations in enumerate(((100, 100, 300), (300, 300, 100))):
+        nodes.add(durations, rank, LINK, collective=one)
+    assert step_ns(nodes.graph()) == 100
 
 
 def test_a_data_parallel_step_hides_all_but_the_last_collective() -> None:
@@ -261,5 +270,5 @@ def test_the_event_queue_agrees_with_the_order_of_dependencies_where_nothing_is_
     program = program_of(graph)
     queued = replace(program, hosts=[0] * len(graph.nodes))
     assert (program.is_static, queued.is_static) == (True, False)
-    alone, with_queue = (engine.run(one, [engine.typical(graph)] * 3) for one in (program, queued))
+    alone, with_queue = (engine.run(one, [engine.typical(program)] * 3) for one in (program, queued))
     assert list(alone.ends_ns) == pytest.approx(list(with_queue.ends_ns))
