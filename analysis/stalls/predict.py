@@ -16,6 +16,9 @@ The rate of a storage limit is the one observed, because a storage that is the b
 not known and do not count. A model that is a little off for the pipeline as it is, is scaled to it (`scale`), never the
 compute.
 
+More workers and a deeper queue remove only the time that training waits, as the timed arm saw it: interference, in
+which training computes slower, stays.
+
 Limits: queues are assumed deep enough, stages to be independent of each other, and a change to leave the others as they
 are. The interval of a prediction is that over blocks, without the model's own error.
 """
@@ -27,7 +30,7 @@ from dataclasses import dataclass, replace
 from math import log
 
 from keras_matrix.analysis.stalls.arms import Block, Stages
-from keras_matrix.analysis.stalls.bottleneck import Named, Workers
+from keras_matrix.analysis.stalls.bottleneck import LOCK_HELD, Named, Workers
 from keras_matrix.analysis.stalls.report import Bottleneck
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs
 from keras_matrix.records.instruments.input_probe import InputProbe
@@ -43,7 +46,8 @@ class Demand:
 
     `cpu_s` is the CPU time of both, `prepare_cpu_s` that of preparing alone. `compute_s` and `copy_s` are the time of
     the step with every batch ready. `preparing_cpus` limits fetching and preparing alone, None if only the machine's
-    `cores` do; `compute_cpu_s` is the CPU time of a step without input.
+    `cores` do; `compute_cpu_s` is the CPU time of a step without input. `without_wait_s` is the observed step less the
+    time that training waited, None if that is not known; `least_s` is a time that a change cannot go below.
     """
 
     compute_s: float
@@ -62,6 +66,8 @@ class Demand:
     reads: float = 0.0
     reads_per_s: float | None = None
     scale: float = 1.0
+    without_wait_s: float | None = None
+    least_s: float = 0.0
 
     @property
     def floor_s(self) -> float:
@@ -86,7 +92,7 @@ class Demand:
         """Return the predicted time of a step."""
         if self.workers == 0:
             return self.floor_s + self.scale * self.pipeline_s()
-        return max(self.floor_s, self.scale * self.pipeline_s())
+        return max(self.floor_s, self.least_s, self.scale * self.pipeline_s())
 
 
 Change = Callable[[Demand], Demand]
@@ -120,13 +126,28 @@ def demand(block: Block, limits: Limits) -> Demand | None:
         cpu_s=stages.cpu_s,
         prepare_cpu_s=stages.prepare_cpu_s,
         cores=float(limits.workers.cores),
-        preparing_cpus=limits.named.concurrency,
+        preparing_cpus=_preparing_cpus(block, limits),
         compute_cpu_s=min(block.compute_cpu_s or 0.0, limits.workers.cores * block.synthetic_s),
         storage_bytes=block.storage_bytes or 0.0,
         reads=reads or 0.0,
+        without_wait_s=None if block.wait_share is None else max(0.0, 1 - block.wait_share) * block.step_s,
     )
     found = _with_storage_limits(found, block.step_s, limits)
     return replace(found, scale=_scale(found, block.step_s))
+
+
+def _preparing_cpus(block: Block, limits: Limits) -> float | None:
+    """Return the CPUs that fetching and preparing can use together, None if only the machine limits them.
+
+    Threads whose code holds the interpreter's lock, as probed, share one, or those that they were observed to use.
+    """
+    if limits.named.concurrency is not None:
+        return limits.named.concurrency
+    held = limits.probe.lock_held_share if limits.probe else None
+    if not limits.workers.threads or held is None or held <= LOCK_HELD:
+        return None
+    used = block.stages.cpu_s * block.batch / block.timed_s if block.stages and block.timed_s else 0.0
+    return max(1.0, used)
 
 
 def _assumed(block: Block, workers: int) -> Stages:
@@ -176,7 +197,8 @@ def with_workers(count: int) -> Change:
 
     def change(own: Demand) -> Demand:
         if count >= own.workers:
-            return replace(own, workers=count)
+            least_s = own.without_wait_s if count > own.workers else None
+            return replace(own, workers=count, least_s=least_s or own.least_s)
         contended_s = own.prepare_s * max(1, count) / own.workers
         prepare_s = min(own.prepare_s, max(own.prepare_cpu_s, contended_s))
         return replace(own, workers=count, prepare_s=prepare_s)
@@ -198,7 +220,7 @@ def with_prepare_cost(saved_s: float) -> Change:
 def with_own_interpreters(own: Demand) -> Demand:
     """Return the demand with processes in place of threads: preparation no longer waits for the interpreter's lock."""
     prepare_s = min(own.prepare_s, own.prepare_cpu_s)
-    return replace(own, prepare_s=prepare_s, preparing_cpus=None, scale=1.0)
+    return replace(own, prepare_s=prepare_s, preparing_cpus=None, scale=1.0, without_wait_s=None)
 
 
 def with_everything_in_memory(own: Demand) -> Demand:
@@ -215,7 +237,7 @@ def with_device_preprocessing(saved_s: float) -> Change:
 
 def with_deep_queue(own: Demand) -> Demand:
     """Return the demand with a queue that hides all variation of the workers."""
-    return replace(own, scale=min(1.0, own.scale))
+    return replace(own, scale=min(1.0, own.scale), least_s=own.without_wait_s or own.least_s)
 
 
 def with_fewer_reads(reads_per_batch: float, read_s: float | None = None) -> Change:

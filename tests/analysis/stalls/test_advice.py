@@ -156,7 +156,9 @@ def test_deeper_queue_is_advised_where_workers_are_fast_enough_on_average() -> N
         """Waits although two workers make a batch in 30 ms."""
         if one.settings.feed != "pipeline":
             return one
-        return replace(one, times=replace(one.times, step_time_s=0.050, epoch_times_s=[1.0] * 3))
+        waits_s = [0.2] * 3 if one.settings.input_timers else []
+        times = replace(one.times, step_time_s=0.050, epoch_times_s=[1.0] * 3)
+        return replace(one, times=times, input=replace(one.input or InputUse(), wait_times_s=waits_s))
 
     found = [slower(one) for one in records(Pretended(prepare_s=0.0018, prepare_cpu_s=0.0015))]
     (report,) = reports(found)
@@ -277,3 +279,49 @@ def test_no_change_is_advised_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [one.change for one in of(DECODING).advice]
     assert len(names) > 1
     assert sorted(set(names)) == sorted(names)
+
+
+INTERFERENCE = Pretended(compute_s=0.048, workers=1, prepare_s=0.0025, prepare_cpu_s=0.0025, wait_share=0.016)
+
+
+def test_more_workers_are_not_advised_where_training_computes_slower_and_does_not_wait() -> None:
+    """Of a step of 83 ms, 35 ms are interference, which more workers do not remove; cheaper preparation does."""
+    report = of(INTERFERENCE)
+    assert "workers" not in changes(report)
+    assert {"decoder", "cache"} <= changes(report)
+
+
+def test_more_workers_gain_at_most_the_time_that_training_waits() -> None:
+    one = advice(of(replace(INTERFERENCE, wait_share=0.2)), "workers")
+    assert one.speed_up.centre == pytest.approx(1 / (1 - 0.2), rel=0.02)
+
+
+def test_deeper_queue_is_not_advised_where_training_does_not_wait() -> None:
+    """A step of 60 ms computes for 40 ms alone; two workers make a batch in 30 ms, and 1 % of the time is waited."""
+
+    def slower(one: Record) -> Record:
+        if one.settings.feed != "pipeline":
+            return one
+        waits_s = [0.012] * 3 if one.settings.input_timers else []
+        times = replace(one.times, step_time_s=0.060, epoch_times_s=[1.2] * 3)
+        return replace(one, times=times, input=replace(one.input or InputUse(), wait_times_s=waits_s))
+
+    (report,) = reports([slower(one) for one in records(Pretended(prepare_s=0.0018, prepare_cpu_s=0.0015))])
+    assert report.interference is not None
+    assert "prefetch" not in changes(report)
+
+
+def test_threads_that_wait_for_bytes_and_hold_the_interpreter_gain_no_more_than_its_lock_allows() -> None:
+    """2 ms of Python per sample are 64 ms per batch, with any number of threads."""
+    slow = Pretended(fetch_s=0.005, prepare_s=0.002, prepare_cpu_s=0.002, cores=8)
+    report = of(slow, replace(PROBE, lock_held_share=0.9))
+    assert report.bottleneck == "fetch latency"
+    one = advice(report, "workers")
+    assert one.speed_up.centre == pytest.approx(0.112 / 0.0656, rel=0.03)
+    assert one.params == {"input_workers": 4}
+    assert advice(of(slow), "workers").speed_up.centre == pytest.approx(0.112 / 0.040, rel=0.03)
+
+
+def test_predicted_line_of_one_thread_that_holds_the_interpreter_is_flat() -> None:
+    found = {one.workers: one.samples_per_s for one in of(DECODING, replace(PROBE, lock_held_share=0.9)).by_workers}
+    assert found[8] == pytest.approx(found[1], rel=0.03)
