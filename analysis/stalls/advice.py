@@ -209,7 +209,10 @@ def _records(situation: Situation) -> Iterator[_Candidate]:
     reads = max(RUNS_PER_BATCH, bytes_per_batch / REQUEST_BYTES)
     convert = "tfrecord" if situation.param("dataset_path") else None
     text = f"TFRecord in place of single files: about {reads:.0f} requests per batch (runner convert)"
-    yield _Candidate("format", text, predict.with_fewer_reads(reads, read_s), {}, convert)
+    # A globally shuffled record file needs a request per sample, as a folder does.
+    params = situation.changed(shuffle="window") if situation.param("shuffle") == "global" else {}
+    text += ", with shuffle: window" if params else ""
+    yield _Candidate("format", text, predict.with_fewer_reads(reads, read_s), params, convert)
 
 
 def _deeper_queue(situation: Situation) -> Iterator[_Candidate]:

@@ -325,3 +325,13 @@ def test_threads_that_wait_for_bytes_and_hold_the_interpreter_gain_no_more_than_
 def test_predicted_line_of_one_thread_that_holds_the_interpreter_is_flat() -> None:
     found = {one.workers: one.samples_per_s for one in of(DECODING, replace(PROBE, lock_held_share=0.9)).by_workers}
     assert found[8] == pytest.approx(found[1], rel=0.03)
+
+
+def test_format_of_a_globally_shuffled_folder_comes_with_a_window() -> None:
+    """A record file that is read in global order needs a request per sample, as a folder does."""
+    settings = replace(base_settings(), params=PARAMS | {"shuffle": "global"})
+    one = advice(of(STORAGE, replace(PROBE, storage=CAPPED_REQUESTS), settings), "format")
+    assert (one.stored_as, one.params) == ("tfrecord", {"shuffle": "window"})
+    assert one.text.endswith(", with shuffle: window")
+    window = replace(settings, params=PARAMS | {"shuffle": "window"})
+    assert advice(of(STORAGE, replace(PROBE, storage=CAPPED_REQUESTS), window), "format").params == {}
