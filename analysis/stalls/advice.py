@@ -154,6 +154,8 @@ def _processes(situation: Situation) -> Iterator[_Candidate]:
 
     text = f"{count} worker processes in place of {_now_text(situation)}"
     params = {**situation.changed(worker_kind="process"), **(situation.changed(input_workers=count) if alone else {})}
+    if situation.facts is not None and situation.facts.pipeline == "tf_data":  # it has threads only
+        text, params = f"{text} of tf.data, with pipeline: grain", params | situation.changed(pipeline="grain")
     yield _Candidate("processes", text, change, params, note="without the cost of passing batches")
 
 

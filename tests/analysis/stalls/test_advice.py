@@ -335,3 +335,18 @@ def test_format_of_a_globally_shuffled_folder_comes_with_a_window() -> None:
     assert one.text.endswith(", with shuffle: window")
     window = replace(settings, params=PARAMS | {"shuffle": "window"})
     assert advice(of(STORAGE, replace(PROBE, storage=CAPPED_REQUESTS), window), "format").params == {}
+
+
+def test_processes_in_place_of_threads_of_tf_data_are_those_of_grain() -> None:
+    """tf.data has threads only: a cell with worker_kind: process would be unsupported."""
+
+    def by_tf_data(one: Record) -> Record:
+        use = one.input or InputUse()
+        return replace(one, input=replace(use, facts=use.facts and replace(use.facts, pipeline="tf_data")))
+
+    settings = replace(base_settings(), params=PARAMS | {"pipeline": "auto"})
+    found = [by_tf_data(one) for one in records(LOCKED, settings=settings)]
+    (report,) = reports(found, {reports(found)[0].cell_id: replace(PROBE, lock_held_share=0.8)})
+    one = advice(report, "processes")
+    assert one.params == {"worker_kind": "process", "pipeline": "grain"}
+    assert "of tf.data, with pipeline: grain" in one.text
