@@ -32,6 +32,7 @@ from keras_matrix.records.schema import MEASURED, Record
 
 SHOWN_WORKERS = 8
 MOST_HITS = 0.1  # of a cold arm, whose files were evicted
+MOST_RESIDENT = 0.05  # of the files of a cold arm, when its epochs begin
 
 
 def reports(records: Iterable[Record], probes: Mapping[str, InputProbe] | None = None) -> list[StallReport]:
@@ -89,6 +90,7 @@ def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: In
             *split.caveats(shares),
             *_not_timed(arms),
             *_not_probed(probe),
+            *_not_predicted(situation),
             *_caveats(empty.observed, own, found, named),
         ],
     )
@@ -182,18 +184,19 @@ def _caveats(name: ArmName, own: Sequence[Record], found: Sequence[Block], named
     lines = [named.caveat] if named.caveat else []
     if len(found) < MIN_BLOCKS:
         lines.append(f"{len(found)} blocks give no interval: use --repeats {MIN_BLOCKS} or more")
-    if named.name is Bottleneck.NONE:
-        lines += _bad_samples(own)
-        return lines
-    uses = [record.input for record in own if record.input]
     if name is ArmName.COLD:
-        lines += sorted({f"cold means: {use.cold_meaning}" for use in uses if use.cold_meaning})
-        if left := [use.resident_share for use in uses if use.resident_share and use.resident_share > 0.05]:
-            lines.append(
-                f"up to {max(left):.0%} of the files stayed in the page cache: the cold arm was not entirely cold"
-            )
-        lines += [*_second_pass(found), *_fits_in_memory(own[0])]
+        lines += [*_cold(own), *_second_pass(found)]
+        lines += [] if named.name is Bottleneck.NONE else _fits_in_memory(own[0])
     return lines + _bad_samples(own)
+
+
+def _cold(own: Sequence[Record]) -> list[str]:
+    """Return what "cold" means in the cold arm: a stall that was not found may be one that the page cache hid."""
+    uses = [record.input for record in own if record.input]
+    lines = sorted({f"cold means: {use.cold_meaning}" for use in uses if use.cold_meaning})
+    if left := [use.resident_share for use in uses if use.resident_share and use.resident_share > MOST_RESIDENT]:
+        lines.append(f"up to {max(left):.0%} of the files stayed in the page cache: the cold arm was not entirely cold")
+    return lines
 
 
 def _not_timed(arms: Arms) -> list[str]:
@@ -206,6 +209,12 @@ def _not_probed(probe: InputProbe | None) -> list[str]:
     if probe is None:
         return ["the data set was not probed: limits of its storage, other decoders and the interpreter are not known"]
     return [f"the data set could not be probed: {probe.problem}"] if probe.problem else []
+
+
+def _not_predicted(situation: Situation) -> list[str]:
+    if situation.pairs or situation.named.name is Bottleneck.NONE:
+        return []
+    return ["no change could be predicted: the pipeline does not state its number of workers"]
 
 
 def _bad_samples(own: Sequence[Record]) -> list[str]:

@@ -20,7 +20,10 @@ MEGA = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """One analysis in words; `reason` says why there is none, `bound` is false if the input costs nothing."""
+    """One analysis in words; `reason` says why there is none, `bound` is false if the input costs nothing.
+
+    `predicted` is false if the gains of changes are not known.
+    """
 
     title: str
     backend: str
@@ -29,6 +32,7 @@ class Sheet:
     bottleneck: str = ""
     why: str = ""
     bound: bool = True
+    predicted: bool = True
     facts: tuple[Row, ...] = ()
     advice: Grid | None = None
     parts: Grid | None = None
@@ -77,6 +81,7 @@ def _sheet(report: StallReport, label: str) -> Sheet:
         bottleneck=str(report.bottleneck),
         why=_sentence(report.why),
         bound=report.bottleneck is not Bottleneck.NONE,
+        predicted=bool(report.by_workers),
         facts=tuple(_facts(report)),
         advice=_advice(report),
         parts=_parts(report.parts),

@@ -106,7 +106,8 @@ def _advice_lines(report: StallReport) -> list[str]:
     ceiling = report.ceiling
     top = f"ceiling: {_times(ceiling)}, with every batch on the device" if ceiling is not None else ""
     if not report.advice:
-        return [f"no change of the pipeline is predicted to help. {top[:1].upper()}{top[1:]}".rstrip()]
+        predicted = "is predicted to help" if report.by_workers else "could be predicted"
+        return [f"no change of the pipeline {predicted}. {top[:1].upper()}{top[1:]}".rstrip()]
     rows = [["advice", "predicted speed-up", "step"], *map(_advice_row, report.advice)]
     notes = [f"  {one.change}: {one.note}" for one in report.advice if one.note]
     return [*columns(rows, frozenset((1, 2))), *notes, top]

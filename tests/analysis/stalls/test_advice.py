@@ -350,3 +350,8 @@ def test_processes_in_place_of_threads_of_tf_data_are_those_of_grain() -> None:
     one = advice(report, "processes")
     assert one.params == {"worker_kind": "process", "pipeline": "grain"}
     assert "of tf.data, with pipeline: grain" in one.text
+
+
+def test_gain_without_an_interval_must_be_larger_to_be_listed() -> None:
+    limit = advising.LEAST_GAIN_WITHOUT_INTERVAL
+    assert [helps(Estimate(centre, None, None, 3)) for centre in (limit, limit - 0.01)] == [True, False]

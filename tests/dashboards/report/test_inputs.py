@@ -97,6 +97,9 @@ def test_page_says_that_nothing_helps_only_where_input_costs_something() -> None
     assert text in html_of([], replace(bound, advice=[]))
     assert free.bottleneck == "none (compute-bound)"
     assert text not in html_of([], free)
+    unknown = html_of([], replace(bound, advice=[], by_workers=[]))
+    assert text not in unknown
+    assert "No change of the pipeline could be predicted." in unknown
 
 
 def test_analysis_that_failed_shows_its_reason() -> None:
