@@ -130,15 +130,16 @@ def _by_class(path: Path, folders: list[bytes], loose: list[bytes]) -> FolderSou
         *_note("class without images", [name for name, count in zip(folders, counts, strict=True) if count == 0]),
         *_note("class with one image", [name for name, count in zip(folders, counts, strict=True) if count == 1]),
         *_note("left out, as it is not a file named *.jpg or *.jpeg", left_out),
-        *_note("left out, as this link leads back to a folder that contains it", loops),
+        *_note("left out, as this link leads to a folder that contains it or was read before", loops),
     )
     return _packed(root, (classes, notes), files, np.repeat(np.arange(len(folders)), counts))
 
 
 def _flat(path: Path, entries: list[os.DirEntry[bytes]], listed: Path) -> FolderSource:
-    names = [entry.name for entry in entries if _is_jpeg(entry.name)]
+    names = [entry.name for entry in entries if _is_jpeg(entry.name) and _is_file(entry)]
     classes, labels, notes = labels_of(listed, names)
-    skipped = [entry.name for entry in entries if not _is_jpeg(entry.name) and entry.name != os.fsencode(listed.name)]
+    known = {*names, os.fsencode(listed.name)}
+    skipped = [entry.name for entry in entries if entry.name not in known]
     notes = (*notes, *_note("left out, as it is not a file named *.jpg or *.jpeg", skipped))
     return _packed(os.fsencode(path), (classes, notes), [(b"", name) for name in names], labels)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,14 @@ def test_list_of_class_names_beside_class_folders_is_no_list_of_files(tmp_path: 
     flat(tmp_path / "n01")
     (tmp_path / "labels.txt").write_text("n01\n")
     assert labels(tmp_path) == [0] * 4
+
+
+def test_only_regular_files_of_a_flat_folder_are_images(tmp_path: Path) -> None:
+    """Reading a named pipe would not end."""
+    (tmp_path / "a.jpg").write_bytes(b"a")
+    os.mkfifo(tmp_path / "b.jpg")
+    (tmp_path / "c.jpg").symlink_to("nowhere")
+    (tmp_path / "labels.txt").write_text("a.jpg 0\nb.jpg 1\nc.jpg 1\n")
+    source = open_source(tmp_path)
+    assert [source.name(index) for index in range(len(source))] == ["a.jpg"]
+    assert source.notes == ("left out, as it is not a file named *.jpg or *.jpeg (2): b.jpg, c.jpg",)

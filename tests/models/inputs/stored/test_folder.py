@@ -107,7 +107,7 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
     assert len(names) == len(set(names)) == 9 + 1
     assert source.notes == (
         "left out, as it is not a file named *.jpg or *.jpeg (2): pear/gone.jpg, pear/self",
-        "left out, as this link leads back to a folder that contains it (2): apple/loop, plum/up",
+        "left out, as this link leads to a folder that contains it or was read before (2): apple/loop, plum/up",
     )
 
 
@@ -152,3 +152,15 @@ def test_folder_of_splits_asks_for_one_of_them(tmp_path: Path) -> None:
 def test_index_outside_of_the_data_set_is_an_index_error(tmp_path: Path) -> None:
     with pytest.raises(IndexError):
         open_source(class_folder(tmp_path)).read([9])
+
+
+def test_folder_that_two_links_lead_to_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "1.jpg").write_bytes(b"x")
+    (tmp_path / "data" / "cats").mkdir(parents=True)
+    for name in ("first", "second"):
+        (tmp_path / "data" / "cats" / name).symlink_to(tmp_path / "elsewhere")
+    source = open_source(tmp_path / "data")
+    assert [source.name(index) for index in range(len(source))] == ["cats/first/1.jpg"]
+    expected = "left out, as this link leads to a folder that contains it or was read before (1): cats/second"
+    assert expected in source.notes
