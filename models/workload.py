@@ -7,7 +7,7 @@ ValueError, TypeError               a parameter is invalid
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -92,6 +92,10 @@ class InputPipeline(Protocol):
     @property
     def facts(self) -> InputFacts:
         """What the pipeline is made of."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sentences about data that is unusual but usable, such as a class without images."""
 
     def source(self, *, timed: bool) -> Any:
         """Return a new source for `fit` that yields at least one pass of `(x, y)`.

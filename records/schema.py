@@ -312,6 +312,7 @@ class CellResult:
     trace: Traced | None = None
     work: WorkDone | None = None
     input: InputUse | None = None
+    data_notes: list[str] = field(default_factory=list)  # what is unusual about the data set
     unsaved: str | None = None  # why the trained model is not saved; the figures were published before
     exception: str | None = None
     message: str | None = None

@@ -34,6 +34,8 @@ def is_source(value: object) -> bool:
 class UserSource:
     """The pipeline of a user's source: the same object each time, read from its beginning."""
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, name: str, source: Any, options: Mapping[str, Any] | None = None) -> None:
         """Read one batch of the source. Raises TypeError or ValueError if it is not a source of full batches."""
         if isinstance(source, GeneratorType | Iterator):

@@ -118,6 +118,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         versions=found_versions(adapter),
         work=counted(work, adapter, own, first[0]),
         input=input_use(built.pipeline, job, work),
+        data_notes=list(built.pipeline.notes) if built.pipeline else [],
     )
     result = tried_at_high_rate(work, saved(job, built, result))
     parts = work.model.to_json, partial(_marked_steps, work, job.settings.backend)

@@ -48,6 +48,11 @@ class LoadedPipeline:
         """The most batches that can be ready or in the making."""
         return self.workers.depth
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about the data set that is unusual but usable."""
+        return self.images.notes
+
     def source(self, *, timed: bool) -> Any:
         """Return a new source for `fit`, which begins with the first batch and does not end."""
         return self.make(self.loader, self.batch_size, self.workers, timed)
@@ -177,6 +182,7 @@ class NoDataset:
     depth: int = 0
     batches_per_pass: int | None = None
     facts: InputFacts = InputFacts("none")
+    notes: tuple[str, ...] = ()
 
     def source(self, *, timed: bool) -> Any:
         """Raise `InputDataError`."""

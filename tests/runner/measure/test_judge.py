@@ -65,6 +65,12 @@ def test_valid_result_does_not_override_a_failed_process(outcome: Outcome, statu
     assert judge(JOB, outcome, GOOD, None).status is status
 
 
+def test_notes_about_a_data_set_are_warnings() -> None:
+    notes = ["class without images (1): pear", "class with one image (1): plum"]
+    warnings = judge(JOB, ENDED_WELL, replace(GOOD, data_notes=notes), None).warnings
+    assert [one for one in warnings if one.startswith("data_set: ")] == [f"data_set: {note}" for note in notes]
+
+
 @pytest.mark.parametrize(
     "outcome", [ENDED_WELL, Outcome(signal=9, oom_kills=1), Outcome(exit_code=0, deadline_exceeded=True)]
 )

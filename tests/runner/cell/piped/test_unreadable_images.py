@@ -66,3 +66,10 @@ def test_image_that_cannot_be_decoded_is_replaced_and_named_if_bad_images_are_sk
     assert record.status in DONE, (record.reason, record.evidence.output_tail)
     assert record.input is not None
     assert (record.input.bad_samples, record.input.bad_names) == (1, [f"{path.parent.name}/{path.name}"])
+
+
+def test_classes_without_images_are_a_warning_of_the_cell(executor: ProcessExecutor, images: Path) -> None:
+    (images / "empty").mkdir()
+    record = measured(executor, images, "jax")
+    assert record.status in DONE, (record.reason, record.evidence.output_tail)
+    assert "data_set: class without images (1): empty" in record.warnings
