@@ -13,6 +13,7 @@ from keras_matrix.analysis.hardware import flops, roofline
 from keras_matrix.analysis.history import change_points, sessions
 from keras_matrix.analysis.parity import deviations, explanations
 from keras_matrix.analysis.regression import gate, regression_kinds
+from keras_matrix.analysis.stalls import advice, bottleneck, split, verify
 from keras_matrix.analysis.stats import blocks as figures
 from keras_matrix.analysis.stats import epochs, processes
 from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
@@ -20,11 +21,15 @@ from keras_matrix.analysis.surroundings import activity, disturbance, gpu, resol
 from keras_matrix.analysis.surroundings.findings import Limit
 from keras_matrix.models.fc.layout import BATCH_SCALE
 from keras_matrix.models.fc.ranks import MEETING_LIMIT_S
+from keras_matrix.models.inputs.pipelines.jpeg_header import MOST_PIXELS
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
 from keras_matrix.records.fc.spec import LEARNING_RATE
 from keras_matrix.records.instruments.usage import MOST_POINTS
 from keras_matrix.runner.checks.fc import GROUP
+from keras_matrix.runner.cli.inputs import convert, finetune, make_images, stalls
 from keras_matrix.runner.executors.supervise.sampling import PSS_SHARE
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import Rule
 from keras_matrix.runner.measure import judge, scheduler
 from keras_matrix.uploader.bigquery import ddl, warehouse
 from keras_matrix.uploader.cli.flags import DEADLINE_MIN
@@ -33,7 +38,7 @@ from keras_matrix.uploader.schema import LONGEST_ROW_BYTES
 DOCS = Path(__file__).parent.parent / "docs"
 TIMES = {1: "once", 2: "twice", 3: "three times", 4: "four times"}
 NUMBERS = {2: "two", 3: "three", 5: "five", 6: "six", 10: "ten"}
-QUARTERS = {0.75: "three quarters"}
+QUARTERS = {0.25: "a quarter", 0.5: "half", 0.75: "three quarters"}
 MINUTES = {60.0: "a minute"}
 DAYS = {24 * 3600 * 1000: "a day"}
 OFTEN = figures.MIN_BLOCKS
@@ -179,6 +184,22 @@ STATED = [
     ("fc.md", f"stays below {QUARTERS[gap_to_peak.FAR_BELOW]} of the machine's best"),
     ("fc.md", f"takes {NUMBERS[WATCHED_EPOCHS]} more epochs (of at most {WATCHED_EPOCH_S:g} s each where a step is"),
     ("fc.md", f"Workers that have not all met within {MINUTES[MEETING_LIMIT_S]} are an error"),
+    ("inputs.md", f"the stall is below {percent(bottleneck.LEAST_STALL)}, or its interval contains 0"),
+    ("inputs.md", f"than the pipeline reads, by bandwidth ({percent(bottleneck.SATURATED)} count as reached)"),
+    ("inputs.md", f"if the probe read at least {QUARTERS[bottleneck.FILES_OF_SMALL_READS]} as many files as 4 KiB"),
+    ("inputs.md", f"with a caveat if they differ by more than {split.APART * 100:g} points"),
+    ("inputs.md", f"Fewer than {OFTEN} blocks give no interval"),
+    ("inputs.md", f"the fewest that come within {percent(advice.GOOD_ENOUGH - 1)}"),
+    ("inputs.md", f"a record file needs about {advice.RUNS_PER_BATCH} requests per batch"),
+    ("inputs.md", f"decoded samples fit into {QUARTERS[advice.CACHE_SHARE]} of the memory"),
+    ("inputs.md", f"above 1 beyond its interval, and at least {advice.LEAST_GAIN:g}, are listed"),
+    ("inputs.md", f"without an interval, those of at least {advice.LEAST_GAIN_WITHOUT_INTERVAL:g}"),
+    ("inputs.md", f"applies the best {NUMBERS[stalls.APPLIED]} changes"),
+    ("inputs.md", f"is within a factor of {1 + verify.TOLERANCE:g}"),
+    ("inputs.md", f"over {MOST_PIXELS:,} pixels"),
+    ("inputs.md", f"{finetune.START_S:g} s and {finetune.SAMPLE_S:g} s for each of `--dataset-size` samples"),
+    ("inputs.md", f"default {convert.SIZE_BYTES >> 20} MiB)"),
+    ("inputs.md", f"at quality {make_images.QUALITY}:"),
     ("matrix.md", f"`unstable` (the second epoch took over {judge.SECOND_EPOCH_LIMIT:g} times the later ones)"),
     ("matrix.md", f"tried {NUMBERS[scheduler.INFRA_ATTEMPTS]} times, then pending"),
     ("matrix.md", f"| `precision_target` | {PRECISION_TARGET:g} |"),
@@ -188,3 +209,20 @@ STATED = [
 @pytest.mark.parametrize(("name", "stated"), STATED)
 def test_documented_constants_are_those_of_the_code(name: str, stated: str) -> None:
     assert stated in words(name)
+
+
+def shown(rule: Rule) -> str:
+    """A default as the tables write it."""
+    return (
+        "empty" if rule.default == "" else f"{rule.default:g}" if isinstance(rule.default, float) else f"{rule.default}"
+    )
+
+
+@pytest.mark.parametrize("name", sorted(catalog.load().workloads["finetune"].params))
+def test_parameters_of_finetune_have_their_documented_defaults_and_values(name: str) -> None:
+    rule = catalog.load().workloads["finetune"].params[name]
+    rows = [line.split("|") for line in (DOCS / "inputs.md").read_text(encoding="utf-8").splitlines() if "|" in line]
+    (values,) = (cells[2].strip() for cells in rows if len(cells) == 5 and f"`{name}`" in cells[1])
+    assert re.split(r"[,;]", values)[0].strip("`") == shown(rule)
+    if values.count("`") > 2:
+        assert re.findall(r"`(\w+)`", values) == list(rule.choices)
