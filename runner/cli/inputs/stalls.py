@@ -21,7 +21,7 @@ from keras_matrix.records.instruments.stall_arms import arms_of, base_of
 from keras_matrix.records.store import Run
 from keras_matrix.runner.cli.inputs.verification import Work, about, dataset, verify
 from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.look.named_cells import named_cells
+from keras_matrix.runner.cli.look.named_cells import named_cells, stored_limit_s
 from keras_matrix.runner.cli.look.stored import chosen_run, findings_of, write_report
 from keras_matrix.runner.cli.measure.run import Finished, finished
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, check_range, run_request
@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     work = Work(request, TerminalDisplay(args.json), tools, _folders(request))
     if args.run is not None:
         run, reports = _stored(request, args.cell, args.run)
-        chosen, code = {one.cell_id: _stored_cell(one) for one in reports}, 0
+        limit_s = stored_limit_s(run.load()[0])
+        chosen, code = {one.cell_id: _stored_cell(one, limit_s) for one in reports}, 0
         if args.verify:
             reports = _probed(work, run, chosen)
     else:
@@ -98,15 +99,32 @@ def _chosen(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cel
     names = cells.matching(name, settings)
     if not names:
         cells.refuse(name, settings, f"{request.choice.matrix} or a stored run")
+    _check_overrides(request, name, [there[one] for one in names])
     refuse([there[one] for one in names])
     _check_pipelines({settings[one].workload for one in names})
-    found = {base.cell_id: base for base in map(_base, (there[one] for one in names))}
+    wanted = request.choice.overrides.repeats
+    found = {base.cell_id: base for base in (_base(there[one], wanted) for one in names)}
     if len({base.settings.backend for base in found.values()}) < len(found):
         cells.ask(name, list(found), {one: base.settings for one, base in found.items()})
     for base in found.values():
         if base.settings.phase != "fit":
             raise UsageError(f"CELL: {name!r} has phase {base.settings.phase}; input stalls are those of phase fit")
     return found
+
+
+def _check_overrides(request: RunRequest, name: str, found: Sequence[Cell]) -> None:
+    """Refuse flags that change cells of a matrix for one of a stored run. Raises `UsageError`."""
+    given = request.choice.overrides
+    if all(cell.line is not None for cell in found):
+        return
+    if isinstance(given.repeats, int):
+        check_range("--repeats", given.repeats, 1, int(LIMITS["repeats"].maximum or 0))
+    flags = {"--backend": given.backends, "--filter": given.filters, "--set": given.assignments}
+    if unused := [flag for flag, value in flags.items() if value]:
+        raise UsageError(
+            f"{', '.join(unused)}: must not be given for a cell of a stored run, which is measured as it was; "
+            f"{request.choice.matrix} has no cell {name!r}: write it into a matrix, and name that with --matrix"
+        )
 
 
 def _check_pipelines(workloads: Iterable[str]) -> None:
@@ -120,10 +138,14 @@ def _check_pipelines(workloads: Iterable[str]) -> None:
             )
 
 
-def _base(cell: Cell) -> Cell:
-    """Return the warm cell of a cell's analysis; a cell of a stored run has one repeat, which gives no interval."""
+def _base(cell: Cell, wanted: int | str | None) -> Cell:
+    """Return the warm cell of a cell's analysis.
+
+    A cell of a stored run has one repeat, which gives no interval: it gets those that `--repeats` wants, or enough.
+    """
     settings = base_of(cell.settings)
-    repeats = cell.repeats if cell.line is not None else max(MIN_BLOCKS, cell.repeats)
+    stored = wanted if isinstance(wanted, int) else max(MIN_BLOCKS, cell.repeats)
+    repeats = cell.repeats if cell.line is not None else stored
     return replace(
         cell, settings=settings, cell_id=cell_id(settings), repeats=repeats, precision_target=None, trace=None
     )
@@ -195,9 +217,8 @@ def _stored(request: RunRequest, name: str, run_id: str) -> tuple[Run, list[Stal
     return run, [found[one] for one in found if one in names]
 
 
-def _stored_cell(report: StallReport) -> Cell:
+def _stored_cell(report: StallReport, timeout_s: float) -> Cell:
     """Return the warm cell of a stored analysis, with the repeats that it had, but enough for an interval."""
-    timeout_s = float(LIMITS["timeout_s"].default or 0)
     return Cell(report.settings, report.cell_id, max(MIN_BLOCKS, report.blocks), timeout_s, None)
 
 

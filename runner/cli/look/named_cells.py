@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.cli.look import cells
@@ -10,17 +13,33 @@ from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.request import RunRequest
 
+LIMIT_FACTOR = 3.0  # of the longest process of a stored cell: its time limit, if that is above the default
+
 
 def named_cells(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cell]:
     """Return the cells of the matrix or, if it has no such cell, of the stored runs, the newest first, by id."""
     found = {cell.cell_id: cell for cell in request.choice.load(largest=True)[1]} if in_matrix else {}
     if cells.matching(name, {one: cell.settings for one, cell in found.items()}):
         return found
-    timeout_s, service = float(LIMITS["timeout_s"].default or 0), request.choice.service
+    service = request.choice.service
     for run in reversed(Results(request.results).runs()):
         records = [record for record in run.load()[0] if not record.settings.workload.startswith(PREFIX)]
-        there = {cell_id(r.settings): r.settings for r in records if not service or service.runs(r.settings)}
-        found |= {one: Cell(own, one, 1, timeout_s, None) for one, own in there.items() if one not in found}
-        if cells.matching(name, there):
+        there: dict[str, list[Record]] = {}
+        for record in records:
+            if not service or service.runs(record.settings):
+                there.setdefault(cell_id(record.settings), []).append(record)
+        found |= {one: _stored(one, own) for one, own in there.items() if one not in found}
+        if cells.matching(name, {one: own[0].settings for one, own in there.items()}):
             return found
     return found
+
+
+def stored_limit_s(records: Sequence[Record]) -> float:
+    """Return the time limit of a cell of a stored run, which does not say what it was: far above what it took."""
+    usual_s, most_s = float(LIMITS["timeout_s"].default or 0), float(LIMITS["timeout_s"].maximum or 0)
+    taken_s = max((record.harness.wall_time_s or 0.0 for record in records), default=0.0)
+    return min(most_s, max(usual_s, LIMIT_FACTOR * taken_s))
+
+
+def _stored(name: str, records: Sequence[Record]) -> Cell:
+    return Cell(records[0].settings, name, 1, stored_limit_s(records), None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,18 +17,21 @@ import pytest
 from keras_matrix.records import findings
 from keras_matrix.records.instruments.input_probe import DecoderCost, InputProbe, StorageLimits
 from keras_matrix.records.instruments.stall_arms import arm_of
+from keras_matrix.records.schema import Harness
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cell.job import Job, write_result
+from keras_matrix.runner.cli.look.named_cells import stored_limit_s
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.host.data_folders import DataFolders
 from keras_matrix.runner.measure.input_tools import ChildProcesses
 from tests.analysis.stalls.pretended import Pretended
-from tests.conftest import make_settings
+from tests.conftest import make_record, make_settings
 from tests.fakes.executor import PRETENDED, FakeExecutor
 from tests.sessions import newest_records
 
+ROOT = Path(__file__).parents[4]
 MATRIX = """\
 version: 1
 defaults: {repeats: 5, steps_per_epoch: 20}
@@ -87,7 +92,7 @@ def machine(pipeline_of: Callable[[Settings], Pretended]) -> FakeExecutor:
         write_result(job, replace(result, input=pipeline_of(job.settings).use(arm_of(job.settings), step_s)))
         return replace(PRETENDED, exit_code=0, wall_time_s=1.0, start_time_s=0.1, parent_cpu_time_s=0.001)
 
-    return FakeExecutor(step_time_s=step_time_s, behaviours={"finetune": finetune})
+    return FakeExecutor(step_time_s=step_time_s, behaviours=dict.fromkeys(("finetune", "mine:build"), finetune))
 
 
 def decoding(settings: Settings) -> Pretended:
@@ -325,3 +330,72 @@ def test_children_are_told_with_which_process_they_end(folder: Path, monkeypatch
     tools.probe(make_settings(batch_size=1), DataFolders(None, ()))
     tools.convert(folder / "images", folder / "records", "tfrecord")
     assert [one["parent"] for one in asked] == [os.getpid()] * 2
+
+
+def test_documented_command_names_one_cell_of_the_shipped_matrix(folder: Path) -> None:
+    documents = (ROOT / "docs" / "inputs.md").read_text()
+    (words,) = re.findall(r"^    runner (stalls .* --matrix matrices/inputs.yaml .*)$", documents, re.MULTILINE)
+    (folder / "matrices").mkdir()
+    shutil.copy(ROOT / "matrices" / "inputs.yaml", folder / "matrices")
+    executor = machine(lambda settings: replace(DECODING, workers=int(settings.params["input_workers"])))
+    assert runner(*words.split(), executor=executor) == 0
+    assert {job.settings.params["dataset_path"] for job in executor.jobs} == {"images"}
+
+
+def test_name_of_several_cells_on_a_backend_asks_for_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "matrix.yaml").write_text(MATRIX.replace("input_workers: 1", "input_workers: [1, 2]"))
+    assert runner("stalls", "jax:finetune", executor=FakeExecutor()) == 2
+    assert "CELL: 'jax:finetune' names 2 cells; name one by its id:" in capsys.readouterr().err
+
+
+def test_cell_of_another_phase_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed = MATRIX.replace("decoder: pil", "phase: predict\n    feed: device_resident")
+    (folder / "matrix.yaml").write_text(changed)
+    assert runner("stalls", "jax:finetune", executor=FakeExecutor()) == 2
+    assert "has phase predict; input stalls are those of phase fit" in capsys.readouterr().err
+
+
+def stored_cell(folder: Path) -> None:
+    """Measure the cell, and remove the matrix."""
+    runner("--matrix", "matrix.yaml", "--filter", "workload=finetune", "--repeats", "1", executor=machine(decoding))
+    (folder / "matrix.yaml").unlink()
+
+
+@pytest.mark.parametrize("flag", ["--set=input_workers=2", "--filter=workload=fine*", "--backend=jax"])
+def test_flags_that_change_a_matrix_are_refused_for_a_stored_cell(
+    folder: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    stored_cell(folder)
+    executor = machine(decoding)
+    assert runner("stalls", "jax:finetune", flag, executor=executor) == 2
+    assert executor.jobs == []
+    expected = f"runner: {flag.partition('=')[0]}: must not be given for a cell of a stored run, which is measured as"
+    assert capsys.readouterr().err.startswith(expected)
+
+
+@pytest.mark.parametrize(("flags", "repeats"), [([], 5), (["--repeats", "6"], 6), (["--repeats", "auto"], 5)])
+def test_stored_cell_has_the_repeats_that_are_asked_for_or_enough_for_an_interval(
+    folder: Path, flags: list[str], repeats: int
+) -> None:
+    stored_cell(folder)
+    executor = machine(decoding)
+    assert runner("stalls", "jax:finetune", *flags, executor=executor) == 0
+    assert len(executor.jobs) == 5 * repeats
+
+
+@pytest.mark.parametrize(("taken_s", "expected"), [(None, 300), (10.0, 300), (400.0, 1200), (80_000.0, 86_400)])
+def test_time_limit_of_a_stored_cell_is_far_above_what_it_took(taken_s: float | None, expected: float) -> None:
+    assert stored_limit_s([make_record(harness=Harness(taken_s)), make_record(harness=Harness(1.0))]) == expected
+
+
+def test_pipeline_of_a_users_workload_is_analysed_without_a_probe_and_advised_in_words(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "matrix.yaml").write_text(MATRIX.partition("cells:")[0] + "cells:\n  - workload: mine:build\n")
+    executor, tools = machine(lambda _: DECODING), FakeTools()
+    assert runner("stalls", "jax:mine:build", "--verify", executor=executor, tools=tools) == 0
+    assert len(executor.jobs) == 6 * 5  # timed with a cold and a warm page cache, and nothing to verify
+    assert tools.probed == []
+    printed = capsys.readouterr().out
+    assert "workers: 2 threads in place of 1 thread" in printed
+    assert "workers: not applied: the parameters of your own pipeline are not known" in printed
