@@ -10,7 +10,6 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
-from json.scanner import make_scanner
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,10 +22,7 @@ MAX_VALUE_CHARACTERS = 64 << 20
 
 DELIMITERS = frozenset(",:]} \t\r\n")
 _BLANK = re.compile(r"[ \t\r\n]*")
-# A comma with what follows it: only then the next value has begun, and the text before it is complete.
-_COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*(?=[^ \t\r\n])")
 _DECODER = json.JSONDecoder()
-_SCAN = make_scanner(_DECODER)  # type: ignore[arg-type]  # typed as if it took itself
 
 
 def members(path: Path) -> Iterator[tuple[str, Any]]:
@@ -48,6 +44,7 @@ class _Reading:
         self._file = file
         self._text = ""
         self._at = 0
+        self._together = True
 
     def next(self) -> str:
         """Return the next non-blank character without passing it. Raises `ValueError` at the end."""
@@ -82,22 +79,22 @@ class _Reading:
                 self._at = end
                 return value
 
-    def values(self) -> Iterator[Any]:
-        """Yield the next values that are complete in the text that is in memory, each with a comma after it.
+    def values(self) -> list[Any]:
+        """Return the next values of a list up to the last one that clearly ends in memory; often none.
 
-        It is what `value` and `skip` would do, in half of the time: nothing is asked twice of a character.
+        Decoded together they take half the time. The last `},` ends a value unless it is within one, or after the list:
+        then the text before it is no list of values, and all that follow are read one by one.
         """
-        after = _COMMA.match
-        while True:
-            try:
-                value, end = _SCAN(self._text, self._at)
-            except (StopIteration, ValueError):
-                return
-            found = after(self._text, end)
-            if found is None:
-                return
-            self._at = found.end()
-            yield value
+        end = self._text.rfind("},", self._at) if self._together else -1
+        if end < 0:
+            return []
+        try:
+            found: list[Any] = _DECODER.decode(f"[{self._text[self._at : end + 1]}]")
+        except ValueError:
+            self._together = False
+            return []
+        self._at = end + 2
+        return found
 
     def _more(self) -> bool:
         piece = self._file.read(CHUNK_CHARACTERS)

@@ -25,6 +25,20 @@ def test_members_and_events_come_as_they_stand_however_the_file_is_cut(
     assert found == [("first", 1.25e-3), *(("traceEvents", event) for event in events), ("last", {"a": []})]
 
 
+@pytest.mark.parametrize("chunk", [1, 7, 40, 1 << 20])
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n", " : ")])
+def test_values_that_are_read_together_are_those_that_are_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, separators: tuple[str, str]
+) -> None:
+    """Ends of objects occur within events, within texts and after the list."""
+    monkeypatch.setattr(kineto, "CHUNK_CHARACTERS", chunk)
+    events = [{"args": {"a": {"b": 1}, "c": [{}, {}]}, "name": "},{"}, {"args": {}, "n": 1}, {"name": '"},'}, {}] * 3
+    path = tmp_path / "trace.json"
+    after = {"a": {"b": {}}, "c": {}}
+    path.write_text(json.dumps({"traceEvents": events, **after}, separators=separators))
+    assert list(kineto.members(path)) == [*(("traceEvents", event) for event in events), *after.items()]
+
+
 def test_a_packed_file_and_a_bare_list_are_read_too(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(b'[{"ph": "X"}, {"ph": "M"}]'))

