@@ -6,7 +6,7 @@ no verdict. The error of a prediction is predicted / measured - 1, with the inte
 
 Verdicts: a setting is `verified` if the interval of its error is within the limit, `refuted` if it is outside on one
 side, `inconclusive` otherwise. All of them together are refuted if one is, if the setting that was predicted to be best
-is clearly slower than the one that was, or if a change of numerics reached another loss.
+is clearly slower than the one that was, if their order is wrong, or if a change of numerics reached another loss.
 
 A recalibration, at most one, gives a second round; both are kept. Settings that it was fitted to are not judged again.
 """
@@ -38,11 +38,17 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How wrong a prediction may be: the relative error of a step time, the regret, and a loss after a change."""
+    """How wrong a prediction may be: the relative error of a step time, the regret, and a loss after a change.
+
+    `correlation` is the least rank correlation of settings that differ; below `refuting_correlation` their order is
+    predicted no better than by chance.
+    """
 
     error: float = 0.10
     regret: float = 0.05
     loss: float = 0.05
+    correlation: float = 0.8
+    refuting_correlation: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,20 +183,26 @@ def _round(
     chosen = min(judged, key=lambda row: row.predicted.step_time_s)
     best = min(judged, key=lambda row: row.measured.centre)
     regret = _regret(measurements[chosen.name], measurements[best.name])
-    verdict, reasons = _together(judged, regret, chosen.name, best.name, limits)
     ranked = _distinguishable(judged)
+    correlation = _spearman(ranked)
+    slower = f"{chosen.name} was predicted to be best and {{}} {regret.centre - 1:.1%} slower than {best.name}"
+    wrong, unsure = _together(judged, regret, slower, limits)
+    if correlation is not None and correlation < limits.correlation:
+        text = f"the rank correlation of {len(ranked)} settings that differ is {correlation:.2f}"
+        (wrong if correlation < limits.refuting_correlation else unsure).append(text)
+    verdict = Verdict.REFUTED if wrong else Verdict.INCONCLUSIVE if unsure else Verdict.VERIFIED
     return Round(
         rows=tuple(rows),
         mean_error=fmean(errors) if errors else None,
         largest_error=max(errors, default=None),
-        correlation=_spearman(ranked),
+        correlation=correlation,
         ranked=tuple(row.name for row in ranked),
         pairs_in_order=_pairs_in_order(judged),
         chosen=chosen.name,
         best=best.name,
         regret=regret.centre - 1,
         verdict=verdict,
-        reasons=reasons,
+        reasons=tuple(wrong or unsure),
     )
 
 
@@ -223,19 +235,15 @@ def _of_error(low: float | None, high: float | None, limit: float) -> tuple[Verd
     return Verdict.INCONCLUSIVE, f"{text}: more processes would decide about {limit:.0%}"
 
 
-def _together(
-    rows: Sequence[Row], regret: Estimate, chosen: str, best: str, limits: Limits
-) -> tuple[Verdict, tuple[str, ...]]:
-    """Return the verdict on all settings, and its reasons."""
-    reasons = [f"{row.name}: {row.reason}" for row in rows if row.verdict is Verdict.REFUTED]
+def _together(rows: Sequence[Row], regret: Estimate, slower: str, limits: Limits) -> tuple[list[str], list[str]]:
+    """Return what refutes the predictions, and what leaves them undecided."""
+    wrong = [f"{row.name}: {row.reason}" for row in rows if row.verdict is Verdict.REFUTED]
+    unsure = [f"{row.name}: {row.reason}" for row in rows if row.verdict is Verdict.INCONCLUSIVE]
     if regret.low is not None and regret.low - 1 > limits.regret:
-        reasons.append(f"{chosen} was predicted to be best and is {regret.centre - 1:.1%} slower than {best}")
-    if reasons:
-        return Verdict.REFUTED, tuple(reasons)
-    reasons = [f"{row.name}: {row.reason}" for row in rows if row.verdict is Verdict.INCONCLUSIVE]
-    if regret.centre - 1 > limits.regret:
-        reasons.append(f"{chosen} was predicted to be best and may be slower than {best} by {regret.centre - 1:.1%}")
-    return (Verdict.INCONCLUSIVE if reasons else Verdict.VERIFIED), tuple(reasons)
+        wrong.append(slower.format("is"))
+    elif regret.centre - 1 > limits.regret:
+        unsure.append(slower.format("may be"))
+    return wrong, unsure
 
 
 def _regret(chosen: Measurement, best: Measurement) -> Estimate:

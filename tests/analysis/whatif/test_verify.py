@@ -88,6 +88,18 @@ def test_a_wrong_order_lowers_the_correlation() -> None:
     assert found.pairs_in_order == pytest.approx(5 / 6)
 
 
+def test_an_order_that_is_wrong_refutes_predictions_whose_errors_are_small() -> None:
+    found = compared(a=(1.09, 1.0), b=(1.06, 1.03), c=(1.03, 1.06), d=(1.0, 1.09))
+    assert (found.verdict, found.correlation) == (Verdict.REFUTED, pytest.approx(-1))
+    assert found.reasons[-1] == "the rank correlation of 4 settings that differ is -1.00"
+    assert all(row.verdict is Verdict.VERIFIED for row in found.rows)
+
+
+def test_an_order_that_is_partly_wrong_leaves_predictions_undecided() -> None:
+    found = compared(a=(1.0, 1.0), b=(1.07, 1.03), c=(1.06, 1.06))
+    assert (found.verdict, found.correlation) == (Verdict.INCONCLUSIVE, pytest.approx(0.5))
+
+
 def test_two_settings_have_no_correlation() -> None:
     assert compared(a=(1.0, 1.0), b=(2.0, 2.0)).correlation is None
 
