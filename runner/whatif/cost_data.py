@@ -69,8 +69,9 @@ def collected(paths: Sequence[Path], peaks: Peaks | None, report: Callable[[str]
             warnings.append(f"left out: {error}")
             continue
         own = samples_of(graph, 0)
-        device = _number_of(_device(graph, own.samples, source.peaks), devices)
-        samples += [replace(one, device=device) for one in own.samples]
+        if own.samples:
+            device = _number_of(_device(graph, own.samples, source.peaks), devices)
+            samples += [replace(one, device=device) for one in own.samples]
         found.append((source.name, own.operations, own.without_work, own.time_s, own.time_without_work_s))
     if not samples:
         raise UsageError(_nothing(paths, found, warnings))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-TOO_WRONG = 0.5  # a median error above it says nothing about an operation: no prediction
+TOO_WRONG = 0.5  # an error above it, of the median or of the share of time, says nothing: no prediction
 
 
 class Predictor(StrEnum):
@@ -90,9 +90,14 @@ def choose(regression: HeldOutError | None, roofline: HeldOutError | None) -> tu
             f"the regression is worse than the roofline: {', '.join(worse)}" if worse else "better than the roofline"
         )
     used = regression if chosen is Predictor.REGRESSION and regression else roofline
-    if used.median > TOO_WRONG:
-        return Predictor.NOTHING, f"the median error of the {chosen}, {used.median:.0%}, is above {TOO_WRONG:.0%}"
+    if is_useless(used):
+        return Predictor.NOTHING, f"errors of the {chosen} are above {TOO_WRONG:.0%}: {reason}"
     return chosen, reason
+
+
+def is_useless(error: HeldOutError) -> bool:
+    """Return whether predictions with this error say nothing."""
+    return max(error.median, error.of_time) > TOO_WRONG
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

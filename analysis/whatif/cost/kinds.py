@@ -17,6 +17,7 @@ class OperationKind(StrEnum):
     ATTENTION = "attention"
     RECURRENT = "recurrent layer"
     CONVOLUTION = "convolution"
+    FUSED_PRODUCT = "fused product"
     MATRIX_PRODUCT = "matrix product"
     NORMALISATION = "normalisation"
     POOLING = "pooling"
@@ -26,6 +27,7 @@ class OperationKind(StrEnum):
     REDUCTION = "reduction"
     COPY = "copy"
     ELEMENTWISE = "elementwise"
+    VIEW = "view"  # moves no data
     SEGMENT = "segment"  # several operations of a phase and layer as one
     OTHER = "other"
 
@@ -33,6 +35,7 @@ class OperationKind(StrEnum):
 _RULES = {
     OperationKind.ATTENTION: r"attention|flash|fmha|scaled_dot",
     OperationKind.RECURRENT: r"lstm|gru(?![a-z])|rnn",
+    OperationKind.FUSED_PRODUCT: r"ynn",  # XLA's calls of XNNPACK: products or convolutions with what follows
     OperationKind.CONVOLUTION: r"conv(?!ert)|winograd|fprop|dgrad|wgrad",
     OperationKind.MATRIX_PRODUCT: r"gemm|gemv|mat_?mul|addmm|(?<![a-z])b?mm(?![a-z])"
     r"|(?<![a-z])dot|linear|einsum|cutlass",
@@ -48,6 +51,11 @@ _RULES = {
     r"|clip|threshold|dropout|random|bernoulli|elementwise|square|floor|ceil|round|accumulate|compare"
     r"|(?<![a-z])(gt|ge|lt|le|eq|ne|not|and|or|xor)(?![a-z])",
 }
+_VIEW = re.compile(
+    r"aten::(t|numpy_t|transpose|permute|view|_unsafe_view|reshape|flatten|unflatten|expand|as_strided|detach|alias|chunk"
+    r"|squeeze|unsqueeze|select|slice|narrow|unbind|split|empty|empty_like|empty_strided|new_empty|lift_fresh)_?$"
+    r"|(t|view|transpose|permute|reshape|squeeze|unsqueeze|alias|detach)backward\d*$|bitcast(\.\d+)?$"
+)
 # Names that `build.xplane.segments` gives: phase and layer.
 _SEGMENT = re.compile(r"(forward|backward|update|input|operations)( |$)")
 _SEARCHES = tuple((kind, re.compile(rule)) for kind, rule in _RULES.items())
@@ -61,6 +69,9 @@ def kind_of(name: str) -> OperationKind:
     """
     if _SEGMENT.match(name):
         return OperationKind.SEGMENT
+    name = name.partition(" > ")[0]  # what an operator calls, if it calls a library or a collective
+    if _VIEW.match(name.lower()):
+        return OperationKind.VIEW
     own = name if "<" in name else re.split(r"[/:]", name.rstrip("/:"))[-1]
     own = re.sub(r"backward\d*", " ", own.lower())
     return next((kind for kind, search in _SEARCHES if search.search(own)), OperationKind.OTHER)

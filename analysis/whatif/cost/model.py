@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from keras_matrix.analysis.whatif.cost.errors import TOO_WRONG, KindErrors, Predictor
+from keras_matrix.analysis.whatif.cost.errors import KindErrors, Predictor, is_useless
 from keras_matrix.analysis.whatif.cost.kinds import kind_of
-from keras_matrix.analysis.whatif.cost.operations import FEATURES, cores_of, is_operation, product_of, row_of
-from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks, Fitted, ideal_s
+from keras_matrix.analysis.whatif.cost.operations import FEATURES, cores_of, ideal_of, is_operation, product_of, row_of
+from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks, Fitted
 from keras_matrix.analysis.whatif.cost.trees import Tree, factor
 from keras_matrix.analysis.whatif.graph import Header, Node
 from keras_matrix.records.codec import CodecError, decode, loads
@@ -90,10 +90,10 @@ def predict(model: CostModel, node: Node, peaks: DevicePeaks | None) -> float | 
     device = next((at for at, one in enumerate(model.devices) if one.identity == peaks.identity), None)
     if errors is None or (device is not None and errors.used is Predictor.NOTHING):
         return None
-    if device is None and errors.new_device is not None and errors.new_device.median > TOO_WRONG:
+    if device is None and errors.new_device is not None and is_useless(errors.new_device):
         return None
     own = peaks if device is None else model.devices[device]
-    ideal = ideal_s(node.flops, node.bytes, node.dtype, own)
+    ideal = ideal_of(node, own)
     learned = next(
         (one for one in model.rooflines if (one.backend, one.kind, one.device) == (own.backend, kind, device)), None
     )

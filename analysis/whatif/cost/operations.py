@@ -28,9 +28,13 @@ FEATURES = (
     "log_smallest_side",
     "log_largest_side",
     "sides",
+    "cores",
     "device",
 )
 UNKNOWN = -1.0
+SLEEPS = "LayerSleep"
+# Kinds whose rate is that of the memory, for devices whose bandwidth was not measured.
+MOVING = (OperationKind.ELEMENTWISE, OperationKind.COPY, OperationKind.REDUCTION, OperationKind.UPDATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class Sample:
     bytes: int | None
     dtype: str | None
     shape: tuple[int, ...] | None
+    cores: float
     time_s: float
     count: int
 
@@ -65,8 +70,8 @@ class Found:
 
 
 def is_operation(node: Node) -> bool:
-    """Return whether a node computes, alone."""
-    return node.kind is NodeKind.COMPUTE and node.collective is None
+    """Return whether a node computes, alone. Layers that sleep, which only a test has, do not."""
+    return node.kind is NodeKind.COMPUTE and node.collective is None and not node.name.startswith(SLEEPS)
 
 
 def has_work(node: Node) -> bool:
@@ -80,7 +85,7 @@ def samples_of(graph: Graph, device: int) -> Found:
     equal: dict[tuple[object, ...], list[Node]] = defaultdict(list)
     for node in computing:
         if has_work(node):
-            key = (kind_of(node.name), node.flops, node.bytes, node.dtype, node.shape)
+            key = (kind_of(node.name), node.flops, node.bytes, node.dtype, node.shape, node.cores)
             equal[key].append(node)
     backend = graph.header.backend
     unknown = [node for node in computing if not has_work(node)]
@@ -96,7 +101,7 @@ def samples_of(graph: Graph, device: int) -> Found:
 def _sample(backend: str, device: int, nodes: Sequence[Node]) -> Sample:
     one = nodes[0]
     time_s = median(node.duration_ns for node in nodes) * NS
-    work = (one.flops, one.bytes, one.dtype, one.shape)
+    work = (one.flops, one.bytes, one.dtype, one.shape, one.cores)
     return Sample(backend, kind_of(one.name), device, *work, time_s=time_s, count=len(nodes))
 
 
@@ -115,19 +120,43 @@ def cores_of(header: Header) -> int | None:
 
 
 def observed_peaks(header: Header, samples: Sequence[Sample]) -> DevicePeaks:
-    """Return the best rates of these samples as peaks of their device, for a device whose peaks were not measured."""
-    flop_per_s: dict[str, float] = {}
+    """Return the best rates of large operations as peaks of their device, if its peaks were not measured.
+
+    Large are those of the upper half of the work: times of the others are too short for the clock of a profiler.
+    """
+    cores = cores_of(header)
+    computing: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    moving: list[tuple[float, float]] = []
     for sample in samples:
+        scale = 1 / _share_of_cores(sample.cores, cores)
         if sample.flops:
-            name = precision_of(sample.dtype) or "float32"
-            flop_per_s[name] = max(flop_per_s.get(name, 0.0), sample.flops / sample.time_s)
-    byte_per_s = max((sample.bytes / sample.time_s for sample in samples if sample.bytes), default=None)
-    return DevicePeaks(header.backend, product_of(header), cores_of(header), flop_per_s, byte_per_s, OBSERVED)
+            computing[precision_of(sample.dtype) or "float32"].append((sample.flops, scale / sample.time_s))
+        if sample.bytes and sample.kind in MOVING:
+            moving.append((sample.bytes, scale / sample.time_s))
+    flop_per_s = {name: _best_rate(found) for name, found in sorted(computing.items())}
+    byte_per_s = _best_rate(moving) if moving else None
+    return DevicePeaks(header.backend, product_of(header), cores, flop_per_s, byte_per_s, OBSERVED)
+
+
+def _best_rate(found: Sequence[tuple[float, float]]) -> float:
+    """Return the best rate of the larger operations, each given by its work and what to multiply it by."""
+    edge = median(work for work, _ in found)
+    return max(work * factor for work, factor in found if work >= edge)
+
+
+def ideal_of(operation: Sample | Node, peaks: DevicePeaks) -> float | None:
+    """Return the roofline of an operation, in seconds, with the share of a CPU's peaks that its cores have."""
+    ideal = ideal_s(operation.flops, operation.bytes, operation.dtype, peaks)
+    return ideal / _share_of_cores(operation.cores, peaks.cores) if ideal else None
+
+
+def _share_of_cores(used: float, cores: int | None) -> float:
+    return min(1.0, used / cores) if used and cores else 1.0
 
 
 def row_of(operation: Sample | Node, peaks: DevicePeaks, device: int) -> list[float] | None:
     """Return the values of `FEATURES`; None if the operation's roofline is unknown."""
-    ideal = ideal_s(operation.flops, operation.bytes, operation.dtype, peaks)
+    ideal = ideal_of(operation, peaks)
     if ideal is None:
         return None
     flops, moved = operation.flops, operation.bytes
@@ -142,6 +171,7 @@ def row_of(operation: Sample | Node, peaks: DevicePeaks, device: int) -> list[fl
         _log(min(sides, default=0)),
         _log(max(sides, default=0)),
         float(len(sides)) if operation.shape is not None else UNKNOWN,
+        operation.cores,
         float(device),
     ]
 

@@ -23,8 +23,8 @@ from keras_matrix.analysis.whatif.cost.model import (
     Regression,
     TrainingData,
 )
-from keras_matrix.analysis.whatif.cost.operations import FEATURES, Sample, row_of
-from keras_matrix.analysis.whatif.cost.roofline import MEASURED, DevicePeaks, Fitted, fit, ideal_s
+from keras_matrix.analysis.whatif.cost.operations import FEATURES, Sample, ideal_of, row_of
+from keras_matrix.analysis.whatif.cost.roofline import MEASURED, DevicePeaks, Fitted, fit
 from keras_matrix.analysis.whatif.cost.trees import Tree, factor
 
 FOLDS = 5
@@ -191,4 +191,4 @@ def _new_device_error(samples: Sequence[Sample], devices: Sequence[DevicePeaks])
 
 
 def _ideal_s(sample: Sample, devices: Sequence[DevicePeaks]) -> float | None:
-    return ideal_s(sample.flops, sample.bytes, sample.dtype, devices[sample.device])
+    return ideal_of(sample, devices[sample.device])

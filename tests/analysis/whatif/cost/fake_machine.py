@@ -46,7 +46,7 @@ def elementwise_s(size_bytes: int, peaks: DevicePeaks = PEAKS) -> float:
 
 def node(name: str, time_s: float, **fields: Any) -> Node:
     """Return one node, for a prediction."""
-    values = {"kind": NodeKind.COMPUTE, "dtype": "float32", **fields}
+    values = {"kind": NodeKind.COMPUTE, "dtype": "float32", "cores": 2.0, **fields}
     return Node(0, 0, "main", name=name, durations_ns=(round(time_s * 1e9),), gaps_ns=(0,), starts_ns=(0,), **values)
 
 
@@ -54,10 +54,14 @@ def graph(peaks: DevicePeaks = PEAKS, sides: Sequence[int] = SIDES, noise: Itera
     """Return a step with products of each size and elementwise operations, which take `noise` times their time."""
     nodes = Nodes()
     for shape in [(*batch, *rest) for batch in ((), (1,)) for rest in product(sides, sides)]:
-        nodes.add(round(product_s(shape, peaks) * 1e9), name="aten::bmm", dtype="float32", **product_work(shape))
+        nodes.add(
+            round(product_s(shape, peaks) * 1e9), name="aten::bmm", dtype="float32", cores=2.0, **product_work(shape)
+        )
     for at, factor in enumerate([*noise] or [1.0] * 40):
         size = 4096 * (at + 1)
-        nodes.add(round(factor * elementwise_s(size, peaks) * 1e9), name="aten::add", bytes=size, dtype="float32")
+        nodes.add(
+            round(factor * elementwise_s(size, peaks) * 1e9), name="aten::add", bytes=size, dtype="float32", cores=2.0
+        )
     return nodes.graph(machine={"cpu_model": peaks.product}, cores=peaks.cores)
 
 

@@ -33,7 +33,13 @@ def test_without_predictions_no_error_was_measured() -> None:
         ),
         (error(0.1, 0.3), error(0.2, 0.2), Predictor.ROOFLINE, "share of time 30.0% against 20.0%"),
         (None, error(0.2, 0.2), Predictor.ROOFLINE, "too few distinct operations"),
-        (None, error(0.6, 0.2), Predictor.NOTHING, "the median error of the roofline, 60%, is above 50%"),
+        (None, error(0.6, 0.2), Predictor.NOTHING, "errors of the roofline are above 50%: too few distinct"),
+        (
+            error(0.1, 0.6),
+            error(0.2, 0.7),
+            Predictor.NOTHING,
+            "errors of the regression are above 50%",
+        ),
         (None, None, Predictor.NOTHING, "no operation was held out"),
     ],
 )

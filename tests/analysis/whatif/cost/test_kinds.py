@@ -26,9 +26,16 @@ NAMES = {
     OperationKind.COPY: ["aten::_to_copy", "wrapped_convert", "Memcpy HtoD", "ExpandBackward0"],
     OperationKind.UPDATE: ["aten::_foreach_add_", "ResourceApplyGradientDescent", "Optimizer.step#SGD.step"],
     OperationKind.INDEXING: ["aten::embedding", "GatherV2"],
-    OperationKind.ELEMENTWISE: ["aten::mul_", "ReluBackward0", "aten::gt", "torch::autograd::AccumulateGrad"],
+    OperationKind.ELEMENTWISE: [
+        "aten::mul_",
+        "ReluBackward0",
+        "aten::gt",
+        "torch::autograd::AccumulateGrad > c10d::allreduce_",
+    ],
     OperationKind.SEGMENT: ["forward dense_1", "backward block/query", "update", "operations #2"],
-    OperationKind.OTHER: ["aten::view", "TBackward0", "something new"],
+    OperationKind.VIEW: ["aten::t", "aten::view", "TBackward0", "aten::squeeze_", "bitcast.7"],
+    OperationKind.FUSED_PRODUCT: ["ynn_fusion.3"],
+    OperationKind.OTHER: ["aten::item", "something new"],
 }
 
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from keras_matrix.analysis.whatif.cost.kinds import OperationKind
-from keras_matrix.analysis.whatif.cost.operations import FEATURES, observed_peaks, product_of, row_of, samples_of
+from keras_matrix.analysis.whatif.cost.operations import (
+    FEATURES,
+    ideal_of,
+    observed_peaks,
+    product_of,
+    row_of,
+    samples_of,
+)
 from keras_matrix.analysis.whatif.cost.roofline import OBSERVED, DevicePeaks
 from keras_matrix.analysis.whatif.graph import NodeKind
-from tests.analysis.whatif.cost.fake_machine import PEAKS
+from tests.analysis.whatif.cost.fake_machine import PEAKS, node
 from tests.analysis.whatif.hand_made import Nodes, header
 
 WORK = {"flops": 2e6, "bytes": 4096, "dtype": "float32", "shape": (8, 64)}
@@ -48,13 +57,25 @@ def test_operations_without_flops_and_bytes_are_counted_but_not_used() -> None:
     assert (found.time_s, found.time_without_work_s) == pytest.approx((4e-6, 3e-6))
 
 
-def test_the_best_rates_stand_in_for_peaks_that_were_not_measured() -> None:
+def test_the_best_rates_of_large_operations_stand_in_for_peaks_that_were_not_measured() -> None:
     nodes = Nodes()
-    nodes.add(1000, name="aten::mm", **WORK)
-    nodes.add(500, name="aten::mm", **WORK)  # the median of both is 750 ns
+    nodes.add(1, name="aten::mm", flops=1e6, bytes=1, dtype="float32")  # too short for the clock
+    nodes.add(2000, name="aten::mm", flops=2e6, bytes=1 << 30, dtype="float32")
+    nodes.add(1000, name="aten::mm", flops=2.5e6, dtype="float32", cores=1.0)  # one of two cores
+    nodes.add(1000, name="aten::add", bytes=4096)
     graph = nodes.graph(machine={"cpu_model": "Some CPU"}, cores=2)
     found = observed_peaks(graph.header, samples_of(graph, 0).samples)
-    assert found == DevicePeaks("torch", "Some CPU", 2, {"float32": 2e6 / 750e-9}, 4096 / 750e-9, OBSERVED)
+    assert found.byte_per_s == pytest.approx(4096 / 1e-6)
+    assert found.flop_per_s == pytest.approx({"float32": 2 * 2.5e6 / 1e-6})
+    assert (found.identity, found.source) == (("torch", "Some CPU", 2), OBSERVED)
+
+
+def test_an_operation_has_the_share_of_the_peaks_that_its_cores_have() -> None:
+    product = node("aten::mm", 1, flops=1e9)
+    assert ideal_of(replace(product, cores=2.0), PEAKS) == pytest.approx(0.01)
+    assert ideal_of(replace(product, cores=1.0), PEAKS) == pytest.approx(0.02)
+    assert ideal_of(replace(product, cores=0.0), PEAKS) == pytest.approx(0.01)  # an accelerator
+    assert ideal_of(replace(product, cores=1.0), replace(PEAKS, cores=None)) == pytest.approx(0.01)
 
 
 def test_the_product_is_that_of_the_device() -> None:
@@ -70,7 +91,7 @@ def test_a_row_has_the_features_in_their_order_and_names_what_is_unknown() -> No
     nodes.add(1000, name="aten::add", bytes=2**20)
     product, other = samples_of(nodes.graph(), 0).samples
     row = dict(zip(FEATURES, row_of(product, PEAKS, 3) or [], strict=True))
-    assert [row[name] for name in FEATURES if name != "log_roofline_ns"] == [20, 10, 10, 4, 3, 6, 2, 3]
+    assert [row[name] for name in FEATURES if name != "log_roofline_ns"] == [20, 10, 10, 4, 3, 6, 2, 0, 3]
     unknown = dict(zip(FEATURES, row_of(other, PEAKS, 0) or [], strict=True))
     assert [unknown[name] for name in ("log_flops", "element_bytes", "sides")] == [-1, -1, -1]
     assert None is row_of(other, DevicePeaks("torch", "x", 1, {"float32": 1e9}, None), 0)
