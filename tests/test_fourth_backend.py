@@ -50,6 +50,12 @@ NAMING_BACKENDS = {
     "models.injected_faults": "how a compiled step is discarded",
     "models.fc.prove": "how a backend computes a proof in full precision",
     "models.fc.scopes": "names in a compiled step",
+    "models.fc.ranks": "whose workers were processes first",
+    "records.fc.rules": "which backends implement the parameters of a what-if",
+    "analysis.whatif.build.kineto.graph": "whose profiles are Kineto files",
+    "analysis.whatif.build.xplane.graph": "the level of a graph of a backend's programs",
+    "analysis.whatif.search.tensor_fusion": "which settings of a backend group gradients",
+    "analysis.whatif.what_ifs.tensor_fusion": "which settings of a backend group gradients",
 }
 
 

@@ -86,13 +86,14 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     fake = SimpleNamespace(
         cuda=FakeCuda(),
         nn=SimpleNamespace(Module=object),
+        autograd=SimpleNamespace(Function=object),
         Tensor=FakeTensor,
         distributed=distributed,
         device=lambda *names: names,
     )
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
-    for name in ("torch_worker", "torch", "torch_cuda"):
+    for name in ("torch_layers", "torch_worker", "torch", "torch_cuda"):
         path = ROOT / f"models/fc/native/{name}.py"
         spec = importlib.util.spec_from_file_location(f"keras_matrix.models.fc.native.{name}", path)
         assert spec is not None

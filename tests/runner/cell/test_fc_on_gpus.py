@@ -55,7 +55,8 @@ def fake_jax(gpus: int) -> dict[str, Any]:
 
 def fake_torch(gpus: int) -> dict[str, Any]:
     cuda = SimpleNamespace(device_count=lambda: gpus)
-    return {"torch": SimpleNamespace(cuda=cuda, nn=SimpleNamespace(Module=object)), "torch.distributed": ModuleType("")}
+    bases = {"nn": SimpleNamespace(Module=object), "autograd": SimpleNamespace(Function=object)}
+    return {"torch": SimpleNamespace(cuda=cuda, **bases), "torch.distributed": ModuleType("")}
 
 
 Fake = Callable[[int], dict[str, Any]]
