@@ -33,7 +33,7 @@ COMMANDS = {
     "fit-batch": ("runner.cli.measure.fit_batch", "find the largest batch that fits into a device's memory"),
     "task": ("runner.cli.measure.task", "run one external command, of matrix.yaml or a .cfg file"),
     "trace": ("runner.cli.measure.trace", "record a trace of one cell, or show where its time went"),
-    "replay": ("runner.cli.whatif.replay", "replay a training step from its trace, and predict it under other settings"),
+    "replay": ("runner.cli.whatif.replay", "replay a training step from its trace, and predict other settings"),
     "optimize": ("runner.cli.whatif.optimize", "search for faster settings of a traced cell, and verify them"),
     "compare": ("runner.cli.compare.compare", "compare two runs, or two environments measured interleaved"),
     "gate": ("runner.cli.compare.gate", "fail where new is slower than base"),
