@@ -10,9 +10,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
+from keras_matrix.analysis.whatif.build.facts import Facts
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration
-from keras_matrix.records.fc import calibration
+from keras_matrix.analysis.whatif.replay import held_out
+from keras_matrix.records.fc import calibration, spec
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.traces import neutral
@@ -22,6 +25,8 @@ from keras_matrix.runner.whatif import links, stored_graph
 
 PROFILE_ENDINGS = (XPLANE, *CHROME)
 ENDINGS = (*PROFILE_ENDINGS, stored_graph.ENDING, ".ctf")
+OPERATIONS, SEGMENTS = "operations", "segments"
+MOST_ERROR = 0.03
 _EPOCH = re.compile(r"epoch(\d+)\.worker(\d+)\.")
 
 
@@ -48,47 +53,88 @@ def files_of(given: Sequence[Path]) -> list[Path]:
     return list(given)
 
 
-def graph_of(trace: TraceFiles, link: LinkCalibration | None = None) -> Graph:
+def graph_of(trace: TraceFiles, link: LinkCalibration | None = None, level: str | None = None) -> Graph:
     """Return the graph of a trace, with the calibration of its link, if it has one or `link` is given.
 
-    Raises `GraphError`, `TraceError` or OSError.
+    `level` is that of Facts; by default segments of operations only where operations predict steps worse than
+    `MOST_ERROR`, and segments better. Raises `GraphError`, `TraceError` or OSError.
     """
-    graph = _graph_of(trace)
+    graph = _graph_of(trace, level)
     if link is None and graph.header.link is None:
         link = links.next_to(trace.paths, trace.record.settings if trace.record else None)
     return graph if link is None else replace(graph, header=replace(graph.header, link=link))
 
 
-def _graph_of(trace: TraceFiles) -> Graph:
+def facts_of(record: Record) -> Facts:
+    """Return what the record of a traced cell knows and its files do not."""
+    settings, resolved = record.settings, record.resolved
+    names = ("host_id", "cpu_model", "logical_cpus", "gpus", "machine_type")
+    machine = {name: value for name, value in asdict(record.machine).items() if name in names and value}
+    facts: Facts = {
+        "machine": machine,
+        "versions": record.versions,
+        "settings": named_settings(settings),
+        "cores": resolved.cpus if resolved else None,
+    }
+    threads = resolved.intra_op_threads if resolved else None
+    if settings.workload == spec.WORKLOAD:
+        problem = spec.problem_of(settings)
+        if resolved and resolved.cpus:
+            threads = max(1, resolved.cpus // problem.workers)
+        item = spec.ITEM_BYTES.get(problem.precision, 4)
+        sizes = [rows * columns * item for rows, columns in problem.shapes]
+        facts["gradient_bytes"] = {f"layer_{number}": size for number, size in enumerate(sizes)}
+    if threads:
+        facts["threads"] = threads
+    return facts
+
+
+def _graph_of(trace: TraceFiles, level: str | None) -> Graph:
     stored = [path for path in trace.paths if path.name.endswith(stored_graph.ENDING)]
     if stored and len(stored) < len(trace.paths):
         raise GraphError(f"{stored[0]}: is a stored graph; name either such files or those of a profiler")
-    graph = stored_graph.read(stored) if stored else _of_profiles(trace.paths)
-    return graph if trace.record is None else with_record(graph, trace.record)
+    if stored:
+        graph = stored_graph.read(stored)
+        return graph if trace.record is None else _with_record(graph, trace.record)
+    graph = _of_profiles(trace, level or OPERATIONS)
+    if level is None and trace.paths[0].name.endswith(XPLANE) and (error := _error(graph)) > MOST_ERROR:
+        segments = _of_profiles(trace, SEGMENTS)
+        if _error(segments) < error:
+            text = (
+                f"operations predict the next step with a mean error of {error:.1%}, so that nodes are segments of them"
+            )
+            return replace(segments, header=replace(segments.header, caveats=(*segments.header.caveats, text)))
+    return graph
 
 
-def _of_profiles(paths: Sequence[Path]) -> Graph:
+def _of_profiles(trace: TraceFiles, level: str) -> Graph:
     from keras_matrix.analysis.whatif.build import files as profiles  # readers that a stored graph does not need
 
-    return profiles.graph_of(list(paths))
+    facts: Facts = facts_of(trace.record) if trace.record else {}
+    facts["level"] = level
+    graph = profiles.graph_of(list(trace.paths), **facts)
+    return graph if trace.record is None else _with_record(graph, trace.record)
 
 
-def with_record(graph: Graph, record: Record) -> Graph:
-    """Return the graph with the facts of the traced cell."""
-    machine = {
-        name: value
-        for name, value in asdict(record.machine).items()
-        if name in ("host_id", "cpu_model", "logical_cpus", "gpus", "machine_type") and value
-    }
-    cores = record.resolved.cpus if record.resolved else None
+def _error(graph: Graph) -> float:
+    """Return the mean error of predicting each step from the one before; 0 if it is not known."""
+    if len(graph.header.step_times_s) < 2:
+        return 0.0
+    return fmean(abs(one.error) for one in held_out(graph))
+
+
+def _with_record(graph: Graph, record: Record) -> Graph:
+    """Return the graph with the facts of the traced cell that a builder may have left out."""
+    facts = facts_of(record)
     header = replace(
         graph.header,
+        source=f"cell {record.cell_id} of {record.run_id}",
         backend=record.settings.backend,
         device=record.settings.device,
-        settings=named_settings(record.settings),
-        versions=dict(record.versions),
-        machine={**graph.header.machine, **machine},
-        cores=graph.header.cores or cores,
+        settings=facts["settings"],
+        versions=facts["versions"],
+        machine={**facts["machine"], **graph.header.machine},
+        cores=graph.header.cores or facts["cores"],
     )
     return replace(graph, header=header)
 

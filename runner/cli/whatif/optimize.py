@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = _families(args.search)
     work = verification.work_of(args)
     trace = trace_source.found_trace(args.trace, args.results, args.run)
-    graph = trace_source.loaded(trace, args.calibration)
+    graph = trace_source.loaded(trace, args.calibration, args.level)
     predict = predictor(args.costmodel, graph)
     if args.to is not None:
         verification.base_settings(graph, "--to")

@@ -15,7 +15,7 @@ from html import escape
 from keras_matrix.analysis.whatif.engine import Schedule
 from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
 
-WIDTH, LABEL, ROW, GAP, TOP = 960, 190, 16, 3, 34
+WIDTH, LABEL, RIGHT, ROW, GAP, TOP = 960, 190, 10, 16, 3, 34
 LEAST_PX = 1.0
 MOST_LANES = 16
 # Colours that colour-blind readers can tell apart (Okabe and Ito).
@@ -41,11 +41,30 @@ class Bar:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The time that is drawn, in nanoseconds from the begin of the step."""
+
+    begin_ns: float
+    end_ns: float
+
+    @property
+    def pixel_ns(self) -> float:
+        """The time of a pixel."""
+        return (self.end_ns - self.begin_ns) / (WIDTH - LABEL - RIGHT)
+
+    def x(self, at_ns: float) -> float:
+        """Return the place of a time."""
+        return LABEL + (at_ns - self.begin_ns) / self.pixel_ns
+
+
 def svg(graph: Graph, schedule: Schedule, title: str, step: int = -1) -> str:
     """Return the picture of one measured step (by default the last) and of the replayed one."""
-    measured, replayed = _measured(graph, step), _replayed(graph, schedule)
+    panels = {"measured": _measured(graph, step), "replayed": _replayed(graph, schedule)}
     lanes = _lanes(graph)
-    span_ns = max(bar.end_ns for rows in (measured, replayed) for lane in lanes for bar in rows.get(lane, ()))
+    bars = [bar for rows in panels.values() for lane in lanes for bar in rows.get(lane, ())]
+    # A rank may begin its step before the slowest one has ended the step before.
+    scale = Scale(min(0.0, *(bar.begin_ns for bar in bars)), max(bar.end_ns for bar in bars))
     panel = TOP + len(lanes) * (ROW + GAP)
     height = 2 * panel + 76
     parts = [
@@ -55,9 +74,15 @@ def svg(graph: Graph, schedule: Schedule, title: str, step: int = -1) -> str:
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
     ]
     ends = graph.header.step_times_s[step] * 1e9, schedule.step_time_ns
-    for number, (name, rows, end_ns) in enumerate((("measured", measured, ends[0]), ("replayed", replayed, ends[1]))):
-        parts += _panel(f"{name}: {end_ns / 1e6:.1f} ms", rows, lanes, (number * panel, span_ns), end_ns)
-    parts += [*_axis(2 * panel + 10, span_ns), *_legend(2 * panel + 56, graph), "</svg>", ""]
+    for number, (name, end_ns) in enumerate(zip(panels, ends, strict=True)):
+        top = number * panel
+        parts.append(
+            f'<text x="8" y="{top + 22}" font-weight="600" fill="#1a1a1a">{name}: {end_ns / 1e6:.1f} ms</text>'
+        )
+        parts += _panel(panels[name], lanes, top, scale)
+        at = f'x1="{scale.x(end_ns):.1f}" y1="{top + TOP - 4}" x2="{scale.x(end_ns):.1f}" y2="{top + panel}"'
+        parts.append(f'<line {at} stroke="#1a1a1a" stroke-dasharray="3 2"/>')
+    parts += [*_axis(2 * panel + 10, scale), *_legend(2 * panel + 56, graph), "</svg>", ""]
     return "\n".join(parts)
 
 
@@ -100,32 +125,38 @@ def _lanes(graph: Graph) -> list[Lane]:
     return sorted((lane for lane in work if lane in busiest), key=lambda lane: lane[0])
 
 
-def _panel(
-    title: str, rows: Mapping[Lane, Sequence[Bar]], lanes: Sequence[Lane], at: tuple[int, float], end_ns: float
-) -> Iterator[str]:
-    top, span_ns = at
-    yield f'<text x="8" y="{top + 22}" font-weight="600" fill="#1a1a1a">{escape(title)}</text>'
+def _panel(rows: Mapping[Lane, Sequence[Bar]], lanes: Sequence[Lane], top: int, scale: Scale) -> Iterator[str]:
     for number, lane in enumerate(lanes):
         y = top + TOP + number * (ROW + GAP)
         label = f"rank {lane[0]}: {lane[1]}"
         short = label if len(label) <= 28 else label[:27] + "…"
         yield f'<text x="8" y="{y + 12}" fill="#404040">{escape(short)}</text>'
-        yield f'<rect x="{LABEL}" y="{y}" width="{WIDTH - LABEL - 10}" height="{ROW}" fill="#f2f2f2"/>'
-        for bar in _merged(rows.get(lane, ()), span_ns):
-            x, width = _x(bar.begin_ns, span_ns), max(0.5, _x(bar.end_ns, span_ns) - _x(bar.begin_ns, span_ns))
-            name = escape(f"{bar.name}, {(bar.end_ns - bar.begin_ns) / 1e6:.2f} ms")
-            yield (
-                f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW}" fill="{COLOURS[bar.colour]}">'
-                f"<title>{name}</title></rect>"
-            )
-    x, bottom = _x(end_ns, span_ns), top + TOP + len(lanes) * (ROW + GAP)
-    ends = f'x1="{x:.1f}" y1="{top + TOP - 4}" x2="{x:.1f}" y2="{bottom}"'
-    yield f'<line {ends} stroke="#1a1a1a" stroke-dasharray="3 2"/>'
+        yield f'<rect x="{LABEL}" y="{y}" width="{WIDTH - LABEL - RIGHT}" height="{ROW}" fill="#f2f2f2"/>'
+        levels = _levels(list(_merged(rows.get(lane, ()), scale)))
+        height = ROW / max(1, len(levels))
+        for level, bars in enumerate(levels):
+            for bar in bars:
+                x, width = scale.x(bar.begin_ns), max(0.5, scale.x(bar.end_ns) - scale.x(bar.begin_ns))
+                at = f'x="{x:.1f}" y="{y + level * height:.1f}" width="{width:.1f}" height="{height:.1f}"'
+                name = escape(f"{bar.name}, {(bar.end_ns - bar.begin_ns) / 1e6:.2f} ms")
+                yield f'<rect {at} fill="{COLOURS[bar.colour]}"><title>{name}</title></rect>'
 
 
-def _merged(bars: Iterable[Bar], span_ns: float) -> Iterator[Bar]:
+def _levels(bars: Sequence[Bar]) -> list[list[Bar]]:
+    """Return the bars of a row in as many levels as overlap: a lane may run several operations at a time."""
+    levels: list[list[Bar]] = []
+    for bar in bars:
+        free = next((level for level in levels if level[-1].end_ns <= bar.begin_ns + 1), None)
+        if free is None:
+            levels.append([bar])
+        else:
+            free.append(bar)
+    return levels
+
+
+def _merged(bars: Iterable[Bar], scale: Scale) -> Iterator[Bar]:
     """Yield the bars, those of one colour that less than a pixel separates as one."""
-    pixel_ns = LEAST_PX * span_ns / (WIDTH - LABEL - 10)
+    pixel_ns = LEAST_PX * scale.pixel_ns
     last: Bar | None = None
     count = 1
     for bar in sorted(bars, key=lambda one: one.begin_ns):
@@ -141,20 +172,17 @@ def _merged(bars: Iterable[Bar], span_ns: float) -> Iterator[Bar]:
         yield last
 
 
-def _x(at_ns: float, span_ns: float) -> float:
-    return LABEL + (WIDTH - LABEL - 10) * at_ns / span_ns
-
-
-def _axis(y: int, span_ns: float) -> Iterator[str]:
+def _axis(y: int, scale: Scale) -> Iterator[str]:
     """Yield the axis in milliseconds, with about eight ticks."""
-    span_ms = span_ns / 1e6
+    span_ms = scale.end_ns / 1e6
     size = 10 ** math.floor(math.log10(span_ms / 8))
     step = next(factor * size for factor in (1, 2, 5, 10) if span_ms / (factor * size) <= 8)
     for number in range(int(span_ms / step) + 1):
-        x = _x(number * step * 1e6, span_ns)
+        x = scale.x(number * step * 1e6)
         yield f'<line x1="{x:.1f}" y1="{y}" x2="{x:.1f}" y2="{y + 5}" stroke="#404040"/>'
         yield f'<text x="{x:.1f}" y="{y + 18}" text-anchor="middle" fill="#404040">{number * step:g}</text>'
-    yield f'<text x="{WIDTH - 10}" y="{y + 33}" text-anchor="end" fill="#404040">ms from the begin of the step</text>'
+    place = f'x="{WIDTH - RIGHT}" y="{y + 33}" text-anchor="end" fill="#404040"'
+    yield f"<text {place}>ms from the begin of the step</text>"
 
 
 def _legend(y: int, graph: Graph) -> Iterator[str]:

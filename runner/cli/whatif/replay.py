@@ -18,6 +18,7 @@ from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.replay import HeldOut, Replay, held_out, replay
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.registry import Choice
+from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import Head
 from keras_matrix.runner.cli.options import check_output, check_range
@@ -66,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     output.check()
     choices = _choices(args.what_if)
     work = verification.work_of(args)
-    graph = trace_source.loaded(trace_source.found_trace(args.trace, args.results, args.run), args.calibration)
+    trace = trace_source.found_trace(args.trace, args.results, args.run)
+    graph = trace_source.loaded(trace, args.calibration, args.level)
     predict = predictor(args.costmodel, graph)
     shown = Shown(graph, *_replayed(graph, args.resamples))
     try:
@@ -148,8 +150,9 @@ class Output:
             if self.timeline is not None:
                 write_timelines(self.timeline, graph, replayed)
             if self.picture is not None:
-                text = picture.svg(graph, replayed.schedule, f"{graph.header.source}: measured and replayed step")
-                self.picture.write_text(text, encoding="utf-8")
+                ranks = plural(graph.header.world_size, "rank")
+                title = f"A step of {ranks} of {graph.header.backend}: measured, and below it replayed"
+                self.picture.write_text(picture.svg(graph, replayed.schedule, title), encoding="utf-8")
             if self.graph is not None:
                 stored_graph.write(graph, self.graph)
         except OSError as error:

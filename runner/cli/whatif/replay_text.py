@@ -168,9 +168,10 @@ def _path_lines(replay: Replay, top: int) -> list[str]:
         found.setdefault((part.node.name, part.node.phase or ""), []).append(part)
     ordered = sorted(found.items(), key=lambda item: -sum(map(_time_s, item[1])))
     rows = [["critical path", "phase", "share", "time a step", "count"]]
-    rows += [_path_row(name, phase, parts, replay) for (name, phase), parts in ordered[:top]]
-    if rest := [part for _, parts in ordered[top:] for part in parts]:
-        rows.append(_path_row(f"{len(ordered) - top} others", "", rest, replay))
+    shown = ordered[: _shown(len(ordered), top)]
+    rows += [_path_row(name, phase, parts, replay) for (name, phase), parts in shown]
+    if rest := [part for _, parts in ordered[len(shown) :] for part in parts]:
+        rows.append(_path_row(f"{len(ordered) - len(shown)} others", "", rest, replay))
     return columns(rows, frozenset((2, 3, 4)))
 
 
@@ -181,11 +182,17 @@ def _path_row(name: str, phase: str, parts: Sequence[PathPart], replay: Replay) 
 
 def _share_lines(name: str, shares: Sequence[Share], top: int) -> list[str]:
     rows = [[f"by {name}", "share", "time a step"]]
-    rows += [[_short(one.name), f"{one.share:.1%}", seconds(one.time_s)] for one in shares[:top]]
-    if rest := shares[top:]:
+    shown = _shown(len(shares), top)
+    rows += [[_short(one.name), f"{one.share:.1%}", seconds(one.time_s)] for one in shares[:shown]]
+    if rest := shares[shown:]:
         total, time_s = sum(one.share for one in rest), sum(one.time_s for one in rest)
         rows.append([f"{len(rest)} others", f"{total:.1%}", seconds(time_s)])
     return columns(rows, frozenset((1, 2)))
+
+
+def _shown(count: int, top: int) -> int:
+    """Return how many of so many rows are shown: at most `top`, but never all except one."""
+    return count if count <= top + 1 else top
 
 
 def _time_s(part: PathPart) -> float:

@@ -14,7 +14,7 @@ from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.stored import chosen_run
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.whatif import links
-from keras_matrix.runner.whatif.source import ENDINGS, TraceFiles, files_of, graph_of
+from keras_matrix.runner.whatif.source import ENDINGS, OPERATIONS, SEGMENTS, TraceFiles, files_of, graph_of
 
 HELP = (
     "a cell of a stored run that has a trace, or the files of a profiler, one per worker (*.json, *.json.gz, "
@@ -26,6 +26,8 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the flags that name what is known besides the trace: `loaded` and `prediction.predictor` take them."""
     link = "times of collectives, to fit the link's alpha and beta; default: those stored with the trace"
     parser.add_argument("--calibration", type=Path, metavar="FILE", help=link)
+    level = "nodes of JAX's and TensorFlow's graphs; default: segments only where operations predict steps badly"
+    parser.add_argument("--level", choices=(OPERATIONS, SEGMENTS), help=level)
     model = "a cost model, for operations that no trace has: runner costmodel"
     parser.add_argument("--costmodel", type=Path, metavar="FILE", help=model)
 
@@ -40,7 +42,7 @@ def found_trace(names: Sequence[str], results: Path, run: str | None = None) -> 
     return _of_cell(names[0], results, run)
 
 
-def loaded(trace: TraceFiles, calibration: Path | None = None) -> Graph:
+def loaded(trace: TraceFiles, calibration: Path | None = None, level: str | None = None) -> Graph:
     """Return the graph of a trace, with the calibration of its link in a file, if one is given.
 
     Raises `UsageError`, for a stored cell `InfrastructureError`.
@@ -51,7 +53,7 @@ def loaded(trace: TraceFiles, calibration: Path | None = None) -> Graph:
     except GraphError as error:
         raise UsageError(f"--calibration: {error}") from error
     try:
-        return graph_of(trace, link)
+        return graph_of(trace, link, level)
     except (GraphError, TraceError, OSError) as error:
         if trace.record is None:
             raise UsageError(f"TRACE: {error}") from error

@@ -52,3 +52,21 @@ def test_narrow_operations_are_merged() -> None:
     merged = bars(drawn(graph.with_nodes(many)), "forward")
     assert len(merged) < 10
     assert any("operations" in (one.findtext(f"{SVG}title") or "") for one in merged)
+
+
+def test_operations_of_a_lane_that_overlap_share_its_height() -> None:
+    graph = two_workers()
+    nodes = [replace(node, depends=()) if node.lane == "gloo" else node for node in graph.nodes]
+    overlapping = graph.with_nodes(nodes, parallel_lanes={"gloo": 2})
+    starts = [replace(node, starts_ns=(0,) * 3) if node.lane == "gloo" else node for node in overlapping.nodes]
+    heights = [one.get("height") for one in bars(drawn(overlapping.with_nodes(starts)), "communication")]
+    # In the measured step the two sums of each rank overlap, in the replayed one of `graph` they follow one another.
+    assert heights[:4] == ["8.0"] * 4
+    assert [one.get("height") for one in bars(drawn(graph), "communication")][4:] == ["16.0"] * 4
+
+
+def test_a_rank_that_begins_before_the_others_is_within_the_picture() -> None:
+    graph = two_workers()
+    early = [replace(node, starts_ns=(-2_000_000,) * 3) if node.phase == "forward" else node for node in graph.nodes]
+    places = [float(one.get("x") or 0) for one in bars(drawn(graph.with_nodes(early)), "forward")]
+    assert min(places) >= 190

@@ -35,7 +35,7 @@ def stored(folder: Path) -> dict[str, object]:
 def test_a_cell_is_replayed_from_its_stored_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner("replay", "torch:fc") == 0
     printed = capsys.readouterr().out
-    assert "fake: torch on cpu, fc bucket_cap_mb=0.5 level=3 mode=fc_data" in printed
+    assert ": torch on cpu, fc bucket_cap_mb=0.5 level=3 mode=fc_data" in printed
     assert "by layer" in printed
 
 

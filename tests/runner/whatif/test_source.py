@@ -1,0 +1,131 @@
+"""Which files are a trace, and what its graph gets from the record of the traced cell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.analysis.whatif.build import files
+from keras_matrix.analysis.whatif.graph import Graph, GraphError
+from keras_matrix.records.schema import Record
+from keras_matrix.runner.matrix.reader import expand, parse
+from keras_matrix.runner.whatif import links
+from keras_matrix.runner.whatif.source import TraceFiles, facts_of, files_of, graph_of
+from tests.conftest import make_record
+from tests.runner.whatif.graphs import two_workers
+
+FC = """\
+version: 1
+backends: [tensorflow]
+cells:
+  - {workload: fc, mode: fc_data, workers: 2, level: 2, network: 200mbit, weight_size: 512, batch_size: 64}
+"""
+
+
+def touched(folder: Path, *names: str) -> list[str]:
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / name).touch()
+    return [path.name for path in files_of([folder])]
+
+
+def test_of_several_epochs_the_last_one_is_used_by_worker(tmp_path: Path) -> None:
+    names = [f"epoch{epoch}.worker{worker}.json" for epoch in (2, 10) for worker in (0, 1, 11)]
+    found = touched(tmp_path, *names, "collectives.json")
+    assert found == ["epoch10.worker0.json", "epoch10.worker1.json", "epoch10.worker11.json"]
+
+
+def test_a_folder_of_other_profiles_is_one_file_per_rank(tmp_path: Path) -> None:
+    found = touched(tmp_path, "rank0.json.gz", "rank1.json.gz", "notes.txt", "collectives.json")
+    assert found == ["rank0.json.gz", "rank1.json.gz"]
+
+
+def test_the_folder_of_a_trace_has_its_files_in_native(tmp_path: Path) -> None:
+    touched(tmp_path / "native", "epoch1.worker0.xplane.pb")
+    (tmp_path / "trace.json.gz").touch()
+    assert files_of([tmp_path]) == [tmp_path / "native" / "epoch1.worker0.xplane.pb"]
+
+
+def test_several_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match="is a folder: name it alone"):
+        files_of([tmp_path, tmp_path])
+
+
+def record() -> Record:
+    (cell,) = expand(parse(Path("m.yaml"), FC.encode()))
+    found = make_record(0.1, settings=cell.settings, versions={"keras": "3.15"})
+    assert found.resolved is not None
+    return replace(found, resolved=replace(found.resolved, cpus=4))
+
+
+def test_facts_come_from_the_record_of_the_cell() -> None:
+    facts = facts_of(record())
+    assert facts["cores"] == 4
+    assert facts["threads"] == 2
+    assert facts["gradient_bytes"] == {"layer_0": 512 * 512 * 4, "layer_1": 512 * 512 * 4, "layer_2": 512 * 4}
+    assert facts["settings"]["network"] == "200mbit"
+    assert facts["settings"]["batch_size"] == 64
+    assert facts["versions"] == {"keras": "3.15"}
+
+
+def test_the_rate_of_a_link_is_that_of_the_cell() -> None:
+    settings = record().settings
+    assert links.rate_of(settings) == 200e6
+    assert links.rate_of(replace(settings, params={**settings.params, "network": "local"})) is None
+    assert links.rate_of(None) is None
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Let operations err by 14 %, and segments by less; return the facts of each build."""
+    given: list[dict[str, Any]] = []
+
+    def graph_of(paths: Sequence[Path], **facts: Any) -> Graph:
+        given.append(facts)
+        graph = two_workers()
+        times = graph.header.step_times_s if facts["level"] == "operations" else (0.018, 0.018, 0.018)
+        return replace(graph, header=replace(graph.header, step_times_s=times, level=facts["level"]))
+
+    monkeypatch.setattr(files, "graph_of", graph_of)
+    return given
+
+
+def test_segments_are_used_where_operations_predict_steps_badly(built: list[dict[str, Any]]) -> None:
+    graph = graph_of(TraceFiles((Path("a.xplane.pb"),)))
+    assert [one["level"] for one in built] == ["operations", "segments"]
+    assert graph.header.level == "segments"
+    assert graph.header.caveats[-1].startswith("operations predict the next step with a mean error of 14.")
+
+
+@pytest.mark.parametrize(("name", "level"), [("a.xplane.pb", "operations"), ("a.json", None)])
+def test_the_level_is_not_changed_if_it_is_given_or_the_file_has_one(
+    built: list[dict[str, Any]], name: str, level: str | None
+) -> None:
+    assert graph_of(TraceFiles((Path(name),)), level=level).header.level == "operations"
+    assert len(built) == 1
+
+
+def test_a_calibration_next_to_the_files_is_fitted(built: list[dict[str, Any]], tmp_path: Path) -> None:
+    """alpha 1 ms, beta 4 ns a byte."""
+    times = [
+        {"operation": "all_reduce", "ranks": 2, "bytes": size, "seconds": 1e-3 + 4e-9 * size} for size in (0, 10**6)
+    ]
+    (tmp_path / "collectives.json").write_text(json.dumps(times))
+    link = graph_of(TraceFiles((tmp_path / "a.json",), record())).header.link
+    assert link is not None
+    assert (link.alpha_s, link.beta_s_per_byte) == pytest.approx((1e-3, 4e-9), rel=1e-6)
+    assert link.rate_bits_per_s == 200e6
+
+
+def test_a_graph_of_a_cell_has_its_settings(built: list[dict[str, Any]]) -> None:
+    own = record()
+    graph = graph_of(TraceFiles((Path("a.json"),), own))
+    assert graph.header.source == f"cell {own.cell_id} of {own.run_id}"
+    assert graph.header.settings["workers"] == 2
+    assert graph.header.backend == "tensorflow"
+    assert graph.header.cores == 2
