@@ -40,10 +40,13 @@ def recomputed(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def compiled(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a function compiled as one program for fixed shapes. Raises if it cannot be one program."""
+    import torch._dynamo.config
     import torch._inductor.config
 
     # Workers may not start processes of multiprocessing's, and have one core each.
     torch._inductor.config.compile_threads = 1
+    # Otherwise a block is cut where DistributedDataParallel's buckets end, and refused if the first is below 1 MiB.
+    torch._dynamo.config.optimize_ddp = False
     function: Callable[..., Tensor] = torch.compile(run, fullgraph=True, dynamic=False)
     return function
 

@@ -80,7 +80,7 @@ def precision() -> dict[str, object]:
 
 def fused() -> dict[str, object]:
     """Return the error of the gradients with two compiled blocks, and how many programs were compiled."""
-    problem = SMALL.changed(fuse="0-2,3-4")
+    problem = SMALL.changed(fuse="0-2,3-4", bucket_cap_mb=0.01)
     TorchRank.programs = lambda self: dynamo_counters()["stats"]["unique_graphs"]
     workers = Ranks(WorkerSpec(problem, seed=0, keep_gradients=True))
     workers.run(2)
