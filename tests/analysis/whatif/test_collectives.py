@@ -80,8 +80,8 @@ def test_fit_of_scattered_times_is_their_geometric_mean() -> None:
 
 
 def test_a_size_whose_times_scatter_counts_less() -> None:
-    """The small size is between 0.1 and 10 ms; the others determine that a byte takes 0.1 us."""
-    scattered = [(10_000, time) for time in (0.1e-3, 10e-3) * 10]
+    """Two sizes take from a tenth to ten times 0.1 and 30 ms; the others determine that a byte takes 0.1 us."""
+    scattered = [(size, time * factor) for size, time in ((10, 1e-4), (100_000, 3e-2)) for factor in (0.1, 1, 10)]
     exact = [(size, size * 1e-7 * factor) for size in (10**6, 10**7) for factor in (0.999, 1.0, 1.001)]
     found = fit([*scattered, *exact], ranks=2, source="test")
     assert found.beta_s_per_byte == pytest.approx(1e-7, rel=0.005)

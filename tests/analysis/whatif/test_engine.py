@@ -79,7 +79,9 @@ def test_the_duration_of_a_collective_is_that_of_the_rank_that_came_last() -> No
     nodes = Nodes()
     ready = [nodes.add(10, 0), nodes.add(40, 1)]
     nodes.collective(0, [55, 25], ready)
-    assert step_ns(nodes.graph(), steps=1) == 65
+    graph = nodes.graph()
+    assert step_ns(graph, steps=1) == 65
+    assert simulate(graph, steps=1, pick=engine.of_step(graph, 0)).step_time_ns == 65
 
 
 def test_nodes_that_need_more_cores_than_there_are_slow_down_equally() -> None:
@@ -121,6 +123,16 @@ def test_collectives_at_the_same_time_share_the_link() -> None:
     """100 and 200 begin at 10: the first has half the rate until 210, the second the whole rate from then on."""
     schedule = simulate(two_collectives((100, 200)), steps=1)
     assert pytest.approx(list(schedule.ends_ns[2:])) == [210, 210, 310, 310]
+
+
+@pytest.mark.parametrize("ready_ns", [(10, 40), (40, 10)])
+def test_collectives_that_may_share_a_link_wait_for_the_last_rank_too(ready_ns: tuple[int, int]) -> None:
+    nodes = Nodes()
+    ready = [nodes.add(duration, rank) for rank, duration in enumerate(ready_ns)]
+    first = nodes.collective(0, [100] * 2, ready, lane="a")
+    nodes.collective(1, [100] * 2, first, lane="b")
+    schedule = simulate(nodes.graph(), steps=1)
+    assert list(schedule.starts_ns[2:]) == [40, 40, 140, 140]
 
 
 def test_the_latency_of_a_collective_does_not_use_the_link() -> None:
