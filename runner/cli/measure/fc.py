@@ -1,7 +1,8 @@
 """Measure one FC mode with the flags of the 2016 mini-benchmark, or prove that all modes compute the same.
 
 A stack of fully connected layers is trained by data, model or physics parallelism, with automatic or manual
-backpropagation: docs/fc.md. Workers are virtual devices on JAX, logical devices on TensorFlow, processes on PyTorch."""
+backpropagation: docs/fc.md. Workers are virtual devices on JAX, logical devices on TensorFlow, processes on PyTorch;
+over a network, processes on every backend."""
 
 from __future__ import annotations
 
