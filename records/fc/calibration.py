@@ -1,7 +1,6 @@
 """The times of collectives that a traced cell's workers measured while they computed; stored next to its raw files.
 
-A collective under load starts later and runs slower than on an idle machine: the thread that sends shares its core with
-the computation. What a replay predicts needs the times under load.
+The thread that sends shares its core with the computation, so these times include waits that an idle machine's do not.
 """
 
 from __future__ import annotations
