@@ -9,11 +9,13 @@ from pathlib import Path
 
 from keras_matrix.analysis.whatif.cost import model as cost
 from keras_matrix.analysis.whatif.graph import Graph
+from keras_matrix.analysis.whatif.overhead import without_overhead
 from keras_matrix.analysis.whatif.replay import replay
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.registry import Choice
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
+from keras_matrix.records.schema import Record
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.whatif import cost_file
 
@@ -25,6 +27,14 @@ class Prediction:
     name: str
     strategy: Strategy
     graph: Graph
+
+
+def without_profiler(graph: Graph, record: Record | None) -> Graph:
+    """Return the graph without what the profiler added to a step; unchanged if the untraced step time is not known."""
+    if record is None or record.times.step_time_s is None:
+        return graph
+    calls = 1 if record.settings.phase == "predict" else record.settings.steps_per_execution
+    return without_overhead(graph, record.times.step_time_s * calls)
 
 
 def predictor(path: Path | None, graph: Graph) -> Predict | None:

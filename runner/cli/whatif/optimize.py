@@ -36,7 +36,7 @@ from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.whatif import measurement, probes, strategy_file
 from keras_matrix.runner.whatif.measurement import BASE
 from keras_matrix.runner.whatif.memory_use import memory_use
-from keras_matrix.runner.whatif.prediction import predictor
+from keras_matrix.runner.whatif.prediction import predictor, without_profiler
 from keras_matrix.runner.whatif.strategy_file import Choice
 
 BEST = 3
@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     wanted = _families(args.search)
     work = verification.work_of(args)
     trace = trace_source.found_trace(args.trace, args.results, args.run)
-    graph = trace_source.loaded(trace, args.calibration, args.level)
+    traced = trace_source.loaded(trace, args.calibration, args.level)
+    graph = without_profiler(traced, trace.record)
     predict = predictor(args.costmodel, graph)
     if args.to is not None:
         verification.base_settings(graph, "--to")

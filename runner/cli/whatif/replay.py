@@ -35,7 +35,7 @@ from keras_matrix.runner.cli.whatif.verification_text import verified_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.whatif import stored_graph
-from keras_matrix.runner.whatif.prediction import Prediction, predictions, predictor
+from keras_matrix.runner.whatif.prediction import Prediction, predictions, predictor, without_profiler
 
 TOP, RESAMPLES, MOST_RESAMPLES = 12, 200, 100_000
 
@@ -70,17 +70,18 @@ def run(args: argparse.Namespace) -> int:
     trace = trace_source.found_trace(args.trace, args.results, args.run)
     graph = trace_source.loaded(trace, args.calibration, args.level)
     predict = predictor(args.costmodel, graph)
-    shown = Shown(graph, *_replayed(graph, args.resamples))
+    base = without_profiler(graph, trace.record)
+    shown = Shown(graph, *_replayed(graph, args.resamples), replay(base, resamples=args.resamples))
     try:
-        found = predictions(graph, choices, predict, args.resamples)
+        found = predictions(base, choices, predict, args.resamples)
     except GraphError as error:
         raise UsageError(_of_what_if(error)) from error
     strategies = [one.strategy for one in found]
-    plan = verification.checked_plan(work, graph, strategies) if args.verify else None
+    plan = verification.checked_plan(work, base, strategies) if args.verify else None
     output.write(graph, shown.replayed)
     if not args.json:
         print("\n".join(map(printable, [*shown.lines(found, args.top), *output.lines()])))
-    result = verification.verified(work, graph, shown.replayed, strategies, plan) if plan else None
+    result = verification.verified(work, base, shown.baseline, strategies, plan) if plan else None
     if args.json:
         own = {"verification": None if result is None else verification.document_of(graph, result)}
         print(document({**shown.document(found), **own}))
@@ -91,21 +92,23 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A replay with its errors, as text and as plain values."""
+    """A replay with its errors, as text and as plain values; `baseline` is the one that what-ifs start from."""
 
     graph: Graph
     replayed: Replay
     errors: tuple[HeldOut, ...]
+    baseline: Replay
 
     def lines(self, found: Sequence[Prediction], top: int) -> list[str]:
         """Return the trace, the replay and the predictions."""
         lines = [*trace_lines(self.graph), "", *replay_lines(self.replayed, self.errors, top)]
-        return lines + prediction_lines(self.replayed.step_time_s, found, self.graph.header.caveats)
+        return lines + prediction_lines(self.baseline, found, self.graph.header.caveats)
 
     def document(self, found: Sequence[Prediction]) -> dict[str, object]:
         """Return the same as plain values."""
-        what_ifs = [prediction_document(self.replayed.step_time_s, one) for one in found]
-        return {**document_of(self.graph, self.replayed, self.errors), "what_ifs": what_ifs}
+        what_ifs = [prediction_document(self.baseline.step_time_s, one) for one in found]
+        replayed = document_of(self.graph, self.replayed, self.errors)
+        return {**replayed, "baseline_step_time_s": self.baseline.step_time_s, "what_ifs": what_ifs}
 
 
 def _replayed(graph: Graph, resamples: int) -> tuple[Replay, tuple[HeldOut, ...]]:

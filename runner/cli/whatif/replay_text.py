@@ -70,17 +70,19 @@ def replay_lines(replay: Replay, held_out: Sequence[HeldOut], top: int) -> list[
     return lines
 
 
-def prediction_lines(baseline_s: float, found: Sequence[Prediction], known: Sequence[str]) -> list[str]:
+def prediction_lines(baseline: Replay, found: Sequence[Prediction], known: Sequence[str]) -> list[str]:
     """Return a line for each what-if: its predicted step, the speed-up, and the settings that realise it.
 
-    `known` are the caveats of the trace; others are those of the predictions.
+    The baseline is that of the predictions: the traced setting without the profiler, if its time is known. `known` are
+    the caveats of the trace; others are those of the predictions.
     """
     if not found:
         return []
     rows = [["what-if", "predicted", "p10 to p90", "speed-up", "settings"]]
+    rows.append(["baseline", seconds(baseline.step_time_s), interval(baseline.low_s, baseline.high_s), "", ""])
     for one in found:
         own = one.strategy
-        gain = f"{baseline_s / own.step_time_s:.2f}x"
+        gain = f"{baseline.step_time_s / own.step_time_s:.2f}x"
         rows.append([one.name, seconds(own.step_time_s), interval(own.low_s, own.high_s), gain, realised(own)])
     new = [text for one in found for text in one.graph.header.caveats if text not in known]
     return ["", *columns(rows, frozenset((1, 3))), *(f"caveat: {text}" for text in dict.fromkeys(new))]

@@ -47,6 +47,7 @@ def test_any_cell_can_be_written() -> None:
     wanted = cells(MIXED)
     strategy = written([Choice(one, ()) for one in wanted])
     assert wanted == [cell.settings for cell in strategy.cells]
+    assert '      name: "on"\n' in strategy.text  # other readers of YAML take on for true
 
 
 def test_an_unknown_setting_is_refused_with_a_near_name() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,16 @@ def test_a_stored_graph_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "error, each step predicted from the one before: -14.3%" in printed
     for title in ("critical path", "by phase", "by layer", "by kind"):
         assert title in printed
+
+
+def test_without_layers_there_is_no_table_of_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = two_workers()
+    nodes = [replace(node, layer=None) for node in graph.nodes]
+    stored_graph.write(graph.with_nodes(nodes), folder / "unnamed")
+    assert main(["replay", "unnamed"]) == 0
+    printed = capsys.readouterr().out
+    assert "by layer" not in printed
+    assert "by phase" in printed
 
 
 def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:

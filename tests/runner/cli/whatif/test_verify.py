@@ -70,6 +70,7 @@ def test_a_wrong_alpha_ends_refuted(folder: Path, capsys: pytest.CaptureFixture[
     assert runner("replay", "torch:fc", *WHAT_IFS, *flags) == 0
     printed = capsys.readouterr().out
     assert "verdict: refuted" in printed
+    assert "round 2" not in printed
     assert stored(folder)["verdict"] == "refuted"
 
 
@@ -86,6 +87,21 @@ def test_a_recalibration_shows_both_rounds(folder: Path, capsys: pytest.CaptureF
     rounds = stored(folder)["verification"]["rounds"]  # type: ignore[index]
     assert len(rounds) == 2
     assert rounds[0]["verdict"] == "refuted"
+
+
+def test_predictions_start_from_the_step_without_the_profiler(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The traced step is 3 % slower than the untraced one."""
+
+    def true_s(settings: Settings) -> float:
+        return true_step_s(settings) * 0.97
+
+    assert runner("--matrix", "matrix.yaml", "--new", fake=executor(true_s)) == 0
+    capsys.readouterr()
+    assert runner("replay", "torch:fc", *WHAT_IFS[:2], "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["baseline_step_time_s"] == pytest.approx(found["step_time_s"] * 0.97, rel=0.005)
+    assert runner("replay", "torch:fc", *WHAT_IFS[:2]) == 0
+    assert "of each operation on a thread were removed as the profiler's cost" in capsys.readouterr().out
 
 
 def test_too_few_processes_are_inconclusive(capsys: pytest.CaptureFixture[str]) -> None:
