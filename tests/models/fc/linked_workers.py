@@ -1,7 +1,7 @@
 """Run by `ci/netns` with KERAS_BACKEND jax or tensorflow: workers in networks, compared with NumPy and one process.
 
-Prints an object per problem: errors against NumPy in float64, the loss in one process, the workers' networks, the sums
-of a step, and for the plain problem the files of a trace.
+Prints an object per problem: errors against NumPy in float64, the loss in one process, the workers' networks and the
+sums of a step; with the only argument `traced` the files of a trace.
 """
 
 import json
@@ -44,16 +44,21 @@ def linked(problem: FcProblem, namespaces: tuple[str, ...]) -> dict[str, object]
             "processes": len({place.process for place in found.places} - {os.getpid()}),
             "sums": found.traffic.calls,
             "step_s": perf_counter() - again_s,
-            "traced": traced(workers) if problem == SMALL else None,
         }
     finally:
         workers.close()
 
 
-def traced(workers) -> list[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        workers.traced(TraceOrder(folder, epochs=[1], steps=2))
-        return sorted(path.name for path in Path(folder).iterdir())
+def traced(namespaces: tuple[str, ...]) -> list[str]:
+    """Return the files of a trace of workers in these namespaces."""
+    workers = assemble(BACKEND, WorkerSpec(SMALL, seed=0, namespaces=namespaces))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            workers.run(1)
+            workers.traced(TraceOrder(folder, epochs=[1], steps=2))
+            return sorted(path.name for path in Path(folder).iterdir())
+    finally:
+        workers.close()
 
 
 def loss_in_one_process(problem: FcProblem) -> float:
@@ -64,6 +69,9 @@ def loss_in_one_process(problem: FcProblem) -> float:
 
 if __name__ == "__main__":
     there = network.parse(os.environ[network.VARIABLE])
+    if sys.argv[1:] == ["traced"]:
+        print(json.dumps(traced(there.namespaces)))
+        sys.exit()
     problems = {text: SMALL.changed(**json.loads(text)) for text in sys.argv[1:]}
     answers = {text: linked(problem, there.namespaces) for text, problem in problems.items()}
     # Only now: worker processes are copies of a process that has not used the backend.
