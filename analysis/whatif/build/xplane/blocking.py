@@ -1,7 +1,8 @@
 """Finds the collectives that block a device: those at whose end it has nothing to do, in most steps.
 
 XLA's CPU client runs a collective on a thread of the pool that runs the operations. What else is ready waits if no
-other thread is free, although it does not use the result.
+other thread is free, although it does not use the result: such a collective belongs to the sequence of operations.
+TensorFlow's collectives have threads of their own: there the next operation waits for the result.
 """
 
 from __future__ import annotations
@@ -29,6 +30,18 @@ def blocked(rank: Rank, lane: str) -> dict[int, list[Row]]:
         if after is not None and 2 * idle > len(busy):
             found.setdefault(id(after), []).append(row)
     return found
+
+
+def take(rank: Rank, lane: str, collective: Row, after: Row) -> None:
+    """Move a collective from its lane into this one, before the row that follows it."""
+    rank.rows.lanes[collective.lane].remove(collective)
+    for pieces in rank.lanes[collective.lane]:
+        pieces[:] = [piece for piece in pieces if piece.name != collective.name]
+    rows = rank.rows.lanes[lane]
+    rows.insert(next(at for at, row in enumerate(rows) if row is after), collective)
+    collective.lane = lane
+    for piece in rank.pieces[id(collective)]:
+        piece.lane = lane
 
 
 def _collectives(rank: Rank, lane: str) -> list[Row]:

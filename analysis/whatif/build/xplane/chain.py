@@ -2,8 +2,7 @@
 
 A step begins with what the device waited for: fetching a batch, and the host's launch; it ends with the host's return.
 So the host has the time that nothing else hides. The host is also responsible for the time before the first operation
-of another program. An operation that follows a collective which blocks the device waits for it. Anything else is a gap,
-unless a dependency explains it.
+of another program. Anything else is a gap, unless a dependency or a collective that blocks the device explains it.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from keras_matrix.analysis.whatif.build.pieces import TOLERANCE_NS, Lane, Piece, Window
-from keras_matrix.analysis.whatif.build.xplane.blocking import blocked
+from keras_matrix.analysis.whatif.build.xplane.blocking import blocked, take
 from keras_matrix.analysis.whatif.build.xplane.rank import Rank, wait
 from keras_matrix.analysis.whatif.build.xplane.reading import Interval, Profile, union
-from keras_matrix.analysis.whatif.build.xplane.rows import Row
+from keras_matrix.analysis.whatif.build.xplane.rows import STREAM, Row
 from keras_matrix.analysis.whatif.build.xplane.serial import covered_ns, idle, served_ns
 from keras_matrix.analysis.whatif.graph import NodeKind
 
@@ -26,16 +25,30 @@ def lay_out(rank: Rank) -> None:
     for lane in rank.chains:
         first = 0
         windows: list[Window] = []
-        collectives = blocked(rank, lane)
-        for row in rank.rows.lanes[lane]:
-            for collective in collectives.get(id(row), ()):
-                wait(rank, row, collective)
+        collectives = _blocking(rank, lane)
         for profile in rank.profiles:
             steps = range(first, first + len(profile.windows))
             windows += _Chain(rank, profile, lane, steps, collectives).lay_out()
             first = steps.stop
         if lane == rank.main:
             rank.windows = windows
+
+
+def _blocking(rank: Rank, lane: str) -> dict[int, list[Row]]:
+    """Return the collectives that the operations of a lane wait for, by the identity of the row that does.
+
+    Those that run on the threads of the operations become operations of the lane.
+    """
+    found = blocked(rank, lane)
+    waiting: dict[int, list[Row]] = {}
+    for row in list(rank.rows.lanes[lane]):
+        for collective in found.get(id(row), ()):
+            if row.identity.stream is None and collective.identity.program:
+                take(rank, lane, collective, row)
+            else:
+                wait(rank, row, collective)
+                waiting.setdefault(id(row), []).append(collective)
+    return waiting
 
 
 class _Chain:
@@ -48,7 +61,7 @@ class _Chain:
         self._rank, self._profile, self._steps, self._lane = rank, profile, steps, lane
         self._collectives = collectives
         self._is_main = lane == rank.main
-        pieces = [piece for step in steps for piece in rank.lanes[lane][step]]
+        pieces = [piece for step in steps for piece in rank.lanes[lane][step] if not self._is_fixed(piece)]
         intervals = [(piece.start_ns, piece.end_ns) for piece in pieces]
         self._served = {id(piece): ns for piece, ns in zip(pieces, served_ns(intervals), strict=True)}
         self._busy = union(one for one in intervals if one[1] > one[0])
@@ -69,13 +82,19 @@ class _Chain:
     def _step(self, step: int, window: Window) -> Lane:
         lane: Lane = []
         program: str | None = None
-        pending = sorted(self._end_ns(row, step) for rows in self._collectives.values() for row in rows)
-        for row in self._rank.rows.lanes[self._lane]:
+        rows = self._rank.rows.lanes[self._lane]
+        fixed = [row for row in rows if self._is_fixed(self._rank.pieces[id(row)][step])]
+        waited = [row for own in self._collectives.values() for row in own]
+        pending = sorted(self._rank.pieces[id(row)][step].end_ns for row in (*fixed, *waited))
+        for row in rows:
             piece = self._rank.pieces[id(row)][step]
-            for collective in self._collectives.get(id(row), ()):
-                end_ns = self._end_ns(collective, step)
-                pending.remove(end_ns)
-                self._pass(end_ns - 1)
+            before = [self._rank.pieces[id(one)][step] for one in self._collectives.get(id(row), ())]
+            for collective in [piece] if self._is_fixed(piece) else before:
+                pending.remove(collective.end_ns)
+                self._pass(collective.end_ns - 1)
+            if self._is_fixed(piece):
+                lane.append(piece)
+                continue
             passed = self._pass(self._now, pending[0] - TOLERANCE_NS if pending else None)
             if self._is_main and row.identity.program != program:
                 lane += self._launch(step, passed, row.identity.program, is_first=program is None)
@@ -88,8 +107,9 @@ class _Chain:
             lane.append(self._return(step, window, passed))
         return lane
 
-    def _end_ns(self, row: Row, step: int) -> int:
-        return self._rank.pieces[id(row)][step].end_ns
+    def _is_fixed(self, piece: Piece) -> bool:
+        """Return whether a piece keeps its times: a collective on the threads of the operations."""
+        return piece.call is not None and not self._lane.startswith(STREAM)
 
     def _pass(self, begin_ns: int, before_ns: int | None = None) -> list[Interval]:
         """Let the idle intervals of the step pass that begin until a time and end before another; return them."""

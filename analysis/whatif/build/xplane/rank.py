@@ -5,10 +5,11 @@ What a program says of its operations and their dependencies is in them; `chain`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from keras_matrix.analysis.whatif.build.pieces import Call, Lane, Piece, RankTrace, Window
+from keras_matrix.analysis.whatif.build.xplane.ends import end_before_use, end_before_work
 from keras_matrix.analysis.whatif.build.xplane.programs import UNKNOWN, TracedProgram, unknown_call
 from keras_matrix.analysis.whatif.build.xplane.reading import Identity, Profile
 from keras_matrix.analysis.whatif.build.xplane.rows import Row, Rows, put_in_order, rows_of
@@ -64,7 +65,8 @@ def fill(rank: Rank) -> None:
     rank.rows = rows_of(steps)
     programs = _programs(rank)
     befores = list(_befores(rank.rows, programs))
-    _end_in_time(befores)
+    end_before_use(befores)
+    end_before_work(rank.rows, rank.profiles, rank.chains)
     put_in_order(rank.rows, rank.windows)
     for lane, rows in rank.rows.lanes.items():
         pieces = [_pieces(rank, row, programs.get(row.identity.program)) for row in rows]
@@ -141,17 +143,6 @@ def _known(rows: Rows) -> dict[tuple[str, str], Row]:
         for row in own
         if not row.occurrence
     }
-
-
-def _end_in_time(befores: Iterable[tuple[Row, Row]]) -> None:
-    """Let an operation end before what depends on it begins.
-
-    The event of an asynchronous operation's end waits for a thread, up to the whole time of a following all-reduce.
-    """
-    for row, other in befores:
-        for step, (run, before) in enumerate(zip(row.runs, other.runs, strict=True)):
-            if run and before and before.start_ns <= run.start_ns < before.end_ns:
-                other.runs[step] = before._replace(end_ns=run.start_ns)
 
 
 def wait(rank: Rank, row: Row, other: Row) -> None:

@@ -8,6 +8,7 @@ before the mark, belongs to the step, and steps that a program only dispatches l
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -159,6 +160,8 @@ def _runs(
         if span.track.kind not in WORKING:
             continue
         at = places.get(span.step)
+        if at is None and not program:
+            at = _step_at(marks, span.start_ns)
         if at is None or span.start_ns < marks[at].start_ns - TOLERANCE_NS:
             if marks[0].start_ns <= span.start_ns <= marks[-1].end_ns:
                 outside[span.name] += span.duration_ns
@@ -180,6 +183,12 @@ def _runs(
                 " record the trace again"
             )
     return runs, _outside(path, outside, len(marks))
+
+
+def _step_at(marks: Sequence[Span], at_ns: int) -> int | None:
+    """Return the step within which an operation of a graph began; the event of its end may be later than the step's."""
+    at = bisect_right(marks, at_ns, key=lambda mark: mark.start_ns) - 1
+    return at if at >= 0 and at_ns <= marks[at].end_ns else None
 
 
 def _outside(path: Path, outside: Counter[str], steps: int) -> list[str]:

@@ -17,7 +17,7 @@ from keras_matrix.records.traces.names import is_collective
 from keras_matrix.records.traces.neutral import Kind
 from keras_matrix.records.traces.xspace.tracks import COLLECTIVE
 
-COMPUTE, LINK = "compute", "link"
+COMPUTE, LINK, STREAM = "compute", "link", "stream"
 Key = tuple[Identity, int]
 
 
@@ -60,7 +60,7 @@ def is_symmetric(identity: Identity) -> bool:
 def lane_of(identity: Identity) -> str:
     """Return the lane of an operation: a device's stream, the link, or the pool of threads."""
     if identity.stream is not None:
-        return f"stream {identity.stream}"
+        return f"{STREAM} {identity.stream}"
     return LINK if is_symmetric(identity) else COMPUTE
 
 

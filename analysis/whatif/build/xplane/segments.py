@@ -50,7 +50,12 @@ class _Cuts:
 
     def __init__(self, trace: RankTrace, waiting: set[Place], awaited: set[Place]) -> None:
         self._trace, self._waiting, self._awaited = trace, waiting, awaited
-        self._targets = {id(before) for piece in trace.pieces(0) if piece.lane != trace.main for before in piece.after}
+        self._targets = {
+            id(before)
+            for piece in trace.pieces(0)
+            if piece.lane != trace.main or piece.call is not None
+            for before in piece.after
+        }
 
     def before(self, piece: Piece) -> bool:
         """Return whether one begins with this operation."""

@@ -29,7 +29,7 @@ def files(path: Path) -> Path:
 
 def test_a_segment_is_a_run_of_a_phase_and_a_layer(tmp_path: Path) -> None:
     made = graph(files(tmp_path), level="segments")
-    assert names(made) == ["launch", "forward dense", "dot.2", "dot.3", "sub.1", "return"]
+    assert names(made) == ["launch", "forward dense", "dot.2", "dot.3", "all-reduce", "sub.1", "return"]
     assert made.header.level == "segments"
 
 

@@ -110,6 +110,20 @@ def test_a_collective_waits_for_the_backward_pass_and_the_update_for_it(tmp_path
     assert before(made, "kbm.phase.update/Apply") == {(0, "CollectiveReduceV2_1")}
 
 
+def test_a_collective_ends_when_the_device_begins_to_work_again(tmp_path: Path) -> None:
+    """The event of its end is late, here after the step."""
+    events = []
+    for at in (0, 200, 400):
+        events += [
+            node(BACKWARD.format(""), at + 1, at + 9),
+            node("CollectiveReduceV2:CollectiveReduceV2", at + 10, at + 204),
+            node(UPDATE.format(""), at + 190, at + 198),
+        ]
+    made = graph(write(tmp_path / "epoch2.worker0.xplane.pb", marks(200), events), settings={"workers": 2})
+    assert us(find(made, "CollectiveReduceV2").durations_ns) == [180, 180, 180]
+    assert us(find(made, "kbm.phase.update/Apply").gaps_ns) == [0, 0, 0]
+
+
 def test_the_update_waits_for_a_collective_that_other_work_hides(tmp_path: Path) -> None:
     events = []
     for at in (0, 90, 180):
