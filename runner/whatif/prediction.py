@@ -1,4 +1,4 @@
-"""Predicts a traced step under what-ifs: each of them alone, and all of them in their order."""
+"""Predicts a traced step under what-ifs: each of them alone, and different ones together, in their order."""
 
 from __future__ import annotations
 
@@ -50,10 +50,14 @@ def predictor(path: Path | None, graph: Graph) -> Predict | None:
 
 
 def predictions(graph: Graph, choices: Sequence[Choice], predict: Predict | None, resamples: int) -> list[Prediction]:
-    """Return the prediction of each what-if alone and, if there are several, of all together. Raises `GraphError`."""
+    """Return the prediction of each what-if alone and, if there are several different ones, of all together.
+
+    Several of one name are alternatives. Raises `GraphError`.
+    """
     of = partial(_predicted, graph, predict=predict, resamples=resamples)
     found = [of((one,)) for one in choices]
-    return [*found, of(tuple(choices))] if len(choices) > 1 else found
+    names = {one.what_if.name for one in choices}
+    return [*found, of(tuple(choices))] if len(names) == len(choices) > 1 else found
 
 
 def _predicted(graph: Graph, choices: tuple[Choice, ...], *, predict: Predict | None, resamples: int) -> Prediction:

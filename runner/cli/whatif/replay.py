@@ -2,9 +2,9 @@
 
 TRACE is a cell of a stored run that has a trace, or the files of a profiler, of any program: one for each worker. The
 replayed step comes with the error of predicting each traced step from the one before. --what-if changes the step: the
-number of workers, the network, how gradients are summed, precision, and more; several are combined in their order, and
-shown alone too. --verify measures the traced cell and those settings, interleaved, and judges the predictions.
-docs/whatif.md"""
+number of workers, the network, how gradients are summed, precision, and more. Several of one name are alternatives,
+different ones are also combined in their order. --verify measures the traced cell and those settings, interleaved, and
+judges the predictions. docs/whatif.md"""
 
 from __future__ import annotations
 

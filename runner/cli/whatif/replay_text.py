@@ -93,7 +93,8 @@ def realised(strategy: Strategy) -> str:
     if strategy.settings is None:
         reason = strategy.reason.removeprefix("predicted only: ")
         return f"predicted only: {reason}"
-    return ", ".join(f"{name}: {value_text(value)}" for name, value in strategy.settings.items())
+    shown = {name: '""' if value == "" else value_text(value) for name, value in strategy.settings.items()}
+    return ", ".join(f"{name}: {value}" for name, value in shown.items())
 
 
 def interval(low_s: float, high_s: float) -> str:

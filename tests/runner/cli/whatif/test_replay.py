@@ -201,6 +201,13 @@ def test_several_what_ifs_are_shown_alone_and_together(capsys: pytest.CaptureFix
     assert found[0]["settings"] is None
 
 
+def test_what_ifs_of_one_name_are_alternatives(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--what-if", "tensor_fusion=2,", "--what-if", "tensor_fusion=each"]
+    assert main(["replay", "graph", *flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["what_ifs"]
+    assert [one["name"] for one in found] == ["tensor_fusion=2,", "tensor_fusion=each"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

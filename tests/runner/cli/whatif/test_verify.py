@@ -45,7 +45,7 @@ def test_predictions_are_verified_by_interleaved_measurements(folder: Path, caps
     printed = capsys.readouterr().out
     assert "verdict: verified" in printed
     assert "regret: 0.0 %" in printed
-    # Baseline and three settings (all together is the last one again), five processes each, a process of each a block.
+    # Baseline and three settings, which are alternatives: five processes each, one of each a block.
     assert len(fake.jobs) == 20
     assert len({job.cell_id for job in fake.jobs[:4]}) == 4
     assert {str(job.settings.params.get("buckets", "")) for job in fake.jobs} == {"", "4", "2,2", "1,3"}
