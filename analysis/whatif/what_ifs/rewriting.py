@@ -15,6 +15,58 @@ def scaled(node: Node, factor: float, *, gaps: bool = False) -> Node:
     return replace(changed, gaps_ns=tuple(round(value * factor) for value in node.gaps_ns)) if gaps else changed
 
 
+def in_order(
+    graph: Graph, nodes: Sequence[Node], placed: Sequence[Node], instead: Mapping[int, Sequence[int]]
+) -> list[Node]:
+    """Return nodes of a graph and new collectives, so that each comes behind what it depends on.
+
+    A lane runs its nodes in their order, and a collective may be on the lane of its rank's operations. A new one comes
+    directly behind what it waits for, and behind the collectives of its lane before the first one that is missing. A
+    node stays where it is unless something that it waits for, by `instead` for a missing one, comes later now.
+    """
+    together = (*nodes, *placed)
+    index = {node.number: at for at, node in enumerate(together)}
+    depends = {node.number: _resolved(node, index, instead) for node in together}
+    last: dict[tuple[int, str], int] = {}
+    for node in nodes:
+        first = min((number for number in instead if graph.nodes[number].rank == node.rank), default=0)
+        if node.collective is not None and node.number < first:
+            last[node.rank, node.lane] = node.number
+    for node in placed:
+        lane = node.rank, node.lane
+        if lane in last:
+            depends[node.number].append(last[lane])
+        last[lane] = node.number
+    floating = {node.number for node in placed}
+    places: dict[int, tuple[int, int]] = {}
+    for number in _dependencies_first(depends):
+        behind = [(places[one][0], places[one][1] + 1) for one in depends[number] if one in places]
+        places[number] = max(behind if number in floating else [(index[number], 0), *behind], default=(-1, 0))
+    return sorted(together, key=lambda node: (places[node.number], index[node.number]))
+
+
+def _resolved(node: Node, present: Mapping[int, int], instead: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return the present nodes that a node depends on."""
+    return [one for other in node.depends for one in ([other] if other in present else instead.get(other, ()))]
+
+
+def _dependencies_first(depends: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return the numbers of nodes, each behind those that it depends on if they form no circle."""
+    found: dict[int, None] = {}
+    entered: set[int] = set()
+    for first in depends:
+        stack = [first]
+        while stack:
+            number = stack[-1]
+            waiting = [] if number in entered else [one for one in depends[number] if one not in entered]
+            entered.add(number)
+            if waiting:
+                stack += waiting
+            else:
+                found.setdefault(stack.pop())
+    return list(found)
+
+
 def renumbered(
     graph: Graph, nodes: Sequence[Node], instead: Mapping[int, Sequence[int]] | None = None, **header: Any
 ) -> Graph:

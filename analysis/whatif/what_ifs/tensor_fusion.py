@@ -17,7 +17,7 @@ from statistics import median
 from keras_matrix.analysis.whatif.collectives import ddp_buckets, groups_of, of_trace, tf_packs, time_s
 from keras_matrix.analysis.whatif.graph import Collective, Graph, LinkCalibration, Node
 from keras_matrix.analysis.whatif.what_ifs.gradients import Sums, sums_of
-from keras_matrix.analysis.whatif.what_ifs.rewriting import renumbered
+from keras_matrix.analysis.whatif.what_ifs.rewriting import in_order, renumbered
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, WhatIf, WhatIfError, of_fc
 from keras_matrix.records.fc import buckets, layer_groups
 
@@ -124,7 +124,8 @@ def with_groups(graph: Graph, sums: Sums, groups: Sequence[Sequence[int]], *, ov
         for rank, node in members.items()
     }
     kept = [node for node in graph.nodes if node.number not in removed]
-    return renumbered(graph, [*kept, *made], instead, parallel_lanes=lanes, caveats=_caveats(graph, sums))
+    ordered = in_order(graph, kept, made, instead)
+    return renumbered(graph, ordered, instead, parallel_lanes=lanes, caveats=_caveats(graph, sums))
 
 
 def corrections(graph: Graph, sums: Sums, link: LinkCalibration) -> list[float]:

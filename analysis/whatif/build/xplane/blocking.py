@@ -8,20 +8,18 @@ TensorFlow's collectives have threads of their own: there the next operation wai
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from keras_matrix.analysis.whatif.build.pieces import TOLERANCE_NS
 from keras_matrix.analysis.whatif.build.xplane.rank import Rank
 from keras_matrix.analysis.whatif.build.xplane.reading import Interval, union
 from keras_matrix.analysis.whatif.build.xplane.rows import Row
+from keras_matrix.analysis.whatif.build.xplane.serial import covered_ns
 
 
 def blocked(rank: Rank, lane: str) -> dict[int, list[Row]]:
     """Return the collectives that block a lane by the identity of the row that begins after them, in order."""
-    busy = [
-        union((piece.start_ns, piece.end_ns) for piece in pieces if piece.end_ns > piece.start_ns)
-        for pieces in rank.lanes[lane]
-    ]
+    busy = _busy(rank, lane)
     rows = rank.rows.lanes[lane]
     found: dict[int, list[Row]] = {}
     for row in sorted(_collectives(rank, lane), key=lambda one: one.position):
@@ -32,20 +30,36 @@ def blocked(rank: Rank, lane: str) -> dict[int, list[Row]]:
     return found
 
 
-def take(rank: Rank, lane: str, collective: Row, after: Row) -> None:
-    """Move a collective from its lane into this one, before the row that follows it."""
-    rank.rows.lanes[collective.lane].remove(collective)
-    for pieces in rank.lanes[collective.lane]:
-        pieces[:] = [piece for piece in pieces if piece.name != collective.name]
-    rows = rank.rows.lanes[lane]
-    rows.insert(next(at for at, row in enumerate(rows) if row is after), collective)
-    collective.lane = lane
-    for piece in rank.pieces[id(collective)]:
-        piece.lane = lane
+def take(rank: Rank, lane: str, collectives: Mapping[int, Sequence[Row]]) -> None:
+    """Move collectives into this lane, before the row by whose identity they are found.
+
+    There each has the time in which the device does nothing else: another thread may work on during the first part.
+    """
+    busy = _busy(rank, lane)
+    rows: list[Row] = []
+    for row in rank.rows.lanes[lane]:
+        rows += [*collectives.get(id(row), ()), row]
+    rank.rows.lanes[lane] = rows
+    for collective in (one for own in collectives.values() for one in own):
+        pieces = rank.pieces[id(collective)]
+        rank.rows.lanes[collective.lane].remove(collective)
+        for piece, own in zip(pieces, busy, strict=True):
+            rank.lanes[collective.lane][piece.step].remove(piece)
+            piece.start_ns += covered_ns(own, (piece.start_ns, piece.end_ns))
+            piece.lane = lane
+        collective.lane = lane
 
 
 def _collectives(rank: Rank, lane: str) -> list[Row]:
     return [row for other, rows in rank.rows.lanes.items() if other != lane for row in rows if row.is_collective]
+
+
+def _busy(rank: Rank, lane: str) -> list[list[Interval]]:
+    """Return when a lane works, for each step."""
+    return [
+        union((piece.start_ns, piece.end_ns) for piece in pieces if piece.end_ns > piece.start_ns)
+        for pieces in rank.lanes[lane]
+    ]
 
 
 def _is_idle(busy: Sequence[Interval], at_ns: int) -> bool:

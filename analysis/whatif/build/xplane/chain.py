@@ -39,15 +39,17 @@ def _blocking(rank: Rank, lane: str) -> dict[int, list[Row]]:
 
     Those that run on the threads of the operations become operations of the lane.
     """
-    found = blocked(rank, lane)
+    taken: dict[int, list[Row]] = {}
     waiting: dict[int, list[Row]] = {}
-    for row in list(rank.rows.lanes[lane]):
-        for collective in found.get(id(row), ()):
-            if row.identity.stream is None and collective.identity.program:
-                take(rank, lane, collective, row)
+    by_row = blocked(rank, lane)
+    for row in rank.rows.lanes[lane]:
+        for collective in by_row.get(id(row), ()):
+            if collective.identity.program and collective.identity.stream is None:
+                taken.setdefault(id(row), []).append(collective)
             else:
                 wait(rank, row, collective)
                 waiting.setdefault(id(row), []).append(collective)
+    take(rank, lane, taken)
     return waiting
 
 

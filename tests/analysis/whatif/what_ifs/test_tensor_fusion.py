@@ -11,7 +11,7 @@ from keras_matrix.analysis.whatif.replay import step_time_s
 from keras_matrix.analysis.whatif.what_ifs.gradients import sums_of
 from keras_matrix.analysis.whatif.what_ifs.tensor_fusion import LINK_LANE, TENSOR_FUSION, Fusion, parse
 from keras_matrix.analysis.whatif.what_ifs.what_if import WhatIfError
-from tests.analysis.whatif.hand_made import LINK, Nodes, chain, data_parallel, fc_cell, link
+from tests.analysis.whatif.hand_made import LINK, MAIN, Nodes, chain, data_parallel, fc_cell, link
 
 
 def step_ns(graph: Graph) -> float:
@@ -211,3 +211,31 @@ def test_a_capacity_on_tensorflow_is_that_of_a_pack() -> None:
     cap = Fusion(cap_mb=1000 / (1 << 20))
     assert [len(one) for one in buckets(TENSOR_FUSION.apply(tensorflow, cap))] == [2, 2]
     assert [len(one) for one in buckets(TENSOR_FUSION.apply(graph, cap))] == [1, 1, 1, 1]
+
+
+def on_the_lane_of_the_operations() -> Graph:
+    """Two devices of JAX, which run one thing at a time: the product, the sum and the update of each of two layers."""
+    nodes = Nodes()
+    for ordinal, layer in enumerate("ba"):
+        products = [nodes.add(100, rank, gradient_of=layer, name=f"product {layer}") for rank in range(2)]
+        sums = nodes.collective(
+            ordinal, [40, 40], products, bytes=10, tensors=(10,), tensor_layers=(layer,), lane=MAIN, name=f"sum {layer}"
+        )
+        for rank in range(2):
+            nodes.add(7, rank, depends=(sums[rank],), name=f"update {layer}")
+    return nodes.graph(link=link(20e-9, 2e-9))
+
+
+def test_one_sum_on_the_lane_of_the_operations_follows_all_gradients_and_updates_follow_it() -> None:
+    graph = on_the_lane_of_the_operations()
+    changed = TENSOR_FUSION.apply(graph, Fusion(counts=(2,)))
+    names = [node.name for node in changed.nodes if node.rank == 0]
+    assert names == ["product b", "product a", "sum b", "update b", "update a"]
+    assert (step_ns(graph), step_ns(changed)) == pytest.approx((200 + 2 * 40 + 14, 200 + 60 + 14))
+
+
+def test_sums_on_the_lane_of_the_operations_may_stay_as_they_are() -> None:
+    graph = on_the_lane_of_the_operations()
+    changed = TENSOR_FUSION.apply(graph, Fusion())
+    assert [node.name for node in changed.nodes if node.rank == 0][:3] == ["product b", "sum b", "update b"]
+    assert step_ns(changed) == pytest.approx(step_ns(graph))

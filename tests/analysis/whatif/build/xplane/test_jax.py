@@ -246,6 +246,23 @@ def test_waiting_for_a_collective_is_explained_also_where_threads_race(path: Pat
     assert replayed_us(made) == pytest.approx([50, 50, 50], abs=2)
 
 
+def test_a_blocking_collective_has_the_time_that_another_thread_does_not_use(path: Path) -> None:
+    marks = [step(1, 0, 60), step(2, 60, 120)]
+    ops = []
+    for number, at in ((1, 0), (2, 60)):
+        for device in (0, 1):
+            ops += [
+                Op("dot.2", at + 1, at + 9, number, device),
+                Op("copy.1", at + 9, at + 20, number, device),
+                Op("all-reduce", at + 9, at + 49, number, device),
+                Op("sub.1", at + 50, at + 58, number, device),
+            ]
+    made = graph(write_jax(path, marks, ops))
+    assert names(made) == ["launch", "dot.2", "copy.1", "all-reduce", "sub.1", "return"]
+    assert us(find(made, "all-reduce").durations_ns) == [29, 29]
+    assert replayed_us(made) == pytest.approx([60, 60])
+
+
 def test_a_collective_during_which_the_device_works_does_not_block_it(path: Path) -> None:
     marks = [step(1, 0, 50), step(2, 50, 100)]
     ops = []
