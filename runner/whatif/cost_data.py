@@ -18,7 +18,7 @@ from keras_matrix.analysis.whatif.cost.roofline import MEASURED, DevicePeaks, de
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header
 from keras_matrix.records.codec import CodecError, decode, loads
 from keras_matrix.records.instruments.peaks import Peaks
-from keras_matrix.records.store import RECORD_NAME, Results, Run
+from keras_matrix.records.store import RECORD_NAME, Results, Run, latest_attempts
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import peaks_of
 from keras_matrix.runner.errors import UsageError
@@ -142,7 +142,7 @@ def _sources(path: Path, peaks: Peaks | None) -> Iterator[_Source]:
 
 def _of_run(run: Run, peaks: Peaks | None, only: str | None = None) -> Iterator[_Source]:
     own = peaks_of(run.folder.parent, run.about()) or peaks
-    for record in run.load()[0]:
+    for record in latest_attempts(run.load()[0]):  # an earlier attempt was disturbed, or failed
         name = f"{record.cell_id}.{record.repeat}.{record.attempt}"
         folder = record.trace.folder if record.trace else None
         if folder is None or (only is not None and only != f"{name}.json"):

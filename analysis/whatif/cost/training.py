@@ -136,7 +136,7 @@ def _errors(samples: Sequence[Sample], devices: Sequence[DevicePeaks], regressor
     own, usual = held_out_error(regression), held_out_error(roofline)
     used, reason = choose(own, usual)
     if len(folds) < LEAST_WORKS:
-        reason = f"{len(folds)} distinct operations; at least {LEAST_WORKS} are needed"
+        reason = f"distinct operations: {len(folds)}, and at least {LEAST_WORKS} are needed"
     plain = [Prediction(_ideal_s(one, devices) or 0.0, one.time_s, one.count) for one in samples]
     return KindErrors(
         backend=samples[0].backend,

@@ -74,7 +74,7 @@ def test_a_kind_with_few_distinct_operations_is_not_learned() -> None:
     model = trained((nodes.graph(machine={"cpu_model": PEAKS.product}, cores=2), PEAKS))
     (found,) = model.errors
     assert (found.regression, found.roofline, found.used) == (None, None, Predictor.NOTHING)
-    assert found.reason == "3 distinct operations; at least 4 are needed"
+    assert found.reason == "distinct operations: 3, and at least 4 are needed"
     assert model.rooflines == []
 
 
