@@ -9,10 +9,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from keras_matrix.analysis.whatif.build.pieces import Call, Lane, Piece, RankTrace, Window
-from keras_matrix.analysis.whatif.build.xplane.ends import end_before_use, end_before_work
 from keras_matrix.analysis.whatif.build.xplane.programs import UNKNOWN, TracedProgram, unknown_call
 from keras_matrix.analysis.whatif.build.xplane.reading import Identity, Profile
-from keras_matrix.analysis.whatif.build.xplane.rows import Row, Rows, put_in_order, rows_of
+from keras_matrix.analysis.whatif.build.xplane.rows import (
+    Row,
+    Rows,
+    end_before_use,
+    end_before_work,
+    put_in_order,
+    rows_of,
+)
 from keras_matrix.analysis.whatif.graph import NodeKind
 from keras_matrix.records.traces.names import TO_DEVICE
 from keras_matrix.records.traces.neutral import Kind, Phase
