@@ -136,15 +136,22 @@ COLLECTIVES = ("_all_reduce", "_reduce_scatter", "_all_gather", "bucket_reduce")
 
 
 class Watch:
-    """Times each collective of a worker separately from now on, with an idle device before and after it."""
+    """Times each collective of a worker separately until `end`, with an idle device before and after it."""
 
     def __init__(self, worker: TorchWorker, device: torch.device) -> None:
         self.inside_s = 0.0
         self._device = device
-        for part in worker.parts():
+        self._parts = list(worker.parts())
+        for part in self._parts:
             for name in COLLECTIVES:
                 setattr(part, name, self._timed(getattr(part, name)))
             part.meanwhile = partial(Worker.meanwhile, part)  # type: ignore[method-assign]
+
+    def end(self) -> None:
+        """Time collectives no longer: they overlap with computation again, in the steps that are traced."""
+        for part in self._parts:
+            for name in (*COLLECTIVES, "meanwhile"):
+                delattr(part, name)
 
     def _timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any) -> Any:
@@ -213,6 +220,7 @@ class TorchRank(WorkerGroup):
             watch.inside_s, begun_s = 0.0, perf_counter()
             self.run(steps)
             found.append(((perf_counter() - begun_s) / steps, watch.inside_s / steps))
+        watch.end()
         return found[1:]
 
     def traced(self, order: TraceOrder) -> None:

@@ -144,6 +144,16 @@ def test_communicated_array_is_referenced_until_the_computation_waits(torch: Any
     assert not Gradient.alive
 
 
+def test_collectives_are_not_waited_for_any_more_after_they_were_timed(torch: Any) -> None:
+    """Otherwise no sum would overlap with computation in the steps that are traced afterwards."""
+    module, worker = sys.modules["keras_matrix.models.fc.native.torch"], worker_of("gpu")
+    unwatched = dict(vars(worker))
+    watch = module.Watch(worker, SimpleNamespace(type="cpu"))
+    assert vars(worker).keys() - unwatched.keys() == {*module.COLLECTIVES, "meanwhile"}
+    watch.end()
+    assert vars(worker) == unwatched
+
+
 def test_one_worker_alone_uses_no_second_stream(torch: Any) -> None:
     worker = sys.modules["keras_matrix.models.fc.native.torch_cuda"].CudaWorker(1)
     assert worker.meanwhile(lambda: torch.cuda.run("sum"))().name == "sum"
