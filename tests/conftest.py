@@ -102,6 +102,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("google_client"):
             for warning in CLIENT_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(f"ignore::{warning}"))
+        if (mark := item.get_closest_marker("nightly")) and os.environ.get("NIGHTLY") != "1":
+            item.add_marker(pytest.mark.skip(reason=f"{mark.kwargs.get('why', 'takes minutes')}: set NIGHTLY=1"))
         names = {mark.name for mark in item.iter_markers()}
         if "process" not in names and (without := names & {"smoke", "alone"}):
             raise pytest.UsageError(f"{item.nodeid}: marked {without.pop()} but not process; add @pytest.mark.process")

@@ -29,7 +29,7 @@ CHANNELS = 3
 CACHE_SHARE = 0.5  # of the memory that decoded samples may fill
 RUNS_PER_BATCH = 4  # contiguous runs of a record file that make a batch
 REQUEST_BYTES = 512 << 10  # the kernel splits a long read into requests of about this size
-DEEPER = 4
+DEEPER, DEEPEST = 4, 1024  # the largest value that the parameter takes
 EACH_PROCESS = "each worker process fills a cache of its own: complete only after many passes over the data"
 STORAGE = (Bottleneck.BANDWIDTH, Bottleneck.IOPS)
 
@@ -199,22 +199,24 @@ def _device_preprocessing(situation: Situation) -> Iterator[_Candidate]:
 
 
 def _records(situation: Situation) -> Iterator[_Candidate]:
-    """Yield a record format, where storage is waited for request by request."""
+    """Yield contiguous reads, where storage is waited for request by request: records, or their order."""
     named, facts = situation.named.name, situation.facts
     from_storage = mean([block for block, _ in situation.pairs], lambda b: b.storage_bytes)
     storage = situation.probe.storage if situation.probe else None
     read_s = storage.one_read_s if storage and named is Bottleneck.LATENCY else None
     waits = named is Bottleneck.IOPS or (read_s is not None and bool(from_storage))
-    if not waits or facts is None or facts.stored_as not in (None, "folder"):
+    if not waits or facts is None:
         return
-    bytes_per_batch = from_storage or 0.0
-    reads = max(RUNS_PER_BATCH, bytes_per_batch / REQUEST_BYTES)
-    convert = "tfrecord" if situation.param("dataset_path") else None
-    text = f"TFRecord in place of single files: about {reads:.0f} requests per batch (runner convert)"
+    reads = max(RUNS_PER_BATCH, (from_storage or 0.0) / REQUEST_BYTES)
     # A globally shuffled record file needs a request per sample, as a folder does.
     params = situation.changed(shuffle="window") if situation.param("shuffle") == "global" else {}
-    text += ", with shuffle: window" if params else ""
-    yield _Candidate("format", text, predict.with_fewer_reads(reads, read_s), params, convert)
+    change, requests = predict.with_fewer_reads(reads, read_s), f"about {reads:.0f} requests per batch"
+    if facts.stored_as in (None, "folder"):
+        convert = "tfrecord" if situation.param("dataset_path") else None
+        text = f"TFRecord in place of single files: {requests} (runner convert)"
+        yield _Candidate("format", text + (", with shuffle: window" if params else ""), change, params, convert)
+    elif params:
+        yield _Candidate("shuffle", f"shuffle within a window in place of all records: {requests}", change, params)
 
 
 def _deeper_queue(situation: Situation) -> Iterator[_Candidate]:
@@ -224,8 +226,9 @@ def _deeper_queue(situation: Situation) -> Iterator[_Candidate]:
         return
     if not all(own.pipeline_s() < own.floor_s for _, own in situation.pairs):
         return
-
-    deeper = max(1, depth) * DEEPER
+    deeper = min(max(1, depth) * DEEPER, DEEPEST)
+    if deeper <= depth:
+        return
     params = situation.changed(prefetch=deeper)
     note = "at most: workers are fast enough on average, and only their variation is waited for"
     yield _Candidate(

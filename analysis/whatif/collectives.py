@@ -32,6 +32,8 @@ OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to
 MOST_FITS, LEAST_S = 200, 1e-9
 # The scatter of a size's times is known from this many, and never less than 5 %: they may share an error.
 FEW, LEAST_SCATTER = 3, 0.05
+# Of a trace's own collectives: the largest is at least so many times the smallest if alpha and beta are told apart.
+DIFFERENT = 4
 
 
 def ring(operation: str, ranks: int) -> tuple[int, float]:
@@ -157,7 +159,7 @@ def _nonnegative(rows: Sequence[tuple[float, float, float]]) -> tuple[float, flo
 def of_trace(graph: Graph) -> LinkCalibration:
     """Return the graph's calibration, or one fitted to its own collectives, which were measured under its load.
 
-    With collectives of a single size alpha cannot be separated: it is 0 then, and `source` says so. The graph must be
+    With collectives of similar sizes alpha cannot be separated: it is 0 then, and `source` says so. The graph must be
     `exclusive`. Raises `GraphError` if it has no collective of several ranks.
     """
     if graph.header.link is not None:
@@ -176,10 +178,13 @@ def of_trace(graph: Graph) -> LinkCalibration:
     source = f"collectives of {graph.header.source}"
     operation, ranks = Counter((one.operation, len(one.ranks)) for one, _ in found).most_common(1)[0][0]
     points = [(one.bytes, time) for one, time in found if (one.operation, len(one.ranks)) == (operation, ranks)]
-    if len({size for size, _ in points}) > 1:
+    sizes = [size for size, _ in points]
+    if max(sizes) >= DIFFERENT * min(sizes):
         return fit(points, ranks=ranks, source=source, operation=operation)
     slope = _nonnegative([(0.0, size / time, 1.0) for size, time in points])[1]
-    return LinkCalibration(0.0, slope / ring(operation, ranks)[1], ranks, f"{source}, which have one size: alpha is 0")
+    return LinkCalibration(
+        0.0, slope / ring(operation, ranks)[1], ranks, f"{source}, which have similar sizes: alpha is 0"
+    )
 
 
 def with_rate(link: LinkCalibration, rate_bits_per_s: float) -> LinkCalibration:

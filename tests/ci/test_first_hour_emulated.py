@@ -17,7 +17,6 @@ from keras_matrix.uploader.errors import BadInput
 from keras_matrix.uploader.warehouse import Options
 from tests.uploader.conftest import emulator_dataset
 
-nightly = pytest.mark.skipif(os.environ.get("NIGHTLY") != "1", reason="takes a minute more: set NIGHTLY=1")
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.emulator, pytest.mark.google_client]
 
@@ -35,7 +34,9 @@ def there(line: list[str]) -> Service:
     return service.opened(line[line.index("--project") + 1], line[line.index("--dataset") + 1], Options())
 
 
-@pytest.mark.parametrize("mode", [[], pytest.param(["--append-only"], marks=nightly)], ids=["with DML", "append-only"])
+@pytest.mark.parametrize(
+    "mode", [[], pytest.param(["--append-only"], marks=pytest.mark.nightly)], ids=["with DML", "append-only"]
+)
 def test_first_hour_on_the_emulator_goes_as_expected_and_leaves_nothing(
     hour: list[str], tmp_path: Path, mode: list[str]
 ) -> None:

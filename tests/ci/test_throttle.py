@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -27,7 +28,11 @@ print(time.monotonic() - begun_s)
 
 
 def throttle(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    """Run the script, and see that the group it made is gone."""
+    with subprocess.Popen([SCRIPT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        out, err = process.communicate(timeout=120)
+    assert not (GROUPS / f"keras-matrix-throttle-{process.pid}").exists()
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
 @cache
@@ -67,7 +72,6 @@ def test_reads_that_miss_the_page_cache_are_limited_and_the_group_is_removed(tmp
     done = throttle("--iops", "50", "--folder", str(tmp_path), "--", sys.executable, "-c", READ_COLD, str(file), "100")
     assert done.stderr == ""
     assert float(done.stdout) > 1.5  # 100 reads at 50 a second, less a first burst
-    assert list(GROUPS.glob("keras-matrix-throttle-*")) == []
 
 
 @pytest.mark.process
@@ -78,4 +82,19 @@ def test_the_exit_code_is_the_commands_and_what_it_started_does_not_outlive_it(t
     done = throttle("--iops", "50", "--folder", str(tmp_path), "--", "bash", "-c", "sleep 60 >/dev/null 2>&1 & exit 7")
     assert done.returncode == 7
     assert time.monotonic() - begun_s < 30
-    assert list(GROUPS.glob("keras-matrix-throttle-*")) == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_process_and_no_group(tmp_path: Path, number: signal.Signals) -> None:
+    if reason := why_not(tmp_path):
+        pytest.skip(reason)
+    arguments = ["--iops", "50", "--folder", str(tmp_path), "--", "sleep", "60"]
+    with subprocess.Popen([SCRIPT, *arguments], start_new_session=True) as process:
+        group = GROUPS / f"keras-matrix-throttle-{process.pid}"
+        while not (group.exists() and (group / "cgroup.procs").read_text()):
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, number)
+        assert process.wait(60) != 0
+    assert not group.exists()

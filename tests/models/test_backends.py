@@ -57,12 +57,13 @@ def test_recurrent_layer_with_bfloat16_weights_is_unsupported_with_an_alternativ
     assert seen["mnist_mlp"]["output_dtype"] == "float32"
 
 
+@pytest.mark.nightly(why="XLA compiles them for two minutes")
 @pytest.mark.process
 def test_the_shallow_workloads_train_on_jax():
     check("jax", "mixed_bfloat16", SHALLOW)
 
 
 @pytest.mark.process
-@pytest.mark.skipif(os.environ.get("NIGHTLY") != "1", reason="XLA compiles them for three minutes: set NIGHTLY=1")
+@pytest.mark.nightly(why="XLA compiles them for three minutes")
 def test_the_deep_workloads_train_on_jax():
     check("jax", "mixed_bfloat16", DEEP)

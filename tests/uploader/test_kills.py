@@ -159,6 +159,7 @@ def test_killed_and_concurrent_local_pushes_leave_each_row_once(capsys: pytest.C
     assert main(["local", "--kills", "8", "--pushes", "4", "--seed", "1"]) == 0, capsys.readouterr().out
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.google_client
 def test_killed_and_concurrent_pushes_to_the_fake_leave_each_row_once(
@@ -169,7 +170,7 @@ def test_killed_and_concurrent_pushes_to_the_fake_leave_each_row_once(
 
 
 @pytest.mark.emulator
-@pytest.mark.skipif(os.environ.get("NIGHTLY") != "1", reason="takes two minutes: set NIGHTLY=1")
+@pytest.mark.nightly
 @pytest.mark.google_client
 def test_killed_and_concurrent_pushes_to_the_emulator_leave_each_row_once(
     capsys: pytest.CaptureFixture[str],

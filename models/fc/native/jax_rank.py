@@ -6,18 +6,20 @@ The programs are those of jax.py: every process compiles the same `shard_map` an
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from keras_matrix.models.fc import layout, network
-from keras_matrix.models.fc.native.jax import JaxWorkerGroup
+from keras_matrix.models.fc.native.jax import AXES, JaxWorker, JaxWorkerGroup
 from keras_matrix.models.fc.worker_group import WorkerSpec, WorkerState, placement
 from keras_matrix.models.process.cpus import take_share
 from keras_matrix.records.fc.network import INTERFACE
@@ -91,6 +93,29 @@ class JaxRank(JaxWorkerGroup):
 
         self.run(1)
         record_epochs(load(self.backend), replace(order, worker=self._rank), partial(self.run, 1))
+        if self._order.problem.mode == "fc_data":
+            self._calibrate(Path(order.folder))
+
+    def _calibrate(self, folder: Path) -> None:
+        """Time all-reduces of several sizes during computation; the first worker stores its times."""
+        from keras_matrix.models.fc import timed_collectives
+
+        problem, dtype = self._order.problem, jnp.dtype(self._order.problem.precision)
+        alone = JaxWorker(Mesh(np.asarray(jax.local_devices()).reshape(1, 1), AXES))
+        step = jax.jit(partial(self._local, alone))
+        weights, batch = ([jnp.asarray(_own(array)) for array in part] for part in (self._weights, self._batch))
+        summed = jax.jit(
+            jax.shard_map(lambda x: jax.lax.psum(x, AXES), mesh=self._mesh, in_specs=P(AXES), out_specs=P())
+        )
+
+        def summing(size: int) -> Callable[[], object]:
+            array = self._placed(np.zeros(problem.workers * max(1, size // dtype.itemsize)), P(AXES))
+            return lambda: jax.block_until_ready(summed(array))
+
+        total = sum(weight.nbytes for weight in weights)
+        timed_collectives.store(
+            folder, self._rank, problem.workers, summing, lambda: jax.block_until_ready(step(weights, batch)), total
+        )
 
     def _placed(self, array: layout.Array, spec: P) -> Any:
         """Place this worker's part: every worker draws the complete array."""

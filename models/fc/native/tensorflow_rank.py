@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -113,6 +115,27 @@ class TensorFlowRank(WorkerGroup):
 
         self.run(1)
         record_epochs(load(self.backend), replace(order, worker=self._rank), partial(self.run, 1))
+        if self._order.problem.mode == "fc_data":
+            self._calibrate(Path(order.folder))
+
+    def _calibrate(self, folder: Path) -> None:
+        """Time all-reduces of several sizes during computation; the first worker stores its times."""
+        from keras_matrix.models.fc import timed_collectives
+
+        problem, alone = self._order.problem, MirroredWorker(1)  # which sums over the replicas of no strategy
+        weights = [tf.convert_to_tensor(variable) for variable in self._weights]
+        step = tf.function(lambda: program(problem.mode)(alone, problem, weights, self._batch), autograph=False)
+
+        def summing(size: int) -> Callable[[], object]:
+            array = tf.zeros([max(1, size // weights[0].dtype.size)], problem.precision)
+            worker = NetworkWorker(problem.workers)  # not the step's, which counts its traffic
+            summed: Callable[[], object] = tf.function(
+                partial(self._strategy.run, worker.all_reduce, (array,)), autograph=False
+            )
+            return summed
+
+        total = sum(int(tf.size(weight)) * weight.dtype.size for weight in weights)
+        timed_collectives.store(folder, self._rank, problem.workers, summing, step, total)
 
     def _replica(self) -> Result:
         """The worker's step: its loss, and its gradients if they are requested."""

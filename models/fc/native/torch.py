@@ -21,7 +21,7 @@ from keras_matrix.models.fc.network import own_network
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import mark_with, scope
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement, require_devices
-from keras_matrix.records.fc import calibration, network
+from keras_matrix.records.fc import network
 from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder
@@ -240,14 +240,16 @@ class TorchRank(WorkerGroup):
 
     def _calibrate(self, folder: Path) -> None:
         """Time all-reduces of several sizes during computation; the first worker stores its times."""
-        from keras_matrix.models.fc.native import torch_calibration
+        from keras_matrix.models.fc import timed_collectives
 
         problem, alone = self._order.problem, TorchWorker(1)
-        step = partial(program(problem.mode), alone, problem, self._weights, self._batch)
+        step = torch.no_grad()(partial(program(problem.mode), alone, problem, self._weights, self._batch))
         total = sum(weight.numel() * weight.element_size() for weight in self._weights)
-        found = torch_calibration.measured(step, total)
-        if self._rank == 0:
-            calibration.write(folder, found)
+
+        def summing(size: int) -> Callable[[], object]:
+            return partial(dist.all_reduce, torch.zeros(max(1, size // torch.float32.itemsize)))
+
+        timed_collectives.store(folder, self._rank, problem.workers, summing, step, total)
 
     def close(self) -> None:
         """Leave the other workers."""

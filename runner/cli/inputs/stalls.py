@@ -55,10 +55,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="show the analyses of this stored run; only --verify measures, and probes what was not",
     )
     cold = "also measure with the data set's files evicted from the page cache before each epoch; default: yes"
-    parser.add_argument("--cold", action=argparse.BooleanOptionalAction, default=True, help=cold)
+    parser.add_argument("--cold", action=argparse.BooleanOptionalAction, help=cold)
     parser.add_argument("--verify", action="store_true", help="apply the best advice and measure it")
     top = f"with --verify: how many changes to apply, one at a time; default: {APPLIED}"
-    parser.add_argument("--top", type=int, default=APPLIED, metavar="N", help=top)
+    parser.add_argument("--top", type=int, metavar="N", help=top)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_matrix_options(parser)
     add_measuring_options(parser)
@@ -66,7 +66,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure the arms and print the analyses, or show those of a stored run. Returns the exit code."""
-    check_range("--top", args.top, 1)
+    _check_flags(args)
+    top = APPLIED if args.top is None else args.top
     request = run_request(args)
     tools = request.seams.input_tools or ChildProcesses()
     work = Work(request, TerminalDisplay(args.json), tools, _folders(request))
@@ -79,14 +80,27 @@ def run(args: argparse.Namespace) -> int:
     else:
         in_matrix = request.choice.matrix != MATRIX or MATRIX.is_file()
         chosen = _chosen(request, args.cell, in_matrix=in_matrix)
-        done = _measured(work, chosen, cold=args.cold)
+        done = _measured(work, chosen, cold=args.cold is not False)
         run, reports, code = done.run, list(done.found.run_context.stalls), done.exit_code
     if args.verify:
-        results, verify_code = verify(work, reports, chosen, args.top)
+        results, verify_code = verify(work, reports, chosen, top)
         stored = {one.cell_id: one for one in store_verified(run, results)}
         reports, code = [stored[one.cell_id] for one in reports], max(code, verify_code)
         write_report(run)  # again, with what was measured
     return max(code, _show(run, reports, as_json=args.json))
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Refuse flags that would have no effect. Raises `UsageError`."""
+    if args.top is not None:
+        check_range("--top", args.top, 1)
+        if not args.verify:
+            raise UsageError(
+                "--top: is of --verify, which applies changes; without it all advice is shown: leave it out"
+            )
+    if args.run is not None and args.cold is not None:
+        name = "--cold" if args.cold else "--no-cold"
+        raise UsageError(f"{name}: must not be given with --run, whose arms have been measured: leave it out")
 
 
 # The cells to analyse.

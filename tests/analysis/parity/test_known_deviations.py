@@ -20,7 +20,7 @@ import pytest
 from keras_matrix.analysis.parity.known_deviations import adam_step_error
 from keras_matrix.records.instruments.parity import Operation
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("known causes")]
+pytestmark = [pytest.mark.process, pytest.mark.nightly, pytest.mark.xdist_group("known causes")]
 
 SCRIPT = Path(__file__).parents[1] / "show_causes.py"
 BACKENDS = ("tensorflow", "jax", "torch")

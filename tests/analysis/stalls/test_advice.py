@@ -151,20 +151,23 @@ def test_compute_bound_pipeline_gets_no_advice() -> None:
     assert of(Pretended()).advice == []
 
 
-def test_deeper_queue_is_advised_where_workers_are_fast_enough_on_average() -> None:
+@pytest.mark.parametrize(("depth", "deeper"), [(2, 8), (0, 4), (300, 1024), (1024, None)])
+def test_deeper_queue_is_advised_where_workers_are_fast_enough_on_average(depth: int, deeper: int | None) -> None:
     def slower(one: Record) -> Record:
         """Waits although two workers make a batch in 30 ms."""
         if one.settings.feed != "pipeline":
             return one
         waits_s = [0.2] * 3 if one.settings.input_timers else []
         times = replace(one.times, step_time_s=0.050, epoch_times_s=[1.0] * 3)
-        return replace(one, times=times, input=replace(one.input or InputUse(), wait_times_s=waits_s))
+        use = one.input or InputUse()
+        facts = use.facts and replace(use.facts, prefetch=depth)
+        return replace(one, times=times, input=replace(use, wait_times_s=waits_s, facts=facts))
 
     found = [slower(one) for one in records(Pretended(prepare_s=0.0018, prepare_cpu_s=0.0015))]
     (report,) = reports(found)
-    one = advice(report, "prefetch")
-    assert one.params == {"prefetch": 8}
-    assert one.note is not None
+    given = [one for one in report.advice if one.change == "prefetch"]
+    assert [one.params for one in given] == ([{"prefetch": deeper}] if deeper else [])
+    assert all(one.note is not None for one in given)
     assert "prefetch" not in changes(of(DECODING))
 
 
@@ -335,6 +338,22 @@ def test_format_of_a_globally_shuffled_folder_comes_with_a_window() -> None:
     assert one.text.endswith(", with shuffle: window")
     window = replace(settings, params=PARAMS | {"shuffle": "window"})
     assert advice(of(STORAGE, replace(PROBE, storage=CAPPED_REQUESTS), window), "format").params == {}
+
+
+def test_records_that_are_read_in_global_order_get_a_window_and_no_other_format() -> None:
+    def of_records(shuffle: str) -> StallReport:
+        settings = replace(base_settings(), params=PARAMS | {"shuffle": shuffle})
+        found = [as_records(one) for one in records(STORAGE, settings=settings)]
+        probes = {reports(found)[0].cell_id: replace(PROBE, storage=CAPPED_REQUESTS)}
+        return reports(found, probes)[0]
+
+    def as_records(one: Record) -> Record:
+        use = one.input or InputUse()
+        return replace(one, input=replace(use, facts=use.facts and replace(use.facts, stored_as="tfrecord")))
+
+    one = advice(of_records("global"), "shuffle")
+    assert (one.params, one.stored_as) == ({"shuffle": "window"}, None)
+    assert {"shuffle", "format"}.isdisjoint(changes(of_records("window")))
 
 
 def test_processes_in_place_of_threads_of_tf_data_are_those_of_grain() -> None:

@@ -140,6 +140,17 @@ def test_collectives_of_one_size_do_not_determine_alpha() -> None:
     assert "alpha is 0" in found.source
 
 
+@pytest.mark.parametrize(("larger", "separable"), [(1200, False), (8000, True)])
+def test_collectives_of_similar_sizes_do_not_determine_alpha(larger: int, separable: bool) -> None:
+    """Of 1000 and 1200 bytes in 245 and 250 ms, whose difference is noise, a line says that a byte is free."""
+    nodes = Nodes()
+    ready = [nodes.add(10, 0), nodes.add(20, 1)]
+    for ordinal, (size, took) in enumerate([(1000, 245), (larger, 250)]):
+        nodes.collective(ordinal, [900, took], ready, bytes=size)
+    found = collectives.of_trace(nodes.graph())
+    assert (found.alpha_s > 0) is separable
+
+
 def test_the_calibration_of_a_graph_is_its_own_if_it_has_one() -> None:
     graph = data_parallel()
     assert collectives.of_trace(graph) == graph.header.link

@@ -1,7 +1,7 @@
 """Run by `ci/netns` with KERAS_BACKEND jax or tensorflow: workers in networks, compared with NumPy and one process.
 
 Prints an object per problem: errors against NumPy in float64, the loss in one process, the workers' networks and the
-sums of a step; with the only argument `traced` the files of a trace.
+sums of a step; with the only argument `traced` the files of a trace and the times of collectives by their bytes.
 """
 
 import json
@@ -18,13 +18,14 @@ from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.prove import error
 from keras_matrix.models.fc.reference import train
 from keras_matrix.models.fc.worker_group import WorkerSpec
-from keras_matrix.records.fc import network
+from keras_matrix.records.fc import calibration, network
 from keras_matrix.records.fc.spec import FcProblem, layout_problem, parallel_of
 from keras_matrix.records.traces.request import TraceOrder
 
 BACKEND = keras.backend.backend()
 STEPS = 3
 SMALL = FcProblem("fc_data", workers=2, level=5, weight_size=48, batch_size=24, network="200mbit")
+TRACED = SMALL.changed(weight_size=256)  # 1.3 MB of gradients take 52 ms
 
 
 def linked(problem: FcProblem, namespaces: tuple[str, ...]) -> dict[str, object]:
@@ -49,14 +50,21 @@ def linked(problem: FcProblem, namespaces: tuple[str, ...]) -> dict[str, object]
         workers.close()
 
 
-def traced(namespaces: tuple[str, ...]) -> list[str]:
-    """Return the files of a trace of workers in these namespaces."""
-    workers = assemble(BACKEND, WorkerSpec(SMALL, seed=0, namespaces=namespaces))
+def traced(namespaces: tuple[str, ...]) -> dict[str, object]:
+    """Return the files of a trace of workers in these namespaces, and the least time of a collective of each size."""
+    workers = assemble(BACKEND, WorkerSpec(TRACED, seed=0, namespaces=namespaces))
     try:
         with tempfile.TemporaryDirectory() as folder:
             workers.run(1)
+            before = workers.traffic()
             workers.traced(TraceOrder(folder, epochs=[1], steps=2))
-            return sorted(path.name for path in Path(folder).iterdir())
+            assert workers.traffic() == before
+            files = sorted(path.name for path in Path(folder).iterdir())
+            least_s: dict[int, float] = {}
+            for one in calibration.read(Path(folder)):
+                assert (one.operation, one.ranks) == ("all_reduce", 2)
+                least_s[one.bytes] = min(one.seconds, least_s.get(one.bytes, one.seconds))
+            return {"files": files, "least_s": least_s}
     finally:
         workers.close()
 

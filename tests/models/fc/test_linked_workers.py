@@ -82,8 +82,13 @@ ABORTS = "TensorFlow's profiler ends a worker in some runs: munmap_chunk(): inva
 @pytest.mark.parametrize(
     "backend", ["jax", pytest.param("tensorflow", marks=pytest.mark.xfail(reason=ABORTS, strict=False))]
 )
-def test_each_worker_records_a_profile(backend: str) -> None:
-    assert in_networks(backend, "traced") == ["epoch1.worker0.xplane.pb", "epoch1.worker1.xplane.pb"]
+def test_each_worker_records_a_profile_and_the_times_of_sums_over_the_link(backend: str) -> None:
+    found = in_networks(backend, "traced")
+    assert found["files"] == ["collectives.json", "epoch1.worker0.xplane.pb", "epoch1.worker1.xplane.pb"]
+    least_s = {int(size): seconds for size, seconds in found["least_s"].items()}
+    assert list(least_s) == [4**power for power in range(6, 11)] + [5 * 256 * 256 * 4 + 256 * 4]
+    # The rate of the link, less a first burst.
+    assert least_s[1 << 20] == pytest.approx((1 << 20) * 8 / 200e6, rel=0.3)
 
 
 @pytest.mark.parametrize("backend", CASES)

@@ -25,6 +25,9 @@ def run_alone(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("wire")]
+
+
 @pytest.fixture(scope="module")
 def problems() -> list[dict[str, Any]]:
     try:
@@ -39,13 +42,11 @@ def problems() -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.process
 def test_processes_send_the_recorded_bytes_and_headers(problems: list[dict[str, Any]]) -> None:
     beyond = {problem["name"]: problem["measured"] / problem["wire"] for problem in problems}
     assert {name: ratio for name, ratio in beyond.items() if not 1 <= ratio < 1.03} == {}
 
 
-@pytest.mark.process
 def test_only_dtensor_sends_more_than_the_payload(problems: list[dict[str, Any]]) -> None:
     more = [problem["name"] for problem in problems if problem["measured"] > 1.03 * problem["payload"]]
     assert more == ["fc_model 2 dtensor"]

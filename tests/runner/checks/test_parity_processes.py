@@ -47,6 +47,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.nightly
 def test_injected_faults_are_found_and_incomparable_outputs_give_a_reason(tmp_path: Path) -> None:
     others = ("shape", "noisy", "failing")
     names = [UNEQUAL + name for name in (*FAULTS, *others)]

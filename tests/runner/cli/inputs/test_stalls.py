@@ -373,6 +373,23 @@ def test_flags_that_change_a_matrix_are_refused_for_a_stored_cell(
     assert capsys.readouterr().err.startswith(expected)
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--top", "3"], "runner: --top: is of --verify, which applies changes"),
+        (["--run", "latest", "--no-cold"], "runner: --no-cold: must not be given with --run"),
+        (["--run", "latest", "--cold"], "runner: --cold: must not be given with --run"),
+    ],
+)
+def test_flags_without_an_effect_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], flags: list[str], expected: str
+) -> None:
+    executor = machine(decoding)
+    assert runner("stalls", "jax:finetune", *flags, executor=executor) == 2
+    assert executor.jobs == []
+    assert capsys.readouterr().err.startswith(expected)
+
+
 @pytest.mark.parametrize(("flags", "repeats"), [([], 5), (["--repeats", "6"], 6), (["--repeats", "auto"], 5)])
 def test_stored_cell_has_the_repeats_that_are_asked_for_or_enough_for_an_interval(
     folder: Path, flags: list[str], repeats: int

@@ -1,0 +1,71 @@
+"""Times all-reduces of several sizes between worker processes, while each of them goes on computing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from time import perf_counter
+
+from keras_matrix.records.fc import calibration
+from keras_matrix.records.fc.calibration import TimedCollective, sizes_bytes
+
+# Of a number of bytes: a function that sums an array of this size over the workers, and returns when that is done.
+Summing = Callable[[int], Callable[[], object]]
+
+
+def store(folder: Path, rank: int, ranks: int, summing: Summing, compute: Callable[[], object], total: int) -> None:
+    """Time all-reduces of up to `total` bytes; the first worker writes its times into the folder of a trace.
+
+    All workers call this at the same time. `compute` is a step without communication, which a thread repeats.
+    """
+    found = measured(ranks, summing, compute, total)
+    if rank == 0:
+        calibration.write(folder, found)
+
+
+def measured(ranks: int, summing: Summing, compute: Callable[[], object], total: int) -> list[TimedCollective]:
+    """Return the times of all-reduces of up to `total` bytes.
+
+    A call begins when the previous one has ended on this worker, and waits for the others: the first of each size,
+    which may also compile, is not counted.
+    """
+    found = []
+    compute()  # which may compile, too
+    with _repeated(compute):
+        for size, calls in sizes_bytes(total):
+            call = summing(size)
+            times_s = [_timed_s(call) for _ in range(calls + 1)]
+            found += [TimedCollective("all_reduce", ranks, size, seconds) for seconds in times_s[1:]]
+    return found
+
+
+def _timed_s(call: Callable[[], object]) -> float:
+    begun_s = perf_counter()
+    call()
+    return perf_counter() - begun_s
+
+
+@contextmanager
+def _repeated(compute: Callable[[], object]) -> Iterator[None]:
+    """Repeat a function in a thread. Raises what it raised."""
+    ended = Event()
+    errors: list[Exception] = []
+
+    def repeat() -> None:
+        try:
+            while not ended.is_set():
+                compute()
+        except Exception as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+
+    thread = Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if errors:
+        raise errors[0]
