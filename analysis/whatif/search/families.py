@@ -11,10 +11,11 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from keras_matrix.analysis.whatif.graph import Graph
+from keras_matrix.analysis.whatif.graph import Graph, GraphError
+from keras_matrix.analysis.whatif.replay import replay
 from keras_matrix.analysis.whatif.search import layer_choice, memory, tensor_fusion
 from keras_matrix.analysis.whatif.search.memory import MemoryUse
-from keras_matrix.analysis.whatif.search.trajectory import Strategy, Trajectory
+from keras_matrix.analysis.whatif.search.trajectory import Strategy, Trajectory, skipped
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.op_fusion import OP_FUSION
 from keras_matrix.analysis.whatif.what_ifs.tensor_fusion import TENSOR_FUSION
@@ -85,14 +86,22 @@ def _families(name: str) -> Sequence[str]:
 
 
 def search(graph: Graph, families: Families, inputs: Inputs) -> Found:
-    """Search the families one after the other, each from the best setting of those before. Raises `GraphError`."""
+    """Search the families one after the other, each from the best setting of those before.
+
+    A family whose what-ifs do not fit the graph is skipped with the reason. Raises `GraphError` if the graph itself
+    cannot be replayed.
+    """
     trajectories: list[Trajectory] = []
     strategies: list[Strategy] = []
     applied: tuple[str, ...] = ()
     settings: dict[str, Scalar] = {}
     for name in families.names:
         current = registry.apply(graph, [registry.read(text) for text in applied])
-        found = _searched(current, name, families, inputs, applied)
+        baseline = replay(current)
+        try:
+            found = _searched(current, name, families, inputs, applied)
+        except GraphError as error:
+            found = skipped(name, baseline, error)
         trajectories.append(found)
         if found.best is None:
             continue

@@ -156,6 +156,15 @@ def test_a_family_without_its_inputs_is_skipped_with_the_reason() -> None:
     assert found.strategies == ()
 
 
+def test_a_family_that_does_not_fit_the_graph_is_skipped_and_the_others_are_searched() -> None:
+    ratios = Inputs(fusion_ratios={"no_such_layer": 0.5}, amp_ratios={"2-3": 0.5})
+    found = families.search(compute_bound(), families.parse("op_fusion,amp"), ratios)
+    fusion, amp = found.trajectories
+    assert "no_such_layer" in fusion.skipped
+    assert [one.what_ifs for one in found.strategies] == [("precision=2-3:0.5",)]
+    assert amp.best is not None
+
+
 def test_buckets_follow_fused_blocks_if_that_is_chosen() -> None:
     graph = with_cores(fc_cell())
     inputs = Inputs({"1-3": 0.9})
