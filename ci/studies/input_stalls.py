@@ -1,15 +1,16 @@
 """Measure how well `runner stalls` finds known input stalls: the tables of docs/inputs.md. Quiet machine, root.
 
     ci/study input_stalls make FOLDER                    the images of the scenarios, in FOLDER (about 350 MB)
-    ci/study input_stalls measure FOLDER [--compute timed_wait|real] [--only NAME...] [--verify]
     ci/study input_stalls measure FOLDER [--compute timed_wait|real] [--only WHICH...] [--verify]
+    ci/study input_stalls tables FOLDER                  print the tables of what was measured
 
-There are 24 scenarios, eight per backend; those marked as held out took no part in tuning the analysis. The device is a
-stand-in whose step waits a known time without using a CPU, so that a stall has a truth: in a bare `fit`, without the
-runner, the stand-in writes down when each step reaches it; the truth is by how much these steps follow each other later
-than with batches in memory. A bare loop without Keras, which takes batches from the same pipeline and sleeps as long as
-a step takes, is the second reference; it lacks fit's own Python code, which also waits for interpreter and cores.
-With `--compute real` a real model computes on the same CPUs, and there is no truth, only both opinions.
+WHICH is a name, a backend, "held out" or others. There are 24 scenarios, eight per backend; those marked as held out
+took no part in tuning the analysis. The device is a stand-in whose step waits a known time without using a CPU, so
+that a stall has a truth: in a bare `fit`, without the runner, the stand-in writes down when each step reaches it; the
+truth is by how much these steps follow each other later than with batches in memory. A bare loop without Keras, which
+takes batches from the same pipeline and sleeps as long as a step takes, is the second reference; it lacks fit's own
+Python code, which also waits for interpreter and cores. With `--compute real` a real model computes on the same CPUs,
+and there is no truth, only both opinions.
 """
 
 from __future__ import annotations
