@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from keras_matrix.analysis.stalls import advice as advised
 from keras_matrix.analysis.stalls import predict, split
 from keras_matrix.analysis.stalls.advice import Situation
-from keras_matrix.analysis.stalls.arms import Arms, Block, analyses, blocks, mean, observed
+from keras_matrix.analysis.stalls.arms import Arms, Block, analyses, blocks, mean, observed, too_few
 from keras_matrix.analysis.stalls.bottleneck import (
     Named,
     Workers,
@@ -183,7 +183,7 @@ def _by_workers(situation: Situation) -> list[WorkerPrediction]:
 def _caveats(name: ArmName, own: Sequence[Record], found: Sequence[Block], named: Named) -> list[str]:
     lines = [named.caveat] if named.caveat else []
     if len(found) < MIN_BLOCKS:
-        lines.append(f"{len(found)} blocks give no interval: use --repeats {MIN_BLOCKS} or more")
+        lines.append(too_few(len(found)))
     if name is ArmName.COLD:
         lines += [*_cold(own), *_second_pass(found)]
         lines += [] if named.name is Bottleneck.NONE else _fits_in_memory(own[0])

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.stall_arms import COLD, WARM, ArmName, arm_of, base_of
 from keras_matrix.records.schema import MEASURED, Record
@@ -138,6 +139,12 @@ def _block(there: Mapping[ArmName, Record]) -> Block:
         file_bytes=_first(per_step.of("file_read_bytes"), other.of("file_read_bytes")),
         timers_cpu_share=_timers_share(timed) if timed else None,
     )
+
+
+def too_few(blocks: int) -> str:
+    """Return why so many blocks give no interval."""
+    given = "1 block gives" if blocks == 1 else f"{blocks} blocks give"
+    return f"{given} no interval: use --repeats {MIN_BLOCKS} or more"
 
 
 def step_s(record: Record) -> float:

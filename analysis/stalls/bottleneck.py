@@ -5,7 +5,8 @@ The decision, in its order:
     stall below 3 %                                              none (compute-bound)
     batching and copy the largest part, interference being
     preparation's                                                copy
-    workers fetch longer than they prepare, and mostly wait
+    workers mostly wait when they fetch, and fetch longer than
+    they prepare, or storage delivers 90 % of what it can
         storage served few of the bytes                          fetch latency
         storage serves small reads no faster than these          storage IOPS
         storage serves entire files no faster than this          storage bandwidth
@@ -35,6 +36,7 @@ LEAST_STALL = 0.03
 FROM_STORAGE = 0.2
 # Share of the probe's limit above which a resource is saturated: a pipeline's few readers do not reach all of it.
 SATURATED = 0.6
+AT_LIMIT = 0.9  # of the probe's limit: where workers prepare longer than they fetch, their fetches overlap
 SMALL_REQUEST_BYTES = 64 << 10
 # Of the probe's small reads per second, entire files per second: a file needs few requests.
 FILES_OF_SMALL_READS = 0.25
@@ -89,7 +91,9 @@ def bottleneck(
     stages = mean_stages(blocks)
     if stages is None:
         return _without_timers(blocks, found, workers, (probe, requests))
-    if stages.fetch_s > stages.prepare_s and stages.fetch_s - stages.fetch_cpu_s > stages.fetch_s / 2:
+    if stages.fetch_s - stages.fetch_cpu_s > stages.fetch_s / 2 and (
+        stages.fetch_s > stages.prepare_s or _at_limit(blocks, probe.storage if probe else None, requests)
+    ):
         return _fetch(blocks, stages, probe, requests)
     return _preparation(blocks, stages, workers, probe.lock_held_share if probe else None)
 
@@ -130,6 +134,18 @@ def _fetch(blocks: Sequence[Block], stages: Stages, probe: InputProbe | None, re
         caveat = "the bytes that storage served are not known, so its limits could not be examined"
         return Named(Bottleneck.LATENCY, sample_s, caveat=caveat)
     return _storage(blocks, sample_s, probe.storage if probe else None, requests)
+
+
+def _at_limit(blocks: Sequence[Block], limits: StorageLimits | None, requests: _Requests) -> bool:
+    """Return whether storage delivers nearly all that it can, so that faster preparation would wait for it."""
+    if limits is None:
+        return False
+    bytes_per_s = mean(blocks, lambda b: b.storage_bytes / b.step_s if b.storage_bytes is not None else None) or 0.0
+    most_bytes, most_reads = limits.bytes_per_s, limits.small_reads_per_s
+    return bool(
+        (most_bytes and bytes_per_s >= AT_LIMIT * most_bytes)
+        or (most_reads and requests.counted and (requests.per_s or 0.0) >= AT_LIMIT * most_reads)
+    )
 
 
 def _requests(blocks: Sequence[Block], stored_as: str | None) -> _Requests:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keras_matrix.analysis.stalls.arms import step_s
+from keras_matrix.analysis.stalls.arms import step_s, too_few
 from keras_matrix.analysis.stalls.report import Advice, Verdict, Verified
-from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate, of_logs, paired_logs
+from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
 from keras_matrix.records.schema import MEASURED, Record
 
 TOLERANCE = 0.15
@@ -31,7 +31,7 @@ def verified(one: Advice, cell_id: str, unchanged: Sequence[Record], changed: Se
 def verdict(measured: Estimate, predicted: Estimate) -> tuple[Verdict, str | None]:
     """Return the verdict, and why it is open."""
     if measured.low is None or measured.high is None:
-        return Verdict.UNDECIDED, f"{measured.count} blocks give no interval: use --repeats {MIN_BLOCKS} or more"
+        return Verdict.UNDECIDED, too_few(measured.count)
     low, high = measured.low / predicted.centre, measured.high / predicted.centre
     least, most = 1 / (1 + TOLERANCE), 1 + TOLERANCE
     if least <= low and high <= most:

@@ -30,8 +30,11 @@ from keras_matrix.records.fc import buckets
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send")
 # Steps of a fit, and the least time that it predicts.
 MOST_FITS, LEAST_S = 200, 1e-9
+NEGLIGIBLE = 1e-6  # a part of the time of the largest collective that is none
 # The scatter of a size's times is known from this many, and never less than 5 %: they may share an error.
 FEW, LEAST_SCATTER = 3, 0.05
+# A measured time that differs more from the calibrated one shows that the calibration is of another link.
+MOST_CORRECTION = 2.0
 # Of a trace's own collectives: the largest is at least so many times the smallest if alpha and beta are told apart.
 DIFFERENT = 4
 
@@ -127,6 +130,11 @@ def fit(
         alpha, slope = ((old + new) / 2 for old, new in zip(before, _nonnegative(rows), strict=True))
         if math.isclose(alpha, before[0], rel_tol=1e-9) and math.isclose(slope, before[1], rel_tol=1e-9):
             break
+    total = alpha + slope * max(size for size, _ in values)
+    alpha, slope = (
+        (alpha if alpha > NEGLIGIBLE * total else 0.0),
+        (slope if total - alpha > NEGLIGIBLE * total else 0.0),
+    )
     whole = ring("all_reduce", ranks)[0]
     return LinkCalibration(alpha * whole / steps, slope / share, ranks, source, rate_bits_per_s)
 
@@ -185,6 +193,20 @@ def of_trace(graph: Graph) -> LinkCalibration:
     return LinkCalibration(
         0.0, slope / ring(operation, ranks)[1], ranks, f"{source}, which have similar sizes: alpha is 0"
     )
+
+
+def measured_ratio(graph: Graph, link: LinkCalibration) -> float | None:
+    """Return the time of the graph's collectives by that of a calibration; None if their bytes are not known.
+
+    The rank that comes last does not wait: of the ranks' times the least counts.
+    """
+    least_ns: dict[tuple[str, int], tuple[Collective, float]] = {}
+    for node in graph.nodes:
+        if (one := node.collective) is not None and one.bytes and len(one.ranks) > 1:
+            _, known_ns = least_ns.get((one.group, one.ordinal), (one, math.inf))
+            least_ns[one.group, one.ordinal] = one, min(known_ns, node.duration_ns)
+    nominal_s = sum(time_s(link, one.operation, len(one.ranks), one.bytes) for one, _ in least_ns.values())
+    return sum(taken_ns for _, taken_ns in least_ns.values()) / 1e9 / nominal_s if nominal_s else None
 
 
 def with_rate(link: LinkCalibration, rate_bits_per_s: float) -> LinkCalibration:

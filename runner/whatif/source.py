@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 from keras_matrix.analysis.whatif.build.facts import Facts
+from keras_matrix.analysis.whatif.collectives import MOST_CORRECTION, measured_ratio
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration
 from keras_matrix.analysis.whatif.replay import held_out
 from keras_matrix.records.fc import calibration, spec
@@ -62,6 +63,13 @@ def graph_of(trace: TraceFiles, link: LinkCalibration | None = None, level: str 
     graph = _graph_of(trace, level)
     if link is None and graph.header.link is None:
         link = links.next_to(trace.paths, trace.record.settings if trace.record else None)
+        ratio = None if link is None or graph.header.missing_ranks else measured_ratio(graph, link)
+        if ratio is not None and not 1 / MOST_CORRECTION <= ratio <= MOST_CORRECTION:
+            text = (
+                f"the traced collectives took {ratio:.2g} times as long as {calibration.NAME} says, so that alpha and "
+                "beta are fitted to them"
+            )
+            return replace(graph, header=replace(graph.header, caveats=(*graph.header.caveats, text)))
     return graph if link is None else replace(graph, header=replace(graph.header, link=link))
 
 

@@ -14,7 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from keras_matrix.analysis.whatif.collectives import ddp_buckets, groups_of, of_trace, tf_packs, time_s
+from keras_matrix.analysis.whatif.collectives import (
+    MOST_CORRECTION,
+    ddp_buckets,
+    groups_of,
+    of_trace,
+    tf_packs,
+    time_s,
+)
 from keras_matrix.analysis.whatif.graph import Collective, Graph, LinkCalibration, Node
 from keras_matrix.analysis.whatif.what_ifs.gradients import Sums, sums_of
 from keras_matrix.analysis.whatif.what_ifs.rewriting import in_order, renumbered
@@ -25,8 +32,6 @@ NAME = "tensor_fusion"
 CAP = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(?:mb)?", re.ASCII)
 BYTES = re.compile(r"([0-9]{1,15})b", re.ASCII)
 LINK_LANE = "link"
-# A measured time that differs more from the calibrated one shows that the calibration is of another link.
-MOST_CORRECTION = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,10 +188,14 @@ def _samples(work: Work, number: int) -> Iterator[Named]:
 def _summary(work: Work, parts: tuple[Part, ...], written: int, progress: Progress) -> str:
     kept = len(parts) - written
     size = sum(part.bytes for part in parts)
-    text = f"{work.folder}: {len(work.source)} images in {len(parts)} files, {size / (1 << 20):.0f} MiB"
+    text = f"{work.folder}: {len(work.source)} images in {_files(len(parts))}, {size / (1 << 20):.0f} MiB"
     if not written:
         return f"{text}; all were already there"
-    return f"{text}; wrote and verified {written} files{f', kept {kept}' if kept else ''}: {progress.speed()}"
+    return f"{text}; wrote and verified {_files(written)}{f', kept {kept}' if kept else ''}: {progress.speed()}"
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
 
 
 if __name__ == "__main__":

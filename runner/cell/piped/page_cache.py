@@ -18,27 +18,30 @@ class PageCache:
     cold: bool = False
     evicted: int | None = None
     resident_shares: list[float | None] = field(default_factory=list)
+    fits: bool | None = None
 
-    def warm(self) -> None:
-        """Read the files once, so that a warm epoch reads no storage; does nothing in a cold cell.
+    def prepare(self) -> None:
+        """Evict the files before an epoch of a cold cell; in a warm cell read them, so that it reads no storage.
 
-        Files that do not fit into half of the available memory would evict each other: they are left as they are.
+        A warm cell reads again what another one, measured in turn with it, has evicted. Files that do not fit into
+        half of the available memory would evict each other: they are left as they are.
         """
-        if self.files and not self.cold and _size_bytes(self.files) <= (free_memory_bytes() or 0) // 2:
-            from keras_matrix.models.inputs.stored.page_cache import warm
-
-            warm(self.files)
-
-    def evict(self) -> None:
-        """Evict the files in a cold cell before an epoch; read which share of them is cached, in a warm cell once."""
-        if not self.files or not (self.cold or not self.resident_shares):
+        if not self.files:
             return
-        from keras_matrix.models.inputs.stored.page_cache import evict, resident_share
+        from keras_matrix.models.inputs.stored.page_cache import evict, resident_share, warm
 
         if self.cold:
             count = evict(self.files)
             self.evicted = count if self.evicted is None else min(count, self.evicted)
-        self.resident_shares.append(resident_share(self.files))
+        elif self._fits():
+            warm(self.files)
+        if self.cold or not self.resident_shares:
+            self.resident_shares.append(resident_share(self.files))
+
+    def _fits(self) -> bool:
+        if self.fits is None:
+            self.fits = _size_bytes(self.files) <= (free_memory_bytes() or 0) // 2
+        return self.fits
 
     @property
     def resident_share(self) -> float | None:

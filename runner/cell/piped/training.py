@@ -2,10 +2,10 @@
 
 An epoch that begins with a full queue gets those batches for free, one that starts the pipeline pays for its start.
 So before each epoch, in this order: the process waits for its turn, the files are evicted from the page cache if the
-cell is cold, as many batches are dropped as can be prepared ahead, and a few steps are trained; then the clock starts.
-These steps belong to the same call of `fit` as the epoch: what workers prepare while `fit` starts would be free, too,
-and threads that hold the interpreter make its start long. After an epoch the process waits until its workers have
-filled their queue, so that they do not read in others' turns.
+cell is cold, else read into it, as many batches are dropped as can be prepared ahead, and a few steps are trained;
+then the clock starts. These steps belong to the same call of `fit` as the epoch: what workers prepare while `fit`
+starts would be free, too, and threads that hold the interpreter make its start long. After an epoch the process waits
+until its workers have filled their queue, so that they do not read in others' turns.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class PipedTraining(Training):
         settings, chunk = self._job.settings, self.steps_a_call
         self._fed = feeder = self._stream.feed
         first_step_s = self._fit("first_step", feeder, Stretch(chunk, 1)).times_s[0]
-        self.page_cache.warm()
+        self.page_cache.prepare()
         steps, calibration_s = agreed(self._job, self._measured.turns, self._call_time_s)
         self.ledger.before = Weights.of(self.model)
         log = self._epochs(steps)
@@ -118,7 +118,7 @@ class PipedTraining(Training):
             stretch.before(epoch)
             is_measured = epoch >= settings.discard
             observed = _Observed(self.epochs_input, self._tree, monotonic()) if is_measured else None
-            self.page_cache.evict()
+            self.page_cache.prepare()
             self._stream.drop(self._pipeline.depth)
             log = self._epoch(steps, observed)
             counted.append(self.ledger.stretches.pop())

@@ -21,7 +21,7 @@ from keras_matrix.records.instruments.stall_arms import arms_of, base_of
 from keras_matrix.records.store import Run
 from keras_matrix.runner.cli.inputs.verification import Work, about, dataset, verify
 from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.look.named_cells import named_cells, stored_limit_s
+from keras_matrix.runner.cli.look.named_cells import named_cells, searched, stored_limit_s
 from keras_matrix.runner.cli.look.stored import chosen_run, findings_of, write_report
 from keras_matrix.runner.cli.measure.run import Finished, finished
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, check_range, run_request
@@ -112,7 +112,7 @@ def _chosen(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str, Cel
     settings = {cell_id: cell.settings for cell_id, cell in there.items() if cell.task is None}
     names = cells.matching(name, settings)
     if not names:
-        cells.refuse(name, settings, f"{request.choice.matrix} or a stored run")
+        cells.refuse(name, settings, searched(request.choice.matrix))
     _check_overrides(request, name, [there[one] for one in names])
     refuse([there[one] for one in names])
     _check_pipelines({settings[one].workload for one in names})

@@ -110,11 +110,8 @@ def _trial(work: Work, report: StallReport, base: Cell, advice: Advice) -> Trial
     name = f"verify {together(report.settings)}"
     if advice.change == CACHE:
         steps = _pass_steps(report)
-        if steps is None:
-            return (
-                f"only threads fill it in one pass, which must have at most {MOST_PASS_STEPS} steps; measure with "
-                "cache: ram and more epochs"
-            )
+        if isinstance(steps, str):
+            return steps
         if steps != settings.steps_per_epoch:  # else the unchanged cell is that of the other trials
             settings, name = replace(settings, steps_per_epoch=steps), f"{name} {steps}"
     changed = _changed(work, settings, advice)
@@ -125,13 +122,22 @@ def _trial(work: Work, report: StallReport, base: Cell, advice: Advice) -> Trial
     return Trial(advice, unchanged, own)
 
 
-def _pass_steps(report: StallReport) -> int | None:
-    """Return the steps of a pass that fills a cache in the discarded epoch; None if it is too long or fills several."""
+def _pass_steps(report: StallReport) -> int | str:
+    """Return the steps of a pass that fills a cache in the discarded epoch, or why none does."""
     facts = report.facts
-    if facts is None or not facts.samples or facts.worker_kind == "process" or report.settings.discard < 1:
-        return None
+    if facts is None or not facts.samples:
+        return "the number of samples of a pass is not known; measure with cache: ram and more epochs"
+    if facts.worker_kind == "process":
+        return (
+            "each worker process fills a cache of its own, which takes many passes; measure with cache: ram and "
+            "worker_kind: thread, or with more epochs"
+        )
+    if report.settings.discard < 1:
+        return "no epoch is discarded, in which a pass could fill it; measure with discard: 1"
     steps = math.ceil(facts.samples / report.settings.batch_size)
-    return steps if steps <= MOST_PASS_STEPS else None
+    if steps > MOST_PASS_STEPS:
+        return f"a pass has {steps} steps, more than {MOST_PASS_STEPS}; measure with cache: ram and more epochs"
+    return steps
 
 
 def _changed(work: Work, settings: Settings, advice: Advice) -> Settings | str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record
@@ -32,6 +33,11 @@ def named_cells(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str,
         if cells.matching(name, {one: own[0].settings for one, own in there.items()}):
             return found
     return found
+
+
+def searched(matrix: Path) -> str:
+    """Return where cells have been looked for."""
+    return f"{matrix} or a stored run" if matrix.is_file() else f"a stored run (there is no {matrix} here)"
 
 
 def stored_limit_s(records: Sequence[Record]) -> float:

@@ -22,7 +22,7 @@ from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.neutral import plain
 from keras_matrix.records.traces.request import TRACE_NAME, Trace, TraceError
 from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.look.named_cells import named_cells
+from keras_matrix.runner.cli.look.named_cells import named_cells, searched
 from keras_matrix.runner.cli.look.stored import chosen_run
 from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.options import add_measuring_options, check_output, check_range, run_request
@@ -158,7 +158,7 @@ def _cell(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
     matrix = request.choice.matrix
     if not there:
         raise UsageError(f"CELL: there is no {matrix} and {request.results} contains no run; name a --matrix")
-    found = there[cells.one_of(name, settings, f"{matrix} or a stored run")]
+    found = there[cells.one_of(name, settings, searched(matrix))]
     if found.task is not None:
         raise UsageError(f"CELL: {name!r} is an external command; run it under a profiler with wrap: docs/tasks.md")
     refuse([found])

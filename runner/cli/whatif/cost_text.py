@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from keras_matrix.analysis.whatif.cost.errors import HeldOutError, KindErrors
+from keras_matrix.analysis.whatif.cost.errors import HeldOutError, KindErrors, Predictor
 from keras_matrix.analysis.whatif.cost.model import CostModel
 from keras_matrix.analysis.whatif.cost.roofline import DevicePeaks
 from keras_matrix.dashboards.charts.format import plural
@@ -21,6 +21,7 @@ def model_lines(model: CostModel) -> list[str]:
     return [
         f"{plural(len(data.sources), 'trace')}, {plural(data.operations, 'operation')} a step",
         *_unused(model),
+        _predicted(model, total_s),
         "",
         "held-out error by kind of operation: median / 90th percentile / of time",
         *columns([HEADING, *rows], frozenset(range(1, 6))),
@@ -39,6 +40,15 @@ def _unused(model: CostModel) -> Iterator[str]:
             f"not used: {plural(data.without_work, 'operation')} with {share:.0%} of the time, whose FLOPs and bytes "
             "are unknown"
         )
+
+
+def _predicted(model: CostModel, total_s: float) -> str:
+    """Return how much of the learned operations' time the model predicts."""
+    known = [one for one in model.errors if one.used is not Predictor.NOTHING]
+    if not known:
+        return "predicts nothing: the held-out error of every kind is too large, or unknown; train it on more traces"
+    share = sum(one.time_s for one in known) / total_s
+    return f"predicts {len(known)} of {plural(len(model.errors), 'kind')} of operation, with {share:.0%} of their time"
 
 
 def _row(errors: KindErrors, total_s: float) -> list[str]:

@@ -19,6 +19,7 @@ from keras_matrix.analysis.whatif.search import families
 from keras_matrix.analysis.whatif.search.families import Families, Found, Inputs
 from keras_matrix.analysis.whatif.search.layer_choice import AMP, OP_FUSION
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
+from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records import files
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
@@ -86,7 +87,10 @@ def run(args: argparse.Namespace) -> int:
         _write(args.to, search, best, shlex.join(work.request.command))
     if not args.json:
         lines = [*trace_lines(graph), "", *found_lines(search.baseline, search.found, gains.without)]
-        lines += [f"strategy: {args.to}   runner --matrix {args.to} measures it"] if args.to else []
+        if args.to:
+            lines.append(
+                f"strategy: {args.to}{'' if best else ', the baseline only'}   runner --matrix {args.to} measures it"
+            )
         print("\n".join(map(printable, lines)))
     result = verification.verified(work, graph, search.baseline, best, plan) if plan else None
     if args.json:
@@ -147,7 +151,7 @@ def _probed(work: Work, graph: Graph, wanted: Families) -> Gains:
     found = probes.probes_of(base, graph, wanted)
     if not found.probes:
         return Gains({}, found.without)
-    work.display.say(f"probing {len(found.probes)} blocks of layers, on one worker")
+    work.display.say(f"probing {plural(len(found.probes), 'block')} of layers, on one worker")
     cells = measurement.cells_of(found.base, {one.name: one.settings for one in found.probes}, work.repeats)
     times = measure(work.request, work.display, cells, "runner optimize").found
     base_s = times[BASE].step_times_s

@@ -46,14 +46,19 @@ def _step(step_s: float, low_s: float, high_s: float) -> str:
 
 
 def _trajectory_lines(one: Trajectory) -> list[str]:
-    """Return the trials of a family that were better than all before them."""
+    """Return the trials of a family that were better than the baseline and all before them."""
     if one.skipped:
         return [f"{one.family}: skipped: {one.skipped}"]
-    better = [(number, trial) for number, trial in enumerate(one.trials, 1) if trial.is_better]
+    numbered = list(enumerate(one.trials, 1))
+    better = [(number, trial) for number, trial in numbered if trial.is_better and trial.step_time_s < one.baseline_s]
+    if not better:
+        best = min(one.trials, key=lambda trial: trial.step_time_s)
+        found = f"the best is {' '.join(best.what_ifs)}, {seconds(best.step_time_s)}"
+        return [f"{one.family}: {plural(len(numbered), 'setting')} replayed, none better than the baseline; {found}"]
     shown = better if len(better) <= MOST_TRIALS else [*better[: MOST_TRIALS // 2], *better[-MOST_TRIALS // 2 :]]
     rows = [[f"{one.family}, trial", "setting", "predicted", "speed-up"]]
     rows += [_trial_row(number, trial, one.baseline_s) for number, trial in shown]
-    tried = f"{one.family}: {plural(len(one.trials), 'setting')} replayed; those that were better than all before:"
+    tried = f"{one.family}: {plural(len(numbered), 'setting')} replayed; these were better than all before:"
     return [tried, *columns(rows, frozenset((0, 2, 3)))]
 
 

@@ -34,9 +34,8 @@ def trace_lines(graph: Graph) -> list[str]:
     lines = [title, f"{ranks}; {plural(len(graph.nodes), 'node')}, each one of the {header.level} of a step"]
     times = header.step_times_s
     each = ", ".join(seconds(time) for time in times[:MOST_STEPS]) + (", ..." if len(times) > MOST_STEPS else "")
-    lines.append(
-        f"measured with the profiler on: {seconds(graph.step_time_s)} a step ({plural(len(times), 'step')}: {each})"
-    )
+    mean = f"mean of {plural(len(times), 'step')}" + (" without the first" if len(times) > 1 else "")
+    lines.append(f"measured with the profiler on: {seconds(graph.step_time_s)} a step ({mean}: {each})")
     low = "" if header.coverage >= LEAST_COVERAGE else f"; below {LEAST_COVERAGE:.0%}, predictions are unsure"
     lines.append(f"explained by operations and their dependencies: {header.coverage:.1%} of the step's time{low}")
     if header.link is not None:

@@ -16,6 +16,7 @@ from tests.analysis.stalls.pretended import Pretended, records
 PREPARATION = Pretended(prepare_s=0.005, prepare_cpu_s=0.005, workers=1)
 # A step of 80 ms: 40 MB/s in 400 requests per second.
 STORAGE = Pretended(cold_fetch_s=0.004, prepare_s=0.001, prepare_cpu_s=0.001, storage_bytes=3_200_000, reads=32)
+SLOWLY_PREPARED = replace(STORAGE, prepare_s=0.006, prepare_cpu_s=0.006)
 CAPPED_REQUESTS = StorageLimits(bytes_per_s=45e6, small_reads_per_s=420.0, one_read_s=0.002)
 CAPPED_BYTES = StorageLimits(bytes_per_s=42e6, small_reads_per_s=9000.0, one_read_s=0.0001)
 UNCAPPED = StorageLimits(bytes_per_s=600e6, small_reads_per_s=25_000.0, one_read_s=0.0001)
@@ -39,6 +40,10 @@ def of(found: list[Record], storage: StorageLimits | None = None) -> StallReport
         (STORAGE, CAPPED_REQUESTS, Bottleneck.IOPS),
         (STORAGE, CAPPED_BYTES, Bottleneck.BANDWIDTH),
         (STORAGE, UNCAPPED, Bottleneck.LATENCY),
+        # 20 MB/s while preparation takes longer than the fetch: all that storage delivers, or not.
+        (SLOWLY_PREPARED, replace(CAPPED_BYTES, bytes_per_s=21e6), Bottleneck.BANDWIDTH),
+        (SLOWLY_PREPARED, replace(CAPPED_BYTES, bytes_per_s=30e6), Bottleneck.CPU),
+        (SLOWLY_PREPARED, replace(CAPPED_REQUESTS, small_reads_per_s=210.0), Bottleneck.IOPS),
         (STORAGE, None, Bottleneck.BANDWIDTH),
         (replace(STORAGE, reads=320), None, Bottleneck.IOPS),
         (PREPARATION, None, Bottleneck.CPU),

@@ -151,6 +151,11 @@ def test_collectives_of_similar_sizes_do_not_determine_alpha(larger: int, separa
     assert (found.alpha_s > 0) is separable
 
 
+def test_times_that_do_not_grow_with_the_size_have_no_cost_of_a_byte() -> None:
+    found = fit([(4096, 2e-3), (4096, 3e-3), (16384, 1e-3), (16384, 2e-3)], ranks=2, source="bench")
+    assert (found.alpha_s, found.beta_s_per_byte) == (pytest.approx(2e-3, rel=0.5), 0.0)
+
+
 def test_the_calibration_of_a_graph_is_its_own_if_it_has_one() -> None:
     graph = data_parallel()
     assert collectives.of_trace(graph) == graph.header.link

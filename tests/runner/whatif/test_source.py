@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.whatif.build import files
-from keras_matrix.analysis.whatif.graph import Graph, GraphError
+from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration
+from keras_matrix.records.fc import calibration
+from keras_matrix.records.fc.calibration import TimedCollective
 from keras_matrix.records.schema import Record
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.whatif import links
 from keras_matrix.runner.whatif.source import TraceFiles, facts_of, files_of, graph_of
 from tests.conftest import make_record
-from tests.runner.whatif.graphs import two_workers
+from tests.runner.whatif.graphs import data_parallel, two_workers
 
 FC = """\
 version: 1
@@ -120,6 +122,22 @@ def test_a_calibration_next_to_the_files_is_fitted(built: list[dict[str, Any]], 
     assert link is not None
     assert (link.alpha_s, link.beta_s_per_byte) == pytest.approx((1e-3, 4e-9), rel=1e-6)
     assert link.rate_bits_per_s == 200e6
+
+
+@pytest.mark.parametrize(("factor", "usable"), [(1.0, True), (1.9, True), (0.4, False), (3.0, False)])
+def test_a_stored_calibration_that_the_traced_collectives_contradict_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, factor: float, usable: bool
+) -> None:
+    """The traced sums take 0.5 ms and 4 ns a byte."""
+    graph = data_parallel(LinkCalibration(0.5e-3, 4e-9, 2, "the traced link"))
+    unknown = replace(graph, header=replace(graph.header, link=None))
+    monkeypatch.setattr(files, "graph_of", lambda paths, **facts: unknown)
+    times = [TimedCollective("all_reduce", 2, size, (0.5e-3 + 4e-9 * size) / factor) for size in (0, 10**6)]
+    calibration.write(tmp_path, times)
+    header = graph_of(TraceFiles((tmp_path / "a.json",))).header
+    assert (header.link is not None) is usable
+    if not usable:
+        assert f"the traced collectives took {factor:g} times as long as collectives.json says" in header.caveats[-1]
 
 
 def test_a_graph_of_a_cell_has_its_settings(built: list[dict[str, Any]]) -> None:

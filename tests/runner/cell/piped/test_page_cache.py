@@ -18,7 +18,7 @@ def epochs(monkeypatch: pytest.MonkeyPatch, evicted: list[int], shares: list[flo
     monkeypatch.setattr(page_cache, "evict", lambda _: next(counts))
     monkeypatch.setattr(page_cache, "resident_share", lambda _: next(found))
     for _ in evicted:
-        cache.evict()
+        cache.prepare()
     return cache
 
 
@@ -38,3 +38,21 @@ def test_residency_that_is_unknown_in_an_epoch_is_unknown(monkeypatch: pytest.Mo
 
 def test_warm_cell_does_not_say_what_cold_means() -> None:
     assert PageCache(FILES).cold_meaning is None
+
+
+def test_warm_cell_reads_its_files_before_each_epoch_if_they_fit_into_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A cold cell that is measured in turn with it evicts them in between."""
+    (tmp_path / "a").write_bytes(b"0" * 100)
+    read: list[Path] = []
+    monkeypatch.setattr(page_cache, "warm", read.extend)
+    monkeypatch.setattr(page_cache, "resident_share", lambda _: 1.0)
+    for free_bytes, times in ((200, 3), (199, 0)):
+        read.clear()
+        monkeypatch.setattr("keras_matrix.runner.cell.piped.page_cache.free_memory_bytes", lambda free=free_bytes: free)
+        cache = PageCache([tmp_path / "a"])
+        for _ in range(3):
+            cache.prepare()
+        assert read == [tmp_path / "a"] * times
+        assert cache.resident_shares == [1.0]

@@ -239,6 +239,14 @@ def test_damaged_stored_trace_is_an_error_with_its_path(folder: Path, capsys: py
     assert runner("trace", "jax:gru") == 3
 
 
+def test_the_message_says_that_there_is_no_matrix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner("trace", "jax:gru") == 0
+    (folder / "matrix.yaml").unlink()
+    assert runner("trace", "gro") == 2
+    expected = "no cell of a stored run (there is no matrix.yaml here) is named 'gro'; did you mean gru?"
+    assert expected in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

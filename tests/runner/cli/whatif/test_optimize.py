@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.analysis.whatif.replay import replay
+from keras_matrix.analysis.whatif.search.families import Found
+from keras_matrix.analysis.whatif.search.trajectory import Trajectory, Trial
 from keras_matrix.records.store import Results
-from tests.runner.cli.whatif.traced_cell import MATRIX, WRONG_TIMES, executor, runner
+from keras_matrix.runner.cli.whatif.optimize_text import found_lines
+from tests.runner.cli.whatif.traced_cell import LINK, MATRIX, WRONG_TIMES, executor, runner
+from tests.runner.whatif.graphs import data_parallel
 
 
 @pytest.fixture(autouse=True)
@@ -26,10 +31,21 @@ def test_a_search_prints_its_trajectory_and_the_best_settings(capsys: pytest.Cap
     printed = capsys.readouterr().out
     assert "critical path: " in printed
     assert "tensor_fusion: " in printed
-    assert "settings replayed; those that were better than all before:" in printed
+    assert "settings replayed; these were better than all before:" in printed
     assert "best settings" in printed
     assert "buckets: " in printed
     assert fake.jobs == []
+
+
+def test_a_search_that_finds_nothing_better_says_so() -> None:
+    trials = tuple(
+        Trial((f"tensor_fusion={name}",), step_s, step_s < 3e-3) for name, step_s in (("4,", 2e-3), ("2,2", 3e-3))
+    )
+    found = Found((Trajectory("tensor_fusion", 1e-3, trials),), ())
+    lines = found_lines(replay(data_parallel(LINK)), found, {})
+    best = "none better than the baseline; the best is tensor_fusion=4,, 2.00 ms"
+    assert f"tensor_fusion: 2 settings replayed, {best}" in lines
+    assert lines[-1] == "no setting is predicted to be faster"
 
 
 def test_a_strategy_file_is_measured_as_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
