@@ -77,7 +77,16 @@ def remote(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     opened.close()
 
 
-@pytest.mark.parametrize("choice", [Choice(), Choice(backend="jax"), Choice(since="2026-01-05")], ids=str)
+@pytest.mark.parametrize(
+    "choice",
+    [
+        Choice(),
+        Choice(backend="jax", since="2026-01-05"),
+        pytest.param(Choice(backend="jax"), marks=pytest.mark.nightly),
+        pytest.param(Choice(since="2026-01-05"), marks=pytest.mark.nightly),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("name", list(questions()))
 def test_a_question_has_the_same_rows_on_both(local: Warehouse, remote: Warehouse, name: str, choice: Choice) -> None:
     here, there = (answer(one, questions()[name], choice) for one in (local, remote))
