@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from keras_matrix.analysis.whatif.cost import model as cost
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.analysis.whatif.overhead import without_overhead
 from keras_matrix.analysis.whatif.replay import replay
@@ -16,8 +14,6 @@ from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.registry import Choice
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
 from keras_matrix.records.schema import Record
-from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.whatif import cost_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +31,6 @@ def without_profiler(graph: Graph, record: Record | None) -> Graph:
         return graph
     calls = 1 if record.settings.phase == "predict" else record.settings.steps_per_execution
     return without_overhead(graph, record.times.step_time_s * calls)
-
-
-def predictor(path: Path | None, graph: Graph) -> Predict | None:
-    """Return the function that predicts operations of this graph with a cost model's file. Raises `UsageError`."""
-    if path is None:
-        return None
-    model = cost_file.read(path)
-    device = cost.known_device(model, graph.header)
-    if device is None:
-        known = ", ".join(f"{one.backend} on {one.product}" for one in model.devices) or "none"
-        raise UsageError(f"--costmodel: {path}: has not learned from traces of this device; it knows {known}")
-    return lambda node: cost.predict(model, node, device)
 
 
 def predictions(graph: Graph, choices: Sequence[Choice], predict: Predict | None, resamples: int) -> list[Prediction]:

@@ -37,7 +37,7 @@ from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.whatif import measurement, probes, strategy_file
 from keras_matrix.runner.whatif.measurement import BASE
 from keras_matrix.runner.whatif.memory_use import memory_use
-from keras_matrix.runner.whatif.prediction import predictor, without_profiler
+from keras_matrix.runner.whatif.prediction import without_profiler
 from keras_matrix.runner.whatif.strategy_file import Choice
 
 BEST = 3
@@ -74,19 +74,20 @@ def run(args: argparse.Namespace) -> int:
     trace = trace_source.found_trace(args.trace, args.results, args.run)
     traced = trace_source.loaded(trace, args.calibration, args.level)
     graph = without_profiler(traced, trace.record)
-    predict = predictor(args.costmodel, graph)
+    model = trace_source.cost_model(args, trace, graph)
     if args.to is not None:
         verification.base_settings(graph, "--to")
     gains = _probed(work, graph, wanted) if args.probe else Gains()
-    if predict is not None and AMP in wanted.names and not gains.ratios.get(AMP):
-        gains = gains.with_ratios(AMP, probes.model_ratios(graph, predict))
+    if model and AMP in wanted.names and not gains.ratios.get(AMP):
+        gains = gains.with_ratios(AMP, probes.model_ratios(graph, model.predict))
     search = _searched(graph, wanted, _inputs(gains, graph, trace.record, budget))
     best = [one for one in search.found.strategies if one.settings is not None][:BEST]
     plan = verification.checked_plan(work, graph, best) if args.verify else None
     if args.to is not None:
         _write(args.to, search, best, shlex.join(work.request.command))
     if not args.json:
-        lines = [*trace_lines(graph), "", *found_lines(search.baseline, search.found, gains.without)]
+        basis = [f"cost model: {model.basis}"] if model else []
+        lines = [*trace_lines(graph), *basis, "", *found_lines(search.baseline, search.found, gains.without)]
         if args.to:
             lines.append(
                 f"strategy: {args.to}{'' if best else ', the baseline only'}   runner --matrix {args.to} measures it"

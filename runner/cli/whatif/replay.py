@@ -35,7 +35,8 @@ from keras_matrix.runner.cli.whatif.verification_text import verified_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.whatif import stored_graph
-from keras_matrix.runner.whatif.prediction import Prediction, predictions, predictor, without_profiler
+from keras_matrix.runner.whatif.cost_file import Applied
+from keras_matrix.runner.whatif.prediction import Prediction, predictions, without_profiler
 
 TOP, RESAMPLES, MOST_RESAMPLES = 12, 200, 100_000
 
@@ -69,11 +70,11 @@ def run(args: argparse.Namespace) -> int:
     work = verification.work_of(args)
     trace = trace_source.found_trace(args.trace, args.results, args.run)
     graph = trace_source.loaded(trace, args.calibration, args.level)
-    predict = predictor(args.costmodel, graph)
+    model = trace_source.cost_model(args, trace, graph)
     base = without_profiler(graph, trace.record)
-    shown = Shown(graph, *_replayed(graph, args.resamples), replay(base, resamples=args.resamples))
+    shown = Shown(graph, *_replayed(graph, args.resamples), replay(base, resamples=args.resamples), model)
     try:
-        found = predictions(base, choices, predict, args.resamples)
+        found = predictions(base, choices, model.predict if model else None, args.resamples)
     except GraphError as error:
         raise UsageError(_of_what_if(error)) from error
     strategies = [one.strategy for one in found]
@@ -98,10 +99,12 @@ class Shown:
     replayed: Replay
     errors: tuple[HeldOut, ...]
     baseline: Replay
+    model: Applied | None
 
     def lines(self, found: Sequence[Prediction], top: int) -> list[str]:
         """Return the trace, the replay and the predictions."""
-        lines = [*trace_lines(self.graph), "", *replay_lines(self.replayed, self.errors, top)]
+        model = [f"cost model: {self.model.basis}"] if self.model else []
+        lines = [*trace_lines(self.graph), *model, "", *replay_lines(self.replayed, self.errors, top)]
         return lines + prediction_lines(self.baseline, found, self.graph.header.caveats)
 
     def document(self, found: Sequence[Prediction]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Finds the trace that a command names: files, a folder of files, or a cell of a stored run; and makes its graph."""
+"""Finds what a command names: a trace (files, a folder of them, or a cell of a stored run), and a cost model for it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
+from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.traces.request import TraceError
+from keras_matrix.runner.checks.roofline import peaks_of
 from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.stored import chosen_run
 from keras_matrix.runner.errors import InfrastructureError, UsageError
-from keras_matrix.runner.whatif import links
+from keras_matrix.runner.whatif import cost_data, cost_file, links
+from keras_matrix.runner.whatif.cost_file import Applied
 from keras_matrix.runner.whatif.source import ENDINGS, OPERATIONS, SEGMENTS, TraceFiles, files_of, graph_of
 
 HELP = (
@@ -23,13 +26,17 @@ HELP = (
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that name what is known besides the trace: `loaded` and `prediction.predictor` take them."""
+    """Add the flags that name what is known besides the trace: `loaded` and `cost_model` take them."""
     link = "times of collectives, to fit the link's alpha and beta; default: those stored with the trace"
     parser.add_argument("--calibration", type=Path, metavar="FILE", help=link)
     level = "nodes of JAX's and TensorFlow's graphs; default: segments only where operations predict steps badly"
     parser.add_argument("--level", choices=(OPERATIONS, SEGMENTS), help=level)
     model = "a cost model, for operations that no trace has: runner costmodel"
     parser.add_argument("--costmodel", type=Path, metavar="FILE", help=model)
+    peaks = (
+        "peaks of the trace's machine, if the cost model has not seen it; default: those of the cell's results folder"
+    )
+    parser.add_argument("--peaks", type=Path, metavar="FILE", help=peaks)
 
 
 def found_trace(names: Sequence[str], results: Path, run: str | None = None) -> TraceFiles:
@@ -60,6 +67,22 @@ def loaded(trace: TraceFiles, calibration: Path | None = None, level: str | None
         raise InfrastructureError(
             f"{error}; record it again with: runner trace {trace.record.cell_id} --new"
         ) from error
+
+
+def cost_model(args: argparse.Namespace, trace: TraceFiles, graph: Graph) -> Applied | None:
+    """Return the cost model for the device of a trace; None without one. Raises `UsageError`."""
+    if args.costmodel is None:
+        if args.peaks is not None:
+            raise UsageError("--peaks: is for a --costmodel, which predicts a device by its peaks; name one too")
+        return None
+    peaks = cost_data.peaks_from(args.peaks) if args.peaks else _stored_peaks(args.results, trace.record)
+    return cost_file.applied(args.costmodel, graph.header, peaks)
+
+
+def _stored_peaks(results: Path, record: Record | None) -> Peaks | None:
+    """Return the peaks of the machine that ran a cell, None if they were not measured."""
+    runs = Results(results).runs() if record else []
+    return next((peaks_of(results, run.about()) for run in runs if record and run.run_id == record.run_id), None)
 
 
 def _of_cell(name: str, results: Path, run: str | None) -> TraceFiles:

@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.records.codec import dumps
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import Head, Kind, Span, Track
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.whatif import stored_graph
+from tests.analysis.whatif.cost import fake_machine
+from tests.analysis.whatif.cost.fake_machine import FASTER, usual_model
+from tests.conftest import MACHINE
 from tests.runner.whatif.graphs import two_workers
+from tests.synthetic_peaks import make_peaks
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +58,19 @@ def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one["name"] for one in found["critical_path"]][:2] == ["mm", "mm backward"]
     assert found["coverage"] == 0.99
     assert len(found["held_out"]) == 2
+
+
+def test_a_cost_model_is_applied_to_a_new_device_by_its_peaks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored_graph.write(fake_machine.graph(FASTER), folder / "new")
+    (folder / "model.json").write_text(dumps(usual_model()))
+    (folder / "peaks.json").write_text(dumps(make_peaks(replace(MACHINE, cpu_model=FASTER.product))))
+    assert main(["replay", "new", "--costmodel", "model.json"]) == 2
+    assert "measure them there with runner roofline --measure" in capsys.readouterr().err
+    assert main(["replay", "new", "--costmodel", "model.json", "--peaks", "peaks.json"]) == 0
+    expected = "cost model: model.json: torch on Faster CPU, 2 cores is new to the model, predicted from its peaks"
+    assert expected in capsys.readouterr().out
+    assert main(["replay", "new", "--peaks", "peaks.json"]) == 2
+    assert "--peaks: is for a --costmodel" in capsys.readouterr().err
 
 
 def test_both_timelines_are_written_for_perfetto(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
