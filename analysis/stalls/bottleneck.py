@@ -11,8 +11,9 @@ The decision, in its order:
         storage serves small reads no faster than these          storage IOPS
         storage serves entire files no faster than this          storage bandwidth
         otherwise                                                fetch latency
-    workers prepare: threads that share about one CPU, and the
-    probe waited for the interpreter (without it: CPUs are idle) GIL
+    workers prepare: threads that share about one CPU, the probe
+    waited for the interpreter (without it: CPUs are idle), and
+    so do the workers, or training that is slowed down           GIL
         otherwise                                                preparation CPU
 
 Requests of a bandwidth cap and of an IOPS cap look alike from inside a pipeline that always reads the same files: only
@@ -95,7 +96,7 @@ def bottleneck(
         stages.fetch_s > stages.prepare_s or _at_limit(blocks, probe.storage if probe else None, requests)
     ):
         return _fetch(blocks, stages, probe, requests)
-    return _preparation(blocks, stages, workers, probe.lock_held_share if probe else None)
+    return _preparation(blocks, stages, workers, found, probe.lock_held_share if probe else None)
 
 
 def mean_stages(blocks: Sequence[Block]) -> Stages | None:
@@ -187,13 +188,17 @@ def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None, 
     )
 
 
-def _preparation(blocks: Sequence[Block], stages: Stages, workers: Workers, lock_held_share: float | None) -> Named:
+def _preparation(
+    blocks: Sequence[Block], stages: Stages, workers: Workers, found: Split, lock_held_share: float | None
+) -> Named:
     used, total = concurrency(blocks), process_cpus(blocks)
     running = stages.prepare_cpu_s / stages.prepare_s if stages.prepare_s else 1.0
     idle = total is not None and total < workers.cores - IDLE_CPUS
     several = workers.threads and (workers.count or 0) > 1
     held = idle if lock_held_share is None else lock_held_share > LOCK_HELD
-    if several and held and running < BUSY and used is not None and used <= ONE_CPU:
+    # Who waits for the lock: the workers, or a training thread that is slow although batches are ready.
+    waited_for = running < BUSY or (idle and found.share(INTERFERENCE) > found.share(PREPARATION))
+    if several and held and waited_for and used is not None and used <= ONE_CPU:
         free = f" while {workers.cores - (total or 0):.1f} of {workers.cores} CPUs are idle" if idle else ""
         why = f"{workers.count} threads together use {used:.2f} CPUs for preparation{free}: {LOCKED}"
         return Named(Bottleneck.GIL, why, used)

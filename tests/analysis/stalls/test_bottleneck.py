@@ -75,6 +75,27 @@ def test_probe_decides_whether_threads_wait_for_the_interpreter(
     assert expected == report.bottleneck
 
 
+@pytest.mark.parametrize(("cpu_s", "expected"), [(0.16, Bottleneck.CPU), (0.10, Bottleneck.GIL)])
+def test_training_that_waits_for_the_interpreter_although_batches_are_ready_has_the_gil_as_bottleneck(
+    cpu_s: float, expected: Bottleneck
+) -> None:
+    """Two threads need 56 ms of CPU for a batch; a step takes 88 instead of 40 ms, and no batch is waited for.
+
+    With 160 ms of CPU in a step both CPUs are busy: then training waits for one of them.
+    """
+
+    def slower(one: Record) -> Record:
+        if one.settings.feed != "pipeline" or one.input is None:
+            return one
+        waits_s = [0.01] * 3 if one.settings.input_timers else []
+        use = replace(one.input, wait_times_s=waits_s, wall_time_s=0.088 * 60, cpu_time_s=cpu_s * 60)
+        return replace(one, times=replace(one.times, step_time_s=0.088, epoch_times_s=[1.76] * 3), input=use)
+
+    found = [slower(one) for one in records(Pretended(prepare_s=0.0019, prepare_cpu_s=0.0017))]
+    (report,) = reports(found, {reports(found)[0].cell_id: InputProbe(64, lock_held_share=0.9)})
+    assert report.bottleneck == expected, report.why
+
+
 def test_without_a_probe_the_size_of_a_request_decides_and_a_caveat_says_so() -> None:
     report = of(records(STORAGE))
     assert any("told apart by the size of a request alone" in text for text in report.caveats)
