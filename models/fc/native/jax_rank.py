@@ -98,7 +98,7 @@ class JaxRank(JaxWorkerGroup):
 
     def _calibrate(self, folder: Path) -> None:
         """Time all-reduces of several sizes during computation; the first worker stores its times."""
-        from keras_matrix.models.fc import timed_collectives
+        from keras_matrix.models.fc.native.timed_collectives import Workers, store
 
         problem, dtype = self._order.problem, jnp.dtype(self._order.problem.precision)
         alone = JaxWorker(Mesh(np.asarray(jax.local_devices()).reshape(1, 1), AXES))
@@ -113,9 +113,8 @@ class JaxRank(JaxWorkerGroup):
             return lambda: jax.block_until_ready(summed(array))
 
         total = sum(weight.nbytes for weight in weights)
-        timed_collectives.store(
-            folder, self._rank, problem.workers, summing, lambda: jax.block_until_ready(step(weights, batch)), total
-        )
+        workers = Workers(problem.workers, summing, lambda: jax.block_until_ready(step(weights, batch)))
+        store(folder, self._rank, workers, total)
 
     def _placed(self, array: layout.Array, spec: P) -> Any:
         """Place this worker's part: every worker draws the complete array."""

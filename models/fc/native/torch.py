@@ -240,7 +240,7 @@ class TorchRank(WorkerGroup):
 
     def _calibrate(self, folder: Path) -> None:
         """Time all-reduces of several sizes during computation; the first worker stores its times."""
-        from keras_matrix.models.fc import timed_collectives
+        from keras_matrix.models.fc.native.timed_collectives import Workers, store
 
         problem, alone = self._order.problem, TorchWorker(1)
         step = torch.no_grad()(partial(program(problem.mode), alone, problem, self._weights, self._batch))
@@ -249,7 +249,7 @@ class TorchRank(WorkerGroup):
         def summing(size: int) -> Callable[[], object]:
             return partial(dist.all_reduce, torch.zeros(max(1, size // torch.float32.itemsize)))
 
-        timed_collectives.store(folder, self._rank, problem.workers, summing, step, total)
+        store(folder, self._rank, Workers(problem.workers, summing, step), total)
 
     def close(self) -> None:
         """Leave the other workers."""

@@ -66,7 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure the arms and print the analyses, or show those of a stored run. Returns the exit code."""
-    _check_flags(args)
+    _check_flags(args.top, args.run, verify=args.verify, cold=args.cold)
     top = APPLIED if args.top is None else args.top
     request = run_request(args)
     tools = request.seams.input_tools or ChildProcesses()
@@ -90,16 +90,16 @@ def run(args: argparse.Namespace) -> int:
     return max(code, _show(run, reports, as_json=args.json))
 
 
-def _check_flags(args: argparse.Namespace) -> None:
+def _check_flags(top: int | None, run: str | None, *, verify: bool, cold: bool | None) -> None:
     """Refuse flags that would have no effect. Raises `UsageError`."""
-    if args.top is not None:
-        check_range("--top", args.top, 1)
-        if not args.verify:
+    if top is not None:
+        check_range("--top", top, 1)
+        if not verify:
             raise UsageError(
                 "--top: is of --verify, which applies changes; without it all advice is shown: leave it out"
             )
-    if args.run is not None and args.cold is not None:
-        name = "--cold" if args.cold else "--no-cold"
+    if run is not None and cold is not None:
+        name = "--cold" if cold else "--no-cold"
         raise UsageError(f"{name}: must not be given with --run, whose arms have been measured: leave it out")
 
 

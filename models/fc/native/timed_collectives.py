@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
@@ -15,29 +16,38 @@ from keras_matrix.records.fc.calibration import TimedCollective, sizes_bytes
 Summing = Callable[[int], Callable[[], object]]
 
 
-def store(folder: Path, rank: int, ranks: int, summing: Summing, compute: Callable[[], object], total: int) -> None:
-    """Time all-reduces of up to `total` bytes; the first worker writes its times into the folder of a trace.
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """What `ranks` workers sum and compute; each has its own. `compute` is a step without communication."""
 
-    All workers call this at the same time. `compute` is a step without communication, which a thread repeats.
+    ranks: int
+    summing: Summing
+    compute: Callable[[], object]
+
+
+def store(folder: Path, rank: int, workers: Workers, total_bytes: int) -> None:
+    """Time all-reduces of up to `total_bytes`; the first worker writes its times into the folder of a trace.
+
+    All workers call this at the same time.
     """
-    found = measured(ranks, summing, compute, total)
+    found = measured(workers, total_bytes)
     if rank == 0:
         calibration.write(folder, found)
 
 
-def measured(ranks: int, summing: Summing, compute: Callable[[], object], total: int) -> list[TimedCollective]:
-    """Return the times of all-reduces of up to `total` bytes.
+def measured(workers: Workers, total_bytes: int) -> list[TimedCollective]:
+    """Return the times of all-reduces of up to `total_bytes` while a thread repeats what workers compute.
 
     A call begins when the previous one has ended on this worker, and waits for the others: the first of each size,
     which may also compile, is not counted.
     """
     found = []
-    compute()  # which may compile, too
-    with _repeated(compute):
-        for size, calls in sizes_bytes(total):
-            call = summing(size)
+    workers.compute()  # which may compile, too
+    with _repeated(workers.compute):
+        for size, calls in sizes_bytes(total_bytes):
+            call = workers.summing(size)
             times_s = [_timed_s(call) for _ in range(calls + 1)]
-            found += [TimedCollective("all_reduce", ranks, size, seconds) for seconds in times_s[1:]]
+            found += [TimedCollective("all_reduce", workers.ranks, size, seconds) for seconds in times_s[1:]]
     return found
 
 
