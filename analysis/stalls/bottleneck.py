@@ -137,11 +137,15 @@ def _fetch(blocks: Sequence[Block], stages: Stages, probe: InputProbe | None, re
     return _storage(blocks, sample_s, probe.storage if probe else None, requests)
 
 
+def _served_bytes_per_s(blocks: Sequence[Block]) -> float:
+    return mean(blocks, lambda b: b.storage_bytes / b.step_s if b.storage_bytes is not None else None) or 0.0
+
+
 def _at_limit(blocks: Sequence[Block], limits: StorageLimits | None, requests: _Requests) -> bool:
     """Return whether storage delivers nearly all that it can, so that faster preparation would wait for it."""
     if limits is None:
         return False
-    bytes_per_s = mean(blocks, lambda b: b.storage_bytes / b.step_s if b.storage_bytes is not None else None) or 0.0
+    bytes_per_s = _served_bytes_per_s(blocks)
     most_bytes, most_reads = limits.bytes_per_s, limits.small_reads_per_s
     return bool(
         (most_bytes and bytes_per_s >= AT_LIMIT * most_bytes)
@@ -157,7 +161,7 @@ def _requests(blocks: Sequence[Block], stored_as: str | None) -> _Requests:
 
 def _storage(blocks: Sequence[Block], begin: str, limits: StorageLimits | None, requests: _Requests) -> Named:
     """Return which limit of the storage is reached."""
-    bytes_per_s = mean(blocks, lambda b: b.storage_bytes / b.step_s if b.storage_bytes is not None else None) or 0.0
+    bytes_per_s = _served_bytes_per_s(blocks)
     reads_per_s = requests.per_s
     request = bytes_per_s / reads_per_s if reads_per_s else None
     others = bool(limits and limits.small_reads_per_s and (reads_per_s or 0.0) > 1.5 * limits.small_reads_per_s)

@@ -172,13 +172,7 @@ def of_trace(graph: Graph) -> LinkCalibration:
     """
     if graph.header.link is not None:
         return graph.header.link
-    first: dict[tuple[str, int], tuple[Collective, float]] = {}
-    for node in graph.nodes:
-        if (one := node.collective) is not None and len(one.ranks) > 1:
-            key = one.group, one.ordinal
-            _, least = first.get(key, (one, math.inf))
-            first[key] = one, min(least, node.duration_ns)
-    found = [(one, duration / 1e9) for one, duration in first.values() if one.bytes and duration > 0]
+    found = [(one, taken_s) for one, taken_s in _traced(graph) if taken_s > 0]
     if not found:
         raise GraphError(
             f"{graph.header.source}: has no collective of several ranks with its bytes; give the calibration of a link"
@@ -196,17 +190,23 @@ def of_trace(graph: Graph) -> LinkCalibration:
 
 
 def measured_ratio(graph: Graph, link: LinkCalibration) -> float | None:
-    """Return the time of the graph's collectives by that of a calibration; None if their bytes are not known.
+    """Return the time of the graph's collectives by that of a calibration; None if their bytes are not known."""
+    found = _traced(graph)
+    nominal_s = sum(time_s(link, one.operation, len(one.ranks), one.bytes) for one, _ in found)
+    return sum(taken_s for _, taken_s in found) / nominal_s if nominal_s else None
+
+
+def _traced(graph: Graph) -> list[tuple[Collective, float]]:
+    """Return the graph's collectives of known bytes and several ranks, with their seconds.
 
     The rank that comes last does not wait: of the ranks' times the least counts.
     """
-    least_ns: dict[tuple[str, int], tuple[Collective, float]] = {}
+    least: dict[tuple[str, int], tuple[Collective, float]] = {}
     for node in graph.nodes:
         if (one := node.collective) is not None and one.bytes and len(one.ranks) > 1:
-            _, known_ns = least_ns.get((one.group, one.ordinal), (one, math.inf))
-            least_ns[one.group, one.ordinal] = one, min(known_ns, node.duration_ns)
-    nominal_s = sum(time_s(link, one.operation, len(one.ranks), one.bytes) for one, _ in least_ns.values())
-    return sum(taken_ns for _, taken_ns in least_ns.values()) / 1e9 / nominal_s if nominal_s else None
+            _, known_ns = least.get((one.group, one.ordinal), (one, math.inf))
+            least[one.group, one.ordinal] = one, min(known_ns, node.duration_ns)
+    return [(one, taken_ns / 1e9) for one, taken_ns in least.values()]
 
 
 def with_rate(link: LinkCalibration, rate_bits_per_s: float) -> LinkCalibration:

@@ -81,8 +81,7 @@ def cost_model(args: argparse.Namespace, trace: TraceFiles, graph: Graph) -> App
 
 def _stored_peaks(results: Path, record: Record | None) -> Peaks | None:
     """Return the peaks of the machine that ran a cell, None if they were not measured."""
-    runs = Results(results).runs() if record else []
-    return next((peaks_of(results, run.about()) for run in runs if record and run.run_id == record.run_id), None)
+    return peaks_of(results, chosen_run(results, record.run_id).about()) if record else None
 
 
 def _of_cell(name: str, results: Path, run: str | None) -> TraceFiles:
