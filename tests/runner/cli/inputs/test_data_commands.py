@@ -139,7 +139,7 @@ def test_images_are_made_and_converted_from_the_command_line(tmp_path: Path) -> 
     assert made.stdout.startswith(f"{tmp_path}/images: 6 images in 2 classes, mean ")
     converted = runner("convert", "--size-per-record", "50MiB", "--output-path", "tfrecords")
     assert (converted.returncode, converted.stderr) == (0, "")
-    assert converted.stdout.startswith(f"{tmp_path}/tfrecords: 6 images in 1 files, ")
+    assert converted.stdout.startswith(f"{tmp_path}/tfrecords: 6 images in 1 file, ")
     assert sorted(path.name for path in (tmp_path / "tfrecords").iterdir()) == [
         "images-00000-of-00001.tfrecord",
         "images-00000-of-00001.tfrecord.index",
