@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.models.workload import Built, Param, Request, UnsupportedWorkload, fed_by_pipeline, workload
+from keras_matrix.records.instruments.input_use import MOST_PREFETCH
 
 SYNTHETIC_CLASSES = 1000
 HIDDEN_UNITS = 1024
@@ -51,7 +52,7 @@ _PIPELINE = (
     Param("input_workers", 2, "Workers that prepare batches; 0: the training thread.", minimum=0, maximum=256),
     Param("worker_kind", "auto", "Workers are threads or processes; auto: as usual for the pipeline.",
           choices=("auto", "thread", "process")),
-    Param("prefetch", 2, "Batches ready ahead of those in the making.", minimum=0, maximum=1024),
+    Param("prefetch", 2, "Batches ready ahead of those in the making.", minimum=0, maximum=MOST_PREFETCH),
     Param("cache", "none", "ram: decoded images are kept in memory.", choices=("none", "ram")),
     Param("decoder", "auto", "JPEG decoder; auto: the fastest one installed.",
           choices=("auto", "simplejpeg", "cv2", "pil", "tf_io")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,16 @@ def pytest_configure() -> None:
     hypothesis.settings.register_profile("shared-cpus", deadline=None)  # a pause of 0.2 s is no fault of the code
     hypothesis.settings.load_profile("shared-cpus")
     machine_type.DMI = Path(os.devnull)  # on a cloud, too, no test asks the metadata server
+    if hosts := os.environ.get("BIGQUERY_EMULATOR_HOSTS"):
+        own = emulator_of(os.environ.get("PYTEST_XDIST_WORKER", "gw0"), hosts.split(","))
+        os.environ["BIGQUERY_EMULATOR_HOST"] = own
     if "ONE_CPU_PER_PYTEST_WORKER" in os.environ:
         hold_to_one_cpu(os.environ.get("PYTEST_XDIST_WORKER", ""))
+
+
+def emulator_of(worker: str, hosts: Sequence[str]) -> str:
+    """Return the BigQuery emulator of a pytest worker ("gw0", "gw1", ...)."""
+    return hosts[int(worker.removeprefix("gw")) % len(hosts)]
 
 
 def hold_to_one_cpu(worker: str) -> None:

@@ -17,7 +17,7 @@ from keras_matrix.analysis.stalls.predict import Change, Demand
 from keras_matrix.analysis.stalls.report import Advice, Bottleneck
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.instruments.input_probe import InputProbe
-from keras_matrix.records.instruments.input_use import InputFacts
+from keras_matrix.records.instruments.input_use import MOST_PREFETCH, InputFacts
 from keras_matrix.records.settings import Scalar, Settings
 
 LEAST_GAIN = 1.02
@@ -29,7 +29,7 @@ CHANNELS = 3
 CACHE_SHARE = 0.5  # of the memory that decoded samples may fill
 RUNS_PER_BATCH = 4  # contiguous runs of a record file that make a batch
 REQUEST_BYTES = 512 << 10  # the kernel splits a long read into requests of about this size
-DEEPER, DEEPEST = 4, 1024  # the largest value that the parameter takes
+DEEPER = 4  # times the depth of the queue
 EACH_PROCESS = "each worker process fills a cache of its own: complete only after many passes over the data"
 STORAGE = (Bottleneck.BANDWIDTH, Bottleneck.IOPS)
 
@@ -226,7 +226,7 @@ def _deeper_queue(situation: Situation) -> Iterator[_Candidate]:
         return
     if not all(own.pipeline_s() < own.floor_s for _, own in situation.pairs):
         return
-    deeper = min(max(1, depth) * DEEPER, DEEPEST)
+    deeper = min(max(1, depth) * DEEPER, MOST_PREFETCH)
     if deeper <= depth:
         return
     params = situation.changed(prefetch=deeper)

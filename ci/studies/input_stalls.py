@@ -1,28 +1,30 @@
 """Measure how well `runner stalls` finds known input stalls: the tables of docs/inputs.md. Quiet machine, root.
 
     ci/study input_stalls make FOLDER                    the images of the scenarios, in FOLDER (about 900 MB)
-    ci/study input_stalls measure FOLDER [--compute timed_wait|real] [--only WHICH...] [--verify]
+    ci/study input_stalls measure FOLDER [--compute timed_wait|real] [--only WHICH...] [--rounds N] [--verify]
     ci/study input_stalls tables FOLDER                  print the tables of what was measured
 
 WHICH is a name, a backend, "held out" or others. There are 24 scenarios, eight per backend; those marked as held out
 took no part in tuning the analysis. The device is a stand-in whose step waits a known time without using a CPU, so
 that a stall has a truth: in a bare `fit`, without the runner, the stand-in writes down when each step reaches it; the
-truth is by how much these steps follow each other later than with batches in memory. A bare loop without Keras, which
-takes batches from the same pipeline and sleeps as long as a step takes, is the second reference; it lacks fit's own
-Python code, which also waits for interpreter and cores. With `--compute real` a real model computes on the same CPUs,
-and there is no truth, only both opinions.
+truth is by how much these steps follow each other later than with batches in memory. It is measured before, between
+and after N analyses of one process per cell, and both are averaged: a shared machine drifts within minutes. A bare
+loop without Keras, which takes batches from the same pipeline and sleeps as long as a step takes, is the second
+reference; it lacks fit's own Python code, which also waits for interpreter and cores. With `--compute real` a real
+model computes on the same CPUs, and there is no truth, only both opinions.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -149,6 +151,9 @@ class Found:
     expected: str
     compute: str
     truth: float | None = None
+    truths: list[float] = field(default_factory=list)
+    stalls: list[float] = field(default_factory=list)
+    bottlenecks: list[str] = field(default_factory=list)
     loop: float | None = None
     stall: float | None = None
     in_band: float | None = None
@@ -160,52 +165,75 @@ class Found:
     problem: str | None = None
 
 
-def measure(folder: Path, compute: str, only: list[str], verify: bool) -> None:
+def measure(folder: Path, compute: str, only: list[str], rounds: int, verify: bool) -> None:
     """Measure the scenarios and add a line to `folder/found.jsonl` for each."""
     for one in SCENARIOS:
         if only and {one.name, one.backend, "held out" if one.held_out else "others"}.isdisjoint(only):
             continue
         begun_s = time.perf_counter()
-        found = _measured(folder, one, compute, verify)
+        found = _measured(folder, one, compute, rounds, verify)
         with (folder / "found.jsonl").open("a") as out:
             out.write(json.dumps(asdict(found)) + "\n")
         print(_line(found), f"{time.perf_counter() - begun_s:.0f} s", flush=True)
 
 
-def _measured(folder: Path, one: Scenario, compute: str, verify: bool) -> Found:
+def _measured(folder: Path, one: Scenario, compute: str, rounds: int, verify: bool) -> Found:
+    """Measure a scenario: the truth before, between and after its analyses, of which the last one is verified."""
     found = Found(one.name, one.backend, one.held_out, one.bottleneck, compute)
+    has_truth = compute == "timed_wait"
+    periods_s = [_observed(folder, one, "device", 0.0)] if has_truth else []
+    reports = []
+    for number in range(rounds):
+        report = _analysed(folder, one, compute, verify and number == rounds - 1)
+        if isinstance(report, str):
+            found.problem = report
+            return found
+        reports.append(report)
+        if has_truth:
+            periods_s.append(_observed(folder, one, "device", 0.0))
+    found.problem = reports[-1]["reason"]
+    found.stalls = [share for report in reports if (share := _centre(report["stall"])) is not None]
+    found.bottlenecks = [report["bottleneck"] for report in reports]
+    found.stall = _mean(found.stalls)
+    found.in_band = _mean([_centre(report["input_bound"]) for report in reports])
+    found.interference = _mean([_centre(report["interference"]) for report in reports])
+    found.bottleneck = next((name for name in found.bottlenecks if name != one.bottleneck), one.bottleneck)
+    found.synthetic_step_s = _mean(
+        [_centre(arm["step_time"]) for report in reports for arm in report["arms"] if arm["arm"] == "synthetic"]
+    )
+    found.advice = [{"change": a["change"], "speed_up": _centre(a["speed_up"])} for a in reports[-1]["advice"]]
+    found.verified = [
+        {"change": v["change"], "predicted": _centre(v["predicted"]), "measured": _centre(v["measured"])}
+        for v in reports[-1]["verified"]
+    ]
+    if has_truth and found.synthetic_step_s:
+        found.truths = [1 - found.synthetic_step_s / period_s for period_s in periods_s if period_s]
+        # Each analysis lies between two periods: those at the ends count half.
+        pairs = [_mean(pair) for pair in itertools.pairwise(periods_s)]
+        period_s = _mean(pairs)
+        found.truth = None if period_s is None else 1 - found.synthetic_step_s / period_s
+        found.loop = _observed(folder, one, "loop", found.synthetic_step_s)
+    return found
+
+
+def _analysed(folder: Path, one: Scenario, compute: str, verify: bool) -> dict[str, Any] | str:
+    """Return the report of `runner stalls` on a scenario, or why there is none."""
     matrix = folder / "matrix.yaml"
     matrix.write_text(_matrix(folder, one, compute))
     options = ["--json", "--repeats", "1", *(["--verify"] if verify else []), *([] if one.cold else ["--no-cold"])]
     command = [str(BIN / "runner"), "stalls", f"{one.backend}:finetune", "--matrix", str(matrix), *options]
     done = _limited(folder, one, [*command, "--results", str(folder / "results"), "--new"])
     try:
-        report = json.loads(done.stdout)["reports"][0]
+        report: dict[str, Any] = json.loads(done.stdout)["reports"][0]
     except (ValueError, LookupError):
-        found.problem = (done.stderr or done.stdout).strip()[-400:]
-        return found
-    found.problem = report["reason"]
-    found.stall, found.in_band = _centre(report["stall"]), _centre(report["input_bound"])
-    found.interference, found.bottleneck = _centre(report["interference"]), report["bottleneck"]
-    found.synthetic_step_s = next(
-        (_centre(arm["step_time"]) for arm in report["arms"] if arm["arm"] == "synthetic"), None
-    )
-    found.advice = [{"change": a["change"], "speed_up": _centre(a["speed_up"])} for a in report["advice"]]
-    found.verified = [
-        {"change": v["change"], "predicted": _centre(v["predicted"]), "measured": _centre(v["measured"])}
-        for v in report["verified"]
-    ]
-    if compute == "timed_wait" and found.synthetic_step_s:
-        add_truth(folder, one, found)
-    return found
+        return (done.stderr or done.stdout).strip()[-400:]
+    return report
 
 
-def add_truth(folder: Path, one: Scenario, found: Found) -> None:
-    """Measure the truth and the bare loop of a scenario whose step with batches in memory is known."""
-    assert found.synthetic_step_s is not None
-    period_s = _observed(folder, one, "device", found.synthetic_step_s)
-    found.truth = None if period_s is None else 1 - found.synthetic_step_s / period_s
-    found.loop = _observed(folder, one, "loop", found.synthetic_step_s)
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of what was measured; None if nothing was."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _matrix(folder: Path, one: Scenario, compute: str) -> str:
@@ -440,6 +468,7 @@ def main() -> None:
     parser.add_argument("place")
     parser.add_argument("--compute", choices=("timed_wait", "real"), default="timed_wait")
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--verify", action="store_true")
     args = parser.parse_args()
     if args.command in ("loop", "device"):
@@ -449,7 +478,7 @@ def main() -> None:
     elif args.command == "tables":
         tables(Path(args.place))
     else:
-        measure(Path(args.place).resolve(), args.compute, args.only, args.verify)
+        measure(Path(args.place).resolve(), args.compute, args.only, args.rounds, args.verify)
 
 
 if __name__ == "__main__":

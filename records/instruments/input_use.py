@@ -13,6 +13,7 @@ from keras_matrix.records.codec import about
 # The variable that names a folder, and the file there to which a pipeline's workers append what they replace.
 BAD_SAMPLES_DIR = "KERAS_MATRIX_BAD_SAMPLES"
 BAD_SAMPLES_FILE = "bad_samples.txt"
+MOST_PREFETCH = 1024  # batches that a pipeline may be asked to have ready
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +16,20 @@ from ci.first_hour import command, service
 from ci.first_hour.service import Service
 from keras_matrix.uploader.errors import BadInput
 from keras_matrix.uploader.warehouse import Options
-from tests.uploader.conftest import emulator_dataset
+from tests.uploader.conftest import drop_dataset, emulator_dataset
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.emulator, pytest.mark.google_client]
 
 
 @pytest.fixture
-def hour(tmp_path: Path) -> list[str]:
+def hour(tmp_path: Path) -> Iterator[list[str]]:
     """The command line of a first hour in a dataset that no other test uses."""
-    project, _, name = emulator_dataset().removeprefix("bigquery://").partition(".")
+    address = emulator_dataset()
+    project, _, name = address.removeprefix("bigquery://").partition(".")
     script = str(ROOT / "ci" / "first_hour")
-    return [sys.executable, script, "--project", project, "--dataset", name, "--report", str(tmp_path / "report.md")]
+    yield [sys.executable, script, "--project", project, "--dataset", name, "--report", str(tmp_path / "report.md")]
+    drop_dataset(address)
 
 
 def there(line: list[str]) -> Service:

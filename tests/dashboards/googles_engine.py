@@ -19,21 +19,28 @@ PLAIN = (Type.STRING, Type.INT64, Type.FLOAT64, Type.BOOL)
 
 
 def answers(
-    local: LocalWarehouse, tables: Sequence[Table], views: Mapping[str, str], queries: Mapping[str, str]
+    local: LocalWarehouse,
+    tables: Sequence[Table],
+    views: Mapping[str, str],
+    queries: Mapping[str, str],
+    *,
+    with_rows: bool = True,
 ) -> dict[str, Any]:
     """Return the engine's answer to each query over these tables and views, without columns of arrays and times.
+
+    Without rows it is only analysed: its columns, or the error.
 
     Each table is there under the name that it has in an append-only dataset, too.
     """
     python = os.environ.get("ZETASQL_PYTHON")
     if not python:
         pytest.skip("no ZetaSQL: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
-    asked: dict[str, dict[str, Any]] = {"tables": {}, "queries": {}}
+    asked: dict[str, Any] = {"tables": {}, "queries": {}, "rows": with_rows}
     parts = []
     for table in tables:
         columns = [one for one in table.columns if one.mode is not Mode.REPEATED and one.type is not Type.TIMESTAMP]
         given = ", ".join(_plain(column) for column in columns)
-        rows = [list(row) for row in local.query(f"SELECT {given} FROM {table.name}").rows]
+        rows = [list(row) for row in local.query(f"SELECT {given} FROM {table.name}").rows] if with_rows else []
         kinds = [[one.name, one.type if one.type in PLAIN else "STRING"] for one in columns]
         asked["tables"][f"given_{table.name}"] = {"columns": kinds, "rows": rows}
         parts.append(f"{table.name} AS (SELECT {', '.join(map(_typed, columns))} FROM given_{table.name})")
