@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from keras_matrix.models.fc.native.assembly import assemble, reserve
+from keras_matrix.models.fc.ranks import WorkerDied
 from keras_matrix.models.fc.scopes import layer_name
 from keras_matrix.models.fc.worker_group import NoDevice, NoSuchDevices, WorkerGroup, WorkerSpec
 from keras_matrix.records.backends import TABLE
@@ -26,7 +27,7 @@ from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.checks.tf32 import may_use_tf32
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns
-from keras_matrix.runner.cell.job import Job, keep_tuning, result_of
+from keras_matrix.runner.cell.job import Job, in_a_line, keep_tuning, result_of
 from keras_matrix.runner.cell.loop import EpochLog, finite, timed
 from keras_matrix.runner.cell.measure import (
     DeviceMismatch,
@@ -65,7 +66,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         device_peaks = worker_group.device_peaks_bytes() or None
         used = _memory(adapter, measured, device_peaks, parallel.places)
         events = adapter.compile_events()
-        communication = _communication(worker_group, times, steps)
+        communication, not_timed = _communication(worker_group, times, steps)
         parallel = replace(parallel, communication=communication, peak_worker_device_memory_bytes=device_peaks)
         keep_tuning(job)
         resolved = replace(
@@ -84,6 +85,7 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
             memory=used,
             versions=found_versions(adapter),
             parallel=parallel,
+            collectives_not_timed=not_timed,
         )
         # A profile only of workers in this process; Keras has no layers of theirs to describe.
         run = worker_group.run if _here(parallel.places) else None
@@ -164,10 +166,18 @@ def namespaces_for(task: spec.FcProblem, named: str) -> tuple[str, ...]:
     return found.namespaces[: task.workers]
 
 
-def _communication(worker_group: WorkerGroup, times: Times, steps: int) -> Communication | None:
-    """Return the workers' measurements of their collectives, in epochs no longer than the measured ones."""
+def _communication(worker_group: WorkerGroup, times: Times, steps: int) -> tuple[Communication | None, str | None]:
+    """Return the workers' measurements of their collectives, in epochs no longer than the measured ones.
+
+    Also why there are none if a worker died of it, after all that is the cell's own: TensorFlow's profiler corrupts
+    memory in about one of a hundred stops, if an operation began in one thread and ended in another, as sums over a
+    network do (`SplitEventTracker::FindStartAndMerge`, TensorFlow 2.21).
+    """
     step_time_s = times.step_time_s or WATCHED_EPOCH_S
-    return worker_group.communication(max(1, min(steps, int(WATCHED_EPOCH_S / step_time_s))), WATCHED_EPOCHS)
+    try:
+        return worker_group.communication(max(1, min(steps, int(WATCHED_EPOCH_S / step_time_s))), WATCHED_EPOCHS), None
+    except WorkerDied as error:
+        return None, in_a_line(error)
 
 
 def _proved(adapter: BackendAdapter, worker_group: WorkerGroup, settings: Settings) -> DeviceProof:

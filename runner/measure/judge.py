@@ -190,6 +190,8 @@ def _caveats(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
     found = [*caveats_around(outcome, result.times.epoch_times_s), *compile_warnings(result.resolved)]
     found += [*work_caveats(result, job.settings), *option_caveats(result.resolved, job.settings)]
     found += [*input_caveats(result.input), *map("data_set: {}".format, result.data_notes)]
+    if result.collectives_not_timed is not None:
+        found.append(f"collectives_not_timed: {result.collectives_not_timed}; the other figures are complete")
     if result.unsaved is not None:
         found.append(f"not_saved: the trained model was not saved: {result.unsaved}; the figures are complete")
     median = result.times.epoch_time_median_s

@@ -76,7 +76,7 @@ def test_each_worker_is_a_process_with_a_network_and_communicates_the_bytes_of_t
     assert {name: one["layout_problem"] for name, one in found(backend).items() if one["layout_problem"]} == {}
 
 
-ABORTS = "TensorFlow's profiler ends a worker in some runs: munmap_chunk(): invalid pointer; the cause is not known"
+ABORTS = "TensorFlow's profiler corrupts memory in some runs, as it merges an event's start and end of two threads"
 
 
 @pytest.mark.parametrize(

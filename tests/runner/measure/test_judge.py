@@ -71,6 +71,12 @@ def test_notes_about_a_data_set_are_warnings() -> None:
     assert [one for one in warnings if one.startswith("data_set: ")] == [f"data_set: {note}" for note in notes]
 
 
+def test_collectives_that_were_not_timed_are_a_warning_beside_complete_figures() -> None:
+    verdict = judge(JOB, ENDED_WELL, replace(GOOD, collectives_not_timed="WorkerDied: rank 1"), None)
+    assert verdict.status is Status.OK
+    assert "collectives_not_timed: WorkerDied: rank 1; the other figures are complete" in verdict.warnings
+
+
 @pytest.mark.parametrize(
     "outcome", [ENDED_WELL, Outcome(signal=9, oom_kills=1), Outcome(exit_code=0, deadline_exceeded=True)]
 )

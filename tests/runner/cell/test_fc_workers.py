@@ -1,4 +1,4 @@
-"""The device memory of a cell of an FC mode, whose workers are devices of its process or separate processes."""
+"""What a cell of an FC mode learns from its workers, which are devices of its process or separate processes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.models.fc.ranks import WorkerDied
 from keras_matrix.models.fc.worker_group import device_peaks_bytes
 from keras_matrix.records.fc.spec import WorkerPlacement
+from keras_matrix.records.schema import Times
 from keras_matrix.runner.cell import fc
 from keras_matrix.runner.cell.measured_epochs import MEASURED_EPOCHS, PROCESS
 
@@ -51,3 +53,12 @@ def device(statistics: dict[str, int] | None) -> Any:
 )
 def test_jax_reports_the_peak_of_every_device_or_of_none(devices: list[Any], peaks: list[int]) -> None:
     assert device_peaks_bytes(devices) == peaks
+
+
+def test_a_worker_that_dies_while_collectives_are_timed_leaves_the_cell_its_figures() -> None:
+    def dying(steps: int, epochs: int) -> None:
+        raise WorkerDied("rank 1 of 2 was ended by signal 6 (SIGABRT)")
+
+    group: Any = SimpleNamespace(communication=dying)
+    found = fc._communication(group, Times(step_time_s=0.01), 10)
+    assert found == (None, "WorkerDied: rank 1 of 2 was ended by signal 6 (SIGABRT)")
