@@ -57,7 +57,7 @@ def fc_result(monkeypatch: pytest.MonkeyPatch, folder: Path, process: int | None
         "_proved": DeviceProof("gpu", "cuda:0", 1),
         "_trained": (Times(), Learning(), 3),
         "_memory": Memory(),
-        "_communication": None,
+        "_communication": (None, None),
     }
     for name, answer in stubs.items():
         monkeypatch.setattr(fc, name, lambda *arguments, answer=answer: answer)
