@@ -68,6 +68,7 @@ SETTINGS = Settings(
     league="as_shipped",
 )
 REAL_FSYNC = os.fsync
+NIGHTLY = os.environ.get("NIGHTLY") == "1"
 # Google's client leaves its connections for the garbage collector to close.
 CLIENT_WARNINGS = (
     "ResourceWarning",
@@ -111,7 +112,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("google_client"):
             for warning in CLIENT_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(f"ignore::{warning}"))
-        if (mark := item.get_closest_marker("nightly")) and os.environ.get("NIGHTLY") != "1":
+        if (mark := item.get_closest_marker("nightly")) and not NIGHTLY:
             item.add_marker(pytest.mark.skip(reason=f"{mark.kwargs.get('why', 'takes minutes')}: set NIGHTLY=1"))
         names = {mark.name for mark in item.iter_markers()}
         if "process" not in names and (without := names & {"smoke", "alone"}):

@@ -209,15 +209,14 @@ def _measured(folder: Path, one: Scenario, compute: str, rounds: int, verify: bo
     if has_truth and found.synthetic_step_s:
         found.truths = [1 - found.synthetic_step_s / period_s for period_s in periods_s if period_s]
         # Each analysis lies between two periods: those at the ends count half.
-        pairs = [_mean(pair) for pair in itertools.pairwise(periods_s)]
-        period_s = _mean(pairs)
+        period_s = _mean([_mean(pair) for pair in itertools.pairwise(periods_s)])
         found.truth = None if period_s is None else 1 - found.synthetic_step_s / period_s
         found.loop = _observed(folder, one, "loop", found.synthetic_step_s)
     return found
 
 
 def _analysed(folder: Path, one: Scenario, compute: str, verify: bool) -> dict[str, Any] | str:
-    """Return the report of `runner stalls` on a scenario, or why there is none."""
+    """Return the report of `runner stalls` on a scenario, or its error message."""
     matrix = folder / "matrix.yaml"
     matrix.write_text(_matrix(folder, one, compute))
     options = ["--json", "--repeats", "1", *(["--verify"] if verify else []), *([] if one.cold else ["--no-cold"])]
@@ -471,6 +470,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--verify", action="store_true")
     args = parser.parse_args()
+    if args.rounds < 1:
+        parser.error(f"--rounds: must be at least 1, got {args.rounds}")
     if args.command in ("loop", "device"):
         (loop if args.command == "loop" else device)(json.loads(args.place))
     elif args.command == "make":

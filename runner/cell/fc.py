@@ -169,9 +169,9 @@ def namespaces_for(task: spec.FcProblem, named: str) -> tuple[str, ...]:
 def _communication(worker_group: WorkerGroup, times: Times, steps: int) -> tuple[Communication | None, str | None]:
     """Return the workers' measurements of their collectives, in epochs no longer than the measured ones.
 
-    Also why there are none if a worker died of it, after all that is the cell's own: TensorFlow's profiler corrupts
-    memory in about one of a hundred stops, if an operation began in one thread and ended in another, as sums over a
-    network do (`SplitEventTracker::FindStartAndMerge`, TensorFlow 2.21).
+    If a worker died while they were timed, return the reason instead: TensorFlow's profiler corrupts memory in about
+    one of a hundred stops, if an operation began in one thread and ended in another, as sums over a network do
+    (`SplitEventTracker::FindStartAndMerge`, TensorFlow 2.21).
     """
     step_time_s = times.step_time_s or WATCHED_EPOCH_S
     try:

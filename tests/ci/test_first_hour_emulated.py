@@ -16,7 +16,7 @@ from ci.first_hour import command, service
 from ci.first_hour.service import Service
 from keras_matrix.uploader.errors import BadInput
 from keras_matrix.uploader.warehouse import Options
-from tests.uploader.conftest import drop_dataset, emulator_dataset
+from tests.uploader.conftest import emulator_dataset
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.emulator, pytest.mark.google_client]
@@ -25,11 +25,10 @@ pytestmark = [pytest.mark.emulator, pytest.mark.google_client]
 @pytest.fixture
 def hour(tmp_path: Path) -> Iterator[list[str]]:
     """The command line of a first hour in a dataset that no other test uses."""
-    address = emulator_dataset()
-    project, _, name = address.removeprefix("bigquery://").partition(".")
     script = str(ROOT / "ci" / "first_hour")
-    yield [sys.executable, script, "--project", project, "--dataset", name, "--report", str(tmp_path / "report.md")]
-    drop_dataset(address)
+    with emulator_dataset() as address:
+        project, _, name = address.removeprefix("bigquery://").partition(".")
+        yield [sys.executable, script, "--project", project, "--dataset", name, "--report", str(tmp_path / "report.md")]
 
 
 def there(line: list[str]) -> Service:

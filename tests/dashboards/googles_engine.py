@@ -19,28 +19,23 @@ PLAIN = (Type.STRING, Type.INT64, Type.FLOAT64, Type.BOOL)
 
 
 def answers(
-    local: LocalWarehouse,
-    tables: Sequence[Table],
-    views: Mapping[str, str],
-    queries: Mapping[str, str],
-    *,
-    with_rows: bool = True,
+    local: LocalWarehouse | None, tables: Sequence[Table], views: Mapping[str, str], queries: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the engine's answer to each query over these tables and views, without columns of arrays and times.
 
-    Without rows it is only analysed: its columns, or the error.
+    Without a local warehouse a query is only analysed: the answer is its columns, or the error.
 
     Each table is there under the name that it has in an append-only dataset, too.
     """
     python = os.environ.get("ZETASQL_PYTHON")
     if not python:
         pytest.skip("no ZetaSQL: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
-    asked: dict[str, Any] = {"tables": {}, "queries": {}, "rows": with_rows}
+    asked: dict[str, Any] = {"tables": {}, "queries": {}, "rows": local is not None}
     parts = []
     for table in tables:
         columns = [one for one in table.columns if one.mode is not Mode.REPEATED and one.type is not Type.TIMESTAMP]
         given = ", ".join(_plain(column) for column in columns)
-        rows = [list(row) for row in local.query(f"SELECT {given} FROM {table.name}").rows] if with_rows else []
+        rows = [list(row) for row in local.query(f"SELECT {given} FROM {table.name}").rows] if local else []
         kinds = [[one.name, one.type if one.type in PLAIN else "STRING"] for one in columns]
         asked["tables"][f"given_{table.name}"] = {"columns": kinds, "rows": rows}
         parts.append(f"{table.name} AS (SELECT {', '.join(map(_typed, columns))} FROM given_{table.name})")

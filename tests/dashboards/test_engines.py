@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,10 +30,11 @@ from keras_matrix.uploader.push import push
 from keras_matrix.uploader.schema import CELLS, FINDINGS, RUNS
 from keras_matrix.uploader.sql import EVERY_DAY, SINCE, views, with_views
 from keras_matrix.uploader.warehouse import BIGQUERY, Options, Warehouse
+from tests.conftest import NIGHTLY
 from tests.dashboards.boards import cell_of, stored, warehouse_of
 from tests.dashboards.googles_engine import answers
 from tests.fakes.executor import FakeExecutor
-from tests.uploader.conftest import drop_dataset, emulator_dataset
+from tests.uploader.conftest import emulator_dataset
 
 pytestmark = [pytest.mark.emulator, pytest.mark.google_client]
 
@@ -42,9 +42,8 @@ pytestmark = [pytest.mark.emulator, pytest.mark.google_client]
 @pytest.fixture
 def emulated() -> Iterator[str]:
     """A separate dataset per test, not created yet."""
-    address = emulator_dataset()
-    yield address
-    drop_dataset(address)
+    with emulator_dataset() as address:
+        yield address
 
 
 def alike(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -68,15 +67,14 @@ def local(results: Results) -> LocalWarehouse:
 
 @pytest.fixture(scope="module")
 def remote(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warehouse]:
-    pytest.importorskip("google.cloud.bigquery", reason="google-cloud-bigquery is not installed: extra `bigquery`")
-    if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
-        pytest.skip("no BigQuery emulator: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
-    project = os.environ.get("BIGQUERY_EMULATOR_PROJECT", "emulated-project")
-    opened = connect(project, f"engines_{os.getpid()}", Options(first_day=EARLIEST_DAY))
-    opened.create()
-    push(results, opened, Outbox(tmp_path_factory.mktemp("engines-outbox")))
-    yield opened
-    opened.close()
+    with emulator_dataset() as address:
+        found = BIGQUERY.fullmatch(address)
+        assert found is not None
+        opened = connect(found["project"], found["dataset"], Options(first_day=EARLIEST_DAY))
+        opened.create()
+        push(results, opened, Outbox(tmp_path_factory.mktemp("engines-outbox")))
+        yield opened
+        opened.close()
 
 
 @pytest.mark.parametrize(
@@ -106,8 +104,7 @@ def reference(local: LocalWarehouse) -> dict[str, Any]:
             asked = {way: sql.replace(f"@{parameter}", f"'{value}'") for way, sql in asked.items()}
         queries |= asked
     made = {f"view {name}": _body(name) for name in views() if name != "benchmarks"}
-    with_rows = os.environ.get("NIGHTLY") == "1"
-    return answers(local, (RUNS, CELLS, FINDINGS), {}, queries | made, with_rows=with_rows)
+    return answers(local if NIGHTLY else None, (RUNS, CELLS, FINDINGS), {}, queries | made)
 
 
 def _body(name: str) -> str:
@@ -147,6 +144,7 @@ def test_question_has_the_same_rows_in_googles_engine(
     here = answer(local, questions()[name], Choice())
     rows = [tuple(value.isoformat() if isinstance(value, date) else value for value in row) for row in here.rows]
     for there in (reference[name], reference[f"{name}, appended"]):
+        assert "error" not in there, there["error"]
         assert list(here.columns) == there["columns"]
         assert alike(rows) == alike([tuple(row) for row in there["rows"]])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -15,21 +16,21 @@ _numbers = itertools.count()
 CLIENT = "google-cloud-bigquery is not installed: extra `bigquery`"
 
 
-def emulator_dataset() -> str:
-    """Return the address of a dataset that no other test uses; skip if there is no emulator."""
+@contextmanager
+def emulator_dataset() -> Iterator[str]:
+    """The address of a dataset that no other test uses, not created yet; skip if there is no emulator.
+
+    An emulator's dataset is removed at the end: each of its requests takes longer with each table that it has.
+    """
     pytest.importorskip("google.cloud.bigquery", reason=CLIENT)
-    if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
+    host = os.environ.get("BIGQUERY_EMULATOR_HOST")
+    if not host:
         pytest.skip("no BigQuery emulator: ci/emulator run -- .venv/bin/python -m pytest -m emulator")
     project = os.environ.get("BIGQUERY_EMULATOR_PROJECT", "emulated-project")
-    return f"bigquery://{project}.test_{os.getpid()}_{next(_numbers)}"
-
-
-def drop_dataset(address: str) -> None:
-    """Remove a dataset of the emulator: each of its requests takes longer with each table that it has."""
-    if os.environ.get("BIGQUERY_EMULATOR_HOST") not in os.environ.get("BIGQUERY_EMULATOR_HOSTS", "").split(","):
-        return  # a fake, which ends with its tests
-    project, _, name = address.removeprefix("bigquery://").partition(".")
-    first_hour.opened(project, name, Options()).drop()
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    yield f"bigquery://{project}.{name}"
+    if host in os.environ.get("BIGQUERY_EMULATOR_HOSTS", "").split(","):  # not a fake, which ends with its tests
+        first_hour.opened(project, name, Options()).drop()
 
 
 @pytest.fixture(
@@ -53,6 +54,5 @@ def service(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def emulated(service: str) -> Iterator[str]:
     """The address of a dataset for one test, not created yet."""
-    address = emulator_dataset()
-    yield address
-    drop_dataset(address)
+    with emulator_dataset() as address:
+        yield address

@@ -33,7 +33,7 @@ from keras_matrix.uploader.schema import CELLS, MEASUREMENTS
 from keras_matrix.uploader.verify import verify
 from keras_matrix.uploader.warehouse import BIGQUERY, Options
 from tests.conftest import make_settings
-from tests.uploader.conftest import drop_dataset, emulator_dataset
+from tests.uploader.conftest import emulator_dataset
 from tests.uploader.faulty import Fault, Proxy
 from tests.uploader.stored import Killed, results_with, store_run
 
@@ -51,12 +51,11 @@ def opened(address: str, **options: Any) -> BigQueryWarehouse:
 @pytest.fixture(scope="module")
 def shared(service: str) -> Iterator[str]:
     """A dataset that tests with different runs share: an emulator takes seconds to create one."""
-    address = emulator_dataset()
-    made = opened(address)
-    made.create()
-    made.close()
-    yield address
-    drop_dataset(address)
+    with emulator_dataset() as address:
+        made = opened(address)
+        made.create()
+        made.close()
+        yield address
 
 
 @pytest.fixture
