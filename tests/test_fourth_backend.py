@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.backends import BACKENDS, TABLE
+from keras_matrix.records.schema import MEASURED
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("records", "models", "runner", "analysis", "uploader", "dashboards")
@@ -116,7 +117,7 @@ def test_a_fourth_backend_is_measured(tmp_path: Path) -> None:
     records = [json.loads(path.read_text()) for path in files]
     found = {(one["settings"]["backend"], one["settings"]["phase"]): one for one in records}
     measured = found["numpy", "predict"]
-    assert (measured["status"], found["torch", "predict"]["status"]) == ("ok", "ok")
+    assert {measured["status"], found["torch", "predict"]["status"]} <= MEASURED
     assert measured["times"]["step_time_s"] > 0
     assert "numpy" in measured["versions"]
     assert found["numpy", "fit"]["status"] == "unsupported"

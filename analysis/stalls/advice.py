@@ -148,9 +148,10 @@ def _processes(situation: Situation) -> Iterator[_Candidate]:
     if not situation.workers.threads or not (alone or situation.named.name is Bottleneck.GIL):
         return
     count = max(now, situation.workers.cores) if alone else now
+    separate = predict.with_own_interpreters(situation.probe.alone_cpu_s if situation.probe else None)
 
     def change(own: Demand) -> Demand:
-        return predict.with_workers(count)(predict.with_own_interpreters(own))
+        return predict.with_workers(count)(separate(own))
 
     text = f"{count} worker processes in place of {_now_text(situation)}"
     params = {**situation.changed(worker_kind="process"), **(situation.changed(input_workers=count) if alone else {})}

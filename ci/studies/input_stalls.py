@@ -37,6 +37,7 @@ STEPS, EPOCHS, LEAD_IN = 20, 3, 3
 WITHIN = 0.02
 LEAST_STALL = 0.03  # below it `runner stalls` names no bottleneck
 SMALL, LARGE, RECORDS = "small", "large", "large-tfrecord"
+SAMPLES = 1920  # of the images of a folder: more than an epoch reads with what is prepared ahead, and a short pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,14 +242,18 @@ def _matrix(folder: Path, one: Scenario, compute: str) -> str:
         if compute == "timed_wait"
         else {"base": "mobilenet_v3_small", "image_size": 96}
     )
-    params = {"image_size": 224 if one.images != SMALL else 96, "dataset_path": str(folder / one.images)}
     document = {
         "version": 1,
         "defaults": {"repeats": 1, "epochs": 1 + EPOCHS, "discard": 1, "steps_per_epoch": STEPS, "timeout_s": 300},
         "backends": [one.backend],
-        "cells": [{"workload": "finetune", "batch_size": one.batch, **params, **base, **one.params}],
+        "cells": [{"workload": "finetune", "batch_size": one.batch, **_data(folder, one), **base, **one.params}],
     }
     return json.dumps(document)  # JSON is YAML
+
+
+def _data(folder: Path, one: Scenario) -> dict[str, Any]:
+    size = 224 if one.images != SMALL else 96
+    return {"dataset_path": str(folder / one.images), "dataset_size": SAMPLES, "image_size": size}
 
 
 def _limited(folder: Path, one: Scenario, command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -264,8 +269,7 @@ def _observed(folder: Path, one: Scenario, command: str, step_s: float) -> float
         "cold": one.cold,
         "step_s": step_s,
         "params": {
-            "dataset_path": str(folder / one.images),
-            "image_size": 224 if one.images != SMALL else 96,
+            **_data(folder, one),
             "base": "timed_wait",
             "step_time_ms": STEP_MS,
             **one.params,

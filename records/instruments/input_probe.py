@@ -44,3 +44,6 @@ class InputProbe:
         "memory that a local process may use: of its control group, or the machine's", default=None
     )
     problem: str | None = about("what could not be probed, and why", default=None)
+    alone_cpu_s: float | None = about(
+        "CPU time per sample of reading it from memory and preparing it, without another thread", default=None
+    )

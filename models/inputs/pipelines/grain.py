@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_matrix.models.inputs.pipelines.interface import ENDLESS, Loader, Workers
+from keras_matrix.models.inputs.pipelines.interface import ENDLESS, Loader, Workers, as_asked
 
 KINDS = ("thread", "process")
+# Besides a queue in the process and one of the same size in the thread that reads from it, Grain holds a batch in each.
+QUEUES = 2
 
 
 def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> Any:
@@ -15,11 +17,23 @@ def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> An
 
     batches = grain.MapDataset.range(ENDLESS).map(loader.timed if timed else loader.__call__)
     if workers.count == 0 or workers.kind == "thread":
-        return batches.to_iter_dataset(grain.ReadOptions(workers.count, workers.depth))
+        return batches.to_iter_dataset(grain.ReadOptions(workers.count, workers.asked))
     _parse_flags()
     # Each process prepares in its only thread; Grain's own default is 16 more.
     alone = batches.to_iter_dataset(grain.ReadOptions(0, 0))
-    return alone.mp_prefetch(grain.MultiprocessingOptions(workers.count, per_worker_buffer_size=workers.per_worker))
+    return alone.mp_prefetch(grain.MultiprocessingOptions(workers.count, per_worker_buffer_size=_queue_size(workers)))
+
+
+def depth(workers: Workers) -> int:
+    """Return the most batches that are ready or in the making: of processes at least four each."""
+    if workers.kind == "thread":
+        return as_asked(workers)
+    return workers.count * QUEUES * (_queue_size(workers) + 1) if workers.count else 0
+
+
+def _queue_size(workers: Workers) -> int:
+    """Return the least size of a process's queues with which it holds as many batches as asked for."""
+    return max(1, -(-workers.per_worker // QUEUES) - 1)
 
 
 def _parse_flags() -> None:

@@ -41,15 +41,23 @@ class Workers:
     prefetch: int
 
     @property
-    def depth(self) -> int:
-        """The most batches that are ready or in the making."""
+    def asked(self) -> int:
+        """The batches that may be ready or in the making, as asked for; a pipeline may need more."""
         return self.count + self.prefetch if self.count else 0
 
     @property
     def per_worker(self) -> int:
-        """The batches that each worker may have ready or in the making, where a queue belongs to each worker."""
-        return -(-self.depth // self.count) if self.count else 0
+        """Those of each worker, where a queue belongs to each worker."""
+        return -(-self.asked // self.count) if self.count else 0
 
 
 Make = Callable[[Loader, int, Workers, bool], Any]
 """Makes a source for `fit` from a loader, the batch size, the workers, and whether batches have stages."""
+
+Depth = Callable[[Workers], int]
+"""Returns the most batches that a source with these workers has ready or in the making."""
+
+
+def as_asked(workers: Workers) -> int:
+    """Return the depth of a source that has one queue for all workers."""
+    return workers.asked

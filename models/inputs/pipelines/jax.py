@@ -17,6 +17,7 @@ KINDS = grain.KINDS
 DECODES = False
 WAITS_IN_COMPILED_STEP = True
 source = grain.source
+depth = grain.depth
 
 
 def timed_wait(after: Any, seconds: float) -> Any:

@@ -18,7 +18,7 @@ from keras_matrix.models.inputs.pipelines.decode import (
     DecoderUnavailable,
     chosen_decoder,
 )
-from keras_matrix.models.inputs.pipelines.interface import Make, Workers
+from keras_matrix.models.inputs.pipelines.interface import Depth, Make, Workers
 from keras_matrix.models.inputs.pipelines.pixels import PixelScaling
 from keras_matrix.models.inputs.stored.sample import InputDataError, Source
 from keras_matrix.models.inputs.stored.source import open_source
@@ -37,6 +37,7 @@ class LoadedPipeline:
     loader: BatchLoader | CachedLoader
     plain: BatchLoader
     make: Make
+    depth_of: Depth
     workers: Workers
     images: Source
     facts: InputFacts
@@ -46,7 +47,7 @@ class LoadedPipeline:
     @property
     def depth(self) -> int:
         """The most batches that can be ready or in the making."""
-        return self.workers.depth
+        return self.depth_of(self.workers)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -103,6 +104,7 @@ def pipeline_of(request: Request, images: Source, scaling: PixelScaling | None) 
         loader=cached(plain, copies) if caches else plain,
         plain=plain,
         make=module.source,
+        depth_of=module.depth,
         workers=workers,
         images=images,
         facts=_facts(request, images, name, workers, decode.decoder),

@@ -10,9 +10,10 @@ from typing import Any
 
 import keras
 
-from keras_matrix.models.inputs.pipelines.interface import Loader, Workers
+from keras_matrix.models.inputs.pipelines.interface import Loader, Workers, as_asked
 
 KINDS = ("thread", "process")
+depth = as_asked
 
 
 class LoadedBatches(keras.utils.PyDataset):  # type: ignore[misc]
@@ -39,5 +40,5 @@ def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> An
         # Keras takes the default context. A forked process would inherit locks that the backend's threads hold.
         multiprocessing.set_start_method("spawn", force=True)
     # Keras submits a batch to its workers before it puts it into the queue, so that one more is in the making.
-    ahead = max(1, workers.depth - 1)
+    ahead = max(1, workers.asked - 1)
     return LoadedBatches(loader, timed, workers=workers.count, use_multiprocessing=in_processes, max_queue_size=ahead)

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_matrix.models.inputs.pipelines.interface import ENDLESS, Loader, Workers
+from keras_matrix.models.inputs.pipelines.interface import ENDLESS, Loader, Workers, as_asked
 from keras_matrix.models.inputs.pipelines.jpeg_header import Header
 
 PIPELINE = "tf_data"
 KINDS = ("thread",)
 DECODES = True
 WAITS_IN_COMPILED_STEP = False
+depth = as_asked
 
 
 def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> Any:

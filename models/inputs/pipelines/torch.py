@@ -55,6 +55,11 @@ def source(loader: Loader, batch_size: int, workers: Workers, timed: bool) -> An
         )
 
 
+def depth(workers: Workers) -> int:
+    """Return the most batches that are ready or in the making: each process has the same number."""
+    return workers.count * workers.per_worker
+
+
 @torch.library.custom_op("keras_matrix::timed_wait", mutates_args=())  # type: ignore[untyped-decorator]
 def _timed_wait(after: torch.Tensor, seconds: float) -> torch.Tensor:
     time.sleep(seconds)

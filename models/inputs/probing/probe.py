@@ -61,11 +61,13 @@ def probe(asked: dict[str, Any]) -> InputProbe:
     data = _readable(few, request.integer("image_size"))
     if not data:
         raise InputDataError(f"{path}: none of {len(few)} samples can be decoded")
+    loader = _usable(_loader(few, request))
     return InputProbe(
         samples=len(data),
         decoders=_decoders(data, request.integer("image_size")),
         host_preprocess_s=_preprocessing_s(request.integer("image_size")),
-        lock_held_share=_lock_held_share(few, request),
+        lock_held_share=_lock_held_share(loader) if loader else None,
+        alone_cpu_s=_alone_cpu_s(loader) if loader else None,
         storage=storage,
         memory_bytes=usable_memory_bytes(),
     )
@@ -132,18 +134,27 @@ def _least_cpu_s(work: Callable[[], object]) -> float:
     return min(times_s)
 
 
-def _lock_held_share(source: Source, request: Request) -> float | None:
-    """Return how long another thread waits for the interpreter while one makes batches; None if that fails.
+def _usable(loader: BatchLoader) -> BatchLoader | None:
+    """Return the loader if it makes its first batch, whose files are then in the page cache."""
+    try:
+        loader(0)
+    except InputDataError:
+        return None
+    return loader
+
+
+def _alone_cpu_s(loader: BatchLoader) -> float:
+    """Return the CPU time per sample of a batch that is made without another thread."""
+    return _least_cpu_s(lambda: loader(0)) / len(loader(0)[1])
+
+
+def _lock_held_share(loader: BatchLoader) -> float:
+    """Return the share of the time that another thread waits for the interpreter while one makes batches.
 
     A thread that computes in Python gives up the lock only every 5 ms (`sys.getswitchinterval`), so that a thread that
     wakes up every millisecond is late each time. A decoder that releases the lock delays it little. Unlike the speed of
     two threads, this hardly depends on other load: a thread that slept is scheduled first.
     """
-    loader = _loader(source, request)
-    try:
-        loader(0)  # also reads the files into the page cache
-    except InputDataError:
-        return None
     with ThreadPoolExecutor(1) as pool:
         begun_s, late_s = time.perf_counter(), 0.0
         work = pool.submit(_made_until, loader, begun_s + LOCK_TIME_S)

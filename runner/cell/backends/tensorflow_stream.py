@@ -21,8 +21,11 @@ from keras_matrix.runner.cell.piped.request import StreamRequest
 from keras_matrix.runner.cell.piped.stream import StreamAdapter
 from keras_matrix.runner.cell.piped.timers import Timers
 
-# The most batches that such a data set is taken to hold: tf.data doubles the number from 1 when training waits.
-AUTOTUNED = 16
+# The batches that are prefetched where tf.data would tune their number: in place of a last `prefetch(AUTOTUNE)`, with
+# which Keras ends its data sets of generators, and after what ends without prefetching, if its options let tf.data add
+# it. tf.data doubles that number whenever a full queue was emptied. Without pauses the queue of a slow source is never
+# full; the pauses between epochs would let it grow until an epoch takes most of its batches from it.
+TUNED = 16
 CALIBRATION_DRAWS = 100
 
 
@@ -33,11 +36,13 @@ class DatasetStream:
         if request.timers is not None:
             request.timers.watch(request.source)
         adapter = get_data_adapter(request.source)
-        one_pass = adapter.get_tf_dataset()
-        self._prefetched = AUTOTUNED if _is_autotuned(one_pass) else 0
+        one_pass, is_tuned = _without_tuned_prefetch(adapter.get_tf_dataset())
         self._dataset = _endless(adapter, one_pass)
         if request.drops_partial:
             self._dataset = _full(self._dataset, request.batch_size)
+        self._prefetched = TUNED if is_tuned or _adds_prefetch(self._dataset) else 0
+        if self._prefetched:
+            self._dataset = self._dataset.prefetch(self._prefetched)
         self._iterator_of = _share_iterator(self._dataset)
         self._source = StreamAdapter((), request.batch_size, self._dataset)
         if request.timers is not None:
@@ -50,14 +55,22 @@ class DatasetStream:
 
     def drop(self, batches: int) -> None:
         iterator = self._iterator_of()
-        for _ in range(max(batches, self._prefetched)):
+        for _ in range(batches + self._prefetched):  # the source's own queue, and that of tf.data behind it
             next(iterator)
 
 
-def _is_autotuned(dataset: Any) -> bool:
-    """Return whether a data set ends with `prefetch(AUTOTUNE)`, as that of a PyDataset without workers does."""
+def _without_tuned_prefetch(dataset: Any) -> tuple[Any, bool]:
+    """Return the data set without a last `prefetch(AUTOTUNE)`, and whether it had one."""
     size = getattr(dataset, "_buffer_size", None)
-    return size is not None and int(size) == tf.data.AUTOTUNE
+    is_tuned = size is not None and int(size) == tf.data.AUTOTUNE
+    return (dataset._input_dataset if is_tuned else dataset), is_tuned
+
+
+def _adds_prefetch(dataset: Any) -> bool:
+    """Return whether the options of a data set, by default, let tf.data add `prefetch(AUTOTUNE)` at its end."""
+    options = dataset.options()
+    allowed = (options.autotune.enabled, options.experimental_optimization.inject_prefetch)
+    return not any(choice is False for choice in allowed)
 
 
 def _endless(adapter: Any, dataset: Any) -> Any:

@@ -114,6 +114,16 @@ def test_threads_that_share_an_interpreter_become_processes_and_not_more_threads
     assert one.speed_up.centre == pytest.approx(gain(LOCKED, prepare_s=0.005), rel=0.03)
 
 
+def test_processes_do_not_spend_the_cpu_time_of_threads_that_pass_the_lock_on() -> None:
+    contended = replace(LOCKED, prepare_cpu_s=0.006)
+    held = replace(PROBE, lock_held_share=0.8)
+    costly, cheaper = (
+        advice(of(contended, replace(held, alone_cpu_s=alone_s)), "processes").speed_up.centre
+        for alone_s in (None, 0.004)
+    )
+    assert cheaper / costly == pytest.approx(6 / 4, rel=0.05)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_python_code_that_holds_the_interpreter_gets_processes_in_place_of_more_threads(workers: int) -> None:
     spinning = replace(DECODING, workers=workers)

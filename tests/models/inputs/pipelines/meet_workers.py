@@ -29,7 +29,7 @@ class Meeting:
 
 if __name__ == "__main__":
     backend, count = sys.argv[1], int(sys.argv[2])
-    workers = SimpleNamespace(count=count, prefetch=2, per_worker=2, kind="thread", depth=count + 2)
+    workers = SimpleNamespace(count=count, prefetch=2, per_worker=2, kind="thread", asked=count + 2)
     source = import_module(f"keras_matrix.models.inputs.pipelines.{backend}").source(Meeting(count), 2, workers, False)
     next(iter(source))
     print("met", flush=True)

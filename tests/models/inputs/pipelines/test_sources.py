@@ -58,6 +58,32 @@ def test_pipelines_yield_the_batches_of_the_loader_in_order(backend: str, tmp_pa
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(
+    ("backend", "pipeline", "kind"),
+    [
+        ("tensorflow", "tensorflow", "thread"),
+        ("torch", "torch", "process"),
+        ("jax", "grain", "thread"),
+        ("jax", "grain", "process"),
+        ("jax", "py_dataset", "thread"),
+        ("jax", "py_dataset", "process"),
+    ],
+)
+@pytest.mark.parametrize(("workers", "prefetch"), [(2, 2), (3, 8)])
+def test_source_holds_as_many_batches_as_it_states(
+    backend: str, pipeline: str, kind: str, workers: int, prefetch: int, tmp_path: Path
+) -> None:
+    """An epoch that began with a batch more would get it for free."""
+    command = [sys.executable, str(SCRIPT.with_name("held_batches.py")), backend, pipeline, kind]
+    command += [str(workers), str(prefetch), str(tmp_path / "made")]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(SCRIPT.parents[4])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    held, depth = map(int, done.stdout.split())
+    assert depth == held
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("backend", OWN)
 def test_step_of_the_stand_in_device_takes_its_time_once_and_little_cpu_time(backend: str, tmp_path: Path) -> None:
     (one,) = read(backend, folder(tmp_path / "images"), {"input_workers": 0, "cache": "ram"})

@@ -45,6 +45,8 @@ def test_probe_has_the_cost_of_each_decoder_and_leaves_damaged_images_out(images
     assert found.host_preprocess_s is not None
     assert found.lock_held_share is not None
     assert 0 <= found.lock_held_share <= 1
+    assert found.alone_cpu_s is not None
+    assert found.alone_cpu_s < 0.020
 
 
 def test_python_code_that_computes_is_seen_to_hold_the_interpreter(images: Path) -> None:
@@ -52,6 +54,8 @@ def test_python_code_that_computes_is_seen_to_hold_the_interpreter(images: Path)
     found = probing.probe({"params": params, "batch_size": 4, "folders": [str(images)]})
     assert found.lock_held_share is not None
     assert found.lock_held_share > 0.5
+    assert found.alone_cpu_s is not None
+    assert found.alone_cpu_s >= 0.020
 
 
 def test_missing_data_set_is_one_message(images: Path, capsys: pytest.CaptureFixture[str]) -> None:

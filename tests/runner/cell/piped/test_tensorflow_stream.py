@@ -1,0 +1,67 @@
+"""The stream of TensorFlow: how many batches its data set holds between epochs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keras_matrix.runner.cell.piped.request import StreamRequest
+
+pytestmark = pytest.mark.process  # imports TensorFlow
+
+BATCH_S, QUIET_S, EPOCHS, STEPS = 0.002, 0.3, 4, 30
+
+
+class Slow:
+    """A source that takes its time for a batch and counts those that it made."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def batches(self) -> Iterator[tuple[Any, Any]]:
+        while True:
+            time.sleep(BATCH_S)
+            self.made += 1
+            yield np.zeros((4, 2), np.float32), np.zeros(4, np.int32)
+
+    def rest(self) -> int:
+        """Wait until no batch is made any more; return how many were."""
+        made = -1
+        while made != self.made:
+            made = self.made
+            time.sleep(QUIET_S)
+        return made
+
+
+@pytest.mark.parametrize("ends", ["with prefetch(AUTOTUNE)", "without prefetching", "with options"])
+def test_queue_does_not_grow_with_the_pauses_between_epochs_and_is_dropped_before_each(ends: str) -> None:
+    import tensorflow as tf
+
+    from keras_matrix.runner.cell.backends.tensorflow_stream import DatasetStream
+
+    slow = Slow()
+    signature = (tf.TensorSpec((4, 2), tf.float32), tf.TensorSpec((4,), tf.int32))
+    dataset = tf.data.Dataset.from_generator(slow.batches, output_signature=signature)
+    if ends == "with prefetch(AUTOTUNE)":
+        dataset = dataset.prefetch(tf.data.AUTOTUNE)
+    elif ends == "with options":
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        dataset = dataset.with_options(options)
+    stream = DatasetStream(StreamRequest(None, dataset, 4, drops_partial=False, timers=None))
+    batches = iter(stream.feed(1).source.get_tf_dataset())
+    next(batches)
+    held, left = [], []
+    for _ in range(EPOCHS):
+        before = slow.rest()
+        stream.drop(0)
+        left.append(slow.rest() - before)
+        for _ in range(STEPS):
+            next(batches)
+        held.append(slow.rest() - before - left[-1] - STEPS)
+    assert held == [0] * EPOCHS  # as many are made as are drawn: the queue has the same size at each rest
+    assert set(left) == {0 if ends == "with options" else 16}
