@@ -170,8 +170,11 @@ def _now_text(situation: Situation) -> str:
 def _cheaper_decoding(situation: Situation) -> Iterator[_Candidate]:
     """Yield the decoder with the lowest cost, and decoding at a smaller scale, by the probe's costs."""
     facts, probe = situation.facts, situation.probe
-    own = probe.decoders.get(facts.decoder or "") if probe and facts else None
-    if probe is None or own is None or facts is None:
+    if probe is None or facts is None or facts.decoder is None:
+        return
+    own = probe.decoders.get(facts.decoder)
+    if own is None:
+        yield from _another_library(situation, facts.decoder, probe.alone_cpu_s)
         return
     scaled = situation.param("decode_scale") == "dct"
     own_s = own.scaled_s if scaled and own.scaled_s is not None else own.full_s
@@ -187,6 +190,21 @@ def _cheaper_decoding(situation: Situation) -> Iterator[_Candidate]:
         params = situation.changed(decode_scale="dct")
         text = f"decode at a smaller scale (DCT scaling with {facts.decoder})"
         yield _Candidate("scale", text, change, params, note="changes pixels slightly")
+
+
+def _another_library(situation: Situation, decoder: str, alone_cpu_s: float | None) -> Iterator[_Candidate]:
+    """Yield the decoder that `auto` means, in place of one that the probe does not know: one that needs its backend.
+
+    The probe made samples with it, so that the costs compared are those of entire samples.
+    """
+    cpu_s = mean([block for block, _ in situation.pairs], lambda b: b.stages.cpu_s if b.stages else None)
+    if alone_cpu_s is None or cpu_s is None or alone_cpu_s >= cpu_s:
+        return
+    text = f"the fastest decoder outside the backend ({alone_cpu_s * 1e3:.2g} ms of CPU per sample in all) in place of"
+    change = predict.with_prepare_cost(cpu_s - alone_cpu_s)
+    yield _Candidate(
+        "decoder", f"{text} {decoder} ({cpu_s * 1e3:.2g} ms)", change, situation.changed(decoder="auto")
+    )
 
 
 def _device_preprocessing(situation: Situation) -> Iterator[_Candidate]:

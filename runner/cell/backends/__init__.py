@@ -48,7 +48,13 @@ class Feed:
 
 
 class Stream(Protocol):
-    """The batches of a source, without end, shared by all calls of `fit`."""
+    """The batches of a source, without end, shared by all calls of `fit`.
+
+    `taken` counts the batches that were taken from it. It may hold `prefetched` batches besides those of the source.
+    """
+
+    taken: int
+    prefetched: int
 
     def feed(self, needed: int) -> Feed:
         """Return the feed of one call of `fit`, which needs this number of batches."""

@@ -30,7 +30,7 @@ CALIBRATION_DRAWS = 100
 
 
 class DatasetStream:
-    """A stream whose batches only a compiled step draws, so that they are not counted."""
+    """A stream whose batches only a compiled step draws, so that `taken` has those that calls of `fit` need."""
 
     def __init__(self, request: StreamRequest) -> None:
         if request.timers is not None:
@@ -40,9 +40,10 @@ class DatasetStream:
         self._dataset = _endless(adapter, one_pass)
         if request.drops_partial:
             self._dataset = _full(self._dataset, request.batch_size)
-        self._prefetched = TUNED if is_tuned or _adds_prefetch(self._dataset) else 0
-        if self._prefetched:
-            self._dataset = self._dataset.prefetch(self._prefetched)
+        self.taken = 0
+        self.prefetched = TUNED if is_tuned or _adds_prefetch(self._dataset) else 0
+        if self.prefetched:
+            self._dataset = self._dataset.prefetch(self.prefetched)
         self._iterator_of = _share_iterator(self._dataset)
         self._source = StreamAdapter((), request.batch_size, self._dataset)
         if request.timers is not None:
@@ -51,12 +52,14 @@ class DatasetStream:
             _time_batches(request.model, request.timers)
 
     def feed(self, needed: int) -> Feed:
+        self.taken += needed
         return Feed(self._source, lambda: None, None)
 
     def drop(self, batches: int) -> None:
         iterator = self._iterator_of()
-        for _ in range(batches + self._prefetched):  # the source's own queue, and that of tf.data behind it
+        for _ in range(batches):
             next(iterator)
+        self.taken += batches
 
 
 def _without_tuned_prefetch(dataset: Any) -> tuple[Any, bool]:

@@ -35,6 +35,7 @@ class PythonStream:
         self._batches = self._passes()
         self._source = StreamAdapter(self, request.batch_size)
         self._drawn = self._begun = self._needed = 0
+        self.taken = self.prefetched = 0
         self._last: deque[Batch] = deque(maxlen=ahead)
         self._again: deque[Batch] = deque()
 
@@ -50,6 +51,7 @@ class PythonStream:
         self._again.clear()
         for _ in range(batches):
             next(self._batches)
+        self.taken += batches
         self._last.clear()
         self._begun, self._needed = self._drawn, 0
 
@@ -61,10 +63,9 @@ class PythonStream:
         self._drawn += 1
         if self._again:
             batch = self._again.popleft()
-        elif timers is None:
-            batch = next(self._batches)
         else:
-            batch = timers.draw(self._batches.__next__)
+            batch = next(self._batches) if timers is None else timers.draw(self._batches.__next__)
+            self.taken += 1
         self._last.append(batch)
         return batch
 

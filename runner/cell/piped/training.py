@@ -35,6 +35,7 @@ from keras_matrix.runner.cell.work.counter import Weights
 LEAD_IN_STEPS = 3
 LEAST_QUIET_S = 0.2
 QUIET_BATCHES = 1.5
+MOST_REPEATED = 0.02  # of the batches of a cold epoch: those after the end of a pass, whose files may have been read
 
 
 @dataclass(slots=True)
@@ -76,13 +77,17 @@ class PipedTraining(Training):
 
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
         """Train further epochs from the pipeline in its steady state, as those measured; nothing is recorded."""
-        self._stream.drop(self._pipeline.depth)
+        self._stream.drop(self._ready())
         super().again(Stretch(self._lead_in(), 1))
         super().again(stretch, change)
 
     def _lead_in(self) -> int:
         """Return the steps before the clock of an epoch starts: full calls of the backend."""
         return math.ceil(LEAD_IN_STEPS / self.steps_a_call) * self.steps_a_call
+
+    def _ready(self) -> int:
+        """Return the most batches that can be ready or in the making before an epoch."""
+        return self._pipeline.depth + self._stream.prefetched
 
     def _fit(self, name: str, feeder: Feeder, stretch: Stretch) -> EpochLog:
         hooks = (EachStep(),) if self.epochs_input.timers else ()
@@ -104,7 +109,7 @@ class PipedTraining(Training):
 
     def _call_time_s(self, calls: int) -> float:
         """Return the time of a call of the backend over two short epochs, without batches prepared before them."""
-        self._stream.drop(self._pipeline.depth)
+        self._stream.drop(self._ready())
         stretch = Stretch(calls * self.steps_a_call, 2)
         return min(self._fit("calibration", self._stream.feed, stretch).times_s) / self.steps_a_call
 
@@ -118,8 +123,11 @@ class PipedTraining(Training):
             stretch.before(epoch)
             is_measured = epoch >= settings.discard
             observed = _Observed(self.epochs_input, self._tree, monotonic()) if is_measured else None
+            if self.page_cache.cold:
+                at = self._stream.taken + self._ready() + self._lead_in()
+                self._stream.drop(until_pass(at, steps, self._pipeline.batches_per_pass))
             self.page_cache.prepare()
-            self._stream.drop(self._pipeline.depth)
+            self._stream.drop(self._ready())
             log = self._epoch(steps, observed)
             counted.append(self.ledger.stretches.pop())
             self._settle(log.times_s[-1] / steps, is_measured)
@@ -174,6 +182,20 @@ class _Observed:
         if self._found.timers:
             self._found.timers.end()
         self._found.used.append(used_between(self._before, self._tree.snapshot()))
+
+
+def until_pass(at: int, steps: int, in_pass: int | None) -> int:
+    """Return the batches to drop before the files of a cold epoch are evicted, so that it does not read them twice.
+
+    The epoch would begin with batch `at` and take `steps` batches, of passes of `in_pass` over the data (None: not
+    known). The next pass reads the same files in another order. So an epoch that fits into a pass, but would reach far
+    into the next one, begins with the next one. Batches of the end of a pass that are dropped or trained before the
+    clock starts are still read after the files are evicted.
+    """
+    if not in_pass or steps > in_pass:
+        return 0
+    begun = at % in_pass
+    return in_pass - begun if begun + steps - in_pass > MOST_REPEATED * steps else 0
 
 
 def _source(pipeline: InputPipeline, timers: Timers | None) -> Any:

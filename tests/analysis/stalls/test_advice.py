@@ -147,6 +147,25 @@ def test_cheaper_decoder_and_scale_follow_the_probed_costs() -> None:
     assert scale.speed_up.centre == pytest.approx(gain(DECODING, prepare_s=0.0032), rel=0.03)
 
 
+@pytest.mark.parametrize(("alone_cpu_s", "cost_s"), [(0.0022, 0.0022), (None, None), (0.009, None)])
+def test_decoder_of_a_backend_is_compared_with_the_probes_by_the_cost_of_entire_samples(
+    alone_cpu_s: float | None, cost_s: float | None
+) -> None:
+    def of_backend(one: Record) -> Record:
+        use = one.input or InputUse()
+        return replace(one, input=replace(use, facts=use.facts and replace(use.facts, decoder="tf_io")))
+
+    found = [of_backend(one) for one in records(DECODING)]
+    (report,) = reports(found, {reports(found)[0].cell_id: replace(PROBE, alone_cpu_s=alone_cpu_s)})
+    if cost_s is None:
+        assert "decoder" not in changes(report)
+    else:
+        one = advice(report, "decoder")
+        assert one.params == {"decoder": "auto"}
+        assert "in place of tf_io" in one.text
+        assert one.speed_up.centre == pytest.approx(gain(DECODING, fetch_s=0.0, prepare_s=cost_s), rel=0.04)
+
+
 def test_cache_in_memory_reaches_the_ceiling_unless_it_does_not_fit() -> None:
     report = of(DECODING)
     assert advice(report, "cache").speed_up.centre == pytest.approx(report.ceiling.centre, rel=0.01)

@@ -47,7 +47,8 @@ class Cells:
         settings = make_settings(workload=f"tests.workloads.piped:{workload}", **changes)
         self.folder = self._in / uuid.uuid4().hex
         self.folder.mkdir()
-        job = Job(uuid.uuid4().hex, cell_id(settings), 1, 0, settings, STEPS, str(self.folder), [ROOT], None, None)
+        steps = changes["steps_per_epoch"]
+        job = Job(uuid.uuid4().hex, cell_id(settings), 1, 0, settings, steps, str(self.folder), [ROOT], None, None)
         outcome = self._executor.start(job, 120.0).finish()
         result, problem = read_result(job)
         verdict = judge(job, outcome, result, problem)
@@ -158,6 +159,20 @@ def test_files_of_a_cold_cell_are_evicted_before_each_epoch(cell: Cells, tmp_pat
     assert record.status in DONE, (record.reason, record.evidence.output_tail)
     assert record.input is not None
     assert (record.input.cold_files, "posix_fadvise" in (record.input.cold_meaning or "")) == (1, True)
+
+
+def test_cold_epochs_begin_with_a_pass(cell: Cells, tmp_path: Path) -> None:
+    path = tmp_path / "data.bin"
+    path.write_bytes(b"0" * 100_000)
+    passes = []
+    for page_cache in ("warm", "cold"):
+        params = {"path": str(path)}
+        record = cell("with_files", params=params, backend="torch", page_cache=page_cache, steps_per_epoch=BATCHES)
+        assert record.status in DONE, (record.reason, record.evidence.output_tail)
+        passes.append((cell.folder / PASSES_NAME).read_text().count("pass"))
+    # Two batches with the first step; per epoch three before its clock and six; of the cold cell 1, 3 and 3 more before.
+    # The end of a pass is noticed with the next batch.
+    assert passes == [(2 + 9 * EPOCHS - 1) // BATCHES, (3 + 9 + 12 * (EPOCHS - 1) - 1) // BATCHES]
 
 
 @pytest.mark.parametrize(

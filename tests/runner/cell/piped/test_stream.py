@@ -15,7 +15,7 @@ from keras_matrix.records.instruments.work_done import WorkStretch
 from keras_matrix.runner.cell.piped.request import StreamRequest
 from keras_matrix.runner.cell.piped.stream import PythonStream
 from keras_matrix.runner.cell.piped.timers import Timers, hundredths
-from keras_matrix.runner.cell.piped.training import merged
+from keras_matrix.runner.cell.piped.training import merged, until_pass
 from keras_matrix.runner.cell.piped.use import bad_samples
 
 pytestmark = pytest.mark.process  # imports Keras
@@ -73,6 +73,37 @@ def test_batch_that_keras_read_ahead_is_handed_out_again_in_the_next_call() -> N
     made.drop(1)
     made.feed(1)
     assert numbers(made, 1) == [6]
+
+
+def test_batches_that_are_handed_out_again_are_taken_from_the_source_once() -> None:
+    made = stream(Batches(9), ahead=1)
+    made.feed(2)
+    numbers(made, 3)
+    made.feed(2)
+    numbers(made, 2)
+    made.drop(4)
+    assert made.taken == 4 + 4
+
+
+@pytest.mark.parametrize(
+    ("at", "steps", "in_pass", "expected"),
+    [
+        (0, 60, 60, 0),
+        (7, 60, 60, 53),
+        (67, 60, 60, 53),
+        (7, 20, 60, 0),
+        (40, 20, 60, 0),
+        (41, 20, 60, 19),
+        (28, 1500, 1500, 0),  # 28 of 1500 files are read twice: less than a pass would cost
+        (31, 1500, 1500, 1469),
+        (7, 61, 60, 0),  # does not fit into a pass
+        (7, 60, None, 0),
+    ],
+)
+def test_cold_epoch_that_fits_into_a_pass_does_not_reach_far_into_the_next(
+    at: int, steps: int, in_pass: int | None, expected: int
+) -> None:
+    assert until_pass(at, steps, in_pass) == expected
 
 
 def test_partial_batches_are_left_out_on_request() -> None:
