@@ -202,9 +202,7 @@ def _another_library(situation: Situation, decoder: str, alone_cpu_s: float | No
         return
     text = f"the fastest decoder outside the backend ({alone_cpu_s * 1e3:.2g} ms of CPU per sample in all) in place of"
     change = predict.with_prepare_cost(cpu_s - alone_cpu_s)
-    yield _Candidate(
-        "decoder", f"{text} {decoder} ({cpu_s * 1e3:.2g} ms)", change, situation.changed(decoder="auto")
-    )
+    yield _Candidate("decoder", f"{text} {decoder} ({cpu_s * 1e3:.2g} ms)", change, situation.changed(decoder="auto"))
 
 
 def _device_preprocessing(situation: Situation) -> Iterator[_Candidate]:
