@@ -170,7 +170,7 @@ def test_cold_epochs_begin_with_a_pass(cell: Cells, tmp_path: Path) -> None:
         record = cell("with_files", params=params, backend="torch", page_cache=page_cache, steps_per_epoch=BATCHES)
         assert record.status in DONE, (record.reason, record.evidence.output_tail)
         passes.append((cell.folder / PASSES_NAME).read_text().count("pass"))
-    # Two batches with the first step; per epoch three before its clock and six; of the cold cell 1, 3 and 3 before them.
+    # Two batches with the first step; per epoch three before its clock and six; of the cold cell 1, 3 and 3 more.
     # The end of a pass is noticed with the next batch.
     assert passes == [(2 + 9 * EPOCHS - 1) // BATCHES, (3 + 9 + 12 * (EPOCHS - 1) - 1) // BATCHES]
 
