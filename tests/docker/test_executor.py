@@ -82,6 +82,21 @@ def test_every_backend_is_measured_in_its_image_from_a_host_without_one(tmp_path
     assert all(r.memory.peak_host_memory_bytes > 100 << 20 for r in found)
 
 
+def test_cells_train_from_a_data_set_of_the_host(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    make = [sys.executable, "-m", "keras_matrix.runner", "make-images", "--count", "64", "--size", "64x48"]
+    subprocess.run([*make, "--output-path", str(images)], cwd=ROOT, check=True, capture_output=True, timeout=LIMIT_S)
+    cell = f"finetune\n    base: timed_wait\n    step_time_ms: 5\n    image_size: 32\n    dataset_path: {images}"
+    matrix(tmp_path, SERVICES, f"{cell}\n    page_cache: [warm, cold]", samples=64)
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = counted_records(tmp_path)
+    assert len(found) == 2 * len(SERVICES)
+    assert {r.status for r in found} <= MEASURED, [r.reason for r in found]
+    assert {r.input.facts.samples for r in found} == {64}
+    assert {r.input.cold_files for r in found if r.settings.page_cache == "cold"} == {64}
+
+
 @pytest.mark.parametrize("start", ["fresh", "warm"])
 @pytest.mark.parametrize(
     ("workload", "status", "reason"),
