@@ -37,7 +37,8 @@ STEPS, EPOCHS, LEAD_IN = 20, 3, 3
 WITHIN = 0.02
 LEAST_STALL = 0.03  # below it `runner stalls` names no bottleneck
 SMALL, LARGE, RECORDS = "small", "large", "large-tfrecord"
-SAMPLES = 1920  # of the images of a folder: more than an epoch reads with what is prepared ahead, and a short pass
+IMAGES = 4000
+FEW = 1920  # for warm scenarios: more than an epoch reads with what is prepared ahead, and a short pass to fill a cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +127,11 @@ SCENARIOS = (
 
 
 def make(folder: Path) -> None:
-    """Write the images: 4,000 small ones of one storage request each, 4,000 large ones, and these as TFRecord.
-
-    A cell reads fewer, so that none of its files is in the page cache from an earlier pass.
-    """
+    """Write the images: small ones of one storage request each, large ones, and these as TFRecord."""
     runner = str(BIN / "runner")
-    for name, count, size in ((SMALL, "4000", "160x120"), (LARGE, "4000", "500x375")):
-        subprocess.run(
-            [runner, "make-images", "--count", count, "--size", size, "--output-path", str(folder / name)], check=True
-        )
+    for name, size in ((SMALL, "160x120"), (LARGE, "500x375")):
+        count = ["--count", str(IMAGES), "--size", size]
+        subprocess.run([runner, "make-images", *count, "--output-path", str(folder / name)], check=True)
     records = ["--dataset-path", str(folder / LARGE), "--output-path", str(folder / RECORDS)]
     subprocess.run([runner, "convert", "--size-per-record", "20MiB", *records], check=True)
 
@@ -253,7 +250,8 @@ def _matrix(folder: Path, one: Scenario, compute: str) -> str:
 
 def _data(folder: Path, one: Scenario) -> dict[str, Any]:
     size = 224 if one.images != SMALL else 96
-    return {"dataset_path": str(folder / one.images), "dataset_size": SAMPLES, "image_size": size}
+    samples = IMAGES if one.cold else FEW
+    return {"dataset_path": str(folder / one.images), "dataset_size": samples, "image_size": size}
 
 
 def _limited(folder: Path, one: Scenario, command: list[str]) -> subprocess.CompletedProcess[str]:
