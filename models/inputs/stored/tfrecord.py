@@ -98,6 +98,7 @@ def _bytes(path: Path, start: int, end: int) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # no more than this part is read from storage
             data = os.pread(handle, end - start, start)
             while start + len(data) < end and (more := os.pread(handle, end - start - len(data), start + len(data))):
                 data += more

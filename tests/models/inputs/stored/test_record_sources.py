@@ -11,10 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_matrix.models.inputs.stored import manifest, record_file, shards
+from keras_matrix.models.inputs.stored import manifest, page_cache, record_file, shards
 from keras_matrix.models.inputs.stored.manifest import Manifest, Part
+from keras_matrix.models.inputs.stored.sample import Sample
 from keras_matrix.models.inputs.stored.source import Features, InputDataError, open_source
-from tests.models.inputs.stored.data_sets import CLASSES, class_folder, named, record_files
+from keras_matrix.models.inputs.stored.writing import writers
+from keras_matrix.models.inputs.stored.writing.writers import Named
+from tests.models.inputs.stored.data_sets import CLASSES, class_folder, contents, named, record_files
 
 KINDS = ("tfrecord", "array_record")
 SAMPLES = [one.sample for one in named(12)]
@@ -45,6 +48,21 @@ def test_source_can_be_sent_to_other_processes_and_used_by_threads(tmp_path: Pat
     with ThreadPoolExecutor(4) as pool:
         orders = [np.random.default_rng(number).permutation(12).tolist() for number in range(40)]
         assert list(pool.map(source.read, orders)) == [[SAMPLES[index] for index in order] for order in orders]
+
+
+def test_no_more_of_a_tfrecord_file_is_read_from_storage_than_its_records(tmp_path: Path) -> None:
+    """The kernel would read further where what comes before is in memory, and training may never use it."""
+    samples = [Named(Sample(contents(number, 20_000), 0), "apple", f"{number}.jpg") for number in range(100)]
+    path = tmp_path / "0.tfrecord"
+    writers.write_file(path, "tfrecord", samples)
+    source = open_source(tmp_path)
+    if page_cache.evict([path]) and page_cache.resident_share([path]):
+        pytest.skip("the folder for temporary files is in memory")
+    for first in (0, 10, 20):
+        source.read(range(first, first + 10))
+    share = page_cache.resident_share([path])
+    assert share is not None
+    assert 0.30 <= share <= 0.31  # 30 of 100 records, and the rest of a page
 
 
 def test_limit_takes_the_first_records(tmp_path: Path, kind: str) -> None:
