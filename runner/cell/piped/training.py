@@ -138,10 +138,12 @@ class PipedTraining(Training):
 
     def _epoch(self, steps: int, observed: _Observed | None) -> EpochLog:
         """Train an epoch and its lead-in, and record what the processes read and computed meanwhile if observed."""
-        lead_in = self._lead_in()
+        # With timers every step is waited for.
+        alone = self._pipeline.facts.workers == 0 and self._adapter.dispatches_ahead and not self.epochs_input.timers
+        stretch = Stretch(steps, 1, lead_in=self._lead_in(), draws_ahead=alone)
         if observed is None:
-            return self._fit("epochs", self._stream.feed, Stretch(steps, 1, lead_in=lead_in))
-        log = self._fit("epochs", self._stream.feed, Stretch(steps, 1, lead_in=lead_in, started=observed.start))
+            return self._fit("epochs", self._stream.feed, stretch)
+        log = self._fit("epochs", self._stream.feed, replace(stretch, started=observed.start))
         observed.end()
         return log
 
