@@ -106,8 +106,13 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
             nonlocal left
             outputs = step(*arguments)
             left -= 1
+
+            def first(*arguments: Any) -> Any:
+                start(outputs)
+                return step(*arguments)
+
             if not left and self._stretch.draws_ahead:
-                model.train_function = lambda *first: (start(outputs), step(*first))[1]
+                model.train_function = first
             elif not left:
                 start(outputs)
             return outputs
