@@ -148,7 +148,7 @@ def _processes(situation: Situation) -> Iterator[_Candidate]:
     if not situation.workers.threads or not (alone or situation.named.name is Bottleneck.GIL):
         return
     count = max(now, situation.workers.cores) if alone else now
-    separate = predict.with_own_interpreters(situation.probe.alone_cpu_s if situation.probe else None)
+    separate = predict.with_own_interpreters(_alone_cpu_s(situation))
 
     def change(own: Demand) -> Demand:
         return predict.with_workers(count)(separate(own))
@@ -158,6 +158,13 @@ def _processes(situation: Situation) -> Iterator[_Candidate]:
     if situation.facts is not None and situation.facts.pipeline == "tf_data":  # it has threads only
         text, params = f"{text} of tf.data, with pipeline: grain", params | situation.changed(pipeline="grain")
     yield _Candidate("processes", text, change, params, note="without the cost of passing batches")
+
+
+def _alone_cpu_s(situation: Situation) -> float | None:
+    """Return the probe's CPU time of a sample made alone; None if the probe does not have the pipeline's decoder."""
+    probe, facts = situation.probe, situation.facts
+    known = probe is not None and facts is not None and (facts.decoder or "") in probe.decoders
+    return probe.alone_cpu_s if probe is not None and known else None
 
 
 def _now_text(situation: Situation) -> str:
@@ -195,8 +202,11 @@ def _cheaper_decoding(situation: Situation) -> Iterator[_Candidate]:
 def _another_library(situation: Situation, decoder: str, alone_cpu_s: float | None) -> Iterator[_Candidate]:
     """Yield the decoder that `auto` means, in place of one that the probe does not know: one that needs its backend.
 
-    The probe made samples with it, so that the costs compared are those of entire samples.
+    The probe made samples with it, so that the costs compared are those of entire samples. Threads that wait for the
+    interpreter spend CPU time on passing its lock on, which is no cost of a decoder: then nothing is known.
     """
+    if situation.named.name is Bottleneck.GIL:
+        return
     cpu_s = mean([block for block, _ in situation.pairs], lambda b: b.stages.cpu_s if b.stages else None)
     if alone_cpu_s is None or cpu_s is None or alone_cpu_s >= cpu_s:
         return

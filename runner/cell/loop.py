@@ -31,9 +31,7 @@ class Stretch:
     """Consecutive epochs: their number, their steps (or predict calls), and the function called before each.
 
     The times of single calls are not recorded in the first `discard` epochs. `callbacks` are further ones for `fit`.
-    Each epoch of `fit` begins with `lead_in` further steps, before its clock starts; `started` is called then. If `fit`
-    `draws_ahead`, preparing the batch of a step while the device computes the one before, the clock starts with the
-    first batch ready: waiting for the device first would add its preparation to the epoch.
+    Each epoch of `fit` begins with `lead_in` further steps, before its clock starts; `started` is called then.
     """
 
     steps: int
@@ -43,7 +41,6 @@ class Stretch:
     callbacks: tuple[keras.callbacks.Callback, ...] = ()
     lead_in: int = 0
     started: Callable[[], None] = lambda: None
-    draws_ahead: bool = False
 
     @property
     def steps_with_lead_in(self) -> int:
@@ -97,24 +94,14 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
         model = self.model
         step, left = model.train_function, self._stretch.lead_in // model.steps_per_execution
 
-        def start(outputs: Any) -> None:
-            model.train_function = step
-            self._adapter.wait(outputs)
-            self._start()
-
         def counted(*arguments: Any) -> Any:
             nonlocal left
             outputs = step(*arguments)
             left -= 1
-
-            def first(*arguments: Any) -> Any:
-                start(outputs)
-                return step(*arguments)
-
-            if not left and self._stretch.draws_ahead:
-                model.train_function = first
-            elif not left:
-                start(outputs)
+            if not left:
+                model.train_function = step
+                self._adapter.wait(outputs)
+                self._start()
             return outputs
 
         model.train_function = counted

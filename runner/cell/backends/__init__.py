@@ -77,11 +77,9 @@ class BackendAdapter(Protocol):
     """What a cell needs of a backend, with the defaults of a backend that has nothing special.
 
     `lookahead` is how many batches more than it trains on Keras may draw from a generator; None if a thread prefetches.
-    `dispatches_ahead` says whether `fit` goes on while the device computes a step, also on a CPU.
     """
 
     lookahead: int | None = LOOKAHEAD
-    dispatches_ahead: bool = False
 
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         """Apply what must be set before the first operation. Raises `Unsupported`."""

@@ -21,8 +21,6 @@ CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
 class Adapter(BackendAdapter):
     """JAX's adapter. Threads of an operation are not reported: XLA's pool follows the CPUs of the process."""
 
-    dispatches_ahead = True
-
     def __init__(self) -> None:
         self._durations: dict[str, float] = {}
         self._compilations = 0

@@ -36,14 +36,14 @@ class DatasetStream:
         if request.timers is not None:
             request.timers.watch(request.source)
         adapter = get_data_adapter(request.source)
-        one_pass, is_tuned = _without_tuned_prefetch(adapter.get_tf_dataset())
+        one_pass, self.prefetched = _without_tuned_prefetch(adapter.get_tf_dataset())
+        self.taken = 0
         self._dataset = _endless(adapter, one_pass)
         if request.drops_partial:
             self._dataset = _full(self._dataset, request.batch_size)
-        self.taken = 0
-        self.prefetched = TUNED if is_tuned or _adds_prefetch(self._dataset) else 0
         if self.prefetched:
             self._dataset = self._dataset.prefetch(self.prefetched)
+        self._dataset = self._dataset.with_options(_no_prefetch_added())
         self._iterator_of = _share_iterator(self._dataset)
         self._source = StreamAdapter((), request.batch_size, self._dataset)
         if request.timers is not None:
@@ -62,18 +62,33 @@ class DatasetStream:
         self.taken += batches
 
 
-def _without_tuned_prefetch(dataset: Any) -> tuple[Any, bool]:
-    """Return the data set without a last `prefetch(AUTOTUNE)`, and whether it had one."""
-    size = getattr(dataset, "_buffer_size", None)
-    is_tuned = size is not None and int(size) == tf.data.AUTOTUNE
-    return (dataset._input_dataset if is_tuned else dataset), is_tuned
+def _without_tuned_prefetch(dataset: Any) -> tuple[Any, int]:
+    """Return the data set without a last `prefetch(AUTOTUNE)`, and the batches to prefetch in place of tf.data's number.
+
+    These are 0 behind a prefetch of a fixed size, and where the options keep tf.data from adding one.
+    """
+    options, last = dataset.options(), dataset
+    while type(last).__name__ == "_OptionsDataset":
+        last = last._input_dataset
+    if type(last).__name__ != "_PrefetchDataset":
+        return dataset, TUNED if _adds_prefetch(options) else 0
+    if int(last._buffer_size) != tf.data.AUTOTUNE:
+        return dataset, 0
+    return last._input_dataset.with_options(options), TUNED
 
 
-def _adds_prefetch(dataset: Any) -> bool:
-    """Return whether the options of a data set, by default, let tf.data add `prefetch(AUTOTUNE)` at its end."""
-    options = dataset.options()
-    allowed = (options.autotune.enabled, options.experimental_optimization.inject_prefetch)
-    return not any(choice is False for choice in allowed)
+def _adds_prefetch(options: Any) -> bool:
+    """Return whether these options, by default, let tf.data add `prefetch(AUTOTUNE)` at the end of a data set."""
+    added = options.experimental_optimization
+    choices = (options.autotune.enabled, added.inject_prefetch, added.apply_default_optimizations)
+    return not any(choice is False for choice in choices)
+
+
+def _no_prefetch_added() -> Any:
+    """Return the option with which tf.data adds no prefetching; others of a data set stay as they are."""
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return options
 
 
 def _endless(adapter: Any, dataset: Any) -> Any:

@@ -85,6 +85,11 @@ class PipedTraining(Training):
         """Return the steps before the clock of an epoch starts: full calls of the backend."""
         return math.ceil(LEAD_IN_STEPS / self.steps_a_call) * self.steps_a_call
 
+    def _in_pass(self) -> int | None:
+        """Return the batches of a pass; None if they are not known, as where the last one may be left out."""
+        partial = getattr(self._pipeline, "has_partial_batches", False)
+        return None if partial else self._pipeline.batches_per_pass
+
     def _ready(self) -> int:
         """Return the most batches that can be ready or in the making before an epoch."""
         return self._pipeline.depth + self._stream.prefetched
@@ -125,7 +130,7 @@ class PipedTraining(Training):
             observed = _Observed(self.epochs_input, self._tree, monotonic()) if is_measured else None
             if self.page_cache.cold:
                 at = self._stream.taken + self._ready() + self._lead_in()
-                self._stream.drop(until_pass(at, steps, self._pipeline.batches_per_pass))
+                self._stream.drop(until_pass(at, steps, self._in_pass()))
             self.page_cache.prepare()
             self._stream.drop(self._ready())
             log = self._epoch(steps, observed)
@@ -138,12 +143,10 @@ class PipedTraining(Training):
 
     def _epoch(self, steps: int, observed: _Observed | None) -> EpochLog:
         """Train an epoch and its lead-in, and record what the processes read and computed meanwhile if observed."""
-        # With timers every step is waited for.
-        alone = self._pipeline.facts.workers == 0 and self._adapter.dispatches_ahead and not self.epochs_input.timers
-        stretch = Stretch(steps, 1, lead_in=self._lead_in(), draws_ahead=alone)
+        lead_in = self._lead_in()
         if observed is None:
-            return self._fit("epochs", self._stream.feed, stretch)
-        log = self._fit("epochs", self._stream.feed, replace(stretch, started=observed.start))
+            return self._fit("epochs", self._stream.feed, Stretch(steps, 1, lead_in=lead_in))
+        log = self._fit("epochs", self._stream.feed, Stretch(steps, 1, lead_in=lead_in, started=observed.start))
         observed.end()
         return log
 

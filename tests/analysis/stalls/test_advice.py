@@ -166,6 +166,22 @@ def test_decoder_of_a_backend_is_compared_with_the_probes_by_the_cost_of_entire_
         assert one.speed_up.centre == pytest.approx(gain(DECODING, fetch_s=0.0, prepare_s=cost_s), rel=0.04)
 
 
+def test_cost_of_passing_the_lock_on_is_not_known_for_a_decoder_that_the_probe_does_not_have() -> None:
+    def of_backend(one: Record) -> Record:
+        use = one.input or InputUse()
+        return replace(one, input=replace(use, facts=use.facts and replace(use.facts, decoder="tf_io")))
+
+    found = [of_backend(one) for one in records(replace(LOCKED, prepare_cpu_s=0.006))]
+    speed_ups = []
+    for alone_cpu_s in (None, 0.002):
+        probe = replace(PROBE, lock_held_share=0.8, alone_cpu_s=alone_cpu_s)
+        (report,) = reports(found, {reports(found)[0].cell_id: probe})
+        assert report.bottleneck == "GIL"
+        assert "decoder" not in changes(report)
+        speed_ups.append(advice(report, "processes").speed_up.centre)
+    assert speed_ups[0] == speed_ups[1]
+
+
 def test_cache_in_memory_reaches_the_ceiling_unless_it_does_not_fit() -> None:
     report = of(DECODING)
     assert advice(report, "cache").speed_up.centre == pytest.approx(report.ceiling.centre, rel=0.01)

@@ -59,7 +59,6 @@ class Model:
         for epoch in range(epochs):
             callbacks[0].on_epoch_begin(epoch)
             for _ in range(steps_per_epoch // 2):
-                events.append("draw")
                 assert self.train_function("iterator") == "outputs"
             callbacks[0].on_epoch_end(epoch, {})
 plain = lambda iterator: events.append("step" if model.train_function is plain else "lead-in") or "outputs"
@@ -67,11 +66,7 @@ model = Model()
 adapter = types.SimpleNamespace(barrier=lambda m: events.append("barrier"), wait=lambda o: events.append(o))
 stretch = Stretch(4, 2, lead_in=2, before=lambda e: events.append(e), started=lambda: events.append("started"))
 assert len(fit_epochs(model, None, adapter, stretch).times_s) == 2
-epoch = ["draw", "lead-in", "outputs", "started", "draw", "step", "draw", "step", "barrier"]
-assert events == ["barrier", 0, *epoch, "barrier", 1, *epoch], events
-events.clear()
-assert len(fit_epochs(model, None, adapter, replace(stretch, draws_ahead=True)).times_s) == 2
-epoch = ["draw", "lead-in", "draw", "outputs", "started", "step", "draw", "step", "barrier"]
+epoch = ["lead-in", "outputs", "started", "step", "step", "barrier"]
 assert events == ["barrier", 0, *epoch, "barrier", 1, *epoch], events
 try:
     fit_epochs(model, None, adapter, Stretch(-2, 1, lead_in=4))

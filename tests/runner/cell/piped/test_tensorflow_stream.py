@@ -16,6 +16,17 @@ pytestmark = pytest.mark.process  # imports TensorFlow
 BATCH_S, QUIET_S, EPOCHS, STEPS = 0.002, 0.3, 4, 30
 
 
+# The last part of a data set: the batches that it prefetches itself, and whether others are prefetched after it.
+ENDS = {
+    "prefetch(AUTOTUNE)": (0, True),
+    "prefetch(AUTOTUNE) with options": (0, True),
+    "nothing": (0, True),
+    "prefetch(3)": (3, False),
+    "options that forbid prefetching": (0, False),
+    "options without optimizations": (0, False),
+}
+
+
 class Slow:
     """A source that takes its time for a batch and counts those that it made."""
 
@@ -37,7 +48,7 @@ class Slow:
         return made
 
 
-@pytest.mark.parametrize("ends", ["with prefetch(AUTOTUNE)", "without prefetching", "with options"])
+@pytest.mark.parametrize("ends", ENDS)
 def test_queue_does_not_grow_with_the_pauses_between_epochs_and_is_dropped_before_each(ends: str) -> None:
     import tensorflow as tf
 
@@ -46,22 +57,28 @@ def test_queue_does_not_grow_with_the_pauses_between_epochs_and_is_dropped_befor
     slow = Slow()
     signature = (tf.TensorSpec((4, 2), tf.float32), tf.TensorSpec((4,), tf.int32))
     dataset = tf.data.Dataset.from_generator(slow.batches, output_signature=signature)
-    if ends == "with prefetch(AUTOTUNE)":
+    options = tf.data.Options()
+    if "prefetch(AUTOTUNE)" in ends:
         dataset = dataset.prefetch(tf.data.AUTOTUNE)
-    elif ends == "with options":
-        options = tf.data.Options()
+    if ends == "prefetch(3)":
+        dataset = dataset.prefetch(3)
+    if ends == "options that forbid prefetching":
         options.experimental_optimization.inject_prefetch = False
+    if ends == "options without optimizations":
+        options.experimental_optimization.apply_default_optimizations = False
+    if "options" in ends:
         dataset = dataset.with_options(options)
     stream = DatasetStream(StreamRequest(None, dataset, 4, drops_partial=False, timers=None))
     batches = iter(stream.feed(1).source.get_tf_dataset())
     next(batches)
-    assert stream.prefetched == (0 if ends == "with options" else TUNED)
+    own, prefetched = ENDS[ends]
+    assert stream.prefetched == (TUNED if prefetched else 0)
     held = []
     for _ in range(EPOCHS):
         before = slow.rest()
-        stream.drop(stream.prefetched)
+        stream.drop(own + stream.prefetched)
         dropped = slow.rest() - before
-        assert dropped == stream.prefetched
+        assert dropped == own + stream.prefetched
         for _ in range(STEPS):
             next(batches)
         held.append(slow.rest() - before - dropped - STEPS)
