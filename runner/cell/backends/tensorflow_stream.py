@@ -63,7 +63,7 @@ class DatasetStream:
 
 
 def _without_tuned_prefetch(dataset: Any) -> tuple[Any, int]:
-    """Return the data set without a last `prefetch(AUTOTUNE)`, and the batches to prefetch in place of tf.data's number.
+    """Return the data set without a last `prefetch(AUTOTUNE)`, and how many batches to prefetch in its place.
 
     These are 0 behind a prefetch of a fixed size, and where the options keep tf.data from adding one.
     """
