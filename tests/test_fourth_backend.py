@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.backends import BACKENDS, TABLE
-from keras_matrix.records.schema import MEASURED
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("records", "models", "runner", "analysis", "uploader", "dashboards")
@@ -32,10 +31,11 @@ TABLE["numpy"] = Backend(
     compile_rank=3,
 )
 """
+# One measured epoch: the first of several is compared with the others, and may be slower on a busy machine.
 MATRIX = """
 version: 1
 backends: [numpy, torch]
-defaults: {phase: predict, epochs: 3, samples: 256, data: synthetic}
+defaults: {phase: predict, epochs: 2, samples: 256, data: synthetic}
 cells:
   - workload: mnist_mlp
   - {workload: mnist_mlp, phase: fit, backends: [numpy]}
@@ -117,7 +117,7 @@ def test_a_fourth_backend_is_measured(tmp_path: Path) -> None:
     records = [json.loads(path.read_text()) for path in files]
     found = {(one["settings"]["backend"], one["settings"]["phase"]): one for one in records}
     measured = found["numpy", "predict"]
-    assert {measured["status"], found["torch", "predict"]["status"]} <= MEASURED
+    assert (measured["status"], found["torch", "predict"]["status"]) == ("ok", "ok")
     assert measured["times"]["step_time_s"] > 0
     assert "numpy" in measured["versions"]
     assert found["numpy", "fit"]["status"] == "unsupported"
