@@ -163,8 +163,9 @@ def _processes(situation: Situation) -> Iterator[_Candidate]:
 def _alone_cpu_s(situation: Situation) -> float | None:
     """Return the probe's CPU time of a sample made alone; None if the probe does not have the pipeline's decoder."""
     probe, facts = situation.probe, situation.facts
-    known = probe is not None and facts is not None and (facts.decoder or "") in probe.decoders
-    return probe.alone_cpu_s if probe is not None and known else None
+    if probe is None or facts is None or facts.decoder not in probe.decoders:
+        return None
+    return probe.alone_cpu_s
 
 
 def _now_text(situation: Situation) -> str:

@@ -28,7 +28,7 @@ def depth(workers: Workers) -> int:
     """Return the most batches that are ready or in the making: of processes at least four each."""
     if workers.kind == "thread":
         return as_asked(workers)
-    return workers.count * QUEUES * (_queue_size(workers) + 1) if workers.count else 0
+    return workers.count * QUEUES * (_queue_size(workers) + 1)
 
 
 def _queue_size(workers: Workers) -> int:

@@ -54,10 +54,7 @@ class Workers:
 Make = Callable[[Loader, int, Workers, bool], Any]
 """Makes a source for `fit` from a loader, the batch size, the workers, and whether batches have stages."""
 
-Depth = Callable[[Workers], int]
-"""Returns the most batches that a source with these workers has ready or in the making."""
-
 
 def as_asked(workers: Workers) -> int:
-    """Return the depth of a source that has one queue for all workers."""
+    """Return the most batches that a source with one queue for all workers has ready or in the making."""
     return workers.asked

@@ -18,7 +18,7 @@ from keras_matrix.models.inputs.pipelines.decode import (
     DecoderUnavailable,
     chosen_decoder,
 )
-from keras_matrix.models.inputs.pipelines.interface import Depth, Make, Workers
+from keras_matrix.models.inputs.pipelines.interface import Make, Workers
 from keras_matrix.models.inputs.pipelines.pixels import PixelScaling
 from keras_matrix.models.inputs.stored.sample import InputDataError, Source
 from keras_matrix.models.inputs.stored.source import open_source
@@ -32,22 +32,20 @@ NEUTRAL = ("grain", "py_dataset")
 
 @dataclass(frozen=True, slots=True)
 class LoadedPipeline:
-    """Batches of stored images for `fit`; implements `models.workload.InputPipeline`."""
+    """Batches of stored images for `fit`; implements `models.workload.InputPipeline`.
+
+    `depth` is the most batches that can be ready or in the making.
+    """
 
     loader: BatchLoader | CachedLoader
     plain: BatchLoader
     make: Make
-    depth_of: Depth
     workers: Workers
+    depth: int
     images: Source
     facts: InputFacts
     batch_size: int
     batches_per_pass: int
-
-    @property
-    def depth(self) -> int:
-        """The most batches that can be ready or in the making."""
-        return self.depth_of(self.workers)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -104,8 +102,8 @@ def pipeline_of(request: Request, images: Source, scaling: PixelScaling | None) 
         loader=cached(plain, copies) if caches else plain,
         plain=plain,
         make=module.source,
-        depth_of=module.depth,
         workers=workers,
+        depth=module.depth(workers),
         images=images,
         facts=_facts(request, images, name, workers, decode.decoder),
         batch_size=request.batch_size,

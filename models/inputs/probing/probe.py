@@ -145,7 +145,7 @@ def _usable(loader: BatchLoader) -> BatchLoader | None:
 
 def _alone_cpu_s(loader: BatchLoader) -> float:
     """Return the CPU time per sample of a batch that is made without another thread."""
-    return _least_cpu_s(lambda: loader(0)) / len(loader(0)[1])
+    return _least_cpu_s(lambda: loader(0)) / len(loader.order.indices(0))
 
 
 def _lock_held_share(loader: BatchLoader) -> float:

@@ -1,8 +1,9 @@
 """Epochs of `fit` from an input pipeline: each measured epoch begins in the steady state of the pipeline.
 
 An epoch that begins with a full queue gets those batches for free, one that starts the pipeline pays for its start.
-So before each epoch, in this order: the process waits for its turn, the files are evicted from the page cache if the
-cell is cold, else read into it, as many batches are dropped as can be prepared ahead, and a few steps are trained;
+So before each epoch, in this order: the process waits for its turn, batches are dropped until the epoch of a cold cell
+begins with a pass over the data, the files are evicted from the page cache if it is cold, else read into it, as many
+batches are dropped as can be prepared ahead, and a few steps are trained;
 then the clock starts. These steps belong to the same call of `fit` as the epoch: what workers prepare while `fit`
 starts would be free, too, and threads that hold the interpreter make its start long. After an epoch the process waits
 until its workers have filled their queue, so that they do not read in others' turns.
@@ -87,8 +88,11 @@ class PipedTraining(Training):
 
     def _in_pass(self) -> int | None:
         """Return the batches of a pass; None if they are not known, as where the last one may be left out."""
-        partial = getattr(self._pipeline, "has_partial_batches", False)
-        return None if partial else self._pipeline.batches_per_pass
+        return None if self._has_partial() else self._pipeline.batches_per_pass
+
+    def _has_partial(self) -> bool:
+        """Return whether a pass of the pipeline may have batches of fewer samples, which are left out."""
+        return bool(getattr(self._pipeline, "has_partial_batches", False))
 
     def _ready(self) -> int:
         """Return the most batches that can be ready or in the making before an epoch."""
@@ -105,7 +109,7 @@ class PipedTraining(Training):
             self.model,
             _source(self._pipeline, timers),
             self._pipeline.batch_size,
-            drops_partial=bool(getattr(self._pipeline, "has_partial_batches", False)),
+            drops_partial=self._has_partial(),
             timers=timers,
         )
         self.epochs_input.timers = timers

@@ -47,6 +47,12 @@ def gain(pipeline: Pretended, **changed: Any) -> float:
     return pipeline.step_s(ArmName.COLD) / replace(pipeline, **changed).step_s(ArmName.COLD)
 
 
+def decoded_by_tensorflow(one: Record) -> Record:
+    """Return a record whose pipeline has a decoder that the probe does not know."""
+    use = one.input or InputUse()
+    return replace(one, input=replace(use, facts=use.facts and replace(use.facts, decoder="tf_io")))
+
+
 def test_more_workers_are_predicted_up_to_the_cores_for_cpu_bound_preparation() -> None:
     one = advice(of(DECODING), "workers")
     assert one.params == {"input_workers": 2}
@@ -151,11 +157,7 @@ def test_cheaper_decoder_and_scale_follow_the_probed_costs() -> None:
 def test_decoder_of_a_backend_is_compared_with_the_probes_by_the_cost_of_entire_samples(
     alone_cpu_s: float | None, cost_s: float | None
 ) -> None:
-    def of_backend(one: Record) -> Record:
-        use = one.input or InputUse()
-        return replace(one, input=replace(use, facts=use.facts and replace(use.facts, decoder="tf_io")))
-
-    found = [of_backend(one) for one in records(DECODING)]
+    found = [decoded_by_tensorflow(one) for one in records(DECODING)]
     (report,) = reports(found, {reports(found)[0].cell_id: replace(PROBE, alone_cpu_s=alone_cpu_s)})
     if cost_s is None:
         assert "decoder" not in changes(report)
@@ -167,11 +169,7 @@ def test_decoder_of_a_backend_is_compared_with_the_probes_by_the_cost_of_entire_
 
 
 def test_cost_of_passing_the_lock_on_is_not_known_for_a_decoder_that_the_probe_does_not_have() -> None:
-    def of_backend(one: Record) -> Record:
-        use = one.input or InputUse()
-        return replace(one, input=replace(use, facts=use.facts and replace(use.facts, decoder="tf_io")))
-
-    found = [of_backend(one) for one in records(replace(LOCKED, prepare_cpu_s=0.006))]
+    found = [decoded_by_tensorflow(one) for one in records(replace(LOCKED, prepare_cpu_s=0.006))]
     speed_ups = []
     for alone_cpu_s in (None, 0.002):
         probe = replace(PROBE, lock_held_share=0.8, alone_cpu_s=alone_cpu_s)

@@ -1,6 +1,6 @@
 """Run in a process: prints the batches that a source holds while nobody reads, and the depth that is stated.
 
-Usage: python held_batches.py BACKEND PIPELINE KIND WORKERS PREFETCH FILE
+Usage: KERAS_BACKEND=... python held_batches.py PIPELINE KIND WORKERS PREFETCH FILE
 
 Each call of the loader adds a byte to FILE when it begins.
 """
@@ -31,11 +31,8 @@ class Counted:
         return np.zeros((2, *self.sample_shape), np.uint8), np.zeros(2, np.int32)
 
 
-def main(backend: str, pipeline: str, kind: str, workers: str, prefetch: str, file: str) -> None:
+def main(pipeline: str, kind: str, workers: str, prefetch: str, file: str) -> None:
     """Read a batch, wait until no more are made, and print how many were."""
-    os.environ["KERAS_BACKEND"] = backend
-    from keras.src.trainers.data_adapters import get_data_adapter
-
     from keras_matrix.models.inputs.pipelines.interface import Workers
 
     path = Path(file)
@@ -43,6 +40,8 @@ def main(backend: str, pipeline: str, kind: str, workers: str, prefetch: str, fi
     module = import_module(f"keras_matrix.models.inputs.pipelines.{pipeline}")
     source = module.source(Counted(path), 2, asked, False)
     if pipeline == "py_dataset":
+        from keras.src.trainers.data_adapters import get_data_adapter
+
         adapter = get_data_adapter(source)
         adapter.on_epoch_begin()
         source = adapter.get_numpy_iterator()

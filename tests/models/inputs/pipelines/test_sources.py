@@ -21,16 +21,20 @@ KIND = {"tf_data": "thread", "grain": "thread", "data_loader": "process", "py_da
 
 
 def read(backend: str, path: Path, *cases: dict[str, Any]) -> list[dict[str, Any]]:
+    done = run(SCRIPT, str(path), *map(json.dumps, cases), backend=backend, limit_s=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run(script: Path, *arguments: str, backend: str, limit_s: float) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         "KERAS_BACKEND": backend,
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONPATH": str(SCRIPT.parents[4]),
     }
-    command = [sys.executable, str(SCRIPT), str(path), *map(json.dumps, cases)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, str(script), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=limit_s)
 
 
 def check(one: dict[str, Any], dtype: str = "uint8") -> None:
@@ -74,10 +78,8 @@ def test_source_holds_as_many_batches_as_it_states(
     backend: str, pipeline: str, kind: str, workers: int, prefetch: int, tmp_path: Path
 ) -> None:
     """An epoch that began with a batch more would get it for free."""
-    command = [sys.executable, str(SCRIPT.with_name("held_batches.py")), backend, pipeline, kind]
-    command += [str(workers), str(prefetch), str(tmp_path / "made")]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(SCRIPT.parents[4])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    asked = (pipeline, kind, str(workers), str(prefetch))
+    done = run(SCRIPT.with_name("held_batches.py"), *asked, str(tmp_path / "made"), backend=backend, limit_s=120)
     assert done.returncode == 0, done.stderr
     held, depth = map(int, done.stdout.split())
     assert depth == held
@@ -96,9 +98,7 @@ def test_step_of_the_stand_in_device_takes_its_time_once_and_little_cpu_time(bac
 def test_more_threads_than_cpus_prepare_batches_at_the_same_time(backend: str) -> None:
     """tf.data's own pool has a thread per CPU, however many calls of a map may run in parallel."""
     workers = (os.cpu_count() or 1) + 2
-    command = [sys.executable, str(SCRIPT.with_name("meet_workers.py")), backend, str(workers)]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(SCRIPT.parents[4])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    done = run(SCRIPT.with_name("meet_workers.py"), backend, str(workers), backend=backend, limit_s=120)
     assert done.stdout == "met\n"
 
 
