@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import Any
 
 import keras
@@ -69,6 +70,7 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
         self._counting = counting
         self._clock = clock
         self._begun_s: float | None = None
+        self._starting: Thread | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._adapter.barrier(self.model)
@@ -86,10 +88,11 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
         self._begun_s = self._clock()
 
     def _start_after_lead_in(self) -> None:
-        """Start the clock when the first steps are computed.
+        """Start the clock when the first steps are computed, while training goes on where the backend can.
 
         Keras's hook after each batch would synchronise every step. Here the function of the step is replaced by one
-        that counts its calls, until the clock starts.
+        that counts its calls, until the clock starts. If the training thread prepares batches, the one after these
+        steps is then prepared while they are computed, as later ones are.
         """
         model = self.model
         step, left = model.train_function, self._stretch.lead_in // model.steps_per_execution
@@ -100,15 +103,32 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
             left -= 1
             if not left:
                 model.train_function = step
-                self._adapter.wait(outputs)
-                self._start()
+                self._start_with(outputs)
             return outputs
 
         model.train_function = counted
 
+    def _start_with(self, outputs: Any) -> None:
+        """Start the clock when a step's outputs are computed, in another thread if nothing synchronises each step."""
+        step_end = None if self._stretch.callbacks else self._adapter.step_end(outputs)
+        if step_end is None:
+            self._adapter.wait(outputs)
+            self._start()
+        else:
+            self._starting = Thread(target=self._start_after, args=(step_end,))
+            self._starting.start()
+
+    def _start_after(self, step_end: Callable[[], None]) -> None:
+        step_end()
+        self._begun_s = self._clock()
+        self._stretch.started()
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._adapter.barrier(self.model)
         ended_s = self._clock()
+        if self._starting:
+            self._starting.join()
+            self._starting = None
         if self._begun_s is None:
             raise ValueError(f"epoch {epoch + 1} ended within its first {self._stretch.lead_in} steps")
         self.log.times_s.append(ended_s - self._begun_s)

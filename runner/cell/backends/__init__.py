@@ -103,6 +103,13 @@ class BackendAdapter(Protocol):
         """Return when these outputs are computed."""
         self.barrier(None)
 
+    def step_end(self, outputs: Any) -> Callable[[], None] | None:
+        """Return a function that waits for a training step while further ones are dispatched; None if there is none.
+
+        Another thread may call it.
+        """
+        return None
+
     def resident(self, batch: Batch) -> Batch:
         """Return the batch with its arrays on the device."""
 

@@ -59,6 +59,10 @@ class Adapter(BackendAdapter):
     def wait(self, outputs: Any) -> None:
         jax.block_until_ready(outputs)
 
+    def step_end(self, outputs: Any) -> Callable[[], None]:
+        logs, _ = outputs  # not the state, whose memory the next step takes
+        return lambda: jax.block_until_ready(logs)
+
     def resident(self, batch: Batch) -> Batch:
         placed: Batch = jax.block_until_ready(jax.device_put(batch))
         return placed

@@ -63,7 +63,9 @@ class Model:
             callbacks[0].on_epoch_end(epoch, {})
 plain = lambda iterator: events.append("step" if model.train_function is plain else "lead-in") or "outputs"
 model = Model()
-adapter = types.SimpleNamespace(barrier=lambda m: events.append("barrier"), wait=lambda o: events.append(o))
+adapter = types.SimpleNamespace(
+    barrier=lambda m: events.append("barrier"), wait=lambda o: events.append(o), step_end=lambda o: None
+)
 stretch = Stretch(4, 2, lead_in=2, before=lambda e: events.append(e), started=lambda: events.append("started"))
 assert len(fit_epochs(model, None, adapter, stretch).times_s) == 2
 epoch = ["lead-in", "outputs", "started", "step", "step", "barrier"]
@@ -74,6 +76,28 @@ except ValueError as error:
     assert str(error) == "epoch 1 ended within its first 4 steps"
 else:
     raise AssertionError("an epoch without a beginning was timed")
+
+# A backend that can wait for one step starts the clock in another thread, while training prepares the next step.
+import threading
+next_step, now = threading.Event(), iter([10.0, 14.0])
+plain = lambda iterator: next_step.set() if model.train_function is plain else "outputs"
+model.fit = lambda source, steps_per_epoch, epochs, callbacks, **options: run(callbacks[0])
+def run(clock):
+    model.train_function = plain
+    clock.set_model(model)
+    clock._clock = lambda: next(now)
+    clock.on_epoch_begin(0)
+    model.train_function("iterator")
+    model.train_function("iterator")
+    assert started.wait(30)
+    clock.on_epoch_end(0, {})
+started = threading.Event()
+adapter.step_end = lambda outputs: lambda: next_step.wait(30)
+stretch = Stretch(2, 1, lead_in=2, started=started.set)
+assert fit_epochs(model, None, adapter, stretch).times_s == [4.0]
+# A hook that synchronises each step reads its figures between two steps: the clock starts there.
+next_step.clear(); started.clear(); now = iter([10.0, 15.0])
+assert fit_epochs(model, None, adapter, replace(stretch, callbacks=("a hook",))).times_s == [5.0]
 
 from keras_matrix.runner.cell.measured_epochs import Compiling
 counts, breaks = iter([4, 7, None, 2, None, None]), iter([1, 1, None, 5, None, None])
