@@ -183,11 +183,11 @@ def _last(done: subprocess.CompletedProcess[str]) -> str:
 
 def _step_times_s(folder: Path) -> list[float]:
     """Return the step times of the ok cells of a results folder."""
-    from keras_matrix.records.store import Store
+    from keras_matrix.records.store import Results
 
     return [
         record.times.step_time_s
-        for run in Store(folder / "results").runs()
+        for run in Results(folder / "results").runs()
         for record in run.load()[0]
         if record.times is not None and record.times.step_time_s is not None
     ]
@@ -198,18 +198,18 @@ def _step_times_s(folder: Path) -> list[float]:
 
 def tables(folder: Path) -> None:
     """Print the tables of the measured cases."""
-    found = {case: json.loads(path.read_text()) for case in CASES if (path := found_path(folder, case)).exists()}
-    for case, (_, _, problem) in found.items():
+    found = [(case, json.loads(path.read_text())) for case in CASES if (path := found_path(folder, case)).exists()]
+    for case, (_, _, problem) in found:
         if problem:
             print(f"{case.id}: {problem}")
-    good = {case: result for case, result in found.items() if not result[2]}
+    good = [(case, result) for case, result in found if not result[2]]
     print("\n| backend | model | step | explained | predicted from the step before: error | repeating it | level |")
     print("|---|---|---:|---:|---|---:|---|")
-    for case, (document, _, _) in good.items():
+    for case, (document, _, _) in good:
         if case.table == "held out":
             print(_held_out_row(case, document))
     print("\n| table | backend | case | setting | predicted | measured | error |\n|---|---|---|---|---:|---:|---:|")
-    for case, (document, measured, _) in good.items():
+    for case, (document, measured, _) in good:
         rows = _rate_rows(case, document, measured) if case.other_rate else _verified_rows(document)
         for name, predicted_s, shown, error in rows:
             shown_case = f"{case.table} | {case.backend} | {case.name}"

@@ -7,14 +7,14 @@ graph says which are missing. Facts of a traced cell, such as its settings, come
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from keras_matrix.analysis.whatif.build.facts import Facts
 from keras_matrix.analysis.whatif.collectives import MOST_CORRECTION, measured_ratio
-from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration
+from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration, Node
 from keras_matrix.analysis.whatif.replay import held_out
 from keras_matrix.records.fc import calibration, spec
 from keras_matrix.records.schema import Record
@@ -28,6 +28,7 @@ PROFILE_ENDINGS = (XPLANE, *CHROME)
 ENDINGS = (*PROFILE_ENDINGS, stored_graph.ENDING, ".ctf")
 OPERATIONS, SEGMENTS = "operations", "segments"
 MOST_ERROR = 0.03
+CALLBACK = re.compile(r"io_callback(\.\d+)?$|\bPyFunc(_\d+)?$", re.ASCII)
 _EPOCH = re.compile(r"epoch(\d+)\.worker(\d+)\.")
 
 
@@ -144,7 +145,14 @@ def _with_record(graph: Graph, record: Record) -> Graph:
         machine={**facts["machine"], **graph.header.machine},
         cores=graph.header.cores or facts["cores"],
     )
-    return replace(graph, header=header)
+    return Graph(header, _with_sleeps(graph.nodes, facts["settings"]))
+
+
+def _with_sleeps(nodes: Sequence[Node], settings: Mapping[str, Scalar]) -> tuple[Node, ...]:
+    """Return the nodes; layers that sleep, in a callback of JAX or TensorFlow, keep no core busy."""
+    if not (settings.get("forward_sleep_ms") or settings.get("backward_sleep_ms")):
+        return tuple(nodes)
+    return tuple(replace(node, cores=0.0) if CALLBACK.search(node.name) else node for node in nodes)
 
 
 def named_settings(settings: Settings) -> dict[str, Scalar]:

@@ -147,3 +147,22 @@ def test_a_graph_of_a_cell_has_its_settings(built: list[dict[str, Any]]) -> None
     assert graph.header.settings["workers"] == 2
     assert graph.header.backend == "tensorflow"
     assert graph.header.cores == 2
+
+
+@pytest.mark.parametrize(
+    ("sleeps", "cores"), [({}, 1.0), ({"forward_sleep_ms": 4.0}, 0.0), ({"backward_sleep_ms": 4.0}, 0.0)]
+)
+@pytest.mark.parametrize("name", ["io_callback.78", "gradient_tape/forward/layer_1/PyFunc", "forward/layer_0/PyFunc_1"])
+def test_layers_that_sleep_keep_no_core_busy(
+    monkeypatch: pytest.MonkeyPatch, name: str, sleeps: dict[str, float], cores: float
+) -> None:
+    """Four sleeping workers would otherwise share the two cores of the machine."""
+    graph = data_parallel(LinkCalibration(0.5e-3, 4e-9, 2, "a link"))
+    first, *others = graph.nodes
+    named = replace(graph, nodes=(replace(first, name=name, cores=1.0), *others))
+    monkeypatch.setattr(files, "graph_of", lambda paths, **facts: named)
+    own = record()
+    slept = replace(own, settings=replace(own.settings, params={**own.settings.params, **sleeps}))
+    found = graph_of(TraceFiles((Path("a.json"),), slept)).nodes
+    assert found[0].cores == cores
+    assert [node.cores for node in found[1:]] == [node.cores for node in others]
