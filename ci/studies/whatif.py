@@ -3,14 +3,15 @@
     ci/study whatif measure FOLDER [--only WHICH...]    trace, predict and measure, each case in a folder of its own
     ci/study whatif tables FOLDER                       print the tables of the newest measurement of each case
 
-WHICH is the name of a case, a backend or a table. A case is one traced cell, predicted and measured by the commands that
-a user would run, in network namespaces if its links have a rate. In the table "rates" the prediction is for links of
-another rate, which one command cannot measure: both rates are measured in turns, in namespaces of their own.
+WHICH is the name of a case, a backend or a table. A case is one traced cell, predicted and measured by the commands of
+a user, in network namespaces if its links have a rate. In the table "rates" the prediction is for links of another
+rate, which one command cannot measure: both rates are measured one after the other, in namespaces of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import shutil
@@ -94,8 +95,8 @@ def _cases() -> Iterator[Case]:
         slower = ("replay", "--what-if", "bandwidth=100mbit")
         yield Case("rates", "200 to 100 Mbit per s", backend, sleeping, "200mbit", slower, other_rate="100mbit")
         changes = ("batch_size=1024", "gradient_accumulation=2", "recomputation=all", "no_overlap")
-        values = tuple(part for one in changes for part in ("--what-if", one))
-        yield Case("settings", "computing layers", backend, computing, command=("replay", *values, "--verify"))
+        wanted = tuple(part for one in changes for part in ("--what-if", one))
+        yield Case("settings", "computing layers", backend, computing, command=("replay", *wanted, "--verify"))
     search = ("optimize", "--search", "all", "--verify")
     yield Case("search", "all", "torch", computing, command=search)
     small = {"workload": "fc", **SMALL}
@@ -183,12 +184,12 @@ def _last(done: subprocess.CompletedProcess[str]) -> str:
 
 def _step_times_s(folder: Path) -> list[float]:
     """Return the step times of the ok cells of a results folder."""
-    from keras_matrix.records.store import Results
+    from keras_matrix.records.store import Results, latest_attempts
 
+    run = Results(folder / "results").latest()
     return [
         record.times.step_time_s
-        for run in Results(folder / "results").runs()
-        for record in run.load()[0]
+        for record in latest_attempts(run.load()[0] if run else ())
         if record.times is not None and record.times.step_time_s is not None
     ]
 
@@ -225,7 +226,7 @@ def tables(folder: Path) -> None:
 def _held_out_row(case: Case, document: Mapping[str, Any]) -> str:
     errors = [one["error"] for one in document["held_out"]]
     steps_s = document["measured_step_times_s"]
-    repeated = statistics.fmean(abs(a / b - 1) for a, b in zip(steps_s, steps_s[1:], strict=False))
+    repeated = statistics.fmean(abs(a / b - 1) for a, b in itertools.pairwise(steps_s))
     listed = f"{', '.join(f'{error:+.1%}' for error in errors)}; mean {statistics.fmean(map(abs, errors)):.1%}"
     step_ms = document["measured_step_time_s"] * 1e3
     explained = f"{document['coverage']:.1%}"
