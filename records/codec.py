@@ -88,8 +88,9 @@ def _decode(kind: Any, data: object, where: str) -> object:
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         return _decode_union(typing.get_args(kind), data, where)
-    if origin is list:
-        return [_decode(typing.get_args(kind)[0], x, f"{where}[{i}]") for i, x in enumerate(_is(list, data, where))]
+    if origin in (list, tuple):  # a tuple of any number of equal items
+        item = typing.get_args(kind)[0]
+        return origin(_decode(item, x, f"{where}[{i}]") for i, x in enumerate(_is(list, data, where)))
     if origin is dict:
         item = typing.get_args(kind)[1]
         return {_is(str, k, where): _decode(item, x, f"{where}.{k}") for k, x in _is(dict, data, where).items()}

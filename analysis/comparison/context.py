@@ -16,6 +16,7 @@ from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.parity.deviations import StoredComparison, latest_comparison
 from keras_matrix.analysis.stalls.report import StallReport
+from keras_matrix.analysis.whatif.verify import Verification
 from keras_matrix.records.instruments.parity import Pair, ParityRecord
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.task import PREFIX
@@ -70,7 +71,8 @@ class RunContext:
     """Facts from outside a run's own records: parity comparisons, shares of the peak by cell_id, notes on the peaks.
 
     `traces` has the newest trace of each cell by its id, `usage_series` the usage of attempts over time, by their key.
-    `merge` lists the runs of a merged table; None for the table of one run. `stalls` are the run's stall analyses.
+    `merge` lists the runs of a merged table; None for the table of one run. `stalls` are the run's stall analyses,
+    `verification` what it measured of predictions.
     """
 
     parity: tuple[ParityRecord, ...] = ()
@@ -80,6 +82,7 @@ class RunContext:
     usage_series: Mapping[tuple[str, int, int], UsageSeries] = field(default_factory=dict)
     merge: MergeSummary | None = None
     stalls: tuple[StallReport, ...] = ()
+    verification: Verification | None = None
 
     @property
     def has_peaks(self) -> bool:

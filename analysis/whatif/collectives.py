@@ -24,7 +24,7 @@ from dataclasses import replace
 from statistics import median, stdev
 
 from keras_matrix.analysis.whatif.graph import Collective, Graph, GraphError, LinkCalibration
-from keras_matrix.records.fc import buckets
+from keras_matrix.records.fc import buckets, network
 
 # An operation on N ranks: the steps of its ring, and the bytes that each rank sends, as a share of the array.
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send")
@@ -112,6 +112,8 @@ def fit(
     Raises `GraphError` without two different sizes or with a time that is not positive.
     """
     values = list(points)
+    if ranks < 2:
+        raise GraphError(f"{source}: collectives of {ranks} ranks have no link; measure those of 2 or more")
     for size, seconds in values:
         if seconds <= 0 or size < 0:
             raise GraphError(f"{source}: a collective of {size} bytes in {seconds} s is not a measurement")
@@ -180,12 +182,13 @@ def of_trace(graph: Graph) -> LinkCalibration:
     source = f"collectives of {graph.header.source}"
     operation, ranks = Counter((one.operation, len(one.ranks)) for one, _ in found).most_common(1)[0][0]
     points = [(one.bytes, time) for one, time in found if (one.operation, len(one.ranks)) == (operation, ranks)]
+    rate = network.bits_per_s(str(graph.header.settings.get("network", "")))
     sizes = [size for size, _ in points]
     if max(sizes) >= DIFFERENT * min(sizes):
-        return fit(points, ranks=ranks, source=source, operation=operation)
+        return fit(points, ranks=ranks, source=source, operation=operation, rate_bits_per_s=rate)
     slope = _nonnegative([(0.0, size / time, 1.0) for size, time in points])[1]
     return LinkCalibration(
-        0.0, slope / ring(operation, ranks)[1], ranks, f"{source}, which have similar sizes: alpha is 0"
+        0.0, slope / ring(operation, ranks)[1], ranks, f"{source}, which have similar sizes: alpha is 0", rate
     )
 
 

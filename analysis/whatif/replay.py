@@ -25,6 +25,7 @@ LOW, HIGH = 0.1, 0.9
 # Operations that all replays of one call may simulate, about 10 s. A larger graph has fewer resamples.
 MOST_OPERATIONS = 3_000_000
 LEAST_REPLAYS = 3
+LEAST_HELD_OUT = 3  # predicted steps without the first traced one
 GAP, SHARING, UNASSIGNED = "gap", "sharing", "unassigned"
 
 
@@ -125,7 +126,10 @@ def step_time_s(graph: Graph) -> float:
 
 
 def held_out(graph: Graph) -> tuple[HeldOut, ...]:
-    """Predict each traced step from the one before. Raises `GraphError` with fewer than two steps."""
+    """Predict each traced step from the one before. Raises `GraphError` with fewer than two steps.
+
+    As in a replay, the first traced step, which starts the program and the profiler, predicts nothing if enough remain.
+    """
     times = graph.header.step_times_s
     if len(times) < 2:
         raise GraphError(
@@ -134,7 +138,8 @@ def held_out(graph: Graph) -> tuple[HeldOut, ...]:
     graph = exclusive(graph)
     program = program_of(graph)
     found = []
-    for step in range(len(times) - 1):
+    first = 1 if len(times) - 2 >= LEAST_HELD_OUT else 0
+    for step in range(first, len(times) - 1):
         predicted_s = run(program, [of_step(graph, step)] * STEPS).step_time_ns / 1e9
         found.append(HeldOut(step + 1, predicted_s, times[step + 1], times[step]))
     return tuple(found)
@@ -180,8 +185,8 @@ def _binding(program: Program, schedule: Schedule, step: int, node: int) -> tupl
     if step:
         found += [(step - 1, other) for other in program.before_last[node]]
     if (queue := program.queue_of[node]) >= 0:
-        same = [other for other, one in enumerate(program.queue_of) if one == queue and other != node]
-        found += [(at, other) for at in (step, step - 1) if at >= 0 for other in same]
+        same = [other for other, one in enumerate(program.queue_of) if one == queue]
+        found += [(at, other) for at in (step, step - 1) if at >= 0 for other in same if (at, other) < (step, node)]
     ended = [one for one in found if schedule.steps[one[0]].ends_ns[one[1]] <= latest]
     return max(ended, key=lambda one: (schedule.steps[one[0]].ends_ns[one[1]], one), default=None)
 

@@ -169,13 +169,15 @@ def _round(
     fitted: Collection[str],
 ) -> Round:
     base = measurements.get(BASELINE, Measurement({}))
-    rows = []
+    rows, wrong = [], []
     for name, prediction in predictions.items():
         measurement = measurements.get(name, Measurement({}))
         if (estimate := geometric_of(measurement)) is not None:
             agrees = loss_agrees(base.losses, measurement.losses, limits) if prediction.changes_numerics else True
             row = _row(name, prediction, estimate, limits, agrees=agrees)
             rows.append(_as_fitted(row) if name in fitted else row)
+        elif prediction.changes_numerics and not all(map(math.isfinite, measurement.losses)):
+            wrong.append(f"{name}: its loss is not finite")
     if not rows:
         raise ValueError("verification: no predicted setting was measured; measure at least one")
     errors = [abs(row.error) for row in rows if not row.fitted]
@@ -186,7 +188,8 @@ def _round(
     ranked = _distinguishable(judged)
     correlation = _spearman(ranked)
     slower = f"{chosen.name} was predicted to be best and {{}} {regret.centre - 1:.1%} slower than {best.name}"
-    wrong, unsure = _together(judged, regret, slower, limits)
+    refuting, unsure = _together(judged, regret, slower, limits)
+    wrong += refuting
     if correlation is not None and correlation < limits.correlation:
         text = f"the rank correlation of {len(ranked)} settings that differ is {correlation:.2f}"
         (wrong if correlation < limits.refuting_correlation else unsure).append(text)

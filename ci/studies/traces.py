@@ -22,6 +22,7 @@ from typing import Any
 from keras_matrix.records.traces import conversion, neutral
 from keras_matrix.records.traces.neutral import WORKING, covered
 from keras_matrix.records.traces.request import NATIVE_NAME, TRACE_NAME
+from keras_matrix.records.traces.torch import PROFILER_STEP
 from keras_matrix.records.traces.xspace import xplane
 from keras_matrix.records.traces.xspace.wire import fields
 
@@ -144,6 +145,8 @@ def _moved(event: dict[str, Any], copy: int, long_us: float) -> dict[str, Any]:
     if "id" in event:
         moved["id"] = event["id"] + copy * 10_000_000
     values = event.get("args", {})
+    if event.get("name", "").startswith(PROFILER_STEP):
+        moved["name"] = f"{PROFILER_STEP}{int(event['name'].removeprefix(PROFILER_STEP)) + copy * 1000}"
     numbers = {key: values[key] + copy * 10_000_000 for key in ("correlation", "Sequence number") if key in values}
     return moved | ({"args": values | numbers} if numbers else {})
 

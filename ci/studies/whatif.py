@@ -2,8 +2,9 @@
 
     ci/study whatif measure FOLDER [--only WHICH...]    trace, predict and measure, each case in a folder of its own
     ci/study whatif tables FOLDER                       print the tables of the newest measurement of each case
+    ci/study whatif speed FILE                          operations a second, of a search, and of 500 MB of this profile
 
-WHICH is the name of a case, a backend or a table. A case is one traced cell, predicted and measured by the commands of
+WHICH is a case, its name, a backend or a table. A case is one traced cell, predicted and measured by the commands of
 a user, in network namespaces if its links have a rate. In the table "rates" the prediction is for links of another
 rate, which one command cannot measure: both rates are measured one after the other, in namespaces of their own.
 """
@@ -11,24 +12,37 @@ rate, which one command cannot measure: both rates are measured one after the ot
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ci.studies.traces import large_chrome
+from keras_matrix.analysis.whatif.graph import (
+    Collective,
+    Graph,
+    Header,
+    LinkCalibration,
+    Node,
+    NodeKind,
+    checked,
+)
 
 ROOT = Path(__file__).parents[2]
 RUNNER = str(Path(sys.executable).parent / "runner")
 LOCAL = "local"
 ROUNDS = 4
-TRACED = {"repeats": 1, "epochs": 2, "steps_per_epoch": 4, "trace": {"steps": 6}}
+LARGE_BYTES = 500_000_000
+TRACED = {"repeats": 1, "epochs": 2, "steps_per_epoch": 4, "trace": {"steps": 8}}
 MEASURED = {"repeats": 1, "epochs": 3, "steps_per_epoch": 4}
 # Two workers with 8.4 MB of gradients, and layers that sleep in place of computing.
 SLEEPING = {
@@ -50,6 +64,8 @@ SMALL = {
     "forward_sleep_ms": 1,
     "backward_sleep_ms": 2,
 }
+# One thread, and the other core for everything else on the machine; no page faults for what is allocated again.
+STEADY = {"threads": 1, "freed_memory": "kept"}
 BACKENDS = ("torch", "jax", "tensorflow")
 BUCKETS = {
     "torch": ("0.05", "2", "4", "8", "100", "2,3,3", "4,4", "1,1,1,5"),
@@ -83,9 +99,15 @@ def _what_ifs(name: str, values: tuple[str, ...]) -> tuple[str, ...]:
 
 def _cases() -> Iterator[Case]:
     for backend in BACKENDS:
-        yield Case("held out", "FC stack", backend, {"workload": "fc", **COMPUTING}, command=("replay",))
-        cnn = {"workload": "cifar10_cnn", "batch_size": 128}
-        yield Case("held out", "CNN", backend, cnn, command=("replay",))
+        alone = {**COMPUTING, "mode": "fc_single_manual", "workers": 1}
+        held_out = {
+            "FC stack": {"workload": "fc", **alone, **STEADY},
+            "CNN": {"workload": "cifar10_cnn", "batch_size": 128, **STEADY},
+            "FC stack, two workers": {"workload": "fc", **COMPUTING},
+            "CNN, two cores": {"workload": "cifar10_cnn", "batch_size": 128},
+        }
+        for name, cell in held_out.items():
+            yield Case("held out", name, backend, cell, command=("replay",))
     sleeping, computing = {"workload": "fc", **SLEEPING}, {"workload": "fc", **COMPUTING}
     for backend, values in BUCKETS.items():
         buckets = _what_ifs("tensor_fusion", values)
@@ -123,7 +145,7 @@ class Found:
 def measure(folder: Path, only: list[str]) -> None:
     """Measure the cases and store each result in its folder."""
     for case in CASES:
-        if only and {case.name, case.backend, case.table}.isdisjoint(only):
+        if only and {case.id, case.name, case.backend, case.table}.isdisjoint(only):
             continue
         begun_s = time.perf_counter()
         found = _measured(folder / case.id, case)
@@ -225,8 +247,7 @@ def tables(folder: Path) -> None:
 
 def _held_out_row(case: Case, document: Mapping[str, Any]) -> str:
     errors = [one["error"] for one in document["held_out"]]
-    steps_s = document["measured_step_times_s"]
-    repeated = statistics.fmean(abs(a / b - 1) for a, b in itertools.pairwise(steps_s))
+    repeated = statistics.fmean(abs(one["repeated_error"]) for one in document["held_out"])
     listed = f"{', '.join(f'{error:+.1%}' for error in errors)}; mean {statistics.fmean(map(abs, errors)):.1%}"
     step_ms = document["measured_step_time_s"] * 1e3
     explained = f"{document['coverage']:.1%}"
@@ -266,15 +287,79 @@ def _rate_rows(
         yield rate, predicted_s[rate], shown, predicted_s[rate] / mean_s - 1
 
 
+# Speed.
+
+
+def speed(source: Path) -> None:
+    """Print how fast a replay, a search over 100 gradients, and a replay of 500 MB of PyTorch's profile are."""
+    from keras_matrix.analysis.whatif.build.files import graph_of
+    from keras_matrix.analysis.whatif.engine import STEPS, simulate
+    from keras_matrix.analysis.whatif.search import tensor_fusion
+
+    graph = graph_of([source])
+    taken_s = _fastest_s(lambda: simulate(graph))
+    count = len(graph.nodes) * STEPS
+    print(f"{source.name}: {count} operations in {taken_s * 1e3:.1f} ms, {count / taken_s:,.0f} operations a second")
+    wide = _many_gradients(100)
+    taken_s, found = _fastest_s(lambda: tensor_fusion.search(wide)), tensor_fusion.search(wide)
+    print(f"search over 100 gradients: {len(found.trials)} settings in {taken_s:.2f} s")
+    with tempfile.TemporaryDirectory(prefix="whatif-speed-") as folder:
+        large = Path(folder) / "large.json"
+        large_chrome(source, large, LARGE_BYTES)
+        begun_s = time.perf_counter()
+        command = [RUNNER, "replay", str(large), "--resamples", "10"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        taken_s = time.perf_counter() - begun_s
+        peak_mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        size_mb = large.stat().st_size / 1e6
+    print(f"{size_mb:.0f} MB: {taken_s:.1f} s, at most {peak_mib:.0f} MiB, exit code {done.returncode}\n{done.stdout}")
+    print(done.stderr)
+
+
+def _fastest_s(call: Callable[[], object]) -> float:
+    times_s = []
+    for _ in range(ROUNDS):
+        begun_s = time.perf_counter()
+        call()
+        times_s.append(time.perf_counter() - begun_s)
+    return min(times_s)
+
+
+def _many_gradients(count: int) -> Graph:
+    """Return a step of two workers: forward and backward pass of `count` layers, a sum of each gradient, an update."""
+    nodes: list[Node] = []
+
+    def add(rank: int, duration_us: int, **fields: Any) -> int:
+        given = {"lane": "main", "kind": NodeKind.COMPUTE, "cores": 1.0, "name": "layer", **fields}
+        steps = {"durations_ns": (duration_us * 1000,) * 3, "gaps_ns": (0,) * 3, "starts_ns": ()}
+        nodes.append(Node(number=len(nodes), rank=rank, **steps, **given))
+        return len(nodes) - 1
+
+    for rank in (0, 1):
+        for _ in range(count):
+            add(rank, 1000, phase="forward")
+        ready = [add(rank, 2000, phase="backward", gradient_of=f"layer_{at}") for at in range(count)]
+        sums = []
+        for at, number in enumerate(ready):
+            one = Collective("0,1", at, "all_reduce", (0, 1), 100_000, (100_000,), (f"layer_{at}",))
+            link = {"lane": "link", "kind": NodeKind.COMMUNICATION, "cores": 0.0, "collective": one}
+            sums.append(add(rank, 5000, phase="communication", depends=(number,), **link))
+        add(rank, 1000, phase="update", depends=tuple(sums))
+    link = LinkCalibration(1e-3, 4e-8, 2, "made")
+    return checked(Graph(Header("made", "torch", "cpu", 2, (1.0,) * 3, 1.0, cores=2, link=link), tuple(nodes)))
+
+
 def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("measure", "tables"))
+    parser.add_argument("command", choices=("measure", "tables", "speed"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
     args = parser.parse_args()
     if args.command == "tables":
         tables(args.folder)
+    elif args.command == "speed":
+        speed(args.folder)
     else:
         measure(args.folder.resolve(), args.only)
 

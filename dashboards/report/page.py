@@ -23,6 +23,7 @@ from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
 from keras_matrix.dashboards.charts.format import DASH, moment, plural
 from keras_matrix.dashboards.report import environment, failures, results, traces
 from keras_matrix.dashboards.report.inputs import Inputs, inputs
+from keras_matrix.dashboards.report.predictions import predictions
 from keras_matrix.records import files, left_out
 from keras_matrix.records.schema import Record
 
@@ -76,6 +77,7 @@ def render(
         tf32=any(one.caveat for one in found),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
         sheets=traces.sheets(rows, run_context.traces),
+        predictions=predictions(run_context.verification),
         failures=failures.failures(records, rows),
         warnings=failures.warnings(records, rows),
         caveats=failures.caveats(rows, run_context),

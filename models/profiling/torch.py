@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 import torch
 from torch import profiler
 
+from keras_matrix.models.profiling import shapes
 from keras_matrix.records.traces.request import STEP, TraceError
 
 
 class Profiler:
-    """PyTorch's profiler, for the CPU and a GPU if available."""
+    """PyTorch's profiler, for the CPU and a GPU if available.
+
+    On a CPU, shapes are recorded in the first marked step only, and copied to the further ones (`shapes`).
+    """
 
     ending = ".json"
     marks_name_layers = False
@@ -21,26 +26,44 @@ class Profiler:
 
     def __init__(self) -> None:
         self._recording: Any = None
+        self._first: Any = None
+        self._steps = 0
 
     def start(self) -> None:
         if not torch.autograd.kineto_available():
             raise TraceError("profiler_unavailable: torch: this build has no Kineto; install one that has it")
-        activities = [profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(profiler.ProfilerActivity.CUDA)
-        self._recording = profiler.profile(activities=activities, record_shapes=True)
-        self._recording.start()
+        self._first, self._steps = None, 0
+        self._start(record_shapes=True)
 
     def stop(self, path: Path) -> None:
         self._recording.stop()
-        self._recording.export_chrome_trace(str(path))
+        if self._first is None:
+            self._recording.export_chrome_trace(str(path))
+            return
+        with tempfile.TemporaryDirectory(prefix="profiler-") as folder:
+            first, rest = Path(folder) / f"first{self.ending}", Path(folder) / f"rest{self.ending}"
+            self._first.export_chrome_trace(str(first))
+            self._recording.export_chrome_trace(str(rest))
+            shapes.join(first, rest, path)
 
     def mark(self, name: str) -> AbstractContextManager[Any]:
         mark: AbstractContextManager[Any] = profiler.record_function(name)
         return mark
 
     def step(self, number: int) -> AbstractContextManager[Any]:
+        self._steps += 1
+        if self._steps == 2 and not torch.cuda.is_available():
+            self._recording.stop()
+            self._first = self._recording
+            self._start(record_shapes=False)
         return self.mark(f"{STEP}{number}")
 
     def scope(self, name: str) -> AbstractContextManager[Any]:
         return self.mark(name)  # every step is Python
+
+    def _start(self, *, record_shapes: bool) -> None:
+        activities = [profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(profiler.ProfilerActivity.CUDA)
+        self._recording = profiler.profile(activities=activities, record_shapes=record_shapes)
+        self._recording.start()

@@ -20,12 +20,16 @@ CALLS = ((1 << 16, 20), (1 << 20, 8), (1 << 40, 3))
 
 @dataclass(frozen=True, slots=True)
 class TimedCollective:
-    """One call of a collective among `ranks` workers; `bytes` is the payload of one rank."""
+    """One call of a collective among `ranks` workers; `bytes` is the payload of one rank.
+
+    `library` is what ran it, such as gloo or nccl; empty if it is not known.
+    """
 
     operation: str
     ranks: int
     bytes: int
     seconds: float
+    library: str = ""
 
 
 def sizes_bytes(total: int) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ VARIABLE = "KERAS_BENCHMARK_NETWORK"
 # The name of each namespace's end of a link.
 INTERFACE = "link"
 RATE = re.compile(r"([1-9][0-9]{0,8})([kmg])bit", re.ASCII)
+UNITS = {"k": 10**3, "m": 10**6, "g": 10**9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,12 @@ def normal_rate(text: str) -> str | None:
     while unit < 2 and number % 1000 == 0:
         number, unit = number // 1000, unit + 1
     return f"{number}{'kmg'[unit]}bit"
+
+
+def bits_per_s(text: str) -> float | None:
+    """Return a rate in bits a second; None if it is not a rate, such as for workers on one machine."""
+    match = RATE.fullmatch(text)
+    return float(match[1]) * UNITS[match[2]] if match else None
 
 
 def network_problem(found: Network | None, rate: str, workers: int) -> str | None:

@@ -6,6 +6,7 @@ strategy file names. What cannot be measured here is returned with the reason, n
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,7 +14,7 @@ from typing import Any
 
 from keras_matrix.records.fc import network, spec
 from keras_matrix.records.identity import cell_id
-from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import LIMITS
@@ -33,7 +34,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of a setting: the step time of each repeat, its losses, and why repeats failed."""
+    """What was measured of a setting: the step time of each repeat, its losses, and why repeats failed.
+
+    A step is what a trace has as one: a call of the compiled function, which may take several steps of training.
+    A repeat that diverged has no step time, and a loss of NaN.
+    """
 
     cell_id: str
     step_times_s: dict[int, float]
@@ -86,6 +91,11 @@ def measured(cells: Mapping[str, Cell], records: Sequence[Record]) -> dict[str, 
     return {name: _measured(cell.cell_id, records) for name, cell in cells.items()}
 
 
+def steps_of_call(settings: Settings) -> int:
+    """Return how many steps of training a call of a cell's compiled function takes: what a trace has as one step."""
+    return 1 if settings.phase == "predict" else settings.steps_per_execution
+
+
 def environment_problem(settings: Settings) -> str | None:
     """Return why a cell cannot be measured from here, None if it can: its links may be missing."""
     if settings.workload != spec.WORKLOAD:
@@ -107,9 +117,10 @@ def _measured(name: str, records: Sequence[Record]) -> Measured:
     own = [record for record in records if record.cell_id == name]
     good = [record for record in own if record.status in MEASURED and record.times.step_time_s]
     last = [record.learning.loss[-1] for record in good if record.learning.loss]
+    diverged = [math.nan for record in own if record.status is Status.DIVERGED]
     return Measured(
         name,
-        {record.repeat: float(record.times.step_time_s or 0) for record in good},
-        [loss for loss in last if loss is not None],
+        {record.repeat: float(record.times.step_time_s or 0) * steps_of_call(record.settings) for record in good},
+        [*(loss for loss in last if loss is not None), *diverged],
         sorted({f"{record.status}: {record.reason}" for record in own if record not in good}),
     )

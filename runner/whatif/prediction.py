@@ -14,6 +14,7 @@ from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.registry import Choice
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
 from keras_matrix.records.schema import Record
+from keras_matrix.runner.whatif.measurement import steps_of_call
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,7 @@ def without_profiler(graph: Graph, record: Record | None) -> Graph:
     """Return the graph without what the profiler added to a step; unchanged if the untraced step time is not known."""
     if record is None or record.times.step_time_s is None:
         return graph
-    calls = 1 if record.settings.phase == "predict" else record.settings.steps_per_execution
-    return without_overhead(graph, record.times.step_time_s * calls)
+    return without_overhead(graph, record.times.step_time_s * steps_of_call(record.settings))
 
 
 def predictions(graph: Graph, choices: Sequence[Choice], predict: Predict | None, resamples: int) -> list[Prediction]:

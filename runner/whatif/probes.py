@@ -12,15 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
 from keras_matrix.analysis.whatif.contention import exclusive
-from keras_matrix.analysis.whatif.graph import Graph
+from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
 from keras_matrix.analysis.whatif.search.families import Families
 from keras_matrix.analysis.whatif.search.layer_choice import AMP, OP_FUSION
 from keras_matrix.analysis.whatif.what_ifs import precision, time_ratios
 from keras_matrix.analysis.whatif.what_ifs.layers import as_text, layers_of, named
-from keras_matrix.analysis.whatif.what_ifs.time_ratios import WORKING, belongs
+from keras_matrix.analysis.whatif.what_ifs.time_ratios import belongs
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
 from keras_matrix.records.fc import spec
 from keras_matrix.records.settings import Scalar, Settings
@@ -113,9 +114,20 @@ def blocks_of(graph: Graph, family: str) -> list[str]:
 
 
 def share_of(graph: Graph, block: str) -> float:
-    """Return the share of a block's layers in all work of a rank."""
-    working = sum(node.duration_ns for node in exclusive(graph).nodes if node.kind in WORKING)
-    return _time_ns(graph, frozenset(named(graph, block, "probe"))) / working if working else 0.0
+    """Return the share of a block's work in a step of one worker: all that is no communication, gaps included.
+
+    What keeps no core of a CPU busy, such as a sleep, cannot become faster.
+    """
+    graph = exclusive(graph)
+    own = [node for node in graph.nodes if node.kind not in (NodeKind.COMMUNICATION, NodeKind.WAIT)]
+    step_ns = sum(node.duration_ns + _gap_ns(node) for node in own)
+    layers, on_cpu = frozenset(named(graph, block, "probe")), graph.header.device == "cpu"
+    working = (node for node in own if belongs(node, layers) and (node.cores > 0 or not on_cpu))
+    return sum(node.duration_ns for node in working) / step_ns if step_ns else 0.0
+
+
+def _gap_ns(node: Node) -> float:
+    return fmean(node.gaps_ns) if node.gaps_ns else 0.0
 
 
 def _of_family(base: Settings, graph: Graph, family: str) -> tuple[list[Probe], str]:

@@ -14,6 +14,7 @@ from statistics import fmean
 
 from keras_matrix.analysis.whatif.build.facts import Facts
 from keras_matrix.analysis.whatif.collectives import MOST_CORRECTION, measured_ratio
+from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration, Node
 from keras_matrix.analysis.whatif.replay import held_out
 from keras_matrix.records.fc import calibration, spec
@@ -64,7 +65,7 @@ def graph_of(trace: TraceFiles, link: LinkCalibration | None = None, level: str 
     graph = _graph_of(trace, level)
     if link is None and graph.header.link is None:
         link = links.next_to(trace.paths, trace.record.settings if trace.record else None)
-        ratio = None if link is None or graph.header.missing_ranks else measured_ratio(graph, link)
+        ratio = None if link is None or graph.header.missing_ranks else _ratio(graph, link)
         if ratio is not None and not 1 / MOST_CORRECTION <= ratio <= MOST_CORRECTION:
             text = (
                 f"the traced collectives took {ratio:.2g} times as long as {calibration.NAME} says, so that alpha and "
@@ -72,6 +73,12 @@ def graph_of(trace: TraceFiles, link: LinkCalibration | None = None, level: str 
             )
             return replace(graph, header=replace(graph.header, caveats=(*graph.header.caveats, text)))
     return graph if link is None else replace(graph, header=replace(graph.header, link=link))
+
+
+def _ratio(graph: Graph, link: LinkCalibration) -> float | None:
+    """Return the time of the traced collectives, without what they shared, by that of a calibration."""
+    known = replace(graph, header=replace(graph.header, link=link))
+    return measured_ratio(exclusive(known), link)
 
 
 def facts_of(record: Record) -> Facts:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
+from keras_matrix.analysis.whatif.search.families import Found
+from keras_matrix.analysis.whatif.search.trajectory import Strategy as SearchedStrategy
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar, Settings
@@ -89,6 +91,23 @@ def problem_of(settings: Settings) -> str | None:
     except MatrixError as error:
         return "; ".join(line.split(": ", 2)[-1] for line in error.problems)
     return None
+
+
+def possible(found: Found, base: Settings | None) -> Found:
+    """Return what a search found, without the settings that no cell like `base` may have; their reason says why."""
+    if base is None:
+        return found
+    return replace(found, strategies=tuple(_if_possible(one, base) for one in found.strategies))
+
+
+def _if_possible(found: SearchedStrategy, base: Settings) -> SearchedStrategy:
+    if found.settings is None:
+        return found
+    try:
+        problem = problem_of(with_changes(base, found.settings))
+    except UsageError as error:
+        problem = str(error)
+    return found if problem is None else replace(found, settings=None, reason=problem)
 
 
 def _parameters(settings: Settings) -> Mapping[str, object] | None:

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "ci" / "netns")
 RATE_BYTE_PER_S = 200e6 / 8
-BURST_S = 1 / 200  # what a link's token bucket lets through at once, in time at its rate
+BURST_S = 1 / 1000  # what a link's token bucket lets through at once, in time at its rate
 
 
 @cache
@@ -109,12 +109,12 @@ def test_missing_tools_are_reported_with_exit_code_3(
 @pytest.mark.process
 @pytest.mark.usefixtures("networks")
 def test_both_directions_of_each_link_are_limited_to_the_rate() -> None:
-    """At either end of a link, what goes out there: a burst of 5 ms at the rate is 125000 bytes."""
+    """At either end of a link, what goes out there: a burst of 1 ms at the rate is 25000 bytes."""
     show = "for n in 0 1 hub; do tc -n kbm-net-$PPID-$n qdisc show; done"
     done = netns("2", "--rate", "200mbit", "--", "sh", "-c", show)
     held = [line for line in done.stdout.splitlines() if " tbf " in line]
     assert [line.split(" dev ")[1].split()[0] for line in held] == ["link", "link", "port0", "port1"]
-    assert ["rate 200Mbit burst 125000b" in line for line in held] == [True] * 4
+    assert ["rate 200Mbit burst 25000b" in line for line in held] == [True] * 4
 
 
 @pytest.mark.alone

@@ -57,6 +57,12 @@ def test_integer_is_decoded_as_a_float_field() -> None:
     assert decode(Times, {"step_time_s": 1}).step_time_s == 1.0
 
 
+def test_a_tuple_of_equal_items_is_decoded_from_a_list() -> None:
+    assert decode(tuple[int, ...], [1, 2], "x") == (1, 2)
+    with pytest.raises(CodecError, match=r"x\[1\]: must be int, got 'two'"):
+        decode(tuple[int, ...], [1, "two"], "x")
+
+
 def test_canonical_text_does_not_depend_on_the_order_of_keys() -> None:
     assert canonical({"b": 1, "a": Status.OK}) == canonical({"a": Status.OK, "b": 1}) == '{"a":"ok","b":1}'
 

@@ -71,6 +71,11 @@ def parse(text: str) -> Families:
     names = tuple(name for name in FAMILIES if name in ((chosen or set(FAMILIES)) - without))
     if not names:
         raise WhatIfError(f"--search: must leave a family, got {text!r}")
+    if from_fusion and not {layer_choice.OP_FUSION, TENSOR_FUSION.name} <= set(names):
+        raise WhatIfError(
+            f"--search: {FROM_FUSION} derives buckets from fused blocks; search {layer_choice.OP_FUSION} and "
+            f"{TENSOR_FUSION.name} too, got {text!r}"
+        )
     return Families(names, from_fusion)
 
 

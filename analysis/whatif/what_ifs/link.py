@@ -8,18 +8,17 @@ from dataclasses import replace
 from keras_matrix.analysis.whatif.collectives import of_trace, ring, time_s, with_rate
 from keras_matrix.analysis.whatif.graph import Graph, LinkCalibration, Node
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, WhatIf, WhatIfError, of_fc
-from keras_matrix.records.fc.network import normal_rate
+from keras_matrix.records.fc.network import UNITS, normal_rate
 
 RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(?:([kmg])?bit)?", re.ASCII)
 TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(s|ms|us)", re.ASCII)
-UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
 def parse_rate(text: str) -> float:
     """Return bits per second of a text such as `500mbit`, or of a number."""
     match = RATE.fullmatch(text)
-    rate = float(match[1]) * UNITS[match[2] or ""] if match else 0.0
+    rate = float(match[1]) * UNITS.get(match[2], 1) if match else 0.0
     if rate <= 0:
         raise WhatIfError(f"bandwidth: must be a rate such as 500mbit, or bits per second, got {text!r}")
     return rate

@@ -16,6 +16,7 @@ from keras_matrix.analysis.whatif.what_ifs.what_if import (
     of_fc,
     setting,
 )
+from keras_matrix.records.fc import rules
 
 OVERLAP, STALLS = "no_overlap", "no_input_stalls"
 
@@ -35,8 +36,9 @@ def without_overlap(graph: Graph, value: None = None, predict: Predict | None = 
 
 
 def overlap_settings(graph: Graph, value: None = None) -> Realised:
-    """Return the parameter `overlap`."""
-    return of_fc(graph, "overlap", {"overlap": "off"})
+    """Return the parameter `overlap`; without overlap each gradient is summed by itself, in no buckets."""
+    grouped = {name: rules.DEFAULTS[name] for name in rules.GROUPING if setting(graph, name)}
+    return of_fc(graph, "overlap", {"overlap": "off", **grouped})
 
 
 def without_input_stalls(graph: Graph, value: None = None, predict: Predict | None = None) -> Graph:

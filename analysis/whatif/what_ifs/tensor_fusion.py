@@ -25,8 +25,8 @@ from keras_matrix.analysis.whatif.collectives import (
 from keras_matrix.analysis.whatif.graph import Collective, Graph, LinkCalibration, Node
 from keras_matrix.analysis.whatif.what_ifs.gradients import Sums, sums_of
 from keras_matrix.analysis.whatif.what_ifs.rewriting import in_order, renumbered
-from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, WhatIf, WhatIfError, of_fc
-from keras_matrix.records.fc import buckets, layer_groups
+from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, WhatIf, WhatIfError, of_fc, setting
+from keras_matrix.records.fc import buckets, layer_groups, rules
 
 NAME = "tensor_fusion"
 CAP = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(?:mb)?", re.ASCII)
@@ -201,7 +201,14 @@ def _caveats(graph: Graph, sums: Sums) -> tuple[str, ...]:
 
 
 def settings(graph: Graph, fusion: Fusion) -> Realised:
-    """Return the parameters of the backend that make these buckets."""
+    """Return the parameters of the backend that make these buckets, whose sums overlap with the backward pass."""
+    found = _grouping(graph, fusion)
+    if found.settings is None or setting(graph, "overlap") != "off":
+        return found
+    return replace(found, settings={**found.settings, "overlap": rules.DEFAULTS["overlap"]})
+
+
+def _grouping(graph: Graph, fusion: Fusion) -> Realised:
     backend, fusion = graph.header.backend, _of_backend(graph, fusion)
     if backend == "tensorflow":
         if fusion.bytes_per_pack is None:

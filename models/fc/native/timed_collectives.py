@@ -18,11 +18,15 @@ Summing = Callable[[int], Callable[[], object]]
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """What `ranks` workers sum and compute; each has its own. `compute` is a step without communication."""
+    """What `ranks` workers sum and compute; each has its own. `compute` is a step without communication.
+
+    `library` runs the sums.
+    """
 
     ranks: int
     summing: Summing
     compute: Callable[[], object]
+    library: str = ""
 
 
 def store(folder: Path, rank: int, workers: Workers, total_bytes: int) -> None:
@@ -47,7 +51,9 @@ def measured(workers: Workers, total_bytes: int) -> list[TimedCollective]:
         for size, calls in sizes_bytes(total_bytes):
             call = workers.summing(size)
             times_s = [_timed_s(call) for _ in range(calls + 1)]
-            found += [TimedCollective("all_reduce", workers.ranks, size, seconds) for seconds in times_s[1:]]
+            found += [
+                TimedCollective("all_reduce", workers.ranks, size, seconds, workers.library) for seconds in times_s[1:]
+            ]
     return found
 
 

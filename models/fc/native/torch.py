@@ -235,7 +235,7 @@ class TorchRank(WorkerGroup):
             record_epochs(profiler, replace(order, worker=self._rank), partial(self.run, 1))
         finally:
             mark_with(None)
-        if dist.is_initialized() and self._order.problem.mode == "fc_data" and self._device.type == "cpu":
+        if dist.is_initialized() and self._order.problem.mode == "fc_data":
             self._calibrate(Path(order.folder))
 
     def _calibrate(self, folder: Path) -> None:
@@ -247,9 +247,9 @@ class TorchRank(WorkerGroup):
         total = sum(weight.numel() * weight.element_size() for weight in self._weights)
 
         def summing(size: int) -> Callable[[], object]:
-            return partial(dist.all_reduce, torch.zeros(max(1, size // torch.float32.itemsize)))
+            return partial(_summed, torch.zeros(max(1, size // torch.float32.itemsize), device=self._device))
 
-        store(folder, self._rank, Workers(problem.workers, summing, step), total)
+        store(folder, self._rank, Workers(problem.workers, summing, step, dist.get_backend()), total)
 
     def close(self) -> None:
         """Leave the other workers."""
@@ -274,6 +274,20 @@ class TorchRank(WorkerGroup):
         # A copy: the blocks of fc_phy start from the same array, and each is trained in place.
         tensor = torch.tensor(array, device=self._device)
         return tensor.to(getattr(torch, self._order.problem.precision))
+
+
+def _summed(values: Any) -> None:
+    """Sum an array over the workers, and return when that is done.
+
+    On a GPU in a stream of its own: in the current one it would wait for the computation issued there.
+    """
+    if values.device.type == "cpu":
+        dist.all_reduce(values)
+        return
+    stream = torch.cuda.Stream(values.device)
+    with torch.cuda.stream(stream):
+        dist.all_reduce(values)
+    stream.synchronize()
 
 
 def _arrays(tensors: Sequence[Any]) -> list[layout.Array]:

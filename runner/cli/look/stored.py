@@ -29,6 +29,7 @@ from keras_matrix.runner.measure.stalls import stall_reports, store_reports
 from keras_matrix.runner.measure.traces import stored_traces, table_of
 from keras_matrix.runner.plan.session import FINISHED
 from keras_matrix.runner.plan.stopping import looks_of
+from keras_matrix.runner.whatif import verification_file
 
 LOOKED_BACK = 400  # runs; the time to find changes grows with the square of the number of sessions
 
@@ -73,7 +74,12 @@ def findings_of(run: Run) -> Findings:
     records, _ = run.load()
     about = run.about()
     rows = table(records, title_defaults(), looks_of(about))
-    context = replace(run_context(run, rows), traces=_traces(run, records), stalls=tuple(stall_reports(run, records)))
+    context = replace(
+        run_context(run, rows),
+        traces=_traces(run, records),
+        stalls=tuple(stall_reports(run, records)),
+        verification=verification_file.stored(run),
+    )
     return Findings(rows, records, context, left_out.read(about))
 
 

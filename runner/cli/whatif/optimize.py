@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
@@ -37,7 +37,6 @@ from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.whatif import measurement, probes, strategy_file
 from keras_matrix.runner.whatif.measurement import BASE
 from keras_matrix.runner.whatif.memory_use import memory_use
-from keras_matrix.runner.whatif.prediction import without_profiler
 from keras_matrix.runner.whatif.strategy_file import Choice
 
 BEST = 3
@@ -73,14 +72,17 @@ def run(args: argparse.Namespace) -> int:
     work = verification.work_of(args)
     trace = trace_source.found_trace(args.trace, args.results, args.run)
     traced = trace_source.loaded(trace, args.calibration, args.level)
-    graph = without_profiler(traced, trace.record)
+    graph = trace_source.unprofiled(trace, traced)
     model = trace_source.cost_model(args, trace, graph)
     if args.to is not None:
         verification.base_settings(graph, "--to")
+    if args.verify:
+        verification.check_base(graph)
     gains = _probed(work, graph, wanted) if args.probe else Gains()
     if model and AMP in wanted.names and not gains.ratios.get(AMP):
         gains = gains.with_ratios(AMP, probes.model_ratios(graph, model.predict))
     search = _searched(graph, wanted, _inputs(gains, graph, trace.record, budget))
+    search = replace(search, found=strategy_file.possible(search.found, measurement.settings_of(graph.header.settings)))
     best = [one for one in search.found.strategies if one.settings is not None][:BEST]
     plan = verification.checked_plan(work, graph, best) if args.verify else None
     if args.to is not None:

@@ -36,7 +36,7 @@ from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.whatif import stored_graph
 from keras_matrix.runner.whatif.cost_file import Applied
-from keras_matrix.runner.whatif.prediction import Prediction, predictions, without_profiler
+from keras_matrix.runner.whatif.prediction import Prediction, predictions
 
 TOP, RESAMPLES, MOST_RESAMPLES = 12, 200, 100_000
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     trace = trace_source.found_trace(args.trace, args.results, args.run)
     graph = trace_source.loaded(trace, args.calibration, args.level)
     model = trace_source.cost_model(args, trace, graph)
-    base = without_profiler(graph, trace.record)
+    base = trace_source.unprofiled(trace, graph)
     shown = Shown(graph, *_replayed(graph, args.resamples), replay(base, resamples=args.resamples), model)
     try:
         found = predictions(base, choices, model.predict if model else None, args.resamples)

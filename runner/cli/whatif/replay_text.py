@@ -140,7 +140,13 @@ def document_of(graph: Graph, replay: Replay, held_out: Sequence[HeldOut]) -> di
         "high_s": replay.high_s,
         "exposed_communication_s": replay.exposed_communication_s,
         "held_out": [
-            {"step": one.step, "predicted_s": one.predicted_s, "measured_s": one.measured_s, "error": one.error}
+            {
+                "step": one.step,
+                "predicted_s": one.predicted_s,
+                "measured_s": one.measured_s,
+                "error": one.error,
+                "repeated_error": one.repeated_error,
+            }
             for one in held_out
         ],
         "critical_path": path,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
@@ -17,6 +18,7 @@ from keras_matrix.runner.cli.look.stored import chosen_run
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.whatif import cost_data, cost_file, links
 from keras_matrix.runner.whatif.cost_file import Applied
+from keras_matrix.runner.whatif.prediction import without_profiler
 from keras_matrix.runner.whatif.source import ENDINGS, OPERATIONS, SEGMENTS, TraceFiles, files_of, graph_of
 
 HELP = (
@@ -59,8 +61,21 @@ def loaded(trace: TraceFiles, calibration: Path | None = None, level: str | None
         link = None if calibration is None else links.of_file(calibration, settings)
     except GraphError as error:
         raise UsageError(f"--calibration: {error}") from error
-    try:
+    with _readable(trace):
         return graph_of(trace, link, level)
+
+
+def unprofiled(trace: TraceFiles, graph: Graph) -> Graph:
+    """Return the graph without what the profiler added. Raises `UsageError` or `InfrastructureError` as `loaded`."""
+    with _readable(trace):
+        return without_profiler(graph, trace.record)
+
+
+@contextmanager
+def _readable(trace: TraceFiles) -> Iterator[None]:
+    """Turn the errors of a trace into one that says what to do."""
+    try:
+        yield
     except (GraphError, TraceError, OSError) as error:
         if trace.record is None:
             raise UsageError(f"TRACE: {error}") from error

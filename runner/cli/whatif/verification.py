@@ -18,17 +18,17 @@ from keras_matrix.analysis.whatif.replay import Replay, replay
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.analysis.whatif.verify import BASELINE, Measurement, Prediction, Verdict, Verification
 from keras_matrix.analysis.whatif.what_ifs import registry
-from keras_matrix.records.codec import to_json
 from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cli.look.stored import write_report
 from keras_matrix.runner.cli.options import add_measuring_options, check_range, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.whatif.measuring import Session, measure
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest
-from keras_matrix.runner.whatif.measurement import Plan, plan, settings_of
+from keras_matrix.runner.whatif import verification_file
+from keras_matrix.runner.whatif.measurement import Plan, environment_problem, plan, settings_of
 
-FILE, VERSION = "whatif.json", 1
 LEAST_FITTED = 2
 
 
@@ -80,6 +80,12 @@ def base_settings(graph: Graph, flag: str) -> Settings:
     return found
 
 
+def check_base(graph: Graph) -> None:
+    """Raise `UsageError` if the traced cell itself cannot be measured here."""
+    if problem := environment_problem(base_settings(graph, "--verify")):
+        raise UsageError(f"--verify: {problem}")
+
+
 def checked_plan(work: Work, graph: Graph, strategies: Sequence[Strategy]) -> Plan:
     """Return the cells that verify these strategies. Raises `UsageError` if none of them can be measured here."""
     base = base_settings(graph, "--verify")
@@ -105,7 +111,8 @@ def verified(work: Work, graph: Graph, baseline: Replay, strategies: Sequence[St
         result = replace(result, verification=first)
         if work.recalibrate and first.verdict is not Verdict.VERIFIED:
             result = _again(result, graph, shown, measurements)
-    session.run.store_object(FILE, document_of(graph, result))
+    session.run.store_object(verification_file.FILE, document_of(graph, result))
+    write_report(session.run)
     return result
 
 
@@ -116,15 +123,9 @@ def name_of(strategy: Strategy) -> str:
 
 def document_of(graph: Graph, result: Verified) -> dict[str, object]:
     """Return the content of `whatif.json`."""
-    return {
-        "version": VERSION,
-        "run": result.session.run.run_id,
-        "source": graph.header.source,
-        "verdict": None if result.verification is None else result.verification.verdict.value,
-        "verification": to_json(result.verification),
-        "left_out": result.left_out,
-        "note": result.note,
-    }
+    return verification_file.document(
+        result.session.run, graph.header.source, result.verification, result.left_out, result.note
+    )
 
 
 def _predictions(baseline: Replay, strategies: Sequence[Strategy]) -> dict[str, Prediction]:

@@ -40,7 +40,8 @@ def _round_lines(one: Round, found: Verification) -> list[str]:
     else:
         lines.append(f"regret: {one.regret:.1%}; {chosen}, {one.best} is")
     lines.append(
-        f"verdict: {one.verdict} (error within {found.limits.error:.0%}, regret within {found.limits.regret:.0%})"
+        f"verdict: {one.verdict} (error within {found.limits.error:.0%}, regret within {found.limits.regret:.0%}, rank "
+        f"correlation at least {found.limits.correlation})"
     )
     return [*lines, *(f"  {reason}" for reason in one.reasons)]
 

@@ -207,3 +207,9 @@ def test_explicit_groups_have_all_gradients() -> None:
         collectives.groups_of([3, 1], 5)
     with pytest.raises(GraphError, match="got 5,0"):
         collectives.groups_of([5, 0], 5)
+
+
+@pytest.mark.parametrize("ranks", [0, 1])
+def test_collectives_of_less_than_two_ranks_fit_no_link(ranks: int) -> None:
+    with pytest.raises(GraphError, match=rf"mine: collectives of {ranks} ranks have no link"):
+        fit([(0, 1e-3), (1000, 2e-3)], ranks=ranks, source="mine")

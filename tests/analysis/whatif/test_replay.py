@@ -7,7 +7,7 @@ import pytest
 from keras_matrix.analysis.whatif import replay as module
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, NodeKind
 from keras_matrix.analysis.whatif.replay import Share, held_out, replay, step_time_s
-from tests.analysis.whatif.hand_made import Nodes, chain, data_parallel
+from tests.analysis.whatif.hand_made import LINK, Nodes, chain, data_parallel, link
 
 
 def varying() -> Graph:
@@ -163,6 +163,13 @@ def test_held_out_steps_are_predicted_from_the_step_before() -> None:
     assert found[1].repeated_error == pytest.approx(-0.5)
 
 
+def test_the_first_step_predicts_nothing_if_enough_remain() -> None:
+    nodes = Nodes()
+    nodes.add([30, 10, 20, 10, 20])
+    found = held_out(nodes.graph(step_times_s=(3e-8, 1e-8, 2e-8, 1e-8, 2e-8)))
+    assert [one.step for one in found] == [2, 3, 4]
+
+
 def test_one_step_cannot_be_predicted_from_another() -> None:
     with pytest.raises(GraphError, match="hand-made: has 1 step; trace at least two"):
         held_out(chain([10]))
@@ -176,3 +183,15 @@ def test_the_step_time_of_means_is_that_of_all_steps() -> None:
     assert step_time_s(nodes.graph()) == pytest.approx(90e-9)
     assert step_time_s(varying()) == pytest.approx(60e-9)
     assert step_time_s(data_parallel()) == pytest.approx(1850e-9)
+
+
+def test_the_critical_path_ends_where_two_empty_sums_of_a_parallel_lane_start_together() -> None:
+    """Neither of them made room for the other."""
+    nodes = Nodes()
+    ready = [nodes.add(100, rank) for rank in range(2)]
+    sums = [nodes.collective(at, [0, 0], ready) for at in range(2)]
+    for rank in range(2):
+        nodes.add(50, rank, depends=tuple(one[rank] for one in sums))
+    found = replay(nodes.graph(parallel_lanes={LINK: 2}, link=link(0.0, 0.2e-9)))
+    assert found.step_time_s == pytest.approx(150e-9)
+    assert sum(part.end_ns - part.start_ns for part in found.critical_path) == pytest.approx(150)

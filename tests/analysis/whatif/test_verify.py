@@ -170,3 +170,10 @@ def test_the_correlation_of_predictions_that_are_right_is_one(times: list[float]
     found = compared(**{f"s{at}": (time, time) for at, time in enumerate(times)})
     assert found.correlation in (None, pytest.approx(1.0))
     assert found.regret == pytest.approx(0)
+
+
+def test_a_change_of_numerics_whose_processes_all_diverged_is_refuted() -> None:
+    predictions = {BASELINE: predicted(1.0), "amp": predicted(0.8, numerics=True)}
+    found = judge(predictions, {BASELINE: measured(1.0, losses=(2.0,)), "amp": Measurement({}, (math.nan,))}).rounds[0]
+    assert [row.name for row in found.rows] == [BASELINE]
+    assert (found.verdict, found.reasons) == (Verdict.REFUTED, ("amp: its loss is not finite",))

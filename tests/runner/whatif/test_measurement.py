@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,8 +80,18 @@ def test_step_times_are_those_of_repeats_that_were_measured(base: Settings, monk
     name = found.cells[BASE].cell_id
     records = [
         make_record(0.1 + repeat, repeat, status, cell_id=name)
-        for repeat, status in enumerate((Status.OK, Status.UNSTABLE, Status.CRASH))
+        for repeat, status in enumerate((Status.OK, Status.UNSTABLE, Status.CRASH, Status.DIVERGED))
     ]
     one = measured(found.cells, records)[BASE]
     assert one.step_times_s == {0: 0.1, 1: 1.1}
-    assert len(one.failures) == 1
+    assert len(one.failures) == 2
+    assert [math.isnan(loss) for loss in one.losses][-1:] == [True]
+
+
+@pytest.mark.parametrize(("phase", "step_s"), [("fit", 0.4), ("predict", 0.1)])
+def test_a_step_is_a_call_of_the_compiled_function_as_in_a_trace(phase: str, step_s: float) -> None:
+    text = f"version: 1\nbackends: [jax]\ncells: [{{workload: mnist_mlp, phase: {phase}"
+    text += ", steps_per_execution: 4}]" if phase == "fit" else "}]"
+    (cell,) = expand(parse(Path("m.yaml"), text.encode()))
+    record = replace(make_record(0.1, 0, Status.OK, cell_id=cell.cell_id), settings=cell.settings)
+    assert measured({BASE: cell}, [record])[BASE].step_times_s == {0: pytest.approx(step_s)}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.analysis.whatif.build import files
+from keras_matrix.analysis.whatif.collectives import time_s
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration
 from keras_matrix.records.fc import calibration
 from keras_matrix.records.fc.calibration import TimedCollective
@@ -166,3 +167,33 @@ def test_layers_that_sleep_keep_no_core_busy(
     found = graph_of(TraceFiles((Path("a.json"),), slept)).nodes
     assert found[0].cores == cores
     assert [node.cores for node in found[1:]] == [node.cores for node in others]
+
+
+def test_a_calibration_is_not_judged_by_time_in_which_sums_shared_the_link(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Four sums of 1 MB at the same time, each of which would take 4 ms alone, all end after 16 ms."""
+    graph = data_parallel(LinkCalibration(0.0, 4e-9, 2, "the traced link"))
+    nodes = [
+        replace(node, durations_ns=(16_000_000,) * 3, starts_ns=(0,) * 3) if node.collective else node
+        for node in graph.nodes
+    ]
+    header = replace(graph.header, link=None, parallel_lanes={"gloo": 4})
+    monkeypatch.setattr(files, "graph_of", lambda paths, **facts: Graph(header, tuple(nodes)))
+    times = [TimedCollective("all_reduce", 2, size, 4e-9 * size) for size in (10**5, 10**6)]
+    calibration.write(tmp_path, times)
+    found = graph_of(TraceFiles((tmp_path / "a.json",))).header.link
+    assert found is not None
+    assert found.beta_s_per_byte == pytest.approx(4e-9)
+
+
+def test_times_of_nccl_are_a_table_with_the_median_of_each_size(tmp_path: Path) -> None:
+    times = [
+        {"operation": "all_reduce", "ranks": 2, "bytes": size, "seconds": seconds, "library": "nccl"}
+        for size, all_s in ((1000, (1e-5, 3e-5, 2e-5)), (10**6, (1e-3,)))
+        for seconds in all_s
+    ]
+    (tmp_path / "times.json").write_text(json.dumps(times))
+    link = links.of_file(tmp_path / "times.json")
+    assert link.table == (("all_reduce", 2, 1000, 2e-5), ("all_reduce", 2, 10**6, 1e-3))
+    assert time_s(link, "all_reduce", 2, 10**6) == 1e-3

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.analysis.whatif.search.families import Found
+from keras_matrix.analysis.whatif.search.trajectory import Strategy as Searched
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import expand, parse
-from keras_matrix.runner.whatif.strategy_file import Choice, problem_of, with_changes, written
+from keras_matrix.runner.whatif.strategy_file import Choice, possible, problem_of, with_changes, written
 
 FC = """\
 version: 1
@@ -69,3 +71,17 @@ def test_a_setting_without_effect_is_that_of_the_base() -> None:
     (base,) = cells(FC)
     alone = with_changes(base, {"workers": 1})
     assert alone.params["network"] == "local"
+
+
+def test_settings_that_no_cell_may_have_are_not_proposed() -> None:
+    (base,) = cells(
+        'version: 1\nbackends: [torch]\ncells: [{workload: fc, mode: fc_data, workers: 2, level: 3, overlap: "off"}]'
+    )
+    strategies = tuple(
+        Searched((f"tensor_fusion={name}",), changes, 1.0, 1.0, 1.0)
+        for name, changes in (("2,2", {"buckets": "2,2"}), ("4,", {"buckets": "4", "overlap": "on"}), ("no", None))
+    )
+    first, second, third = possible(Found((), strategies), base).strategies
+    assert first.settings is None
+    assert "with overlap off" in first.reason
+    assert (second, third) == strategies[1:]

@@ -140,10 +140,17 @@ def _take_member(found: Recording, member: str, value: Any) -> None:
     elif member == "deviceProperties" and isinstance(value, list):
         found.devices = [str(one["name"]) for one in value if isinstance(one, dict) and "name" in one]
     elif member == "distributedInfo" and isinstance(value, dict):
-        found.rank, found.world_size = value.get("rank"), value.get("world_size")
+        found.rank, found.world_size = (_count(found.path, value, name) for name in ("rank", "world_size"))
         found.library = value.get("backend")
         for group in value.get("pg_config") or []:
             found.groups[str(group.get("pg_name"))] = tuple(group.get("ranks") or ())
+
+
+def _count(path: Path, member: Mapping[str, Any], name: str) -> int | None:
+    value = member.get(name)
+    if value is not None and type(value) is not int:
+        raise TraceError(f"{path}: distributedInfo.{name}: must be an integer, got {value!r}; {AGAIN}")
+    return value
 
 
 class _Taking:
@@ -168,6 +175,8 @@ class _Taking:
         get = args.get
         sequence, external = get("Sequence number", NO_NUMBER), get("External id", NO_NUMBER)
         correlation = get("correlation", NO_NUMBER)
+        if not type(sequence) is type(external) is type(correlation) is int:
+            raise ValueError("its sequence number, external id or correlation is not an integer")
         place = event["pid"], event["tid"]
         if category in RUNTIME:
             made = Event(start_ns, end_ns, name, category, sequence, correlation, external, NOTHING)

@@ -124,6 +124,8 @@ def test_families_are_chosen_and_left_out_by_name(text: str, expected: Families)
     ("text", "message"),
     [
         ("tensorfusion", "'tensorfusion' is not known; did you mean tensor_fusion?"),
+        ("tensor_fusion,from_opfs2tsfs", "from_opfs2tsfs derives buckets from fused blocks; search op_fusion and"),
+        ("all,^tensor_fusion,from_opfs2tsfs", "from_opfs2tsfs derives buckets from fused blocks"),
         ("zzz", "'zzz' is not known; known are memory, op_fusion, amp, tensor_fusion, all, from_opfs2tsfs"),
         ("amp,^amp", "must leave a family, got 'amp,^amp'"),
         ("", "'' is not known"),

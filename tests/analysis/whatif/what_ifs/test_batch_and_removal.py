@@ -147,3 +147,10 @@ def test_without_input_stalls_the_input_takes_no_time() -> None:
 def test_a_step_without_input_has_no_input_stalls() -> None:
     with pytest.raises(WhatIfError, match="hand-made has no operation of an input pipeline"):
         NO_INPUT_STALLS.apply(chain([10]), None)
+
+
+def test_no_overlap_resets_the_buckets_of_the_traced_cell() -> None:
+    """A cell without overlap may have no buckets."""
+    assert NO_OVERLAP.settings(fc_cell(), None).settings == {"overlap": "off"}
+    bucketed = NO_OVERLAP.settings(fc_cell(bucket_cap_mb=2.0, buckets=""), None)
+    assert bucketed.settings == {"overlap": "off", "bucket_cap_mb": 0.0}

@@ -239,3 +239,8 @@ def test_sums_on_the_lane_of_the_operations_may_stay_as_they_are() -> None:
     changed = TENSOR_FUSION.apply(graph, Fusion())
     assert [node.name for node in changed.nodes if node.rank == 0][:3] == ["product b", "sum b", "update b"]
     assert step_ns(changed) == pytest.approx(step_ns(graph))
+
+
+def test_buckets_of_a_cell_without_overlap_need_overlap() -> None:
+    realised = TENSOR_FUSION.settings(fc_cell(overlap="off"), parse("2,2"))
+    assert realised.settings == {"buckets": "2,2", "bucket_cap_mb": 0.0, "overlap": "on"}

@@ -141,3 +141,14 @@ def test_changes_of_the_link_hold_for_what_follows() -> None:
     choices = [registry.read(text) for text in ("bandwidth=100mbit", "workers=4")]
     changed = registry.apply(data_parallel(link_rate=2e8), choices)
     assert durations(changed) == [900] * 4
+
+
+@pytest.mark.parametrize(("network", "collective_ns"), [("200mbit", 300 / 5), ("local", 300)])
+def test_collectives_without_a_calibration_scale_with_the_rate_of_the_cell(network: str, collective_ns: float) -> None:
+    """All are of one size, so that all of a collective's time counts as that of its bytes: 1000 in 300 ns."""
+    settings = {"workload": "fc", "mode": "fc_data", "workers": 2, "network": network}
+    changed = BANDWIDTH.apply(data_parallel(link=None, settings=settings), 1e9)
+    if network == "local":
+        assert durations(changed) == [8000] * 4  # as fast as 1 Gbit/s lets 1000 bytes be
+    else:
+        assert durations(changed) == [pytest.approx(collective_ns)] * 4

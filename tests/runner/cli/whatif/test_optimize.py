@@ -11,6 +11,7 @@ from keras_matrix.analysis.whatif.replay import replay
 from keras_matrix.analysis.whatif.search.families import Found
 from keras_matrix.analysis.whatif.search.trajectory import Trajectory, Trial
 from keras_matrix.records.store import Results
+from keras_matrix.runner.cli.whatif import verification
 from keras_matrix.runner.cli.whatif.optimize_text import found_lines
 from tests.runner.cli.whatif.traced_cell import LINK, MATRIX, WRONG_TIMES, executor, runner
 from tests.runner.whatif.graphs import data_parallel
@@ -140,6 +141,16 @@ def test_wrong_flags_are_refused_before_anything_is_measured(
     fake = executor()
     assert runner("optimize", "torch:fc", *arguments, fake=fake) == 2
     assert message in capsys.readouterr().err
+    assert fake.jobs == []
+
+
+def test_a_cell_that_cannot_be_measured_here_is_refused_before_the_probes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verification, "environment_problem", lambda settings: "network: no namespaces exist")
+    fake = executor()
+    assert runner("optimize", "torch:fc", "--verify", fake=fake) == 2
+    assert "--verify: network: no namespaces exist" in capsys.readouterr().err
     assert fake.jobs == []
 
 

@@ -10,6 +10,7 @@ import pytest
 from keras_matrix.records.fc.network import VARIABLE
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results
+from keras_matrix.runner.whatif import verification_file
 from tests.fakes.executor import FakeExecutor, crash
 from tests.runner.cli.whatif.traced_cell import MATRIX, WRONG_TIMES, executor, runner, true_step_s
 
@@ -55,6 +56,20 @@ def test_predictions_are_verified_by_interleaved_measurements(folder: Path, caps
     rows = found["verification"]["rounds"][0]["rows"]  # type: ignore[index]
     assert [row["name"] for row in rows][:2] == ["baseline", "tensor_fusion=4,"]
     assert all(abs(row["error"]) < 0.01 for row in rows)
+    page = (folder / "results" / "latest" / "report.html").read_text()
+    assert "<b>Verdict: verified.</b>" in page
+    assert '<th scope="row">tensor_fusion=4,</th>' in page
+
+
+def test_the_report_of_a_run_without_a_readable_verification_has_no_predictions(folder: Path) -> None:
+    assert runner("replay", "torch:fc", *WHAT_IFS, "--verify") == 0
+    newest = Results(folder / "results").latest()
+    assert newest is not None
+    assert verification_file.stored(newest) is not None
+    (newest.folder / "whatif.json").write_text('{"version": 1, "verification": {"rounds": 3}}')
+    assert verification_file.stored(newest) is None
+    assert runner("report", "--run", newest.run_id) == 0
+    assert 'id="predictions"' not in (newest.folder / "report.html").read_text()
 
 
 def test_json_has_the_verification(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,6 +57,8 @@ def without(one: Event, key: str) -> Event:
         (operator("aten::mm", float("nan"), 5), r"event 2 \('aten::mm'\): cannot convert float NaN"),
         (operator("aten::mm", 1, 5) | {"ts": "soon"}, r"event 2 \('aten::mm'\): "),
         (event("aten::mm", 1, 5) | {"args": [1]}, r"event 2 \('aten::mm'\): "),
+        (operator("aten::mm", 1, 5, **{"Sequence number": "7"}), r"event 2 \('aten::mm'\): its sequence number, "),
+        (operator("aten::mm", 1, 5, **{"External id": 1.5}), r"event 2 \('aten::mm'\): its sequence number, "),
     ],
 )
 def test_damaged_event_is_rejected_with_its_file_its_number_and_its_name(
@@ -80,4 +82,11 @@ def test_json_of_another_program_is_rejected(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.json"
     path.write_text(text)
     with pytest.raises(TraceError, match=r"mine\.json: contains no operation of a profiler"):
+        read(path)
+
+
+@pytest.mark.parametrize("info", [{"rank": 0, "world_size": "2"}, {"rank": 0.5, "world_size": 2}, {"rank": True}])
+def test_a_rank_or_number_of_ranks_that_is_no_integer_is_rejected(tmp_path: Path, info: dict[str, Any]) -> None:
+    path = chrome(tmp_path / "mine.json", [operator("aten::mm", 1, 5)], distributedInfo=info)
+    with pytest.raises(TraceError, match=r"mine\.json: distributedInfo\.(rank|world_size): must be an integer"):
         read(path)

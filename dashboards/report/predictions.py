@@ -1,0 +1,73 @@
+"""The verified what-ifs of a run: each setting's predicted and measured step time, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from keras_matrix.analysis.whatif.verify import Round, Row, Verification
+from keras_matrix.dashboards.charts import grid
+from keras_matrix.dashboards.charts.format import DASH, TIME_UNITS, interval, number, unit_for
+from keras_matrix.dashboards.charts.grid import Grid
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """The verdict in words, a table for each round, and what decided the verdict."""
+
+    verdict: str
+    tables: tuple[Grid, ...]
+    facts: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def predictions(found: Verification | None) -> Predictions | None:
+    """Return the section of a run's verification; None for a run without one."""
+    if found is None:
+        return None
+    titles = ["As predicted", f"After a recalibration of the link: {found.recalibration}"]
+    last = found.rounds[-1]
+    return Predictions(
+        str(found.verdict),
+        tuple(_table(one, title) for one, title in zip(found.rounds, titles, strict=False)),
+        tuple(_facts(last)),
+        last.reasons,
+    )
+
+
+def _table(one: Round, title: str) -> Grid:
+    times_s = [time for row in one.rows for time in (row.predicted.step_time_s, row.measured.centre)]
+    unit = unit_for(times_s, TIME_UNITS)
+    columns = [
+        f"predicted, {unit.name}",
+        "single steps, p10–p90",
+        f"measured, {unit.name}",
+        "95\u00a0% interval",
+        "error",
+        "verdict",
+    ]
+    return Grid(title, columns, [grid.Row(row.name, _values(row, unit.size)) for row in one.rows])
+
+
+def _values(row: Row, unit: float) -> list[str]:
+    predicted, measured = row.predicted, row.measured
+    return [
+        number(predicted.step_time_s, unit),
+        interval(predicted.low_s, predicted.high_s, predicted.step_time_s, unit) or DASH,
+        number(measured.centre, unit),
+        interval(measured.low, measured.high, measured.centre, unit) or DASH,
+        f"{row.error:+.1%}".replace("%", "\u00a0%"),
+        "fitted" if row.fitted else str(row.verdict),
+    ]
+
+
+def _facts(last: Round) -> Iterator[str]:
+    if last.mean_error is not None and last.largest_error is not None:
+        yield f"error: mean {last.mean_error:.1%}, largest {last.largest_error:.1%}"
+    if last.correlation is not None:
+        yield f"rank correlation: {last.correlation:.2f} over {_listed(last.ranked)}"
+    yield f"regret: {last.regret:.1%}; {last.chosen} was predicted to be fastest, {last.best} was"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{len(names)} settings that differ by more than noise"
