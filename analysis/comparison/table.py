@@ -39,6 +39,7 @@ from keras_matrix.analysis.stats.blocks import (
     paired_logs,
     spread,
 )
+from keras_matrix.analysis.stats.fixed_time import fixed_time
 from keras_matrix.analysis.stats.sequential import FIXED, Looks
 from keras_matrix.analysis.stats.sessions import BY_SPREAD, NO_INTERVAL, SeparateSessions, SessionValue, separate_ratio
 from keras_matrix.analysis.surroundings.disturbance import percent
@@ -60,6 +61,7 @@ class CellSummary:
     `records` are the valid attempts, `superseded` the measured ones whose block was disturbed and measured again.
     For an external command `step_time` is its primary metric, in its own unit; `figure` names it. It is None if the
     metric is not above zero in a process, because it then has no ratio.
+    `fixed_time` is what an epoch costs before its first step, of the process that measures it.
     `step_time_median` and `step_time_p95` are of the processes' figures too, interpolated; None below two processes.
     Other statistics: `analysis.stats.cell_statistics`.
     """
@@ -76,7 +78,7 @@ class CellSummary:
     samples_per_s: float | None
     first_epoch_time_s: float | None
     epoch_time_s: float | None
-    fixed_time_per_epoch_s: float | None
+    fixed_time: Estimate | None
     peak_host_memory_bytes: int | None
     peak_device_memory_bytes: int | None
     failures: tuple[tuple[Status, str], ...]
@@ -88,6 +90,12 @@ class CellSummary:
     def measured(self) -> tuple[Record, ...]:
         """The records with figures."""
         return tuple(record for record in self.records if record.status in MEASURED)
+
+    @property
+    def fixed_time_per_epoch_s(self) -> float | None:
+        """What an epoch costs before its first step; None if its interval does not separate it from zero."""
+        found = self.fixed_time
+        return found.centre if found is not None and found.low is not None and found.low > 0 else None
 
     @property
     def device_memory_span(self) -> str | None:
@@ -206,7 +214,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         samples_per_s=median(t.samples_per_s for t in times),
         first_epoch_time_s=median(t.first_epoch_time_s for t in times),
         epoch_time_s=median(t.epoch_time_median_s for t in times),
-        fixed_time_per_epoch_s=median(t.fixed_time_per_epoch_s for t in times),
+        fixed_time=next((one for record in measured if (one := fixed_time(record))), None),
         peak_host_memory_bytes=_maximum(record.memory.peak_host_memory_bytes for record in measured),
         peak_device_memory_bytes=_maximum(record.memory.peak_device_memory_bytes for record in measured),
         failures=tuple(sorted({(r.status, r.reason or "") for r in latest if r.status not in MEASURED})),

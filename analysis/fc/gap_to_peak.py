@@ -72,7 +72,7 @@ def _gap_line(gap: Gap) -> str:
         f"{task.weight_size} wide, batch {task.batch_size}"
     )
     if gap.fixed_share is None:
-        return f"{ratio}; the share of fit's own time an epoch was not measured (docs/fc.md: {SECTION})"
+        return f"{ratio}; the share of fit's own time an epoch is not known (docs/fc.md: {SECTION})"
     return f"{ratio}: {gap.fixed_share:.1%} of it is fit's own time an epoch (docs/fc.md: {SECTION})"
 
 

@@ -20,7 +20,15 @@ from keras_matrix.records.schema import Record
 
 STEP_TIME_NAME = "times.step_time_s"
 MEDIAN, LARGEST, P95 = "median over processes", "largest of the processes", "95th percentile over processes"
+SEPARATE = "one process, if separate from 0"
 MILLISECOND, MEBIBYTE, PERCENT = ("ms", 1e-3), ("MiB", 2.0**20), ("%", 0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A value that noise hides: its interval ends at `upper`, in the base unit; None without an interval."""
+
+    upper: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,7 @@ class Statistic:
 
     `metric` names it in findings and warehouse, `label` and `meaning` explain it to readers. `of` returns it in `unit`,
     the base unit; tables show it in `shown_in`, a unit with its size in base units (None: the base unit).
+    `hidden` returns whether noise hides a value that was measured, and the upper end of its interval if there is one.
     `version` belongs to the method and grows when equal records would give another figure. `in_tables` is False for
     statistics that tables show in their own form, `always` is True for those shown even if no cell has a value.
     """
@@ -43,6 +52,7 @@ class Statistic:
     version: int = 1
     in_tables: bool = True
     always: bool = False
+    hidden: Callable[[CellSummary], Hidden | None] = lambda cell: None
 
     @property
     def scale(self) -> tuple[str, float]:
@@ -54,6 +64,12 @@ def values(cell: CellSummary) -> dict[str, float]:
     """Return a cell's measured statistics by metric."""
     found = ((one.metric, one.of(cell)) for one in STATISTICS)
     return {metric: float(value) for metric, value in found if value is not None}
+
+
+def hidden(cell: CellSummary) -> dict[str, Hidden]:
+    """Return the statistics of a cell that were measured, but that noise hides, by metric."""
+    found = ((one.metric, one.hidden(cell)) for one in STATISTICS)
+    return {metric: value for metric, value in found if value is not None}
 
 
 def over_processes(
@@ -77,6 +93,13 @@ def _variation(record: Record) -> float | None:
     """Return the coefficient of variation of a process's measured epochs; None below two of them."""
     epochs_s = record.times.epoch_times_s
     return statistics.stdev(epochs_s) / statistics.fmean(epochs_s) if len(epochs_s) > 1 and any(epochs_s) else None
+
+
+def _hidden_fixed_time(cell: CellSummary) -> Hidden | None:
+    found = cell.fixed_time
+    if found is None or cell.fixed_time_per_epoch_s is not None:
+        return None
+    return Hidden(found.high if found.high is not None and found.high > 0 else None)
 
 
 # fmt: off
@@ -114,8 +137,9 @@ STATISTICS = (
               "99th percentile of the time of single predict calls.",
               over_processes(lambda record: record.times.call_time_p99_s), MILLISECOND),
     Statistic("times.fixed_time_per_epoch_s", "fixed per epoch", "s",
-              "What an epoch costs before its first step, from epochs of two lengths.",
-              lambda cell: cell.fixed_time_per_epoch_s, MILLISECOND),
+              "What an epoch costs before its first step, from epochs of two lengths: a small difference of two large "
+              "times, shown only if its 95 % interval, over the epochs of one process, is above zero.",
+              lambda cell: cell.fixed_time_per_epoch_s, MILLISECOND, SEPARATE, hidden=_hidden_fixed_time),
     Statistic("times.suite_total_time_s", "2017-suite total", "s",
               "Total seconds of the measured epochs when each is one pass over the samples: the figure of the first "
               "Keras benchmarks. Short epochs make it mostly fixed cost.",

@@ -213,10 +213,10 @@ def _row(name: str, prediction: Prediction, measured: Estimate, limits: Limits, 
     predicted_s = prediction.step_time_s
     low, high = (predicted_s / bound - 1 for bound in reversed(measured.bounds)) if measured.bounds else (None, None)
     verdict, reason = _of_error(low, high, limits.error)
-    if low is None:
-        reason = f"{measured.count} processes give no interval; measure {MIN_BLOCKS} or more"
-    elif agrees is False:
+    if agrees is False:
         verdict, reason = Verdict.REFUTED, "it reaches another loss than the baseline"
+    elif low is None:
+        reason = f"{measured.count} processes give no interval; measure {MIN_BLOCKS} or more"
     elif agrees is None and verdict is Verdict.VERIFIED:
         verdict, reason = Verdict.INCONCLUSIVE, "its loss has not been compared with the baseline's"
     return Row(name, prediction, measured, predicted_s / measured.centre - 1, low, high, verdict, reason, fitted=False)

@@ -118,6 +118,8 @@ def _cases() -> Iterator[Case]:
         yield Case("rates", "200 to 100 Mbit per s", backend, sleeping, "200mbit", slower, other_rate="100mbit")
         changes = ("batch_size=1024", "gradient_accumulation=2", "recomputation=all", "no_overlap")
         wanted = tuple(part for one in changes for part in ("--what-if", one))
+        search = ("optimize", "--search", "tensor_fusion", "--verify")
+        yield Case("search", "sleeping layers", backend, sleeping, "200mbit", search)
         yield Case("settings", "computing layers", backend, computing, command=("replay", *wanted, "--verify"))
     search = ("optimize", "--search", "all", "--verify")
     yield Case("search", "all", "torch", computing, command=search)

@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_matrix.analysis.comparison.context import SameWork
 from keras_matrix.analysis.comparison.table import in_order
-from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME, Statistic
+from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME, Hidden, Statistic
 from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, interval, number
 
 Row = Mapping[str, Any]
@@ -33,6 +33,7 @@ class Value:
 
 
 NOT_MEASURED = Value(DASH)
+NOT_RESOLVED = "not resolved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,14 @@ class Block:
     caveats: tuple[str, ...] = ()
 
 
-def statistic_lines(columns: Sequence[Mapping[str, float]]) -> list[FigureRow]:
-    """Return the rows of the statistics that some column has, or that are always shown; columns are by metric."""
-    lines = {one: _line(one, columns) for one in STATISTICS if one.in_tables}
+def statistic_lines(
+    columns: Sequence[Mapping[str, float]], hidden: Sequence[Mapping[str, Hidden]] = ()
+) -> list[FigureRow]:
+    """Return the rows of the statistics that some column has, or that are always shown; columns are by metric.
+
+    `hidden` has, for each column, what was measured but is not known because of noise.
+    """
+    lines = {one: _line(one, columns, hidden or [{}] * len(columns)) for one in STATISTICS if one.in_tables}
     return [line for one, line in lines.items() if one.always or line.measured]
 
 
@@ -76,11 +82,22 @@ def explained(shown: Sequence[Block]) -> list[Statistic]:
     return [one for one in STATISTICS if one.in_tables and one.label in there]
 
 
-def _line(one: Statistic, columns: Sequence[Mapping[str, float]]) -> FigureRow:
+def _line(one: Statistic, columns: Sequence[Mapping[str, float]], hidden: Sequence[Mapping[str, Hidden]]) -> FigureRow:
     unit, size = one.scale
-    found = (column.get(one.metric) for column in columns)
-    texts = [NOT_MEASURED if value is None else Value(number(value, size)) for value in found]
-    return FigureRow(one.label, unit, texts)
+    values = []
+    for column, hidden_values in zip(columns, hidden, strict=True):
+        if (value := column.get(one.metric)) is not None:
+            values.append(Value(number(value, size)))
+        elif (noise := hidden_values.get(one.metric)) is not None:
+            values.append(_not_resolved(noise, unit, size))
+        else:
+            values.append(NOT_MEASURED)
+    return FigureRow(one.label, unit, values)
+
+
+def _not_resolved(noise: Hidden, unit: str, size: float) -> Value:
+    hint = "its interval contains zero, or there are too few epochs for one"
+    return Value(NOT_RESOLVED, "" if noise.upper is None else f"below {number(noise.upper, size)} {unit}", hint)
 
 
 def blocks(rows: Sequence[Row]) -> tuple[list[str], list[Block]]:

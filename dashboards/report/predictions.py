@@ -66,7 +66,8 @@ def _facts(last: Round) -> Iterator[str]:
         yield f"error: mean {last.mean_error:.1%}, largest {last.largest_error:.1%}"
     if last.correlation is not None:
         yield f"rank correlation: {last.correlation:.2f} over {_listed(last.ranked)}"
-    yield f"regret: {last.regret:.1%}; {last.chosen} was predicted to be fastest, {last.best} was"
+    others = "and is" if last.chosen == last.best else f"{last.best} is"
+    yield f"regret: {last.regret:.1%}; {last.chosen} was predicted to have the lowest time, {others} lowest"
 
 
 def _listed(names: Sequence[str]) -> str:

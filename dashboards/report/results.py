@@ -19,7 +19,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
 )
 from keras_matrix.analysis.comparison.table import CellSummary, Row, cost_of, in_order
 from keras_matrix.analysis.fc.parallel import FcFigure, figures
-from keras_matrix.analysis.stats.cell_statistics import STATISTICS, values
+from keras_matrix.analysis.stats.cell_statistics import STATISTICS, hidden, values
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import RatioPlot, Word, interval_marks, slot_of
@@ -159,7 +159,9 @@ def _lines(
     lines = [
         FigureRow(step, "ms", [_step_value(row, name, cell, run_context) for name, cell in columns], primary=True),
         FigureRow("relative to the lowest", "×", [_ratio_value(row, name, cell) for name, cell in columns]),
-        *statistic_lines([values(cell) if cell else {} for cell in cells]),
+        *statistic_lines(
+            [values(cell) if cell else {} for cell in cells], [hidden(cell) if cell else {} for cell in cells]
+        ),
         FigureRow("share of peak", "%", of_measured_peak(shares)),
         FigureRow("share of stated peak (MFU)", "%", [of_stated_peak(share) for share in shares]),
         FigureRow("peak device memory", memory.name, device_memory_values(cells, memory)),

@@ -24,11 +24,13 @@ class Profiler(Protocol):
 
     `marks_name_layers` is whether names of marks are part of the graph, and name the layers in its file;
     `steps_are_python` whether a step that is not compiled runs as Python, where marks would cut compiled ones.
+    `steps_are_equal` is set to False where the shapes of batches may differ: then shapes are recorded in each step.
     """
 
     ending: str
     marks_name_layers: bool
     steps_are_python: bool
+    steps_are_equal: bool
 
     def start(self) -> None:
         """Start recording. Raises `TraceError` if this build of the backend does not support it."""

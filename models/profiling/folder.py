@@ -23,6 +23,7 @@ class XPlaneProfiler:
     def __init__(self, begin: Callable[[str], Any], end: Callable[[], Any]) -> None:
         self._begin, self._end = begin, end
         self._folder = ""
+        self.steps_are_equal = True
 
     def mark(self, name: str) -> AbstractContextManager[Any]:
         """Return a context that marks the work within it with a name."""

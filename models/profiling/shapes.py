@@ -2,7 +2,7 @@
 
 Where shapes are recorded, the profiler retains small blocks of memory between those of the tensors, so that glibc
 cannot use these again: a convolutional network on a CPU requested 40 MB of new memory in each step, and took 13 %
-longer (without shapes 4 %). All steps of a trace have equal shapes, so that one step is enough.
+longer (without shapes 4 %). Where all steps of a trace have equal shapes, one step is enough.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def join(first: Path, rest: Path, path: Path) -> None:
 
     A step of `rest` in which an operator's number of calls differs has no shapes of this operator. Raises `TraceError`.
     """
-    events, base_ns = _whole(first)
+    events, base_ns = _read_all(first)
     shapes = _Shapes.of(events)
     later = _Later.read(rest)
     found = dict(later.shaped(shapes))
@@ -53,7 +53,7 @@ def join(first: Path, rest: Path, path: Path) -> None:
         file.write("\n]}\n")
 
 
-def _whole(path: Path) -> tuple[list[Event], int]:
+def _read_all(path: Path) -> tuple[list[Event], int]:
     events: list[Event] = []
     base_ns = 0
     for member, value in kineto.members(path):

@@ -17,7 +17,8 @@ from keras_matrix.records.traces.request import STEP, TraceError
 class Profiler:
     """PyTorch's profiler, for the CPU and a GPU if available.
 
-    On a CPU, shapes are recorded in the first marked step only, and copied to the further ones (`shapes`).
+    On a CPU, shapes are recorded in the first marked step only, and copied to the further ones (`shapes`), unless the
+    steps may differ.
     """
 
     ending = ".json"
@@ -25,6 +26,7 @@ class Profiler:
     steps_are_python = True
 
     def __init__(self) -> None:
+        self.steps_are_equal = True
         self._recording: Any = None
         self._first: Any = None
         self._steps = 0
@@ -52,7 +54,7 @@ class Profiler:
 
     def step(self, number: int) -> AbstractContextManager[Any]:
         self._steps += 1
-        if self._steps == 2 and not torch.cuda.is_available():
+        if self._steps == 2 and self.steps_are_equal and not torch.cuda.is_available():
             self._recording.stop()
             self._first = self._recording
             self._start(record_shapes=False)

@@ -91,9 +91,15 @@ def measured(cells: Mapping[str, Cell], records: Sequence[Record]) -> dict[str, 
     return {name: _measured(cell.cell_id, records) for name, cell in cells.items()}
 
 
-def steps_of_call(settings: Settings) -> int:
-    """Return how many steps of training a call of a cell's compiled function takes: what a trace has as one step."""
-    return 1 if settings.phase == "predict" else settings.steps_per_execution
+def steps_of_call(record: Record) -> int:
+    """Return how many steps of training a call of a cell's compiled function takes: what a trace has as one step.
+
+    A user's workload may have decided this itself.
+    """
+    if record.settings.phase == "predict":
+        return 1
+    decided = record.resolved.steps_per_execution if record.resolved else None
+    return decided or record.settings.steps_per_execution
 
 
 def environment_problem(settings: Settings) -> str | None:
@@ -120,7 +126,7 @@ def _measured(name: str, records: Sequence[Record]) -> Measured:
     diverged = [math.nan for record in own if record.status is Status.DIVERGED]
     return Measured(
         name,
-        {record.repeat: float(record.times.step_time_s or 0) * steps_of_call(record.settings) for record in good},
+        {record.repeat: float(record.times.step_time_s or 0) * steps_of_call(record) for record in good},
         [*(loss for loss in last if loss is not None), *diverged],
         sorted({f"{record.status}: {record.reason}" for record in own if record not in good}),
     )

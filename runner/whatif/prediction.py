@@ -30,7 +30,7 @@ def without_profiler(graph: Graph, record: Record | None) -> Graph:
     """Return the graph without what the profiler added to a step; unchanged if the untraced step time is not known."""
     if record is None or record.times.step_time_s is None:
         return graph
-    return without_overhead(graph, record.times.step_time_s * steps_of_call(record.settings))
+    return without_overhead(graph, record.times.step_time_s * steps_of_call(record))
 
 
 def predictions(graph: Graph, choices: Sequence[Choice], predict: Predict | None, resamples: int) -> list[Prediction]:

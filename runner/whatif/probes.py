@@ -12,11 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
 from keras_matrix.analysis.whatif.contention import exclusive
-from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
+from keras_matrix.analysis.whatif.graph import Graph, NodeKind
 from keras_matrix.analysis.whatif.search.families import Families
 from keras_matrix.analysis.whatif.search.layer_choice import AMP, OP_FUSION
 from keras_matrix.analysis.whatif.what_ifs import precision, time_ratios
@@ -120,14 +119,10 @@ def share_of(graph: Graph, block: str) -> float:
     """
     graph = exclusive(graph)
     own = [node for node in graph.nodes if node.kind not in (NodeKind.COMMUNICATION, NodeKind.WAIT)]
-    step_ns = sum(node.duration_ns + _gap_ns(node) for node in own)
+    step_ns = sum(node.duration_ns + node.gap_ns for node in own)
     layers, on_cpu = frozenset(named(graph, block, "probe")), graph.header.device == "cpu"
     working = (node for node in own if belongs(node, layers) and (node.cores > 0 or not on_cpu))
     return sum(node.duration_ns for node in working) / step_ns if step_ns else 0.0
-
-
-def _gap_ns(node: Node) -> float:
-    return fmean(node.gaps_ns) if node.gaps_ns else 0.0
 
 
 def _of_family(base: Settings, graph: Graph, family: str) -> tuple[list[Probe], str]:

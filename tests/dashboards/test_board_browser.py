@@ -25,7 +25,7 @@ from tests.sessions import run_name
 __all__ = ["browser"]
 pytestmark = pytest.mark.browser
 
-# The folder for the pictures of the README; update them with: SCREENSHOTS=docs/images ci/browser -k picture_of
+# The folder for the pictures of docs/dashboards.md; update them with: SCREENSHOTS=docs/images ci/browser -k picture_of
 SCREENSHOTS = os.environ.get("SCREENSHOTS")
 
 
@@ -151,7 +151,7 @@ def test_a_cell_leads_to_its_page_and_a_run_to_its_report(browser: Any, publishe
 
 @pytest.fixture(scope="module")
 def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page that the README shows: synthetic nights with plain names, one time series."""
+    """The page that docs/dashboards.md shows: synthetic nights with plain names, one time series."""
     warehouse = warehouse_of(stored(tmp_path_factory.mktemp("pictured") / "results", other="cifar10_cnn"))
     one = Choice(workload="mnist_mlp", backend="jax")
     shown = [page.panel_of(warehouse, q, one if q.name == "trend" else Choice()) for q in questions().values()]

@@ -18,7 +18,7 @@ from keras_matrix.uploader.sql import views
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "bigquery.md").read_text(encoding="utf-8")
-PAGES = (ROOT / "README.md", ROOT / "docs" / "bigquery.md", ROOT / "docs" / "history.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("commands.md", "bigquery.md", "history.md")))
 COMMAND = re.compile(r"^    ((?:uploader|runner dashboard|runner history|runner report)\b(?:.*\\\n)*.*)$", re.MULTILINE)
 NAMED = re.compile(r"`((?:uploader|runner dashboard|runner report) [^`]*)`")
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import keras
 
 from keras_matrix.models.profiling import Profiler, load, path_of, recorded
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.request import LAYER, PHASE, Names, TraceOrder
 from keras_matrix.runner.cell.loop import Stretch
@@ -41,7 +41,9 @@ class TracedWorkload:
 
     @cached_property
     def _profiler(self) -> Profiler:
-        return load(self._settings.backend)
+        found = load(self._settings.backend)
+        found.steps_are_equal = self._settings.feed != PIPELINE  # a source may have batches of different lengths
+        return found
 
     def names(self) -> Names:
         """Return the names of the model's layers, including nested ones, and of its optimiser."""

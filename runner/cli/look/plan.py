@@ -16,6 +16,7 @@ from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
+from keras_matrix.runner.cli.render.attempt_text import distinguishing
 from keras_matrix.runner.cli.render.format import document, duration, settings_text, work
 from keras_matrix.runner.matrix.grammar import LARGEST
 from keras_matrix.runner.matrix.reader import Cell
@@ -60,12 +61,15 @@ def _print(cells: Sequence[Cell], repeats: Sequence[PlannedRepeat], estimated: E
         taken = f"{cell.repeats} x {estimated.within_limit_s[cell.cell_id]:.1f} s"
         cap = _cap(estimated, cell)
         lines.append(f"  {cell.cell_id}  {s.backend:<10}  {taken:<10}  {settings_text(s)}{cap and f'  {cap}'}")
+    details = distinguishing(repeats, lambda cell: f"{cell.settings.backend} {work(cell.settings)}")
     block = None
     for planned in repeats:
         if planned.repeat != block:
             block = planned.repeat
             lines += ["", f"block {block}, in the order of --order-seed {seed}"]
-        lines.append(f"  {planned.cell.cell_id}  {planned.cell.settings.backend:<10}  {work(planned.cell.settings)}")
+        cell = planned.cell
+        name = f"{work(cell.settings)}{details.get(cell.cell_id, '')}"
+        lines.append(f"  {cell.cell_id}  {cell.settings.backend:<10}  {name}")
     print("\n".join(lines))
 
 

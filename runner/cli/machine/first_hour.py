@@ -134,7 +134,7 @@ def _backends(named: Sequence[str], probe: Probe) -> list[str]:
             raise UsageError(f"--backend: {name}: {reason}")
     found = list(dict.fromkeys(named)) or [name for name in BACKENDS if probe.missing(name) is None]
     if not found:
-        raise UsageError("--backend: no backend is installed here; install one as described in README.md")
+        raise UsageError("--backend: no backend is installed here; install one as described in docs/commands.md")
     return found
 
 

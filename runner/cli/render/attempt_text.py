@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from keras_matrix.analysis.comparison.titles import flat_settings, varying_keys
 from keras_matrix.records.instruments.stall_arms import arm_of
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.runner.cli.render.figures import attempt_figure
@@ -63,19 +64,50 @@ class OutcomeText:
         return f"{record.status}: {reason.partition(':')[0]}, as before"
 
 
-def label(planned: PlannedRepeat) -> str:
-    """Return a short name of a repeat for progress: its cell, its arm, its number."""
-    return f"{name(planned.cell)} {planned.arm} #{planned.repeat}".replace("  ", " ")
+class CellNames:
+    """Short names of cells for progress, with the settings that distinguish cells of one short name."""
+
+    def __init__(self, repeats: Sequence[PlannedRepeat]) -> None:
+        self._details = distinguishing(repeats, _name)
+
+    def of(self, cell: Cell) -> str:
+        """Return the name of a cell: workload, phase, batch size, arm and change; the plan lists all settings."""
+        return _name(cell, self._details.get(cell.cell_id, ""))
+
+    def label(self, planned: PlannedRepeat) -> str:
+        """Return the name of a repeat: its cell, its arm, its number."""
+        return f"{self.of(planned.cell)} {planned.arm} #{planned.repeat}".replace("  ", " ")
 
 
-def name(cell: Cell) -> str:
-    """Return a short name of a cell: its workload, phase, batch size, arm and change; the plan lists all settings."""
+def _name(cell: Cell, details: str = "") -> str:
     if cell.task is not None:
-        return f"{work(cell.settings)} {cell.settings.backend}"
+        return f"{work(cell.settings)}{details} {cell.settings.backend}"
     phase = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
     arm = f" {arm_of(cell.settings)}" if cell.together else ""
     arm += f" ({cell.change})" if cell.change else ""
-    return f"{work(cell.settings)}{phase} b{cell.settings.batch_size}{arm} on {cell.settings.backend}"
+    return f"{work(cell.settings)}{phase} b{cell.settings.batch_size}{arm}{details} on {cell.settings.backend}"
+
+
+def distinguishing(repeats: Sequence[PlannedRepeat], name: Callable[[Cell], str]) -> dict[str, str]:
+    """Return by cell_id, as text that begins with a blank, the settings that differ between cells of one name.
+
+    A cell whose name no other one has is left out.
+    """
+    alike: dict[str, dict[str, Cell]] = {}
+    for planned in repeats:
+        alike.setdefault(name(planned.cell), {})[planned.cell.cell_id] = planned.cell
+    return {cell_id: text for cells in alike.values() for cell_id, text in _differing(cells).items()}
+
+
+def _differing(cells: Mapping[str, Cell]) -> dict[str, str]:
+    if len(cells) < 2:
+        return {}
+    flat = {cell_id: flat_settings(cell.settings) for cell_id, cell in cells.items()}
+    keys = varying_keys(list(flat.values()))
+    return {
+        cell_id: "".join(f" {key}={value}" for key, value in values.items() if key in keys)
+        for cell_id, values in flat.items()
+    }
 
 
 def result(record: Record) -> str:

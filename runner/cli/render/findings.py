@@ -19,7 +19,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
 from keras_matrix.analysis.comparison.table import CellSummary, Row, in_order
 from keras_matrix.analysis.fc import gap_to_peak
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
-from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, values
+from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, hidden, values
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import MEASURED, Record
@@ -269,12 +269,12 @@ def _used(cell: CellSummary) -> dict[str, str]:
 
 def _process_lines(cell: CellSummary) -> list[str]:
     head = ["repeat", "status", "build", "first step", "first epoch", "measured epochs", "recompiles", "step: mean"]
-    rows = [[*head, "median", "p95", "fixed/epoch", "2017-suite total"]]
+    rows = [[*head, "median", "p95", "2017-suite total"]]
     for record in cell.records:
         t = record.times
         epochs = " ".join(significant(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
         figures = (t.build_time_s, t.first_step_time_s, t.first_epoch_time_s)
-        tail = (t.step_time_s, *epoch_quantiles(record), t.fixed_time_per_epoch_s, t.suite_total_time_s)
+        tail = (t.step_time_s, *epoch_quantiles(record), t.suite_total_time_s)
         compiled = record.resolved.recompiles_timed if record.resolved else None
         cells = [*map(seconds, figures), epochs, "-" if compiled is None else str(compiled), *map(seconds, tail)]
         rows.append([str(record.repeat), record.status, *cells])
@@ -303,9 +303,15 @@ def _statistics(cell: CellSummary) -> dict[str, str]:
     if cell.figure != STEP_TIME:
         pair = {"median of processes": cell.step_time_median, "p95 of processes": cell.step_time_p95}
         return {label: quantity(value, cell.figure) for label, value in pair.items()}
-    measured = values(cell)
-    primary_value = [one for one in STATISTICS if one.in_tables and one.metric in measured]
-    return {one.label: _amount(measured[one.metric], one) for one in primary_value}
+    measured, noisy = values(cell), hidden(cell)
+    found = {}
+    for one in STATISTICS:
+        if one.in_tables and one.metric in measured:
+            found[one.label] = _amount(measured[one.metric], one)
+        elif one.in_tables and one.metric in noisy:
+            upper = noisy[one.metric].upper
+            found[one.label] = "not resolved" if upper is None else f"not resolved, below {_amount(upper, one)}"
+    return found
 
 
 def _amount(value: float, one: Statistic) -> str:

@@ -9,28 +9,29 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from keras_matrix.records.schema import HARMLESS, Record, Status
-from keras_matrix.runner.cli.render.attempt_text import OutcomeText, TimeLeft, label, name
+from keras_matrix.runner.cli.render.attempt_text import CellNames, OutcomeText, TimeLeft
 from keras_matrix.runner.cli.render.format import duration
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.plan import PlannedRepeat
+
+Texts = tuple[TimeLeft, OutcomeText, CellNames]
 
 
 class LiveView:
     """Shows events on a rich progress bar."""
 
-    def __init__(self, bar: Progress, task: TaskID, left: TimeLeft, outcomes: OutcomeText) -> None:
+    def __init__(self, bar: Progress, task: TaskID, texts: Texts) -> None:
         self._bar = bar
         self._task = task
-        self._left = left
-        self._outcomes = outcomes
+        self._left, self._outcomes, self._names = texts
 
     def calibrating(self, cell: Cell) -> None:
         """Show which cell is being calibrated."""
-        self._show(f"calibrating {name(cell)}")
+        self._show(f"calibrating {self._names.of(cell)}")
 
     def begun(self, planned: PlannedRepeat) -> None:
         """Show which repeat is running."""
-        self._show(label(planned))
+        self._show(self._names.label(planned))
 
     def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Show which repeats are interleaved."""
@@ -42,7 +43,8 @@ class LiveView:
         """Print how the attempt ended, above the bar."""
         counted = record.status is not Status.INFRA and self._left.done(planned)
         colour = "red" if record.status not in HARMLESS else "yellow" if record.warnings or record.reason else "green"
-        self._bar.console.print(f"[{colour}]{escape(label(planned))}[/]: {escape(self._outcomes.result(record))}")
+        label, outcome = escape(self._names.label(planned)), escape(self._outcomes.result(record))
+        self._bar.console.print(f"[{colour}]{label}[/]: {outcome}")
         self._bar.update(self._task, advance=counted)
 
     def _show(self, what: str) -> None:
@@ -51,7 +53,7 @@ class LiveView:
 
 
 @contextmanager
-def live(total: int, done: int, left: TimeLeft, outcomes: OutcomeText) -> Iterator[LiveView]:
+def live(total: int, done: int, texts: Texts) -> Iterator[LiveView]:
     """Yield the live view; restores the terminal at the end."""
     columns = (
         TextColumn("{task.description}"),
@@ -62,4 +64,4 @@ def live(total: int, done: int, left: TimeLeft, outcomes: OutcomeText) -> Iterat
     )
     with Progress(*columns, refresh_per_second=1) as bar:
         task = bar.add_task("starting", total=total, completed=done, left="")
-        yield LiveView(bar, task, left, outcomes)
+        yield LiveView(bar, task, texts)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from keras_matrix.records.schema import Record, Status
-from keras_matrix.runner.cli.render.attempt_text import OutcomeText, TimeLeft, label, name
+from keras_matrix.runner.cli.render.attempt_text import CellNames, OutcomeText, TimeLeft
 from keras_matrix.runner.cli.render.format import duration
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.scheduler import Observer
@@ -37,7 +37,8 @@ class Silent:
 class Lines(Silent):
     """Prints one line per attempt when it ends, for logs and pipes."""
 
-    def __init__(self, total: int, done: int, left: TimeLeft, outcomes: OutcomeText) -> None:
+    def __init__(self, total: int, done: int, left: TimeLeft, outcomes: OutcomeText, names: CellNames) -> None:
+        self._names = names
         self._total = total
         self._done = done
         self._left = left
@@ -45,7 +46,7 @@ class Lines(Silent):
 
     def calibrating(self, cell: Cell) -> None:
         """Print which cell is being calibrated."""
-        _say(f"        calibrating {name(cell)}")
+        _say(f"        calibrating {self._names.of(cell)}")
 
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Print how an attempt ended."""
@@ -55,7 +56,8 @@ class Lines(Silent):
         # Beyond the plan are repeats that were added; their number is not known in advance.
         left = f"   ({duration(self._left.seconds())} left)" if self._done <= self._total else ""
         note = "   (measured again)" if again else left
-        _say(f"{self._done:4d}/{max(self._done, self._total)} {label(planned)}: {self._outcomes.result(record)}{note}")
+        label, outcome = self._names.label(planned), self._outcomes.result(record)
+        _say(f"{self._done:4d}/{max(self._done, self._total)} {label}: {outcome}{note}")
 
 
 def _say(line: str) -> None:
@@ -79,10 +81,12 @@ def progress(
     done = len(repeats) - len(pending)
     if silent:
         yield Silent()
-    elif not sys.stdout.isatty():
-        yield Lines(len(repeats), done, left, OutcomeText(printed))
+        return
+    names = CellNames(repeats)
+    if not sys.stdout.isatty():
+        yield Lines(len(repeats), done, left, OutcomeText(printed), names)
     else:
         from keras_matrix.runner.cli.render.live import live
 
-        with live(len(repeats), done, left, OutcomeText(printed)) as observer:
+        with live(len(repeats), done, (left, OutcomeText(printed), names)) as observer:
             yield observer

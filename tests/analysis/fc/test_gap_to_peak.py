@@ -26,7 +26,12 @@ def rows(*tasks: tuple[FcProblem, float], backend: str = "jax", fixed_s: float |
 
 def _records(task: FcProblem, backend: str, times_s: Sequence[float], fixed_s: float | None) -> list[Record]:
     made = fc_records(task, backend, times_s)
-    return [replace(r, times=replace(r.times, fixed_time_per_epoch_s=fixed_s)) for r in made]
+    return [replace(r, times=replace(r.times, fixed_time_per_epoch_s=fixed_s, **_epochs(r))) for r in made]
+
+
+def _epochs(record: Record) -> dict[str, list[float] | int]:
+    """Epochs without scatter, of the record's steps and of one step."""
+    return {"epoch_times_s": [1.0, 1.0], "short_epoch_times_s": [0.1, 0.1], "short_epoch_steps": 1}
 
 
 def test_gap_is_to_the_automatic_step_with_the_share_of_fits_own_time() -> None:
@@ -37,7 +42,7 @@ def test_gap_is_to_the_automatic_step_with_the_share_of_fits_own_time() -> None:
 def test_gap_is_to_the_manual_step_if_there_is_no_automatic_one() -> None:
     (line,) = gap_to_peak.lines(rows((KERAS, 0.12), (MANUAL, 0.08)), {})
     assert "1.50x [1.50-1.50] the step of fc_single_manual" in line
-    assert "; the share of fit's own time an epoch was not measured (docs/fc.md: Where Keras's layers lose)" in line
+    assert "; the share of fit's own time an epoch is not known (docs/fc.md: Where Keras's layers lose)" in line
 
 
 @pytest.mark.parametrize(

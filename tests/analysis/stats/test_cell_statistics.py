@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 
 import pytest
 
 from keras_matrix.analysis.comparison.table import summarise
-from keras_matrix.analysis.stats.cell_statistics import STATISTICS, values
+from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Hidden, hidden, values
 from keras_matrix.records.schema import Record, Status, Times
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from tests.conftest import make_record
@@ -52,3 +53,34 @@ def test_variation_is_the_median_over_processes_of_the_deviation_over_the_mean()
     assert values(summarise(records[:1]))["times.epoch_times_s.variation"] == pytest.approx(2**0.5 / 2)
     single = replace(records[0], times=Times(step_time_s=0.01, epoch_times_s=[1.0]))
     assert "times.epoch_times_s.variation" not in values(summarise([single]))
+
+
+FIXED = "times.fixed_time_per_epoch_s"
+
+
+@pytest.mark.parametrize(
+    ("long_s", "short_s", "value", "noise"),
+    [
+        ([1.01, 1.011, 1.009, 1.01], [0.21, 0.2101, 0.2099], 0.010, None),
+        ([1.01, 1.4, 0.7, 1.0], [0.21, 0.25, 0.18], None, Hidden(pytest.approx(0.1248, abs=1e-4))),
+        ([1.0, 1.001, 0.999], [0.19, 0.1901, 0.1899], None, Hidden(None)),
+        ([1.01], [0.21], None, Hidden(None)),
+        ([1.01, 1.01], [], None, None),
+    ],
+    ids=["separate", "contains zero", "below zero", "no interval", "not measured"],
+)
+def test_a_fixed_time_that_noise_hides_has_no_value(
+    long_s: list[float], short_s: list[float], value: float | None, noise: Hidden | None
+) -> None:
+    """Epochs of 50 and 10 steps of 20 ms and of 10 ms fixed time; an epoch cannot cost less than nothing."""
+    record = make_record(0.02)
+    assert record.resolved is not None
+    times = Times(step_time_s=0.02, epoch_times_s=long_s)
+    if short_s:
+        fixed_s = statistics.median(short_s) - 10 * (statistics.median(long_s) - statistics.median(short_s)) / 40
+        times = replace(
+            times, short_epoch_steps=10, short_epoch_times_s=short_s, fixed_time_per_epoch_s=round(fixed_s, 9)
+        )
+    cell = summarise([replace(record, times=times, resolved=replace(record.resolved, steps_per_epoch=50))])
+    assert values(cell).get(FIXED) == (None if value is None else pytest.approx(value))
+    assert hidden(cell).get(FIXED) == noise

@@ -177,3 +177,13 @@ def test_a_change_of_numerics_whose_processes_all_diverged_is_refuted() -> None:
     found = judge(predictions, {BASELINE: measured(1.0, losses=(2.0,)), "amp": Measurement({}, (math.nan,))}).rounds[0]
     assert [row.name for row in found.rows] == [BASELINE]
     assert (found.verdict, found.reasons) == (Verdict.REFUTED, ("amp: its loss is not finite",))
+
+
+def test_a_change_of_numerics_of_which_one_process_diverged_is_refuted() -> None:
+    """The other four give no interval."""
+    predictions = {BASELINE: predicted(1.0), "amp": predicted(0.8, numerics=True)}
+    found = {
+        BASELINE: measured(1.0, losses=(2.0,)),
+        "amp": measured(0.8, count=4, losses=(2.0, 2.0, 2.0, 2.0, math.nan)),
+    }
+    assert judge(predictions, found).rounds[0].verdict is Verdict.REFUTED

@@ -24,7 +24,7 @@ def test_stored_times_are_read_back(tmp_path: Path) -> None:
     calibration.write(tmp_path, found)
     assert calibration.read(tmp_path) == found
     (first, _) = json.loads((tmp_path / NAME).read_text())
-    assert first == {"operation": "all_reduce", "ranks": 2, "bytes": 4096, "seconds": 0.003}
+    assert first == {"operation": "all_reduce", "ranks": 2, "bytes": 4096, "seconds": 0.003, "library": ""}
 
 
 def test_without_a_file_there_are_no_times_and_a_damaged_one_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,29 @@
+"""Short names of cells in the lines of progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from keras_matrix.runner.cli.render.attempt_text import CellNames
+from keras_matrix.runner.matrix.reader import expand, parse
+from keras_matrix.runner.plan.plan import PlannedRepeat
+
+MATRIX = """\
+version: 1
+backends: [jax, torch]
+cells:
+  - {workload: "user:build", batch_size: 8, params: {width: [64, 256], depth: 2}}
+  - {workload: lstm, threads: [1, 2]}
+  - {workload: mnist_mlp}
+"""
+
+
+def test_cells_of_one_workload_have_the_settings_that_differ_between_them() -> None:
+    planned = [PlannedRepeat(cell, 0) for cell in expand(parse(Path("m.yaml"), MATRIX.encode()))]
+    names = CellNames(planned)
+    found = [names.label(one) for one in planned]
+    assert len(set(found)) == len(found) == 10
+    assert "user:build b8 width=64 on jax #0" in found
+    assert "user:build b8 width=256 on torch #0" in found
+    assert "lstm b32 threads=1 on jax #0" in found
+    assert any(one.startswith("mnist_mlp b") and one.endswith(" on jax #0") and "=" not in one for one in found)
