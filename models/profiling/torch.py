@@ -38,14 +38,15 @@ class Profiler:
         self._start(record_shapes=True)
 
     def stop(self, path: Path) -> None:
-        self._recording.stop()
+        recording, self._recording = self._recording, None
+        recording.stop()
         if self._first is None:
-            self._recording.export_chrome_trace(str(path))
+            recording.export_chrome_trace(str(path))
             return
         with tempfile.TemporaryDirectory(prefix="profiler-") as folder:
             first, rest = Path(folder) / f"first{self.ending}", Path(folder) / f"rest{self.ending}"
             self._first.export_chrome_trace(str(first))
-            self._recording.export_chrome_trace(str(rest))
+            recording.export_chrome_trace(str(rest))
             shapes.join(first, rest, path)
 
     def mark(self, name: str) -> AbstractContextManager[Any]:
@@ -53,10 +54,11 @@ class Profiler:
         return mark
 
     def step(self, number: int) -> AbstractContextManager[Any]:
-        self._steps += 1
-        if self._steps == 2 and self.steps_are_equal and not torch.cuda.is_available():
-            self._recording.stop()
-            self._first = self._recording
+        # Marks may be of another object than the one that records.
+        recording, self._steps = self._recording, self._steps + 1
+        if recording is not None and self._steps == 2 and self.steps_are_equal and not torch.cuda.is_available():
+            recording.stop()
+            self._first = recording
             self._start(record_shapes=False)
         return self.mark(f"{STEP}{number}")
 

@@ -42,3 +42,16 @@ def test_steps_that_may_differ_have_their_own_shapes(tmp_path: Path) -> None:
 def test_a_profiler_records_again_after_it_was_stopped(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         assert products(tmp_path / name, [2, 2], equal=True) == [[[2, 3], [3, 4]]] * 2
+
+
+def test_marks_of_a_profiler_that_does_not_record_have_no_effect(tmp_path: Path) -> None:
+    """The steps of a profile for TensorBoard are marked by another object than the one that records."""
+    import torch
+
+    marking, recording = load("torch"), load("torch")
+    with recorded(recording, tmp_path / "trace.json"):
+        for number in (1, 2, 3):
+            with marking.step(number):
+                torch.mm(torch.ones(2, 3), torch.ones(3, 4))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [one["args"]["Input Dims"] for one in events if one.get("name") == "aten::mm"] == [[[2, 3], [3, 4]]] * 3
