@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,9 +38,8 @@ def join(first: Path, rest: Path, path: Path) -> None:
     A step of `rest` in which an operator's number of calls differs has no shapes of this operator. Raises `TraceError`.
     """
     events, base_ns = _read_all(first)
-    shapes = _Shapes.of(events)
     later = _Later.read(rest)
-    found = dict(later.shaped(shapes))
+    found = dict(later.shaped(_shapes(events)))
     shift_us = (base_ns - later.base_ns) / 1000
     offset = 1 + max((number for event in events for number in _ids(event)), default=0)
     with path.open("w", encoding="utf-8") as file:
@@ -104,24 +103,18 @@ def _pools(calls: Iterable[Call]) -> set[Any]:
     return {call.thread for call in calls if call.name.startswith(POOL)}
 
 
-class _Shapes(NamedTuple):
-    """The shapes of each operator's calls within the marked step, in order of time."""
-
-    calls: dict[Call, list[dict[str, Any]]]
-
-    @classmethod
-    def of(cls, events: Iterable[Event]) -> _Shapes:
-        events = list(events)
-        steps = [event for event in events if _step(event)]
-        begin_us, end_us = (steps[0]["ts"], steps[0]["ts"] + steps[0]["dur"]) if steps else (0, 0)
-        inside = [event for event in events if event.get("ph") == "X" and begin_us <= event["ts"] < end_us]
-        pools = _pools(Call(event["tid"], event["name"]) for event in inside)
-        found: dict[Call, list[dict[str, Any]]] = {}
-        for event in sorted(inside, key=lambda one: float(one["ts"])):
-            args = event.get("args") or {}
-            call = _call(event["tid"], event["name"], pools)
-            found.setdefault(call, []).append({name: args[name] for name in SHAPES if name in args})
-        return cls(found)
+def _shapes(events: Sequence[Event]) -> dict[Call, list[dict[str, Any]]]:
+    """Return the shapes of each operator's calls within the marked step, in order of time."""
+    steps = [event for event in events if _step(event)]
+    begin_us, end_us = (steps[0]["ts"], steps[0]["ts"] + steps[0]["dur"]) if steps else (0, 0)
+    inside = [event for event in events if event.get("ph") == "X" and begin_us <= event["ts"] < end_us]
+    pools = _pools(Call(event["tid"], event["name"]) for event in inside)
+    found: dict[Call, list[dict[str, Any]]] = {}
+    for event in sorted(inside, key=lambda one: float(one["ts"])):
+        args = event.get("args") or {}
+        call = _call(event["tid"], event["name"], pools)
+        found.setdefault(call, []).append({name: args[name] for name in SHAPES if name in args})
+    return found
 
 
 def _call(thread: Any, name: str, pools: set[Any]) -> Call:
@@ -157,7 +150,7 @@ class _Later:
         found.steps.sort()
         return found
 
-    def shaped(self, shapes: _Shapes) -> Iterator[tuple[int, dict[str, Any]]]:
+    def shaped(self, shapes: Mapping[Call, Sequence[dict[str, Any]]]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the number of each event with known shapes, and these."""
         pools = _pools(call for _, _, call in self.seen)
         found: dict[tuple[int, Call], list[tuple[float, int]]] = {}
@@ -166,6 +159,6 @@ class _Later:
             if step >= 0 and at_us < self.steps[step][1]:
                 found.setdefault((step, _call(thread, name, pools)), []).append((at_us, number))
         for (_, call), seen in found.items():
-            known = shapes.calls.get(call, ())
+            known = shapes.get(call, ())
             if len(known) == len(seen):
                 yield from ((number, one) for (_, number), one in zip(sorted(seen), known, strict=True) if one)

@@ -19,7 +19,7 @@ from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.whatif.strategy_file import problem_of, with_changes
+from keras_matrix.runner.whatif.strategy_file import checked_changes
 
 BASE = "baseline"
 
@@ -66,11 +66,11 @@ def plan(base: Settings, changes: Mapping[str, Mapping[str, Scalar]], repeats: i
     cells, left_out = {BASE: _cell(base, repeats, name, BASE)}, {}
     for change, values in changes.items():
         try:
-            settings = with_changes(base, values)
+            settings = checked_changes(base, values)
         except UsageError as error:
             left_out[change] = str(error)
             continue
-        if problem := problem_of(settings) or environment_problem(settings):
+        if problem := environment_problem(settings):
             left_out[change] = problem
         elif settings == base:
             left_out[change] = "its settings are those of the baseline"

@@ -20,12 +20,12 @@ from keras_matrix.analysis.whatif.search.families import Families
 from keras_matrix.analysis.whatif.search.layer_choice import AMP, OP_FUSION
 from keras_matrix.analysis.whatif.what_ifs import precision, time_ratios
 from keras_matrix.analysis.whatif.what_ifs.layers import as_text, layers_of, named
-from keras_matrix.analysis.whatif.what_ifs.time_ratios import belongs
+from keras_matrix.analysis.whatif.what_ifs.time_ratios import belongs, changing_work
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
 from keras_matrix.records.fc import spec
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.whatif.strategy_file import problem_of, with_changes
+from keras_matrix.runner.whatif.strategy_file import checked_changes, with_changes
 
 MOST_BLOCKS = 4
 LEAST_RATIO = 0.02
@@ -113,16 +113,12 @@ def blocks_of(graph: Graph, family: str) -> list[str]:
 
 
 def share_of(graph: Graph, block: str) -> float:
-    """Return the share of a block's work in a step of one worker: all that is no communication, gaps included.
-
-    What keeps no core of a CPU busy, such as a sleep, cannot become faster.
-    """
+    """Return the share of a block's work in a step of one worker: all that is no communication, gaps included."""
     graph = exclusive(graph)
-    own = [node for node in graph.nodes if node.kind not in (NodeKind.COMMUNICATION, NodeKind.WAIT)]
+    own = (node for node in graph.nodes if node.kind not in (NodeKind.COMMUNICATION, NodeKind.WAIT))
     step_ns = sum(node.duration_ns + node.gap_ns for node in own)
-    layers, on_cpu = frozenset(named(graph, block, "probe")), graph.header.device == "cpu"
-    working = (node for node in own if belongs(node, layers) and (node.cores > 0 or not on_cpu))
-    return sum(node.duration_ns for node in working) / step_ns if step_ns else 0.0
+    changing = changing_work(graph, named(graph, block, "probe"))
+    return sum(node.duration_ns for node in changing) / step_ns if step_ns else 0.0
 
 
 def _of_family(base: Settings, graph: Graph, family: str) -> tuple[list[Probe], str]:
@@ -132,10 +128,10 @@ def _of_family(base: Settings, graph: Graph, family: str) -> tuple[list[Probe], 
         return [], f"the traced cell has {parameter}: {base.params[parameter]} already"
     found = []
     for block in blocks_of(graph, family):
-        settings = with_changes(base, {parameter: block})
-        if problem := problem_of(settings):
-            return [], problem
-        found.append(Probe(family, block, settings))
+        try:
+            found.append(Probe(family, block, checked_changes(base, {parameter: block})))
+        except UsageError as error:
+            return [], str(error)
     return found, "" if found else "the trace names no layers"
 
 

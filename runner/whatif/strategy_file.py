@@ -93,6 +93,14 @@ def problem_of(settings: Settings) -> str | None:
     return None
 
 
+def checked_changes(settings: Settings, changes: Mapping[str, Scalar]) -> Settings:
+    """Return settings with other values, as `with_changes`. Raises `UsageError` if a matrix file may not have them."""
+    changed = with_changes(settings, changes)
+    if problem := problem_of(changed):
+        raise UsageError(problem)
+    return changed
+
+
 def possible(found: Found, base: Settings | None) -> Found:
     """Return what a search found, without the settings that no cell like `base` may have; their reason says why."""
     if base is None:
@@ -104,10 +112,10 @@ def _if_possible(found: SearchedStrategy, base: Settings) -> SearchedStrategy:
     if found.settings is None:
         return found
     try:
-        problem = problem_of(with_changes(base, found.settings))
+        checked_changes(base, found.settings)
     except UsageError as error:
-        problem = str(error)
-    return found if problem is None else replace(found, settings=None, reason=problem)
+        return replace(found, settings=None, reason=str(error))
+    return found
 
 
 def _parameters(settings: Settings) -> Mapping[str, object] | None:

@@ -6,7 +6,7 @@ have none of their own: `0-3,6:0.7`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.whatif.graph import Graph, Node, NodeKind
@@ -63,14 +63,16 @@ def belongs(node: Node, layers: frozenset[str]) -> bool:
     return node.layer in layers and node.kind in WORKING and node.phase in ("forward", "backward", None)
 
 
-def multiplied(graph: Graph, layers: Sequence[str], ratio: float, *, gaps: bool = False) -> Graph:
-    """Return the graph with the work of these layers multiplied; with `gaps` also the gaps before it.
+def changing_work(graph: Graph, layers: Iterable[str]) -> list[Node]:
+    """Return the work of these layers that a change of them can make faster.
 
     What keeps no core of a CPU busy, such as a sleep, keeps its time.
     """
-    chosen = frozenset(layers)
-    on_cpu = graph.header.device == "cpu"
-    return graph.with_nodes(
-        scaled(node, ratio, gaps=gaps) if belongs(node, chosen) and (node.cores > 0 or not on_cpu) else node
-        for node in graph.nodes
-    )
+    chosen, on_cpu = frozenset(layers), graph.header.device == "cpu"
+    return [node for node in graph.nodes if belongs(node, chosen) and (node.cores > 0 or not on_cpu)]
+
+
+def multiplied(graph: Graph, layers: Sequence[str], ratio: float, *, gaps: bool = False) -> Graph:
+    """Return the graph with the `changing_work` of these layers multiplied; with `gaps` also the gaps before."""
+    numbers = {node.number for node in changing_work(graph, layers)}
+    return graph.with_nodes(scaled(node, ratio, gaps=gaps) if node.number in numbers else node for node in graph.nodes)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Run
+from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.matrix.reader import Cell
@@ -19,10 +20,11 @@ from keras_matrix.runner.whatif.measurement import Measured, measured
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A run that has ended, what it measured of each setting by its name, and the exit code."""
+    """A run that has ended, what it measured of each setting by its name, its findings, and the exit code."""
 
     run: Run
     found: dict[str, Measured]
+    findings: Findings
     exit_code: int
 
 
@@ -32,4 +34,4 @@ def measure(request: RunRequest, display: TerminalDisplay, cells: Mapping[str, C
     unique = list({cell.cell_id: cell for cell in cells.values()}.values())
     wanted = session_request(request, unique, {"matrix_path": command, "matrix_text": text})
     done = finished(measure_session(request, wanted, Goal(None), display))
-    return Session(done.run, measured(cells, done.latest), done.exit_code)
+    return Session(done.run, measured(cells, done.latest), done.found, done.exit_code)

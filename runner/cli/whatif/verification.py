@@ -19,7 +19,7 @@ from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.analysis.whatif.verify import BASELINE, Measurement, Prediction, Verdict, Verification
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cli.look.stored import write_report
+from keras_matrix.runner.cli.look.stored import write_page
 from keras_matrix.runner.cli.options import add_measuring_options, check_range, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.whatif.measuring import Session, measure
@@ -112,7 +112,9 @@ def verified(work: Work, graph: Graph, baseline: Replay, strategies: Sequence[St
         if work.recalibrate and first.verdict is not Verdict.VERIFIED:
             result = _again(result, graph, shown, measurements)
     session.run.store_object(verification_file.FILE, document_of(graph, result))
-    write_report(session.run)
+    findings = session.findings
+    context = replace(findings.run_context, verification=result.verification)
+    write_page(session.run, replace(findings, run_context=context), session.run.folder / "report.html")
     return result
 
 
