@@ -42,7 +42,7 @@ RUNNER = str(Path(sys.executable).parent / "runner")
 LOCAL = "local"
 ROUNDS = 4
 LARGE_BYTES = 500_000_000
-TRACED = {"repeats": 1, "epochs": 2, "steps_per_epoch": 4, "trace": {"steps": 8}}
+TRACED = {"repeats": 5, "epochs": 3, "steps_per_epoch": 4, "trace": {"steps": 8}}
 MEASURED = {"repeats": 1, "epochs": 3, "steps_per_epoch": 4}
 # Two workers with 8.4 MB of gradients, and layers that sleep in place of computing.
 SLEEPING = {

@@ -8,13 +8,14 @@ from functools import partial
 
 from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.analysis.whatif.overhead import without_overhead
+from keras_matrix.analysis.whatif.processes import as_mean_process
 from keras_matrix.analysis.whatif.replay import replay
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.registry import Choice
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
-from keras_matrix.records.schema import Record
 from keras_matrix.runner.whatif.measurement import steps_of_call
+from keras_matrix.runner.whatif.source import TraceFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,17 @@ class Prediction:
     graph: Graph
 
 
-def without_profiler(graph: Graph, record: Record | None) -> Graph:
-    """Return the graph without what the profiler added to a step; unchanged if the untraced step time is not known."""
+def without_profiler(graph: Graph, trace: TraceFiles) -> Graph:
+    """Return the graph of a step that no profiler slows down, in the mean process of the traced cell.
+
+    Unchanged if the untraced step time is not known.
+    """
+    record = trace.record
     if record is None or record.times.step_time_s is None:
         return graph
-    return without_overhead(graph, record.times.step_time_s * steps_of_call(record))
+    steps = steps_of_call(record)
+    graph = without_overhead(graph, record.times.step_time_s * steps)
+    return as_mean_process(graph, [time_s * steps for time_s in trace.step_times_s])
 
 
 def predictions(graph: Graph, choices: Sequence[Choice], predict: Predict | None, resamples: int) -> list[Prediction]:

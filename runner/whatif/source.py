@@ -35,10 +35,14 @@ _EPOCH = re.compile(r"epoch(\d+)\.worker(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class TraceFiles:
-    """The files of one trace, one per rank or process, and the record of the traced cell if it is stored."""
+    """The files of one trace, one per rank or process, and the record of the traced cell if it is stored.
+
+    `step_times_s` are those of all measured processes of the cell in that run, the traced one included.
+    """
 
     paths: tuple[Path, ...]
     record: Record | None = None
+    step_times_s: tuple[float, ...] = ()
 
 
 def files_of(given: Sequence[Path]) -> list[Path]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.records.instruments.peaks import Peaks
-from keras_matrix.records.schema import Record
-from keras_matrix.records.store import Results, Run
+from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.store import Results, Run, latest_attempts
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import peaks_of
 from keras_matrix.runner.cli.look import cells
@@ -68,7 +68,7 @@ def loaded(trace: TraceFiles, calibration: Path | None = None, level: str | None
 def unprofiled(trace: TraceFiles, graph: Graph) -> Graph:
     """Return the graph without what the profiler added. Raises `UsageError` or `InfrastructureError` as `loaded`."""
     with _readable(trace):
-        return without_profiler(graph, trace.record)
+        return without_profiler(graph, trace)
 
 
 @contextmanager
@@ -103,12 +103,13 @@ def _of_cell(name: str, results: Path, run: str | None) -> TraceFiles:
     """Return the files of the newest trace of a cell."""
     runs = [chosen_run(results, run)] if run else Results(results).runs()
     for one in reversed(runs):
-        traced = _traced(one)
+        records = one.load()[0]
+        traced = _traced(one, records)
         settings = {cell: record.settings for cell, (record, _) in traced.items()}
         if cells.matching(name, settings):
             record, folder = traced[cells.one_of(name, settings, one.run_id)]
             try:
-                return TraceFiles(tuple(files_of([folder])), record)
+                return TraceFiles(tuple(files_of([folder])), record, _step_times_s(records, record.cell_id))
             except GraphError as error:
                 raise InfrastructureError(
                     f"{error}; record it again with: runner trace {record.cell_id} --new"
@@ -120,11 +121,17 @@ def _of_cell(name: str, results: Path, run: str | None) -> TraceFiles:
     )
 
 
-def _traced(run: Run) -> dict[str, tuple[Record, Path]]:
+def _traced(run: Run, records: Sequence[Record]) -> dict[str, tuple[Record, Path]]:
     """Return the records of a run that have a trace, each with the trace's folder, by cell."""
     found = {}
-    for record in run.load()[0]:
+    for record in records:
         folder = record.trace.folder if record.trace else None
         if folder and (run.folder / folder).is_dir():
             found[record.cell_id] = record, run.folder / folder
     return found
+
+
+def _step_times_s(records: Sequence[Record], cell: str) -> tuple[float, ...]:
+    """Return the step time of each measured process of a cell."""
+    own = [record for record in latest_attempts(records) if record.cell_id == cell and record.status in MEASURED]
+    return tuple(record.times.step_time_s for record in own if record.times.step_time_s is not None)

@@ -10,6 +10,8 @@ import pytest
 from keras_matrix.records.fc.network import VARIABLE
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.whatif import verification_file
 from tests.fakes.executor import FakeExecutor, crash
 from tests.runner.cli.whatif.traced_cell import MATRIX, WRONG_TIMES, executor, runner, true_step_s
@@ -117,6 +119,29 @@ def test_predictions_start_from_the_step_without_the_profiler(folder: Path, caps
     assert found["baseline_step_time_s"] == pytest.approx(found["step_time_s"] * 0.97, rel=0.005)
     assert runner("replay", "torch:fc", *WHAT_IFS[:2]) == 0
     assert "of each operation on a thread were removed as the profiler's cost" in capsys.readouterr().out
+
+
+def test_predictions_start_from_the_mean_of_the_processes_of_the_cell(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other processes are 6 % slower than the traced one, the first."""
+
+    def behave(job: Job) -> Outcome:
+        nonlocal calls
+        calls += 1
+        slower = executor(lambda settings: true_step_s(settings) * (1.0 if calls == 1 else 1.06))
+        return slower.behaviours["fc"](job)
+
+    calls = 0
+    (folder / "matrix.yaml").write_text(MATRIX.replace("repeats: 1", "repeats: 5"))
+    assert runner("--matrix", "matrix.yaml", "--new", fake=FakeExecutor(behaviours={"fc": behave})) == 0
+    assert calls == 5
+    capsys.readouterr()
+    assert runner("replay", "torch:fc", *WHAT_IFS[:2], "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["baseline_step_time_s"] == pytest.approx(found["step_time_s"] * (1 + 4 * 1.06) / 5, rel=0.004)
+    assert runner("replay", "torch:fc", *WHAT_IFS[:2]) == 0
+    assert "longer, for the mean of 5 processes of the cell" in capsys.readouterr().out
 
 
 def test_too_few_processes_are_inconclusive(capsys: pytest.CaptureFixture[str]) -> None:
