@@ -116,7 +116,9 @@ def _cases() -> Iterator[Case]:
         yield Case("workers", "2 to 4", backend, sleeping, "200mbit", _what_ifs("workers", ("4",)), hosts=4)
         slower = ("replay", "--what-if", "bandwidth=100mbit")
         yield Case("rates", "200 to 100 Mbit per s", backend, sleeping, "200mbit", slower, other_rate="100mbit")
-        changes = ("batch_size=1024", "gradient_accumulation=2", "recomputation=all", "no_overlap")
+        changes = ("batch_size=1024", "gradient_accumulation=2", "recomputation=all")
+        # The sums of TensorFlow's threads are inside one program, and not in its trace.
+        changes += () if backend == "tensorflow" else ("no_overlap",)
         wanted = tuple(part for one in changes for part in ("--what-if", one))
         search = ("optimize", "--search", "tensor_fusion", "--verify")
         yield Case("search", "sleeping layers", backend, sleeping, "200mbit", search)

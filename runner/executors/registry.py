@@ -19,6 +19,7 @@ from keras_matrix.runner.executors.contract import Contract
 if TYPE_CHECKING:
     from keras_matrix.records.store import Run
     from keras_matrix.runner.executors import Executor
+    from keras_matrix.runner.executors.places import Places
     from keras_matrix.runner.matrix.reader import Cell
 
 
@@ -96,6 +97,10 @@ class Executors(ABC):
     def executor(self, run: Run, python: str | None) -> Executor:
         """Return the executor of a run, under another Python if one is given (only with local software)."""
 
+    def places(self, results: Path) -> Places | None:
+        """Return the machines at which cells of this results folder run at the same time; None if it is only one."""
+        return None
+
 
 DEFAULT = "process"
 ENTRIES = {
@@ -121,6 +126,18 @@ ENTRIES = {
                 Option("memory", "SIZE", "of one container, as in 8g; default: nearly all", is_size=True),
                 Option("shm_size", "SIZE", "of its /dev/shm; default: 1g", is_size=True),
                 Option("seccomp", "FILE", "its seccomp profile, or unconfined; default: the engine's own"),
+            ),
+        ),
+        Entry(
+            name="ray",
+            module="keras_matrix.runner.executors.ray.registration",
+            summary="on the nodes of a Ray cluster",
+            contract=Contract(local_machine=False, local_pids=False, local_files=False, local_software=False),
+            starts=("fork", "fresh"),
+            place="a cluster",
+            guide="docs/cluster.md",
+            options=(
+                Option("address", "ADDRESS", "of the cluster, such as ray://head:10001; default: RAY_ADDRESS, or here"),
             ),
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,32 @@ from keras_matrix.runner.matrix.grammar import Axes
 
 if TYPE_CHECKING:
     from keras_matrix.runner.tasks.request import TaskRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a cell may be measured: keys of a matrix that only place and are not part of its identity.
+
+    `machine` is a machine's type or name and `gpu_model` a part of its GPUs' name, both "" for any.
+    """
+
+    machine: str = ""
+    gpu_model: str = ""
+    memory_gib: float = 0.0
+    across_nodes: bool = False
+
+
+ANYWHERE = Placement()
+
+
+def placement_of(limits: Mapping[str, Scalar]) -> Placement:
+    """Return the placement that the limits of an entry name."""
+    return Placement(
+        str(limits.get("machine", "")),
+        str(limits.get("gpu_model", "")),
+        float(limits.get("memory_gib", 0.0)),
+        bool(limits.get("across_nodes", False)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,8 @@ SETTINGS: dict[str, Rule] = {
     ),
 }
 
-# One value for an entry; how often and how long a cell may run. Not part of its identity.
+# One value for an entry; how often and how long a cell may run, and at which machines of a cluster. Not part of its
+# identity.
 LIMITS: dict[str, Rule] = {
     "repeats": Rule(
         "int",
@@ -188,6 +189,10 @@ LIMITS: dict[str, Rule] = {
         "float", 0.001, 1, default=0.03, meaning="auto: half-width of a comparison's 95 % interval that is enough"
     ),
     "timeout_s": Rule("float", 1, 86_400, default=300.0, meaning="seconds one process may take"),
+    "machine": Rule("str", default="", meaning="only on machines with this type or name, such as n1-standard-16"),
+    "gpu_model": Rule("str", default="", meaning="only on machines whose GPUs have this in their name, such as H100"),
+    "memory_gib": Rule("float", 0, 1_000_000, default=0.0, meaning="only on machines with at least this much memory"),
+    "across_nodes": Rule("bool", default=False, meaning="cluster: blocks on any machines that fit, not all on one"),
 }
 
 # One value for the full file.

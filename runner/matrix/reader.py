@@ -31,7 +31,7 @@ from keras_matrix.runner.matrix import catalog as catalogs
 from keras_matrix.runner.matrix import stall_rules, strict_yaml
 from keras_matrix.runner.matrix.catalog import Catalog
 from keras_matrix.runner.matrix.entries import read
-from keras_matrix.runner.matrix.entry import Entry
+from keras_matrix.runner.matrix.entry import ANYWHERE, Entry, Placement, placement_of
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
 from keras_matrix.runner.matrix.overrides import Overrides, overridden
 from keras_matrix.runner.matrix.strict_yaml import path_text, printable
@@ -50,7 +50,7 @@ class Cell:
     external command that runs instead of a workload; `trace` is what its first process traces. `steps_held` is
     passed to `runner.cell.job.Job`. Cells with the same `together` are measured interleaved, as one comparison with the
     same number of steps; "" for the usual comparison, of cells that differ in their backend only. `change` names
-    what was changed in it, for progress.
+    what was changed in it, for progress. `placement` is where it may be measured.
     """
 
     settings: Settings
@@ -64,6 +64,7 @@ class Cell:
     steps_held: int = 0
     together: str = ""
     change: str = ""
+    placement: Placement = ANYWHERE
 
     @property
     def auto(self) -> bool:
@@ -237,6 +238,7 @@ def _cells(entry: Entry) -> Iterator[Cell]:
     write = _writer(axes, varying)
     repeats, precision_target = _repeats(entry)
     limits = repeats, float(entry.limits["timeout_s"]), entry.line, precision_target
+    placement = placement_of(entry.limits)
     points = zip(
         product(*(axis.values for axis in varying)),
         product(*(axis.texts for axis in varying)),
@@ -252,7 +254,7 @@ def _cells(entry: Entry) -> Iterator[Cell]:
         settings = Settings(*arguments)
         together = stall_rules.together(settings) if entry.stalls else ""
         task = entry.task.of(settings) if entry.task else None
-        yield Cell(settings, cell_id, *limits, task, entry.trace, together=together)
+        yield Cell(settings, cell_id, *limits, task, entry.trace, together=together, placement=placement)
 
 
 def _axes(entry: Entry) -> list[_Axis]:

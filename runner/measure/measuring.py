@@ -121,7 +121,14 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
                 dataset_dir=dataset_dir(request),
                 log_dir=log_dir,
             )
-            measure(context, session.pending, adaptive.more)
+            places = None if request.seams.executor else request.executors.places(request.results)
+            if places is None:
+                measure(context, session.pending, adaptive.more)
+            else:
+                from keras_matrix.runner.measure import concurrent  # only a cluster needs it
+
+                display.problems(f"{name}: {warning}" for name, warning in places.warnings().items())
+                concurrent.measure(context, session.pending, places, adaptive.more)
         session.finish(adaptive.why(), utc_now())
         return session
 

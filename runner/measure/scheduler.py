@@ -47,6 +47,9 @@ ROOM_FACTOR = 2
 # All processes of a cell do the same work; one of them is traced.
 TRACED_REPEAT = 0
 
+Key: TypeAlias = tuple[str, str, int]
+"""Arm, cell_id and number of a repeat."""
+
 
 class Observer(Protocol):
     """Receives the events of a measurement."""
@@ -103,7 +106,7 @@ def measure(
 
     Raises `Interrupted` on a signal, with no process left running, and `StoreFailure` if a record cannot be stored.
     """
-    scheduler = _Scheduler(context)
+    scheduler = Scheduler(context)
     try:
         for _, block in itertools.groupby(repeats, key=lambda planned: planned.repeat):
             scheduler.block(list(block))
@@ -146,34 +149,70 @@ class _Trial:
 _Ended: TypeAlias = tuple[_Trial, Outcome]
 
 
-class _Scheduler:
-    """Runs the repeats of one start of the runner."""
+class Attempts:
+    """Counts the attempts of each repeat: all that are stored, and those of this start of the runner.
 
-    def __init__(self, context: MeasurementContext) -> None:
+    Several threads may use it, if only one at a time works on a repeat.
+    """
+
+    def __init__(self, arms: Mapping[str, Arm]) -> None:
+        """Read the stored attempts."""
+        self._next: Counter[Key] = Counter()
+        for name, arm in arms.items():
+            self._next.update({(name, r.cell_id, r.repeat): r.attempt + 1 for r in arm.run.load()[0]})
+        self._tried: Counter[Key] = Counter()
+
+    def next(self, key: Key) -> int:
+        """Return the number of the next attempt."""
+        return self._next[key]
+
+    def ended(self, key: Key) -> None:
+        """Count an attempt that has ended."""
+        self._next[key] += 1
+        self._tried[key] += 1
+
+    def exhaust(self, key: Key) -> None:
+        """Leave no further attempt to a repeat."""
+        self._tried[key] = INFRA_ATTEMPTS
+
+    def again(self, key: Key) -> None:
+        """Give a repeat all of its attempts again."""
+        self._tried[key] = 0
+
+    def are_left(self, key: Key) -> bool:
+        """Return whether a repeat that the infrastructure failed may be tried again."""
+        return self._tried[key] < INFRA_ATTEMPTS
+
+
+class Scheduler:
+    """Runs repeats, one comparison after the other, of one start of the runner; several may share their `attempts`."""
+
+    def __init__(self, context: MeasurementContext, attempts: Attempts | None = None) -> None:
         self._context = context
-        self._next_attempt: Counter[tuple[str, str, int]] = Counter()
-        for name, arm in context.arms.items():
-            self._next_attempt.update({(name, r.cell_id, r.repeat): r.attempt + 1 for r in arm.run.load()[0]})
-        self._tried: Counter[tuple[str, str, int]] = Counter()
-        self._disturbed: set[tuple[str, str, int]] = set()
+        self._attempts = attempts or Attempts(context.arms)
+        self._disturbed: set[Key] = set()
         self._compared = 0
         self._replaced = 0
         self._started: list[_Trial] = []
 
     def block(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Measure a block, one comparison after the other."""
+        self.begin_block(repeats)
+        for _, group in itertools.groupby(repeats, key=lambda planned: calibration_group(planned.cell)):
+            comparison = list(group)
+            for planned in self.compare(comparison):
+                self.repeat(planned)
+            self.replace_disturbed(comparison)
+
+    def begin_block(self, repeats: Sequence[PlannedRepeat]) -> None:
+        """Prepare the executors for a block of repeats, or for those of it that are known so far."""
         for name, arm in self._context.arms.items():
             # An external command has its own program: it needs no server and no backend.
             arm.executor.begin_block([s.cell.settings for s in repeats if s.arm == name and s.cell.task is None])
         for arm in self._context.arms.values():
             arm.executor.await_block()
-        for _, group in itertools.groupby(repeats, key=lambda planned: calibration_group(planned.cell)):
-            comparison = list(group)
-            self._compared += 1
-            self.compare(comparison)
-            self._replace_disturbed(comparison)
 
-    def _replace_disturbed(self, repeats: Sequence[PlannedRepeat]) -> None:
+    def replace_disturbed(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Repeat a disturbed comparison's block, a few times at most; all attempts are stored, the latest count."""
         for _ in range(MOST_REPLACEMENTS):
             spent = self._replaced >= max(SURELY_REPLACED, REPLACED_SHARE * self._compared)
@@ -182,11 +221,19 @@ class _Scheduler:
             self._replaced += 1
             self._disturbed -= {planned.key for planned in repeats}
             for planned in repeats:
-                self._tried[planned.key] = 0
-            self.compare(repeats)
+                self._attempts.again(planned.key)
+            for planned in self._compared_once(repeats):
+                self.repeat(planned)
 
-    def compare(self, repeats: Sequence[PlannedRepeat]) -> None:
-        """Measure a repeat of a comparison, interleaved; retry repeats that the infrastructure failed by themselves."""
+    def compare(self, repeats: Sequence[PlannedRepeat]) -> list[PlannedRepeat]:
+        """Measure a repeat of a comparison, interleaved.
+
+        Return the repeats that the infrastructure failed and that may be tried again.
+        """
+        self._compared += 1
+        return self._compared_once(repeats)
+
+    def _compared_once(self, repeats: Sequence[PlannedRepeat]) -> list[PlannedRepeat]:
         self._started = []
         settings = repeats[0].cell.settings
         automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
@@ -205,9 +252,7 @@ class _Scheduler:
                 warm.append(trial)
         done = self._publish_all([*ended, *self._interleave(warm)])
         over = {planned.key for planned in done} | {key for key, trial in calibrated.items() if trial is None}
-        for planned in repeats:
-            if planned.key not in over:
-                self._repeat(planned)
+        return [one for one in repeats if one.key not in over and self._attempts.are_left(one.key)]
 
     def _interleave(self, trials: Sequence[_Trial]) -> list[_Ended]:
         """Run the measured epochs of warm processes, interleaved, then let each process end."""
@@ -258,7 +303,7 @@ class _Scheduler:
         group = calibration_group(planned.cell)
         return next(filter(None, (arm.run.calibration(group) for arm in self._context.arms.values())), None)
 
-    def _calibrate(self, repeats: Sequence[PlannedRepeat]) -> dict[tuple[str, str, int], _Trial | None]:
+    def _calibrate(self, repeats: Sequence[PlannedRepeat]) -> dict[Key, _Trial | None]:
         """Find the steps per epoch that these cells share.
 
         Each process measures its step time and then waits; when all have reported it, each gets the number of steps in
@@ -266,7 +311,7 @@ class _Scheduler:
         process of each repeat that continues, and None for a repeat that has ended and needs no further attempt.
         """
         times_s: dict[str, float] = {}
-        found: dict[tuple[str, str, int], _Trial | None] = {}
+        found: dict[Key, _Trial | None] = {}
         for planned in repeats:
             if self._missing(planned):
                 continue
@@ -306,13 +351,17 @@ class _Scheduler:
         self._context.observer.begun(planned)
         if missing := self._missing(planned):
             self._publish(planned, self._job(planned, 1), Outcome(infrastructure=missing), self._context.now())
-            self._tried[planned.key] = INFRA_ATTEMPTS
+            self._attempts.exhaust(planned.key)
             return None
         return self._start(planned, self._steps_per_epoch(planned))
 
-    def _repeat(self, planned: PlannedRepeat) -> None:
+    def refuse(self, planned: PlannedRepeat, reason: str) -> None:
+        """Publish that a repeat cannot run anywhere, as unsupported."""
+        self._publish(planned, self._job(planned, 1), Outcome(refused=reason), self._context.now())
+
+    def repeat(self, planned: PlannedRepeat) -> None:
         """Measure a repeat by itself, again after infrastructure failures, at most `INFRA_ATTEMPTS` times."""
-        while self._tried[planned.key] < INFRA_ATTEMPTS:
+        while self._attempts.are_left(planned.key):
             trial = self._begin(planned)
             if trial is not None and self._publish_all([trial.finish()]):
                 return
@@ -355,8 +404,7 @@ class _Scheduler:
 
             record = written(AttemptToWrite(record, outcome.usage_series, job), self._context.log_dir)
         shutil.rmtree(job.folder, ignore_errors=True)
-        self._next_attempt[planned.key] += 1
-        self._tried[planned.key] += 1
+        self._attempts.ended(planned.key)
         if outcome.usage_series is not None:
             run.store_usage_series(record, outcome.usage_series)
         run.publish(record)
@@ -365,7 +413,7 @@ class _Scheduler:
 
     def _job(self, planned: PlannedRepeat, count: int | None) -> Job:
         settings, arm = planned.cell.settings, self._context.arms[planned.arm]
-        attempt = self._next_attempt[planned.key]
+        attempt = self._attempts.next(planned.key)
         name = f"{planned.cell.cell_id}.{planned.repeat}.{attempt}"
         folder = arm.run.scratch(name)
         return Job(

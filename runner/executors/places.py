@@ -1,0 +1,62 @@
+"""Places: machines of which each measures one comparison at a time, for executors that have several.
+
+An executor without places, such as one of this machine, measures one comparison after the other. With places, all
+cells of a comparison's block run at one of them, and the places work at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from keras_matrix.records.store import Run
+from keras_matrix.runner.executors import Executor
+from keras_matrix.runner.matrix.reader import Cell
+
+
+class Stopped(Exception):
+    """The session ends, and what a place still does is of no interest."""
+
+
+class Place(Protocol):
+    """A machine of a cluster. `identity` is the `host_id` of its records; `name` is for people."""
+
+    identity: str
+    name: str
+
+    def acquire(self) -> None:
+        """Wait until no other session measures here. Raises `ExecutorError` if the place is gone."""
+
+    def executor(self, run: Run) -> Executor:
+        """Return the executor of a run here; the place is acquired."""
+
+    def lost(self) -> str | None:
+        """Return why the place can measure nothing any more; None if it can."""
+
+    def release(self) -> None:
+        """Let other sessions measure here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """Where the cells of a comparison can run: the identities of the places, or why at none."""
+
+    places: frozenset[str]
+    reason: str | None = None
+
+
+class Places(Protocol):
+    """The places of a session, which may change."""
+
+    def current(self) -> Sequence[Place]:
+        """Return the places there are now, new ones after those that were returned before."""
+
+    def fitting(self, cells: Sequence[Cell]) -> Fitting:
+        """Return the places there are now at which all of these cells can run."""
+
+    def warnings(self) -> Mapping[str, str]:
+        """Return what could disturb measurements, by the name of its place."""
+
+    def stop(self) -> None:
+        """End all work at once; calls that wait raise `Stopped`."""

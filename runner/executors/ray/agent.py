@@ -1,0 +1,259 @@
+"""The agent: what runs on a node of the cluster, one per session, while it holds the measuring slot of its machine.
+
+It measures with the process executor, exactly as the runner does on a single machine: Ray's changes to the environment
+and the priority of its processes are undone first, so that a cell starts as if from the shell that started the node.
+
+Every call of a running cell has a number. A call that is repeated, since the connection was interrupted, returns the
+answer of the first one, so that a short interruption repeats no work.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.schema import Machine
+from keras_matrix.records.settings import DEVICES, Settings
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.executors import Outcome, Running, WaitingCell
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.executors.process.interpreter import installed_versions
+from keras_matrix.runner.executors.ray import folders
+from keras_matrix.runner.executors.ray.machines import NodeFacts
+from keras_matrix.runner.executors.supervise.watch import Never
+from keras_matrix.runner.host import machine, process_tree
+from keras_matrix.runner.host.surroundings import pinning
+
+SHARED = {"compile_cache_dir": "compile-cache", "autotune_dir": "autotune", "cuda_cache_dir": "cuda-cache"}
+OUTPUTS = "outputs"
+# Ray runs its workers at this niceness unless the node was started with RAY_worker_niceness=0.
+NICENESS_ADVICE = "start the node with RAY_worker_niceness=0, or as root"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a finished cell leaves: its outcome, and archives of its folder and of its output files."""
+
+    outcome: Outcome
+    folder: bytes
+    outputs: bytes | None = None
+
+
+@dataclass(slots=True)
+class _Live:
+    """A cell's process, its job with the paths of this node, and the answers that were given, by number."""
+
+    running: Running
+    job: Job
+    answers: dict[int, Any] = field(default_factory=dict)
+
+
+def facts(node_id: str, labels: Mapping[str, str], has_slot: bool) -> NodeFacts:
+    """Return what this node is and can run; looks for packages, imports no backend."""
+    restored()
+    found = _machine(labels)
+    executor = ProcessExecutor()
+    missing = {
+        f"{backend} {device}": executor.missing(backend, device) or _device_problem(device, found)
+        for backend in BACKENDS
+        for device in DEVICES
+    }
+    executor.close()
+    problem = _niceness_problem()
+    return NodeFacts(
+        node_id=node_id,
+        name=labels.get("machine") or os.uname().nodename,
+        machine=found,
+        versions=installed_versions(),
+        missing=missing,
+        slot=has_slot,
+        warnings=(problem,) if problem else (),
+    )
+
+
+class Agent:
+    """Measures cells on its node for one session."""
+
+    def __init__(self, mark: str, start: str, labels: Mapping[str, str]) -> None:
+        """End what an earlier agent of the same session left on this node."""
+        restored()
+        process_tree.end_leftovers(mark)
+        self._machine = _machine(labels)
+        self._executor = ProcessExecutor(start=start, mark=mark)
+        self._scratch = Path(tempfile.mkdtemp(prefix="keras-matrix-node-"))
+        self._live: dict[str, _Live] = {}
+        self._roots: dict[str, str] = {}
+
+    def ready(self) -> bool:
+        """Return that the agent is there."""
+        return True
+
+    def begin_block(self, settings: Sequence[Settings]) -> None:
+        """Replace the servers of the last block by those that these cells need."""
+        self._executor.begin_block(settings)
+        self._executor.await_block()
+
+    def start(self, job: Job, timeout_s: float, roots: Mapping[str, str], *archives: bytes) -> None:
+        """Start a cell, known by its nonce from now on; `roots` are its folders of modules by the archives' digests."""
+        if job.nonce in self._live:
+            return
+        here = job
+        try:
+            here = self._here(job, roots, archives)
+            running = self._started(here, timeout_s)
+        except (OSError, tarfile.TarError) as error:
+            running = Never(Outcome(infrastructure=f"scratch: {self._scratch} of the node: {error}"))
+        self._live[job.nonce] = _Live(running, here)
+
+    def call(self, nonce: str, number: int, method: str, *arguments: Any) -> Any:
+        """Call a method of a live cell; the same number again returns the first answer."""
+        live = self._live[nonce]
+        if number not in live.answers:
+            live.answers = {number: getattr(self, f"_{method}")(live, *arguments)}
+        return live.answers[number]
+
+    def forget(self, nonce: str) -> None:
+        """Remove what is left of a cell."""
+        live = self._live.pop(nonce, None)
+        if live is not None:
+            shutil.rmtree(live.job.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """End everything and remove the scratch folder."""
+        self._executor.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    # The methods of a live cell.
+
+    def _calibrated(self, live: _Live) -> float | None:
+        return live.running.calibrated()
+
+    def _resume(self, live: _Live, steps: int) -> None:
+        live.running.resume(steps)
+
+    def _turn(self, live: _Live) -> bool:
+        others = [one for one in self._live.values() if one is not live]
+        waiting = [WaitingCell(one.job.settings.backend, root) for one in others if (root := one.running.root())]
+        return live.running.turn(waiting)
+
+    def _resident_bytes(self, live: _Live) -> int:
+        return live.running.resident_bytes()
+
+    def _finish(self, live: _Live) -> Ended:
+        outcome = live.running.finish()
+        if outcome.infrastructure is None and outcome.refused is None and outcome.missing_device is None:
+            outcome = replace(outcome, machine=self._machine)
+        outputs = live.job.outputs_dir
+        return Ended(outcome, folders.packed(Path(live.job.folder)), folders.packed(Path(outputs)) if outputs else None)
+
+    def _abandon(self, live: _Live) -> None:
+        live.running.abandon()
+
+    # Starting.
+
+    def _started(self, job: Job, timeout_s: float) -> Running:
+        try:
+            pinning.check([job.settings])
+        except UsageError as error:
+            return Never(Outcome(refused=str(error)))
+        if job.settings.device == "cpu" or job.task is not None:
+            return self._executor.start(job, timeout_s)
+        from keras_matrix.runner.checks.preflight.cells import preflight_of
+
+        preflight = preflight_of([job.settings], in_containers=False)
+        if refused := preflight.refused(job):
+            return Never(refused)
+        return _Warned(self._executor.start(job, timeout_s), preflight.warnings(job))
+
+    def _here(self, job: Job, roots: Mapping[str, str], archives: Sequence[bytes]) -> Job:
+        """Return the job with this node's folders, which are made."""
+        for (root, digest), archive in zip(roots.items(), archives, strict=True):
+            if self._roots.get(root) != digest:
+                folder = self._scratch / "modules" / digest
+                folders.unpacked(archive, folder)
+                self._roots[root] = digest
+        name = f"{job.cell_id}.{job.repeat}.{job.attempt}"
+        folder = self._scratch / "cells" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        keys = {"compile_cache_dir": job.settings.backend, "autotune_dir": job.cell_id, "cuda_cache_dir": ""}
+        shared: dict[str, Any] = {
+            own: self._made(inner, keys[own]) if getattr(job, own) is not None else None
+            for own, inner in SHARED.items()
+        }
+        return replace(
+            job,
+            folder=str(folder),
+            import_roots=[str(self._scratch / "modules" / roots[root]) for root in job.import_roots if root in roots],
+            host_roots=[root for root in job.import_roots if root in roots],
+            dataset_dir=job.dataset_dir or str(_home() / "datasets"),
+            outputs_dir=self._made(OUTPUTS, name) if job.outputs_dir is not None else None,
+            **shared,
+        )
+
+    def _made(self, *parts: str) -> str:
+        folder = self._scratch.joinpath(*parts)
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder)
+
+
+class _Warned:
+    """A running cell whose outcome has further warnings."""
+
+    def __init__(self, running: Running, warnings: tuple[str, ...]) -> None:
+        self._running, self._warnings = running, warnings
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._running, name)
+
+    def finish(self) -> Outcome:
+        """Return the outcome with the warnings."""
+        outcome = self._running.finish()
+        return replace(outcome, warnings=(*self._warnings, *outcome.warnings))
+
+
+def restored() -> None:
+    """Give this process the environment and priority with which its node was started.
+
+    Ray sets OMP_NUM_THREADS, hides GPUs from workers that request none, and runs its workers at a lower priority.
+    """
+    raylet = os.getppid()
+    variables = Path(f"/proc/{raylet}/environ").read_bytes().decode(errors="surrogateescape").split("\0")
+    found = dict(one.split("=", 1) for one in variables if "=" in one)
+    own = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+    os.environ.clear()
+    os.environ.update(found | own)
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, raylet))
+    except PermissionError:
+        pass  # the warning of the node's facts says so
+
+
+def _niceness_problem() -> str | None:
+    own, its = os.getpriority(os.PRIO_PROCESS, 0), os.getpriority(os.PRIO_PROCESS, os.getppid())
+    return None if own == its else f"cells run at niceness {own}, the node at {its}: {NICENESS_ADVICE}"
+
+
+def _machine(labels: Mapping[str, str]) -> Machine:
+    """Return this machine; with a label `machine`, nodes with another one count as other machines."""
+    if name := labels.get("machine"):
+        os.environ[machine.HOST_VARIABLE] = name
+    found = machine.detect()
+    type_ = labels.get("machine-type")
+    return replace(found, machine_type=type_) if type_ else found
+
+
+def _device_problem(device: str, found: Machine) -> str | None:
+    return "no GPU" if device == "gpu" and not found.gpus else None
+
+
+def _home() -> Path:
+    return Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))

@@ -1,0 +1,198 @@
+"""The connection to a Ray cluster: its nodes, and calls that say whether their node was lost. Imports Ray when used.
+
+Ray's own retries are off: a call that may have started a measurement must not be repeated behind the runner's back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.runner.errors import ExecutorError
+from keras_matrix.runner.executors.places import Stopped
+from keras_matrix.runner.executors.ray.agent import Agent, facts
+from keras_matrix.runner.executors.ray.machines import NodeFacts
+
+SLOT = "measuring_slot"
+PACKAGE = "keras-matrix"
+# A node that does not answer for so long is lost. Ray itself declares it dead after about half a minute.
+UNAVAILABLE_S = 90.0
+FACTS_S = 120.0
+POLL_S = 0.5
+GUIDE = "docs/cluster.md"
+
+
+class Lost(Exception):
+    """An agent or its node does not exist any more; the text says how it ended. `memory` if Ray ended it for memory."""
+
+    def __init__(self, text: str, *, memory: bool = False) -> None:
+        super().__init__(text)
+        self.memory = memory
+
+
+class Cluster:
+    """A connected cluster."""
+
+    def __init__(self, address: str) -> None:
+        """Connect. Raises `ExecutorError` that says what is wrong and what to do."""
+        self.address = address
+        self._ray = _connected(address)
+        self._stopping = threading.Event()
+        self._facts: dict[str, NodeFacts] = {}
+        self._asked_s: dict[str, float] = {}
+
+    def facts(self) -> list[NodeFacts]:
+        """Return what the living nodes report. Raises `ExecutorError` for a node with another version of this program."""
+        alive = {str(node["NodeID"]): node for node in self._ray.nodes() if node["Alive"]}
+        asked = {name: self._ask(node) for name, node in alive.items() if name not in self._facts}
+        for name, ref in asked.items():
+            with contextlib.suppress(Lost):
+                self._facts[name] = self._answer(alive[name], ref)
+        return [fact for name, fact in self._facts.items() if name in alive]
+
+    def alive(self, node_id: str) -> bool:
+        """Return whether Ray counts a node as alive."""
+        return any(node["Alive"] for node in self._ray.nodes() if node["NodeID"] == node_id)
+
+    def agent(self, node: NodeFacts, mark: str, start: str) -> Any:
+        """Return a new agent on a node, which starts once the machine's measuring slot is free."""
+        return self._on(node.node_id, Agent, resources={SLOT: 1}, max_restarts=0, max_task_retries=0).remote(
+            mark, start, self._labels(node.node_id)
+        )
+
+    def end(self, agent: Any) -> None:
+        """End an agent, and with it all processes of its cells."""
+        with contextlib.suppress(Exception):  # the cluster may be gone as well
+            self._ray.kill(agent)
+
+    def stored(self, value: Any) -> Any:
+        """Return a reference to a value, which is copied to each node once."""
+        return self._ray.put(value)
+
+    def answer(self, ref: Any, limit_s: float | None = None) -> Any:
+        """Return the answer of a call. Raises `Lost` or `Stopped`, and TimeoutError after a limit."""
+        errors = self._ray.exceptions
+        begun_s = time.monotonic()
+        while True:
+            if self._stopping.is_set():
+                raise Stopped
+            try:
+                if self._ray.wait([ref], timeout=POLL_S)[0]:
+                    return self._ray.get(ref)
+            except errors.ActorUnavailableError as error:
+                raise Unavailable(_line(error)) from error
+            except errors.OutOfMemoryError as error:
+                raise Lost(_line(error), memory=True) from error
+            except (errors.RayActorError, errors.RaySystemError, errors.NodeDiedError, errors.WorkerCrashedError) as error:
+                raise Lost(_line(error), memory="memory" in str(error).lower()) from error
+            except errors.RayTaskError as error:
+                raise Lost(_line(error)) from error
+            if limit_s is not None and time.monotonic() - begun_s > limit_s:
+                raise TimeoutError
+
+    def stop(self) -> None:
+        """Let calls that wait raise `Stopped`."""
+        self._stopping.set()
+
+    def close(self) -> None:
+        """Disconnect."""
+        with contextlib.suppress(Exception):
+            self._ray.shutdown()
+
+    def dashboard(self) -> str | None:
+        """Return the address of Ray's dashboard, None if it has none."""
+        with contextlib.suppress(Exception):
+            url = self._ray._private.worker.get_dashboard_url()
+            return f"http://{url}" if url else None
+        return None
+
+    def _ask(self, node: Mapping[str, Any]) -> Any:
+        has_slot = node["Resources"].get(SLOT, 0) >= 1
+        labels = {key: str(value) for key, value in (node.get("Labels") or {}).items()}
+        return self._on(str(node["NodeID"]), facts, max_retries=0).remote(str(node["NodeID"]), labels, has_slot)
+
+    def _answer(self, node: Mapping[str, Any], ref: Any) -> NodeFacts:
+        where = f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        try:
+            found: NodeFacts = self.answer(ref, FACTS_S)
+        except TimeoutError:
+            raise ExecutorError(f"cluster: {where}: does not answer within {FACTS_S:.0f} s; see `ray status`") from None
+        except Lost as error:
+            if "ModuleNotFoundError" in str(error) or "AttributeError" in str(error):
+                raise ExecutorError(
+                    f"cluster: {where}: has no {PACKAGE} of this version: {error}; install {PACKAGE} "
+                    f"{version(PACKAGE)} in the environment of its `ray start`"
+                ) from error
+            raise
+        its, own = found.versions.get(PACKAGE, ""), version(PACKAGE)
+        if its and its != own:
+            raise ExecutorError(f"cluster: {where}: has {PACKAGE} {its}, here is {own}; install the same on all nodes")
+        return found
+
+    def _labels(self, node_id: str) -> dict[str, str]:
+        labels = next((node.get("Labels") or {} for node in self._ray.nodes() if node["NodeID"] == node_id), {})
+        return {key: str(value) for key, value in labels.items()}
+
+    def _on(self, node_id: str, what: Any, **options: Any) -> Any:
+        """Return a remote function or class that runs on one node and uses none of its CPUs."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        where = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        return self._ray.remote(what).options(num_cpus=0, scheduling_strategy=where, **options)
+
+
+class Unavailable(Exception):
+    """An agent does not answer at the moment."""
+
+
+def _connected(address: str) -> Any:
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    _check_token()
+    try:
+        import ray
+    except ImportError as error:
+        raise ExecutorError(f"--executor ray: needs Ray: pip install '{PACKAGE}[ray]' ({error})") from error
+    import logging
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=True)
+    except Exception as error:  # noqa: BLE001 - Ray raises errors of many types here
+        raise ExecutorError(f"--address: no Ray cluster at {address}: {_line(error)}; {_advice(str(error))}") from error
+    return ray
+
+
+def _check_token() -> None:
+    """Raise `ExecutorError` if there is no token: without one, whoever reaches a port may run any program there."""
+    if os.environ["RAY_AUTH_MODE"] != "token":
+        raise ExecutorError(
+            f"RAY_AUTH_MODE: must be token, got {os.environ['RAY_AUTH_MODE']!r}: an open port of Ray runs any program "
+            f"that reaches it ({GUIDE})"
+        )
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    if not os.environ.get("RAY_AUTH_TOKEN") and not path.is_file():
+        raise ExecutorError(
+            f"RAY_AUTH_TOKEN: no token of the cluster in this variable or in {path}; set RAY_AUTH_TOKEN_PATH to the file "
+            f"with the token of `ray start` ({GUIDE})"
+        )
+
+
+def _advice(text: str) -> str:
+    if "version mismatch" in text.lower():
+        return "install the same versions of Ray and Python here and on the nodes"
+    if "unauthenticated" in text.lower() or "token" in text.lower():
+        return "use the token with which the cluster was started"
+    return "start one with `ray start --head`, or name the address of its head"
+
+
+def _line(error: BaseException) -> str:
+    """Return an error of Ray in one line: its last line that is not empty, which names the cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    cause = next((line for line in reversed(lines) if ": " in line), lines[-1] if lines else type(error).__name__)
+    return cause[:300]

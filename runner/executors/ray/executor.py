@@ -1,0 +1,215 @@
+"""The runner's side of cells on a cluster: a machine as a place, its executor, and a cell that runs there."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import tarfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.store import Run
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.errors import ExecutorError
+from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
+from keras_matrix.runner.executors.ray import folders
+from keras_matrix.runner.executors.ray.agent import Ended
+from keras_matrix.runner.executors.ray.cluster import UNAVAILABLE_S, Cluster, Lost, Unavailable
+from keras_matrix.runner.executors.ray.machines import NodeFacts, Offer
+from keras_matrix.runner.executors.supervise.watch import Never
+
+KILLED = 9
+
+
+class Archives:
+    """The archives of the user's folders of modules, made and stored in the cluster once per session."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._made: dict[str, tuple[str, Any]] = {}
+
+    def of(self, job: Job) -> dict[str, tuple[str, Any]]:
+        """Return digest and reference of each folder that a job's process searches. Raises `TooLarge`."""
+        own = ":" in job.settings.workload or job.task is not None
+        return {root: self._archive(root) for root in dict.fromkeys(job.import_roots) if own}
+
+    def _archive(self, root: str) -> tuple[str, Any]:
+        if root not in self._made:
+            archive = folders.modules(Path(root))
+            self._made[root] = (hashlib.sha256(archive).hexdigest()[:16], self._cluster.stored(archive))
+        return self._made[root]
+
+
+class MachineOnRay:
+    """A machine of the cluster as a place: one agent on each of its nodes, which together hold its measuring slot."""
+
+    def __init__(self, cluster: Cluster, offer: Offer, archives: Archives, mark: str, start: str) -> None:
+        self.identity, self.name = offer.identity, offer.name
+        self.offer, self.archives = offer, archives
+        self.cluster = cluster
+        self._mark, self._start = mark, start
+        self._agents: dict[str, Any] = {}
+        self._lost: str | None = None
+
+    def acquire(self) -> None:
+        """Start the agents, one after the other in the order of their nodes, so that two sessions do not block."""
+        for node in self.offer.nodes:
+            agent = self.cluster.agent(node, f"{self._mark}@{node.node_id}", self._start)
+            self._agents[node.node_id] = agent
+            self.asked(agent.ready.remote())
+
+    def executor(self, run: Run) -> Executor:
+        """Return the executor of this machine, the same for all runs of a session."""
+        return ExecutorOnMachine(self)
+
+    def lost(self) -> str | None:
+        """Return how an agent or a node ended."""
+        return self._lost
+
+    def release(self) -> None:
+        """End the agents, which frees the slot."""
+        for agent in self._agents.values():
+            if self._lost is None:
+                try:
+                    self.cluster.answer(agent.close.remote(), limit_s=10)
+                except Exception:  # noqa: BLE001 - it is ended in any case
+                    self._lost = None
+            self.cluster.end(agent)
+        self._agents.clear()
+
+    def agent(self, node: NodeFacts) -> Any:
+        """Return the agent of a node."""
+        return self._agents[node.node_id]
+
+    def asked(self, ref: Any) -> Any:
+        """Return the answer of an agent. Raises `ExecutorError` if it is lost, and `Stopped`."""
+        try:
+            return self.cluster.answer(ref)
+        except Unavailable as error:
+            raise ExecutorError(self.note_lost(str(error))) from error
+        except Lost as error:
+            raise ExecutorError(self.note_lost(str(error))) from error
+
+    def note_lost(self, text: str) -> str:
+        """Remember that the machine is lost, and return the reason."""
+        self._lost = self._lost or f"node_lost: {self.name}: {text}"
+        return self._lost
+
+
+class ExecutorOnMachine:
+    """Runs cells on one machine of a cluster."""
+
+    name = "ray"
+
+    def __init__(self, place: MachineOnRay) -> None:
+        self._place = place
+
+    def missing(self, backend: str, device: str = "cpu") -> str | None:
+        """Return None: only cells that fit this machine are given to it."""
+        return None
+
+    def begin_block(self, settings: Sequence[Settings]) -> None:
+        """Let each node replace its servers, concurrently; the loss of a node shows when a cell starts."""
+        for node in self._place.offer.nodes:
+            own = [one for one in settings if self._node(one) is node]
+            self._place.agent(node).begin_block.remote(own)
+
+    def await_block(self) -> None:
+        """Return at once: a node measures nothing before its servers have started."""
+
+    def start(self, job: Job, timeout_s: float) -> Running:
+        """Start the job on the node that has its backend."""
+        begun_s = time.perf_counter()
+        place, node = self._place, self._node(job.settings) or self._place.offer.nodes[0]
+        try:
+            archives = place.archives.of(job)
+        except folders.TooLarge as error:
+            return Never(Outcome(refused=str(error), wall_time_s=time.perf_counter() - begun_s))
+        digests = {root: digest for root, (digest, _) in archives.items()}
+        agent = place.agent(node)
+        try:
+            place.asked(agent.start.remote(job, timeout_s, digests, *(ref for _, ref in archives.values())))
+        except ExecutorError as error:
+            return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
+        return CellOnNode(place, agent, job)
+
+    def close(self) -> None:
+        """Do nothing: the place ends its agents."""
+
+    def _node(self, settings: Settings) -> NodeFacts | None:
+        return self._place.offer.node_for(settings.backend, settings.device)
+
+
+class CellOnNode:
+    """A cell's process on a node. If the node is lost, the outcome says so."""
+
+    def __init__(self, place: MachineOnRay, agent: Any, job: Job) -> None:
+        self._place, self._agent, self._job = place, agent, job
+        self._numbers = itertools.count()
+        self._gone: Outcome | None = None
+        self._begun_s = time.perf_counter()
+
+    def calibrated(self) -> float | None:
+        """Return the process's step time in seconds."""
+        found: float | None = self._call("calibrated")
+        return found
+
+    def resume(self, steps: int) -> None:
+        """Set the steps per epoch."""
+        self._call("resume", steps)
+
+    def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
+        """Let the process run until it rests; its node knows which other cells wait there."""
+        return bool(self._call("turn"))
+
+    def root(self) -> None:
+        """Return None: the process is not on this machine."""
+
+    def resident_bytes(self) -> int:
+        """Return the peak memory of the process tree."""
+        return int(self._call("resident_bytes") or 0)
+
+    def finish(self) -> Outcome:
+        """Let the process run to its end, copy its files here, and return the outcome."""
+        ended: Ended | None = self._call("finish")
+        if ended is None:
+            return self._gone or Outcome(infrastructure="node_lost: the process was not observed")
+        try:
+            folders.unpacked(ended.folder, Path(self._job.folder))
+            if ended.outputs is not None and self._job.outputs_dir is not None:
+                folders.unpacked(ended.outputs, Path(self._job.outputs_dir))
+        except (OSError, tarfile.TarError) as error:
+            return Outcome(infrastructure=f"copy: the files of {self._place.name} cannot be written here: {error}")
+        self._agent.forget.remote(self._job.nonce)
+        return ended.outcome
+
+    def abandon(self) -> None:
+        """End the process and discard its outcome."""
+        self._call("abandon")
+        if self._gone is None:
+            self._agent.forget.remote(self._job.nonce)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """Return the answer of the agent; None once it is lost. An interrupted call is repeated with its number."""
+        number, begun_s = next(self._numbers), time.monotonic()
+        while self._gone is None:
+            try:
+                ref = self._agent.call.remote(self._job.nonce, number, method, *arguments)
+                return self._place.cluster.answer(ref)
+            except Unavailable as error:
+                if time.monotonic() - begun_s > UNAVAILABLE_S:
+                    self._lose(Lost(f"does not answer: {error}"))
+                time.sleep(1.0)
+            except Lost as error:
+                self._lose(error)
+        return None
+
+    def _lose(self, error: Lost) -> None:
+        reason, wall_s = self._place.note_lost(str(error)), time.perf_counter() - self._begun_s
+        if error.memory:  # a cell that needs too much memory needs it everywhere
+            self._gone = Outcome(signal=KILLED, oom_kills=1, wall_time_s=wall_s, machine=self._place.offer.machine)
+        else:
+            self._gone = Outcome(infrastructure=reason, wall_time_s=wall_s)

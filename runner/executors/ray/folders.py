@@ -1,0 +1,57 @@
+"""Folders that travel between the runner's machine and a node, as one compressed archive."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+# Archives of a user's modules: what is larger belongs into a data set.
+MOST_BYTES = 64 << 20
+LEFT_OUT = frozenset({".git", ".venv", "venv", "__pycache__", "node_modules", "results", ".mypy_cache", ".ruff_cache"})
+
+
+class TooLarge(Exception):
+    """A folder has more bytes than may travel; the text names it."""
+
+
+def packed(folder: Path, names: Iterable[Path] | None = None) -> bytes:
+    """Return the regular files and folders below a folder, or those of them that are named, as an archive.
+
+    Pipes, sockets and links are left out.
+    """
+    buffer = io.BytesIO()
+    found = sorted(folder.rglob("*")) if names is None else names
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
+        for path in found:
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                continue
+            archive.add(path, str(path.relative_to(folder)), recursive=False)
+    return buffer.getvalue()
+
+
+def unpacked(archive: bytes, folder: Path) -> None:
+    """Write an archive's files into a folder. Raises OSError, and `tarfile.TarError` for a damaged archive."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as opened:
+        opened.extractall(folder, filter="data")
+
+
+def modules(root: Path) -> bytes:
+    """Return the files of a user's folder of modules, without environments, caches and results. Raises `TooLarge`."""
+    names, total = [], 0
+    for where, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in LEFT_OUT and not name.startswith("."))
+        for name in sorted(files):
+            path = Path(where) / name
+            if path.is_file() and not path.is_symlink():
+                total += path.stat().st_size
+                names.append(path)
+        if total > MOST_BYTES:
+            raise TooLarge(
+                f"{root}: has more than {MOST_BYTES >> 20} MiB, which are too many to copy to a node; put modules into "
+                "a folder of their own, or install them on the nodes"
+            )
+    return packed(root, names)

@@ -1,0 +1,135 @@
+"""The machines of a cluster and what they offer, and at which of them a comparison can run. Pure, without Ray.
+
+A machine is one or more nodes, such as the containers of several backends: nodes that report the same `host_id` share
+its cores, so that only one of them may measure at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from keras_matrix.records.fc import spec
+from keras_matrix.records.host import cpu_list
+from keras_matrix.records.schema import Machine
+from keras_matrix.runner.executors.places import Fitting
+from keras_matrix.runner.matrix.entry import Placement
+from keras_matrix.runner.matrix.reader import Cell
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a node reports of itself.
+
+    `name` is its host name or its label `machine`; `missing` says why a backend cannot run on a device ("jax cpu")
+    there, None if it can; `slot` is whether it offers a measuring slot; `warnings` are what could disturb measurements.
+    """
+
+    node_id: str
+    name: str
+    machine: Machine
+    versions: Mapping[str, str]
+    missing: Mapping[str, str | None]
+    slot: bool = True
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A machine: its nodes, in the order of their ids."""
+
+    identity: str
+    nodes: tuple[NodeFacts, ...]
+
+    @property
+    def name(self) -> str:
+        """The machine's name for people."""
+        return self.nodes[0].name
+
+    @property
+    def machine(self) -> Machine:
+        """The machine as its first node sees it."""
+        return self.nodes[0].machine
+
+    def node_for(self, backend: str, device: str) -> NodeFacts | None:
+        """Return the node that can run a backend on a device; None if there is none."""
+        wanted = f"{backend} {device}"
+        return next((node for node in self.nodes if node.missing.get(wanted, "") is None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What the cells of a comparison need of one machine: `pairs` are backends with their devices."""
+
+    pairs: frozenset[tuple[str, str]]
+    cpus: int = 1
+    gpus: int = 0
+    placement: Placement = field(default_factory=Placement)
+
+    def problem(self, offer: Offer) -> str | None:
+        """Return what a machine lacks; None if it fits."""
+        placement, machine = self.placement, offer.machine
+        if placement.machine and placement.machine not in (machine.machine_type, *(one.name for one in offer.nodes)):
+            return f"machine: {placement.machine}"
+        for backend, device in sorted(self.pairs):
+            if offer.node_for(backend, device) is None:
+                return f"backend {backend} on device {device}" if device != "cpu" else f"backend {backend}"
+        if self.cpus > machine.logical_cpus:
+            return f"{self.cpus} CPUs"
+        return self._gpu_problem(machine) or self._memory_problem(machine)
+
+    def _gpu_problem(self, machine: Machine) -> str | None:
+        wanted = self.placement.gpu_model
+        pattern = re.compile(rf"(?<![a-z0-9]){re.escape(wanted.lower())}(?![a-z0-9])")
+        if wanted and not any(pattern.search(name.lower()) for name in machine.gpus):
+            return f"gpu_model: {wanted}"
+        return f"{self.gpus} GPUs" if self.gpus > len(machine.gpus) else None
+
+    def _memory_problem(self, machine: Machine) -> str | None:
+        wanted = self.placement.memory_gib
+        if wanted and (machine.memory_bytes is None or machine.memory_bytes < wanted * GIB):
+            return f"memory_gib: {wanted:g}"
+        return None
+
+
+def offers(facts: Iterable[NodeFacts]) -> list[Offer]:
+    """Return the machines of the nodes that offer a measuring slot."""
+    found: dict[str, list[NodeFacts]] = {}
+    for one in sorted(facts, key=lambda node: node.node_id):
+        if one.slot:
+            found.setdefault(one.machine.host_id, []).append(one)
+    return [Offer(identity, tuple(nodes)) for identity, nodes in found.items()]
+
+
+def need_of(cells: Sequence[Cell]) -> Need:
+    """Return what the cells of a comparison need; an external command needs no backend."""
+    pairs = frozenset((cell.settings.backend, cell.settings.device) for cell in cells if cell.task is None)
+    on_gpu = [cell for cell in cells if cell.settings.device == "gpu"]
+    gpus = max((_workers(cell) for cell in on_gpu), default=0)
+    return Need(pairs, max(_cpus(cell.settings.cpus) for cell in cells), gpus, cells[0].placement)
+
+
+def fitting(need: Need, machines: Sequence[Offer]) -> Fitting:
+    """Return the machines that fit; if there is none, the reason names what each of them lacks."""
+    lacks = {offer.identity: need.problem(offer) for offer in machines}
+    there = frozenset(identity for identity, lack in lacks.items() if lack is None)
+    if there:
+        return Fitting(there)
+    wanted = list(dict.fromkeys(lack for lack in lacks.values() if lack))
+    if not wanted:
+        return Fitting(there, "no node: the cluster has no node with a measuring slot")
+    names = ", ".join(sorted(offer.name for offer in machines)[:8])
+    return Fitting(there, f"no node offers {' and '.join(wanted)}; the cluster has {names}")
+
+
+def _cpus(value: int | str) -> int:
+    if isinstance(value, int):
+        return value
+    return max(cpu_list.parse(value) or (0,)) + 1 if value != "all" else 1
+
+
+def _workers(cell: Cell) -> int:
+    return spec.problem_of(cell.settings).workers if cell.settings.workload == spec.WORKLOAD else 1

@@ -1,0 +1,134 @@
+"""Cells on the nodes of a Ray cluster: `--executor ray` and its options."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from keras_matrix.records.store import Run
+from keras_matrix.runner.errors import ExecutorError
+from keras_matrix.runner.executors import Executor
+from keras_matrix.runner.executors.places import Fitting, Place, Places
+from keras_matrix.runner.executors.ray.cluster import Cluster
+from keras_matrix.runner.executors.ray.executor import Archives, MachineOnRay
+from keras_matrix.runner.executors.ray.machines import Need, Offer, fitting, need_of, offers
+from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Executors
+from keras_matrix.runner.matrix.reader import Cell
+
+NEAREST = "auto"
+NOT_SOFTWARE = ("keras-matrix", "ray")
+
+
+class OnRay(Executors):
+    """Cells are processes of the nodes of a cluster, started by `fork` or `fresh`."""
+
+    def __init__(self, entry: Entry, request: ExecutorRequest) -> None:
+        """Take the address; the cluster is connected when it is first needed."""
+        super().__init__(entry, request)
+        self._address = request.options["address"] or os.environ.get("RAY_ADDRESS") or NEAREST
+        self._connected: Cluster | None = request.service
+        self._places: PlacesOnRay | None = None
+
+    def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
+        """Return the versions that the nodes have, several of one package joined. Raises `ExecutorError`."""
+        found: dict[str, set[str]] = {}
+        for node in self._cluster().facts():
+            for name, version in node.versions.items():
+                found.setdefault(name, set()).add(version)
+        return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
+
+    def end_leftovers(self, results: Path) -> None:
+        """Do nothing here: an agent ends what an earlier one has left on its node."""
+
+    def executor(self, run: Run, python: str | None) -> Executor:
+        """Return an executor that measures nothing: `places` has those of the machines."""
+        return Nowhere()
+
+    def places(self, results: Path) -> Places:
+        """Return the machines of the cluster. Raises `ExecutorError`."""
+        if self._places is None:
+            self._places = PlacesOnRay(self._cluster(), f"{platform.node()}:{results.resolve()}", self.request.start)
+        return self._places
+
+    def _cluster(self) -> Cluster:
+        if self._connected is None:
+            self._connected = Cluster(self._address)
+        return self._connected
+
+
+make = OnRay
+
+
+class PlacesOnRay:
+    """The machines of a cluster, each of which measures one comparison at a time."""
+
+    def __init__(self, cluster: Cluster, mark: str, start: str) -> None:
+        self._cluster, self._mark, self._start = cluster, mark, start
+        self._archives = Archives(cluster)
+        self._places: list[MachineOnRay] = []
+        self._fitting: dict[Need, Fitting] = {}
+        self._offers: list[Offer] = []
+        self._look()
+        if not self._offers:
+            raise ExecutorError(
+                "cluster: no node has a measuring slot; start each node with "
+                "ray start --resources='{\"measuring_slot\": 1}' (docs/cluster.md)"
+            )
+
+    def current(self) -> Sequence[Place]:
+        """Return the machines; one whose agents were lost is there again if its nodes are alive."""
+        self._look()
+        used = {place.offer for place in self._places if place.lost() is None}
+        machines = {place.identity for place in self._places if place.lost() is None and place.offer in self._offers}
+        for offer in self._offers:
+            if offer not in used and offer.identity not in machines:
+                self._places.append(MachineOnRay(self._cluster, offer, self._archives, self._mark, self._start))
+        return self._places
+
+    def fitting(self, cells: Sequence[Cell]) -> Fitting:
+        """Return where a comparison can run; comparisons with the same need have the same answer."""
+        need = need_of(cells)
+        if need not in self._fitting:
+            self._fitting[need] = fitting(need, self._offers)
+        return self._fitting[need]
+
+    def warnings(self) -> Mapping[str, str]:
+        """Return what could disturb measurements on each node."""
+        return {node.name: warning for offer in self._offers for node in offer.nodes for warning in node.warnings}
+
+    def stop(self) -> None:
+        """End all agents, and with them their cells."""
+        self._cluster.stop()
+        for place in self._places:
+            place.release()
+
+    def _look(self) -> None:
+        found = offers(self._cluster.facts())
+        if found != self._offers:
+            self._offers = found
+            self._fitting.clear()
+
+
+class Nowhere:
+    """The executor of a run whose cells run at places."""
+
+    name = "ray"
+
+    def missing(self, backend: str, device: str = "cpu") -> str | None:
+        """Return None."""
+        return None
+
+    def begin_block(self, settings: Sequence[object]) -> None:
+        """Do nothing."""
+
+    def await_block(self) -> None:
+        """Do nothing."""
+
+    def start(self, job: object, timeout_s: float) -> object:
+        """Raise: nothing runs here."""
+        raise AssertionError("cells of a cluster run at its places")
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,239 @@
+"""Measures a session at several places at the same time: a thread per place, each with one comparison at a time.
+
+Each thread runs `Scheduler` as a single machine would. What the infrastructure failed is measured again elsewhere,
+as a new attempt. A place that is lost, or at which several attempts fail one after the other, gets no more work.
+
+The caller's thread waits, receives signals, and looks for new places.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.runner.errors import ExecutorError
+from keras_matrix.runner.executors.places import Place, Places, Stopped
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.scheduler import Attempts, MeasurementContext, Observer, Scheduler
+from keras_matrix.runner.measure.work_queue import Item, WorkQueue
+from keras_matrix.runner.plan.plan import PlannedRepeat, calibration_group
+
+# New places are looked for so often, and a comparison that no place can run any more waits so long for one.
+LOOK_S = 5.0
+WAIT_FOR_PLACE_S = 180.0
+POLL_S = 0.2
+# A place that fails so many comparisons one after the other is not used further.
+MOST_FAILURES = 3
+
+
+def measure(
+    context: MeasurementContext,
+    repeats: Iterable[PlannedRepeat],
+    places: Places,
+    more: Callable[[], list[PlannedRepeat]] = list,
+) -> None:
+    """Measure `repeats` and publish a record of every attempt; then the blocks that `more` returns.
+
+    Raises `Interrupted` on a signal and `ExecutorError` if what is left can run at no place, with no process left
+    running, and `StoreFailure` if a record cannot be stored.
+    """
+    context = replace(context, observer=Locked(context.observer))
+    attempts, wanted = Attempts(context.arms), list(repeats)
+    try:
+        while wanted:
+            _Session(context, attempts, places).run(wanted)
+            wanted = more()
+    finally:
+        places.stop()
+        for arm in context.arms.values():
+            arm.executor.close()
+
+
+class Locked:
+    """An observer that several threads may call."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer, self._lock = observer, threading.Lock()
+
+    def calibrating(self, cell: Cell) -> None:
+        """Pass it on."""
+        with self._lock:
+            self._observer.calibrating(cell)
+
+    def begun(self, planned: PlannedRepeat) -> None:
+        """Pass it on."""
+        with self._lock:
+            self._observer.begun(planned)
+
+    def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
+        """Pass it on."""
+        with self._lock:
+            self._observer.interleaving(repeats)
+
+    def ended(self, planned: PlannedRepeat, record: Record) -> None:
+        """Pass it on."""
+        with self._lock:
+            self._observer.ended(planned, record)
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A place and its thread; `error` ended the session."""
+
+    place: Place
+    thread: threading.Thread | None = None
+    error: BaseException | None = None
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class _Session:
+    """Measures planned repeats to their end."""
+
+    context: MeasurementContext
+    attempts: Attempts
+    places: Places
+    workers: list[_Worker] = field(default_factory=list)
+
+    def run(self, repeats: Sequence[PlannedRepeat]) -> None:
+        """Measure the repeats, those that can run nowhere as unsupported."""
+        items = self._items(repeats)
+        queue = WorkQueue(items, self._homes(repeats))
+        self._begin(queue)
+        looked_s, stranded_s = time.monotonic(), None
+        try:
+            while not queue.over() and not any(worker.error for worker in self.workers):
+                time.sleep(POLL_S)
+                if time.monotonic() - looked_s > LOOK_S:
+                    looked_s = time.monotonic()
+                    self._begin(queue)
+                    stranded_s = self._stranded(queue, stranded_s)
+        except BaseException:
+            self._stop(queue)
+            raise
+        errors = [worker.error for worker in self.workers if worker.error]
+        if errors:
+            self._stop(queue)
+            raise errors[0]
+        self._join()
+
+    def _items(self, repeats: Sequence[PlannedRepeat]) -> list[Item]:
+        """Return the comparisons that fit a place; publish the others as unsupported."""
+        refusing, items, fitting = Scheduler(self.context, self.attempts), [], {}
+        grouped = itertools.groupby(repeats, key=lambda one: (one.repeat, calibration_group(one.cell)))
+        for order, ((_, group), found) in enumerate(grouped):
+            together = tuple(found)
+            if group not in fitting:
+                fitting[group] = self.places.fitting([planned.cell for planned in together])
+            if (reason := fitting[group].reason) is not None:
+                for planned in together:
+                    refusing.refuse(planned, reason)
+            else:
+                across = together[0].cell.placement.across_nodes
+                items.append(Item(order, group, together, fitting[group].places, across))
+        return items
+
+    def _homes(self, repeats: Sequence[PlannedRepeat]) -> dict[str, str]:
+        """Return the machine of the newest record of each comparison, which an earlier start has measured."""
+        groups = {planned.cell.cell_id: planned.cell for planned in repeats}
+        return {
+            calibration_group(groups[record.cell_id]): record.machine.host_id
+            for arm in self.context.arms.values()
+            for record in arm.run.load()[0]
+            if record.cell_id in groups and record.status in MEASURED
+        }
+
+    def _begin(self, queue: WorkQueue) -> None:
+        """Start a thread for each place that has none."""
+        known = {id(worker.place) for worker in self.workers}
+        new = [place for place in self.places.current() if id(place) not in known]
+        if new and self.workers:
+            queue.refit(lambda item: self.places.fitting([planned.cell for planned in item.repeats]).places)
+        for place in new:
+            worker = _Worker(place)
+            worker.thread = threading.Thread(target=self._work, args=(worker, queue), daemon=True, name=place.name)
+            self.workers.append(worker)
+            worker.thread.start()
+
+    def _stranded(self, queue: WorkQueue, since_s: float | None) -> float | None:
+        """Return since when comparisons wait for a place that is not there. Raises `ExecutorError` after a while."""
+        alive = [worker.place.identity for worker in self.workers if worker.thread and worker.thread.is_alive()]
+        left = queue.stranded(alive)
+        if not left:
+            return None
+        since_s = time.monotonic() if since_s is None else since_s
+        if time.monotonic() - since_s > WAIT_FOR_PLACE_S:
+            reasons = "; ".join(dict.fromkeys(filter(None, (one.place.lost() for one in self.workers))))
+            raise ExecutorError(
+                f"cluster: no node is left for {len(left)} comparisons{f' ({reasons})' if reasons else ''}; start the "
+                "nodes again, then the same command, which continues this run"
+            )
+        return since_s
+
+    def _work(self, worker: _Worker, queue: WorkQueue) -> None:
+        """Measure what fits this place, until there is nothing left or the place is lost."""
+        place = worker.place
+        try:
+            while not queue.over() and place.lost() is None and worker.failures < MOST_FAILURES:
+                if queue.await_work(place.identity, POLL_S):
+                    self._measure_here(worker, queue)
+        except Stopped:
+            pass
+        except ExecutorError:
+            if place.lost() is None:
+                worker.error = _caught()
+        except BaseException:  # noqa: BLE001 - raised again by the session's thread
+            worker.error = _caught()
+        finally:
+            queue.lose(place.identity)
+
+    def _measure_here(self, worker: _Worker, queue: WorkQueue) -> None:
+        place = worker.place
+        place.acquire()
+        try:
+            arms = {
+                name: replace(arm, executor=place.executor(arm.run)) for name, arm in self.context.arms.items()
+            }
+            scheduler, block = Scheduler(replace(self.context, arms=arms), self.attempts), None
+            while place.lost() is None and worker.failures < MOST_FAILURES:
+                item = queue.take(place.identity)
+                if item is None:
+                    return
+                if item.block != block:
+                    scheduler.begin_block(item.repeats)
+                    block = item.block
+                self._compare(worker, queue, scheduler, item)
+        finally:
+            place.release()
+
+    def _compare(self, worker: _Worker, queue: WorkQueue, scheduler: Scheduler, item: Item) -> None:
+        """Measure an item; what the infrastructure failed is given back for another place, if there is one."""
+        left = scheduler.compare(item.repeats)
+        worker.failures = worker.failures + 1 if left else 0
+        if left:
+            queue.give_back(replace(item, repeats=tuple(left), avoid=item.avoid | {worker.place.identity}))
+            return
+        scheduler.replace_disturbed(item.repeats)
+        queue.done()
+
+    def _stop(self, queue: WorkQueue) -> None:
+        """End all threads and their work."""
+        queue.stop()
+        self.places.stop()
+        self._join()
+
+    def _join(self) -> None:
+        for worker in self.workers:
+            if worker.thread is not None:
+                worker.thread.join()
+
+
+def _caught() -> Any:
+    import sys
+
+    return sys.exc_info()[1]

@@ -1,0 +1,163 @@
+"""The comparisons of a session that wait for a place: which one a place takes next. Several threads may use it.
+
+All blocks of a comparison run at one place, its home, which is the first that takes one: the speed of its cells is then
+that of one machine. With `across_nodes` each block runs where there is room. The order is that of the plan. A
+comparison that the infrastructure failed goes elsewhere, if there is another place that fits.
+
+Promise: taking an item costs the same for any number of comparisons.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from keras_matrix.runner.plan.plan import PlannedRepeat
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A block of a comparison: `order` is its position in the plan; `avoid` are places that failed it."""
+
+    order: int
+    group: str
+    repeats: tuple[PlannedRepeat, ...]
+    fitting: frozenset[str]
+    across_nodes: bool = False
+    avoid: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def block(self) -> int:
+        """The number of the block of repeats."""
+        return self.repeats[0].repeat
+
+    def places(self) -> frozenset[str]:
+        """Return where it may run: where it has not failed, or anywhere if it has failed at every place."""
+        return self.fitting - self.avoid or self.fitting
+
+
+class WorkQueue:
+    """The items that wait, those that are being measured, and the home of each comparison."""
+
+    def __init__(self, items: Iterable[Item], homes: Mapping[str, str]) -> None:
+        """Take the items and, by group, the places that have measured earlier blocks of a comparison."""
+        self._homes = dict(homes)
+        self._free: dict[frozenset[str], list[tuple[int, Item]]] = defaultdict(list)
+        self._own: dict[str, list[tuple[int, Item]]] = defaultdict(list)
+        self._changed = threading.Condition()
+        self._working = 0
+        self._waiting = 0
+        self._stopped = False
+        for item in items:
+            self._add(item)
+
+    def take(self, place: str) -> Item | None:
+        """Return the next item for a place; None if nothing that waits may run there."""
+        with self._changed:
+            if self._stopped or (found := self._next(place)) is None:
+                return None
+            self._waiting -= 1
+            self._working += 1
+            return found
+
+    def await_work(self, place: str, timeout_s: float) -> bool:
+        """Wait until there is an item for a place; False if there will be none, or after the time limit."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._has(place) or self._is_over(), timeout_s)
+            return not self._is_over() and self._has(place)
+
+    def done(self) -> None:
+        """An item that was taken is complete."""
+        with self._changed:
+            self._working -= 1
+            self._changed.notify_all()
+
+    def give_back(self, item: Item) -> None:
+        """An item that was taken, or what is left of it, waits again."""
+        with self._changed:
+            self._working -= 1
+            self._homes.pop(item.group, None)
+            self._add(item)
+            self._changed.notify_all()
+
+    def lose(self, place: str) -> None:
+        """Let the comparisons of a lost place run elsewhere."""
+        with self._changed:
+            moved = [item for _, item in self._own.pop(place, [])]
+            for group in [group for group, home in self._homes.items() if home == place]:
+                del self._homes[group]
+            for item in moved:
+                self._waiting -= 1
+                self._add(item)
+            self._changed.notify_all()
+
+    def refit(self, fitting: Callable[[Item], frozenset[str]]) -> None:
+        """Ask for every waiting item again where it may run, since there is a new place."""
+        with self._changed:
+            waiting = [item for queue in (*self._free.values(), *self._own.values()) for _, item in queue]
+            self._free.clear()
+            self._own.clear()
+            self._waiting = 0
+            for item in waiting:
+                self._add(replace(item, fitting=fitting(item)))
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Give out nothing more."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def over(self) -> bool:
+        """Return whether everything is complete, or the queue is stopped."""
+        with self._changed:
+            return self._is_over()
+
+    def stranded(self, places: Sequence[str]) -> list[Item]:
+        """Return the items that can run at none of these places."""
+        with self._changed:
+            there = set(places)
+            queues = [*self._free.values(), *self._own.values()]
+            return [item for queue in queues for _, item in queue if not item.fitting & there]
+
+    def _is_over(self) -> bool:
+        return self._stopped or not (self._working or self._waiting)
+
+    def _add(self, item: Item) -> None:
+        self._waiting += 1
+        home = None if item.across_nodes else self._homes.get(item.group)
+        if home is not None and home in item.places():
+            heapq.heappush(self._own[home], (item.order, item))
+        else:
+            heapq.heappush(self._free[item.places()], (item.order, item))
+
+    def _queues(self, place: str) -> list[list[tuple[int, Item]]]:
+        """Return the queues with items for a place; there are as many as there are different needs."""
+        free = [queue for places, queue in self._free.items() if queue and place in places]
+        return [queue for queue in (self._own[place], *free) if queue]
+
+    def _has(self, place: str) -> bool:
+        return any(self._settle(queue, place) for queue in self._queues(place))
+
+    def _next(self, place: str) -> Item | None:
+        queues = [queue for queue in self._queues(place) if self._settle(queue, place)]
+        if not queues:
+            return None
+        item = heapq.heappop(min(queues, key=lambda queue: queue[0][0]))[1]
+        if not item.across_nodes:
+            self._homes.setdefault(item.group, place)
+        return item
+
+    def _settle(self, queue: list[tuple[int, Item]], place: str) -> bool:
+        """Move items at the head whose comparison has found another home meanwhile; return whether one is left."""
+        while queue:
+            item = queue[0][1]
+            home = None if item.across_nodes else self._homes.get(item.group)
+            if home is None or home == place or home not in item.places():
+                return True
+            heapq.heappush(self._own[home], heapq.heappop(queue))
+            self._changed.notify_all()
+        return False
