@@ -9,6 +9,7 @@ answer of the first one, so that a short interruption repeats no work.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tarfile
@@ -231,10 +232,11 @@ def restored() -> None:
     own = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
     os.environ.clear()
     os.environ.update(found | own)
-    try:
+    with contextlib.suppress(PermissionError):  # the warning of the node's facts says so
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, raylet))
-    except PermissionError:
-        pass  # the warning of the node's facts says so
+    with contextlib.suppress(OSError):  # the kernel would end any worker before other programs of the machine
+        score = Path(f"/proc/{raylet}/oom_score_adj").read_text(encoding="ascii")
+        Path("/proc/self/oom_score_adj").write_text(score, encoding="ascii")
 
 
 def _niceness_problem() -> str | None:

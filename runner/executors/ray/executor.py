@@ -61,6 +61,15 @@ class MachineOnRay:
             self._agents[node.node_id] = agent
             self.asked(agent.ready.remote())
 
+    def update(self, offer: Offer | None) -> None:
+        """Take the machine's present nodes, unless a session is measuring there; None if it has no living node."""
+        if self._agents:
+            return
+        if offer is None:
+            self.note_lost("its nodes have left the cluster")
+        else:
+            self.offer = offer
+
     def executor(self, run: Run) -> Executor:
         """Return the executor of this machine, the same for all runs of a session."""
         return ExecutorOnMachine(self)

@@ -80,10 +80,12 @@ class PlacesOnRay:
     def current(self) -> Sequence[Place]:
         """Return the machines; one whose agents were lost is there again if its nodes are alive."""
         self._look()
-        used = {place.offer for place in self._places if place.lost() is None}
-        machines = {place.identity for place in self._places if place.lost() is None and place.offer in self._offers}
-        for offer in self._offers:
-            if offer not in used and offer.identity not in machines:
+        alive = {place.identity: place for place in self._places if place.lost() is None}
+        there = {offer.identity: offer for offer in self._offers}
+        for identity, place in alive.items():
+            place.update(there.get(identity))
+        for identity, offer in there.items():
+            if identity not in alive:
                 self._places.append(MachineOnRay(self._cluster, offer, self._archives, self._mark, self._start))
         return self._places
 
