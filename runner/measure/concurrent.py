@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -196,9 +196,7 @@ class _Session:
         place = worker.place
         place.acquire()
         try:
-            arms = {
-                name: replace(arm, executor=place.executor(arm.run)) for name, arm in self.context.arms.items()
-            }
+            arms = {name: replace(arm, executor=place.executor(arm.run)) for name, arm in self.context.arms.items()}
             scheduler, block = Scheduler(replace(self.context, arms=arms), self.attempts), None
             while place.lost() is None and worker.failures < MOST_FAILURES:
                 item = queue.take(place.identity)

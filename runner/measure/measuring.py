@@ -35,6 +35,7 @@ from keras_matrix.runner.request import RunRequest
 
 if TYPE_CHECKING:
     from keras_matrix.runner.checks.preflight.cells import Preflight
+    from keras_matrix.runner.executors.places import Places
     from keras_matrix.runner.plan.largest_batch import Try
 
 # File of a run's folder: the log folder of the latest start that had one.
@@ -121,7 +122,7 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
                 dataset_dir=dataset_dir(request),
                 log_dir=log_dir,
             )
-            places = None if request.seams.executor else request.executors.places(request.results)
+            places = _places(request)
             if places is None:
                 measure(context, session.pending, adaptive.more)
             else:
@@ -131,6 +132,13 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
                 concurrent.measure(context, session.pending, places, adaptive.more)
         session.finish(adaptive.why(), utc_now())
         return session
+
+
+def _places(request: RunRequest) -> Places | None:
+    """Return the machines of a cluster, those of a test first; None for this machine."""
+    if request.seams.places is not None or request.seams.executor is not None:
+        return request.seams.places
+    return request.executors.places(request.results)
 
 
 def _session(request: RunRequest, results: Results, wanted: SessionRequest, here: Machine, display: Display) -> Session:

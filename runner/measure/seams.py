@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from keras_matrix.runner.checks.preflight.cells import Preflight
     from keras_matrix.runner.executors import Executor
     from keras_matrix.runner.executors.docker.engine import Engine
+    from keras_matrix.runner.executors.places import Places
     from keras_matrix.runner.executors.probe import Probe
     from keras_matrix.runner.measure.input_tools import InputTools
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 class Seams:
     """Replacements of the executor, the probe, the container engine, the preflight, and the tools of input pipelines.
 
-    None for the real one.
+    None for the real one. `places` are machines of a pretended cluster.
     """
 
     executor: Executor | None = None
@@ -25,3 +26,4 @@ class Seams:
     engine: Engine | None = None
     preflight: Preflight | None = None
     input_tools: InputTools | None = None
+    places: Places | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ PACKAGE = "keras-matrix"
 UNAVAILABLE_S = 90.0
 FACTS_S = 120.0
 POLL_S = 0.5
+CONNECT_S = 5.0
+START_ADVICE = "start one with `ray start --head`, or name the address of its head"
 GUIDE = "docs/cluster.md"
 
 
@@ -89,7 +92,12 @@ class Cluster:
                 raise Unavailable(_line(error)) from error
             except errors.OutOfMemoryError as error:
                 raise Lost(_line(error), memory=True) from error
-            except (errors.RayActorError, errors.RaySystemError, errors.NodeDiedError, errors.WorkerCrashedError) as error:
+            except (
+                errors.RayActorError,
+                errors.RaySystemError,
+                errors.NodeDiedError,
+                errors.WorkerCrashedError,
+            ) as error:
                 raise Lost(_line(error), memory="memory" in str(error).lower()) from error
             except errors.RayTaskError as error:
                 raise Lost(_line(error)) from error
@@ -153,8 +161,8 @@ class Unavailable(Exception):
 
 def _connected(address: str) -> Any:
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     _check_token()
+    _check_reachable(address)
     try:
         import ray
     except ImportError as error:
@@ -163,7 +171,7 @@ def _connected(address: str) -> Any:
 
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=True)
-    except Exception as error:  # noqa: BLE001 - Ray raises errors of many types here
+    except Exception as error:
         raise ExecutorError(f"--address: no Ray cluster at {address}: {_line(error)}; {_advice(str(error))}") from error
     return ray
 
@@ -183,12 +191,25 @@ def _check_token() -> None:
         )
 
 
+def _check_reachable(address: str) -> None:
+    """Raise `ExecutorError` if nothing listens at an address: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except OSError as error:
+        raise ExecutorError(
+            f"--address: no Ray cluster at {address}: {error.strerror or error}; {START_ADVICE}"
+        ) from error
+
+
 def _advice(text: str) -> str:
     if "version mismatch" in text.lower():
         return "install the same versions of Ray and Python here and on the nodes"
-    if "unauthenticated" in text.lower() or "token" in text.lower():
-        return "use the token with which the cluster was started"
-    return "start one with `ray start --head`, or name the address of its head"
+    if "failed to connect" in text.lower() or "unauthenticated" in text.lower() or "token" in text.lower():
+        return "use the token with which the cluster was started, and the same version of Ray"
+    return START_ADVICE
 
 
 def _line(error: BaseException) -> str:

@@ -54,7 +54,10 @@ class LocalCluster:
     def start_head(self, inside: Sequence[str] = ()) -> None:
         """Start the head."""
         arguments = ["--head", f"--port={self.port}", f"--node-ip-address={self.host}", "--include-dashboard=false"]
-        self._ray([*inside], [*arguments, "--num-cpus=0", f"--ray-client-server-port={free_port()}", f"--temp-dir={self.home}"])
+        self._ray(
+            [*inside],
+            [*arguments, "--num-cpus=0", f"--ray-client-server-port={free_port()}", f"--temp-dir={self.home}"],
+        )
 
     def add(self, name: str, inside: Sequence[str] = (), own_address: str | None = None, slot: int = 1) -> None:
         """Add a node; it is a machine of this name."""
@@ -99,7 +102,7 @@ class LocalCluster:
 @contextmanager
 def local_cluster(names: Sequence[str]) -> Iterator[LocalCluster]:
     """Start a cluster with these nodes; end it afterwards."""
-    found = LocalCluster(free_port(), Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp")))  # noqa: S108 - socket paths are short
+    found = LocalCluster(free_port(), Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp")))
     try:
         found.start_head()
         for name in names:

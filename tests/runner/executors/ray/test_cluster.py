@@ -1,0 +1,239 @@
+"""Cells on a real Ray cluster of several nodes on this machine, with nodes and runners that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.store import Results, latest_attempts
+from tests.runner.executors.ray.local_cluster import LocalCluster, local_cluster
+
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("ray")]
+RUNNER = str(Path(sys.executable).parent / "runner")
+LIMIT_S = 240
+CELL = """\
+version: 1
+defaults: {repeats: 1, epochs: 3, steps_per_epoch: 4}
+backends: [jax]
+cells:
+  - {workload: mnist_mlp, batch_size: 64}
+"""
+SLEEPERS = """\
+version: 1
+defaults: {repeats: 1}
+tasks:
+  - task: sleeper
+    command: "sleep SECONDS; echo value={number}"
+    shell: true
+    backends: [jax]
+    params: {number: [NUMBERS]}
+    metrics: {value: {pattern: 'value=([0-9]+)'}}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with local_cluster(["one", "two", "three"]) as found:
+        yield found
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    (tmp_path / "matrix.yaml").write_text(CELL)
+    return tmp_path
+
+
+def started(work: Path, cluster: LocalCluster, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    command = [RUNNER, *arguments, "--executor", "ray", "--address", cluster.address]
+    return subprocess.Popen(
+        command,
+        cwd=work,
+        env=cluster.variables | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(work: Path, cluster: LocalCluster, *arguments: str, **variables: str) -> tuple[int, str]:
+    process = started(work, cluster, *arguments, **variables)
+    printed, _ = process.communicate(timeout=LIMIT_S)
+    return process.returncode, printed
+
+
+def records(work: Path, results: str = "results") -> list[Record]:
+    newest = Results(work / results).latest()
+    assert newest is not None
+    return newest.load()[0]
+
+
+def sleepers(work: Path, count: int, seconds: float) -> None:
+    text = SLEEPERS.replace("SECONDS", str(seconds)).replace("NUMBERS", ", ".join(map(str, range(count))))
+    (work / "matrix.yaml").write_text(text)
+
+
+def environment_of(work: Path, runner_variables: Mapping[str, str], *arguments: str) -> dict[str, object]:
+    """Return what a command sees of its process: variables, CPUs, niceness."""
+    (work / "matrix.yaml").write_text("""\
+version: 1
+defaults: {repeats: 1}
+tasks:
+  - task: look
+    command: [python3, -c, "import os, json; print(json.dumps([dict(os.environ), sorted(os.sched_getaffinity(0)), os.nice(0), open('/proc/self/oom_score_adj').read()])); print('value=1')"]
+    metrics: {value: {pattern: 'value=([0-9]+)'}}
+""")
+    done = subprocess.run(
+        [RUNNER, *arguments], cwd=work, env=dict(runner_variables), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (log,) = (work / "results").glob("latest/outputs/*/log") or [None]
+    variables, cpus, niceness, score = json.loads(Path(log).read_text().splitlines()[0])
+    return {"variables": variables, "cpus": cpus, "niceness": niceness, "score": score.strip()}
+
+
+def test_a_cell_is_the_same_as_a_process_of_this_machine(work: Path, cluster: LocalCluster) -> None:
+    code, printed = run(work, cluster)
+    assert code == 0, printed
+    (there,) = latest_attempts(records(work))
+    done = subprocess.run([RUNNER, "--results", "here"], cwd=work, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (here,) = latest_attempts(records(work, "here"))
+    assert there.cell_id == here.cell_id
+    assert there.resolved == here.resolved
+    assert there.versions == here.versions
+    assert there.machine.host_id != here.machine.host_id
+    assert there.machine.cpu_model == here.machine.cpu_model
+
+
+def test_a_users_own_workload_travels_to_the_node(work: Path, cluster: LocalCluster) -> None:
+    (work / "mine.py").write_text("""\
+import keras
+import numpy
+
+
+def small():
+    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(4)])
+    model.compile(optimizer="sgd", loss="mse")
+    return model, numpy.ones((64, 8), "float32"), numpy.ones((64, 4), "float32")
+""")
+    (work / "matrix.yaml").write_text(CELL.replace("workload: mnist_mlp", "workload: 'mine:small'"))
+    code, printed = run(work, cluster)
+    assert code == 0, printed
+    assert [record.status for record in records(work)] == [Status.OK]
+
+
+def test_what_no_node_offers_is_unsupported_and_the_rest_runs(work: Path, cluster: LocalCluster) -> None:
+    sleepers(work, 2, 0.1)
+    with (work / "matrix.yaml").open("a") as file:
+        file.write("  - {task: elsewhere, command: ['true'], machine: n1-standard-16}\n")
+    code, printed = run(work, cluster)
+    assert code == 0, printed
+    reasons = [record.reason for record in records(work) if record.status is Status.UNSUPPORTED]
+    assert reasons == ["no node offers machine: n1-standard-16; the cluster has one, three, two"]
+
+
+def test_a_killed_node_costs_one_cell_and_every_cell_is_counted_once(work: Path, cluster: LocalCluster) -> None:
+    sleepers(work, 24, 1.0)
+    process = started(work, cluster)
+    await_records(work, 4)
+    cluster.kill("two")
+    printed, _ = process.communicate(timeout=LIMIT_S)
+    cluster.add("two")
+    assert process.returncode == 0, printed
+    found = records(work)
+    lost = [record for record in found if record.status is Status.INFRA]
+    assert len(lost) <= 1
+    assert all(record.reason and record.reason.startswith("node_lost: two: ") for record in lost)
+    assert Counter(record.status for record in latest_attempts(found)) == {Status.OK: 24}
+    assert len({(record.cell_id, record.repeat) for record in found}) == 24
+
+
+def test_a_killed_runner_leaves_no_cell_and_its_run_is_continued(work: Path, cluster: LocalCluster) -> None:
+    sleepers(work, 12, 1.7)
+    process = started(work, cluster)
+    await_records(work, 2)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    await_none(b"sleep 1.7")
+    before = len(records(work))
+    code, printed = run(work, cluster)
+    assert code == 0, printed
+    assert "continuing results/" in printed
+    found = records(work)
+    assert len(Results(work / "results").runs()) == 1
+    assert Counter(record.status for record in latest_attempts(found)) == {Status.OK: 12}
+    assert before < 12
+
+
+def test_an_interrupted_runner_ends_its_cells_and_says_130(work: Path, cluster: LocalCluster) -> None:
+    sleepers(work, 12, 2.3)
+    process = started(work, cluster)
+    await_records(work, 1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    await_none(b"sleep 2.3")
+
+
+@pytest.mark.parametrize(
+    ("address", "variables", "message"),
+    [
+        ("127.0.0.1:1", {}, "--address: no Ray cluster at 127.0.0.1:1: "),
+        (None, {"RAY_AUTH_TOKEN": "another token"}, "use the token with which the cluster was started"),
+        (None, {"RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": "/none"}, "RAY_AUTH_TOKEN: no token of the cluster in"),
+        (None, {"RAY_AUTH_MODE": "disabled"}, "RAY_AUTH_MODE: must be token, got 'disabled'"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_one_error_with_exit_code_3(
+    work: Path, cluster: LocalCluster, address: str | None, variables: dict[str, str], message: str
+) -> None:
+    process = subprocess.run(
+        [RUNNER, "--executor", "ray", "--address", address or cluster.address],
+        cwd=work,
+        env=cluster.variables | variables,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert process.returncode == 3
+    assert message in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def await_records(work: Path, count: int) -> None:
+    """Wait until a run has published so many records."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline_s:
+        if len(list((work / "results").glob("2*/records/*.json"))) >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError("no records")
+
+
+def await_none(words: bytes) -> None:
+    """Wait until no process has these words in its command line."""
+    deadline_s = time.monotonic() + 30
+    while time.monotonic() < deadline_s:
+        commands = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    commands.append((entry / "cmdline").read_bytes().replace(b"\0", b" "))
+                except OSError:
+                    continue
+        if not any(words in command and b"runner" not in command for command in commands):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{words!r} is still running")

@@ -1,0 +1,64 @@
+"""Folders travel as archives: regular files only, a user's modules without environments and results."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.runner.executors.ray import folders
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_files_arrive_and_pipes_and_links_do_not(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "traced").mkdir(parents=True)
+    (source / "result.json").write_text("{}")
+    (source / "traced" / "trace.json").write_bytes(bytes(range(256)))
+    os.mkfifo(source / "orders")
+    (source / "link").symlink_to("/etc/passwd")
+    folders.unpacked(folders.packed(source), target)
+    assert names(target) == ["result.json", "traced/trace.json"]
+    assert (target / "traced" / "trace.json").read_bytes() == bytes(range(256))
+
+
+def test_modules_leave_out_environments_caches_and_results(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    for name in (
+        "mine.py",
+        "data/labels.csv",
+        ".venv/lib/a.py",
+        "results/1/run.json",
+        "__pycache__/mine.pyc",
+        ".git/x",
+    ):
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    folders.unpacked(folders.modules(source), target)
+    assert names(target) == ["data/labels.csv", "mine.py"]
+
+
+def test_too_large_a_folder_is_refused_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "MOST_BYTES", 1 << 20)
+    (tmp_path / "large.bin").write_bytes(bytes((1 << 20) + 1))
+    with pytest.raises(folders.TooLarge, match=rf"^{tmp_path}: has more than 1 MiB"):
+        folders.modules(tmp_path)
+
+
+def test_an_archive_cannot_write_outside_of_its_folder(tmp_path: Path) -> None:
+    import io
+
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        entry = tarfile.TarInfo("../outside")
+        entry.size = 1
+        archive.addfile(entry, io.BytesIO(b"x"))
+    with pytest.raises(tarfile.TarError):
+        folders.unpacked(buffer.getvalue(), tmp_path / "inside")
+    assert not (tmp_path / "outside").exists()

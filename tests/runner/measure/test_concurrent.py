@@ -1,0 +1,260 @@
+"""A session at several places: each comparison at one of them, each cell counted once, whatever is lost meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.store import Results, Run, latest_attempts
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.errors import ExecutorError
+from keras_matrix.runner.executors import Executor, Outcome, Running
+from keras_matrix.runner.executors.places import Fitting, Place, Stopped
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure import concurrent
+from tests.conftest import MACHINE
+from tests.fakes.executor import FakeExecutor
+
+MATRIX = """\
+version: 1
+defaults: {repeats: 3, epochs: 3, steps_per_epoch: 4}
+backends: [jax, torch]
+cells:
+  - {workload: mnist_mlp, batch_size: [16, 32, 64, 128]}
+  - {workload: gru, batch_size: [16, 32]}
+"""
+CELLS, REPEATS = 12, 3
+
+
+class AtPlace(FakeExecutor):
+    """An executor whose records name its place, and which is lost at its n-th cell."""
+
+    place: FakePlace
+    lost_at: int = 0
+
+    def start(self, job: Job, timeout_s: float) -> Running:
+        assert self.place.acquired, "a cell started at a place that another session may use"
+        self.place.cells.append(f"{job.settings.workload} {job.settings.batch_size}")
+        return super().start(job, timeout_s)
+
+    def succeed(self, job: Job) -> Outcome:
+        if self.lost_at and len(self.jobs) >= self.lost_at:
+            self.place.gone = f"node_lost: {self.place.name}"
+        if self.place.gone:
+            return Outcome(infrastructure=self.place.gone)
+        return replace(super().succeed(job), machine=replace(MACHINE, host_id=self.place.identity))
+
+
+@dataclass
+class FakePlace:
+    """A machine of a pretended cluster."""
+
+    identity: str
+    own: AtPlace
+    cells: list[str] = field(default_factory=list)
+    acquired: bool = False
+    gone: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"node {self.identity}"
+
+    def acquire(self) -> None:
+        if self.gone:
+            raise ExecutorError(self.gone)
+        self.acquired = True
+
+    def executor(self, run: Run) -> Executor:
+        return self.own
+
+    def lost(self) -> str | None:
+        return self.gone
+
+    def release(self) -> None:
+        self.acquired = False
+
+
+@dataclass
+class FakePlaces:
+    """A pretended cluster; `refused` are workloads that fit nowhere, and `later` a place that comes when one is lost."""
+
+    there: list[FakePlace]
+    refused: str = ""
+    later: FakePlace | None = None
+    stopped: bool = False
+
+    def current(self) -> Sequence[Place]:
+        if self.later is not None and any(place.gone for place in self.there):
+            self.there.append(self.later)
+            self.later = None
+        return self.there
+
+    def fitting(self, cells: Sequence[Cell]) -> Fitting:
+        if cells[0].settings.workload == self.refused:
+            return Fitting(frozenset(), "no node offers machine: large")
+        return Fitting(frozenset(place.identity for place in self.there))
+
+    def warnings(self) -> dict[str, str]:
+        return {"node a": "cells run at niceness 15"}
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def place(identity: str, lost_at: int = 0) -> FakePlace:
+    executor = AtPlace()
+    executor.lost_at = lost_at
+    executor.place = FakePlace(identity, executor)
+    return executor.place
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(concurrent, "POLL_S", 0.01)
+    monkeypatch.setattr(concurrent, "LOOK_S", 0.02)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def run(places: FakePlaces, *arguments: str) -> tuple[int, list[Record]]:
+    code = main([*arguments], Seams(executor=FakeExecutor(), places=places))
+    newest = Results(Path("results")).latest()
+    return code, newest.load()[0] if newest else []
+
+
+def homes(records: Sequence[Record]) -> dict[tuple[str, int], set[str]]:
+    found: dict[tuple[str, int], set[str]] = {}
+    for record in latest_attempts(records):
+        key = record.settings.workload, record.settings.batch_size
+        found.setdefault(key, set()).add(record.machine.host_id)
+    return found
+
+
+def test_every_cell_is_measured_once_and_a_comparison_at_one_place_only(capsys: pytest.CaptureFixture[str]) -> None:
+    places = FakePlaces([place("a"), place("b"), place("c")])
+    code, records = run(places)
+    assert code == 0
+    assert Counter(record.status for record in records) == {Status.OK: CELLS * REPEATS}
+    found = homes(records)
+    assert all(len(where) == 1 for where in found.values())
+    assert set().union(*found.values()) == {"a", "b", "c"}
+    assert not any(one.acquired for one in places.there)
+    assert places.stopped
+    printed = capsys.readouterr()
+    assert f"{CELLS * REPEATS}/{CELLS * REPEATS}" in printed.out
+    assert "node a: cells run at niceness 15" in printed.err
+
+
+def test_across_nodes_lets_the_blocks_of_a_comparison_run_at_several_places(folder: Path) -> None:
+    (folder / "matrix.yaml").write_text(MATRIX.replace("repeats: 3,", "repeats: 40, across_nodes: true,"))
+    _, records = run(FakePlaces([place("a"), place("b")]))
+    blocks: dict[tuple[str, int, int], set[str]] = {}
+    for record in records:
+        key = record.settings.workload, record.settings.batch_size, record.repeat
+        blocks.setdefault(key, set()).add(record.machine.host_id)
+    assert all(len(where) == 1 for where in blocks.values())
+    assert any(len(where) == 2 for where in homes(records).values())
+
+
+def test_what_a_lost_place_measured_is_measured_elsewhere_as_a_new_attempt() -> None:
+    code, records = run(FakePlaces([place("a", lost_at=5), place("b")]))
+    assert code == 0
+    lost = [record for record in records if record.status is Status.INFRA]
+    assert 1 <= len(lost) <= 2  # one comparison of two backends was there
+    assert {record.reason for record in lost} == {"node_lost: node a"}
+    latest = latest_attempts(records)
+    assert Counter(record.status for record in latest) == {Status.OK: CELLS * REPEATS}
+    again = [record for record in latest if (record.cell_id, record.repeat) in {(r.cell_id, r.repeat) for r in lost}]
+    assert {(record.attempt, record.machine.host_id) for record in again} == {(1, "b")}
+
+
+def test_a_machine_that_comes_back_gets_its_work() -> None:
+    code, records = run(FakePlaces([place("a", lost_at=3)], later=place("a")))
+    assert code == 0
+    assert len(latest_attempts(records)) == CELLS * REPEATS
+
+
+def test_if_no_place_is_left_the_run_ends_and_the_same_command_continues_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(concurrent, "WAIT_FOR_PLACE_S", 0.1)
+    code, records = run(FakePlaces([place("a", lost_at=6)]))
+    assert code == 3
+    assert "no node is left for" in (message := capsys.readouterr().err)
+    assert "(node_lost: node a); start the nodes again, then the same command" in message
+    measured = [record for record in records if record.status is Status.OK]
+    assert 0 < len(measured) < CELLS * REPEATS
+    second = place("a")
+    code, records = run(FakePlaces([second, place("b")]))
+    assert code == 0
+    assert Counter(record.status for record in latest_attempts(records)) == {Status.OK: CELLS * REPEATS}
+    assert len(second.own.jobs) + len(measured) <= CELLS * REPEATS
+    # Comparisons that had begun at a go on there.
+    begun = {(one.settings.workload, one.settings.batch_size) for one in measured}
+    assert all(where == {"a"} for key, where in homes(records).items() if key in begun)
+
+
+def test_a_place_that_fails_one_cell_after_the_other_gets_no_more_work() -> None:
+    bad, good = place("bad"), place("good")
+    bad.own.behaviours = dict.fromkeys(("mnist_mlp", "gru"), lambda job: Outcome(infrastructure="scratch: disk full"))
+    code, records = run(FakePlaces([bad, good]))
+    assert code == 0
+    assert Counter(record.status for record in latest_attempts(records)) == {Status.OK: CELLS * REPEATS}
+    assert len(set(bad.cells)) <= concurrent.MOST_FAILURES
+
+
+def test_a_failure_of_a_cell_itself_is_not_repeated() -> None:
+    one, other = place("a"), place("b")
+    for each in (one, other):
+        each.own.behaviours = {"gru": lambda job: Outcome(exit_code=1, wall_time_s=1.0, machine=MACHINE)}
+    code, records = run(FakePlaces([one, other]))
+    assert code == 1
+    assert all(record.attempt == 0 for record in records if record.settings.workload == "gru")
+
+
+def test_an_infrastructure_failure_is_tried_three_times_in_all() -> None:
+    places = [place("a"), place("b")]
+    for each in places:
+        each.own.behaviours = {"gru": lambda job: Outcome(infrastructure="scratch: disk full")}
+    _, records = run(FakePlaces(places))
+    attempts = Counter((one.cell_id, one.repeat) for one in records if one.settings.workload == "gru")
+    assert set(attempts.values()) == {3}
+
+
+def test_what_no_node_could_hold_is_unsupported_and_the_rest_is_measured() -> None:
+    code, records = run(FakePlaces([place("a")], refused="gru"))
+    assert code == 0
+    refused = [record for record in records if record.settings.workload == "gru"]
+    assert {(record.status, record.reason) for record in refused} == {
+        (Status.UNSUPPORTED, "no node offers machine: large")
+    }
+    assert len(refused) == 4 * REPEATS
+    assert len(records) == CELLS * REPEATS
+
+
+def test_an_error_at_one_place_ends_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, blocked = place("a"), place("b")
+    released = threading.Event()
+
+    def fail(job: Job) -> Outcome:
+        raise ZeroDivisionError
+
+    def wait(job: Job) -> Outcome:
+        assert released.wait(10)
+        raise Stopped
+
+    broken.own.behaviours = dict.fromkeys(("mnist_mlp", "gru"), fail)
+    blocked.own.behaviours = dict.fromkeys(("mnist_mlp", "gru"), wait)
+    places = FakePlaces([broken, blocked])
+    monkeypatch.setattr(places, "stop", released.set)
+    with pytest.raises(ZeroDivisionError):
+        run(places)
+    assert not any(one.acquired for one in places.there)
