@@ -211,13 +211,12 @@ class _Session:
 
     def _compare(self, worker: _Worker, queue: WorkQueue, scheduler: Scheduler, item: Item) -> None:
         """Measure an item; what the infrastructure failed is given back for another place, if there is one."""
-        left = scheduler.compare(item.repeats)
+        left = scheduler.compare(item.repeats) or scheduler.replace_disturbed(item.repeats)
         worker.failures = worker.failures + 1 if left else 0
         if left:
             queue.give_back(replace(item, repeats=tuple(left), avoid=item.avoid | {worker.place.identity}))
-            return
-        scheduler.replace_disturbed(item.repeats)
-        queue.done()
+        else:
+            queue.done()
 
     def _stop(self, queue: WorkQueue) -> None:
         """End all threads and their work."""

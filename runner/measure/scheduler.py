@@ -200,9 +200,9 @@ class Scheduler:
         self.begin_block(repeats)
         for _, group in itertools.groupby(repeats, key=lambda planned: calibration_group(planned.cell)):
             comparison = list(group)
-            for planned in self.compare(comparison):
-                self.repeat(planned)
-            self.replace_disturbed(comparison)
+            for measure_all in (self.compare, self.replace_disturbed):
+                for planned in measure_all(comparison):
+                    self.repeat(planned)
 
     def begin_block(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Prepare the executors for a block of repeats, or for those of it that are known so far."""
@@ -212,18 +212,22 @@ class Scheduler:
         for arm in self._context.arms.values():
             arm.executor.await_block()
 
-    def replace_disturbed(self, repeats: Sequence[PlannedRepeat]) -> None:
-        """Repeat a disturbed comparison's block, a few times at most; all attempts are stored, the latest count."""
+    def replace_disturbed(self, repeats: Sequence[PlannedRepeat]) -> list[PlannedRepeat]:
+        """Repeat a disturbed comparison's block, a few times at most; all attempts are stored, the latest count.
+
+        Return what `compare` returns.
+        """
         for _ in range(MOST_REPLACEMENTS):
             spent = self._replaced >= max(SURELY_REPLACED, REPLACED_SHARE * self._compared)
             if spent or not any(planned.key in self._disturbed for planned in repeats):
-                return
+                break
             self._replaced += 1
             self._disturbed -= {planned.key for planned in repeats}
             for planned in repeats:
                 self._attempts.again(planned.key)
-            for planned in self._compared_once(repeats):
-                self.repeat(planned)
+            if left := self._compared_once(repeats):
+                return left
+        return []
 
     def compare(self, repeats: Sequence[PlannedRepeat]) -> list[PlannedRepeat]:
         """Measure a repeat of a comparison, interleaved.

@@ -170,6 +170,8 @@ class Agent:
         from keras_matrix.runner.checks.preflight.cells import preflight_of
 
         preflight = preflight_of([job.settings], in_containers=False)
+        if preflight is None:
+            return self._executor.start(job, timeout_s)
         if refused := preflight.refused(job):
             return Never(refused)
         return _Warned(self._executor.start(job, timeout_s), preflight.warnings(job))

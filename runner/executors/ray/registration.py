@@ -7,9 +7,11 @@ import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Run
+from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.errors import ExecutorError
-from keras_matrix.runner.executors import Executor
+from keras_matrix.runner.executors import Executor, Running
 from keras_matrix.runner.executors.places import Fitting, Place, Places
 from keras_matrix.runner.executors.ray.cluster import Cluster
 from keras_matrix.runner.executors.ray.executor import Archives, MachineOnRay
@@ -18,7 +20,6 @@ from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Execu
 from keras_matrix.runner.matrix.reader import Cell
 
 NEAREST = "auto"
-NOT_SOFTWARE = ("keras-matrix", "ray")
 
 
 class OnRay(Executors):
@@ -122,13 +123,13 @@ class Nowhere:
         """Return None."""
         return None
 
-    def begin_block(self, settings: Sequence[object]) -> None:
+    def begin_block(self, settings: Sequence[Settings]) -> None:
         """Do nothing."""
 
     def await_block(self) -> None:
         """Do nothing."""
 
-    def start(self, job: object, timeout_s: float) -> object:
+    def start(self, job: Job, timeout_s: float) -> Running:
         """Raise: nothing runs here."""
         raise AssertionError("cells of a cluster run at its places")
 

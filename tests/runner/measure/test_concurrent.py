@@ -83,7 +83,7 @@ class FakePlace:
 
 @dataclass
 class FakePlaces:
-    """A pretended cluster; `refused` are workloads that fit nowhere, and `later` a place that comes when one is lost."""
+    """A pretended cluster; `refused` are workloads that fit nowhere, and `later` a place that joins after a loss."""
 
     there: list[FakePlace]
     refused: str = ""
@@ -258,3 +258,22 @@ def test_an_error_at_one_place_ends_all_of_them(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ZeroDivisionError):
         run(places)
     assert not any(one.acquired for one in places.there)
+
+
+def test_a_place_that_is_lost_while_it_repeats_a_disturbed_block_costs_no_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replacement of a disturbed block is lost with its place: another one measures it."""
+    from keras_matrix.runner.measure import scheduler
+
+    real, calls = scheduler.judged_together, 0
+
+    def disturbed_once(ended: Sequence[tuple[str, Outcome]]) -> tuple[bool, list[Outcome]]:
+        nonlocal calls
+        calls += 1
+        return calls == 1, real(ended)[1]
+
+    monkeypatch.setattr(scheduler, "judged_together", disturbed_once)
+    first, second = place("a", lost_at=3), place("b")
+    code, records = run(FakePlaces([first], later=second))
+    assert code == 0
+    assert first.gone
+    assert Counter(record.status for record in latest_attempts(records)) == {Status.OK: CELLS * REPEATS}

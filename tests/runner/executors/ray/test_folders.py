@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
 from pathlib import Path
@@ -29,19 +30,13 @@ def test_files_arrive_and_pipes_and_links_do_not(tmp_path: Path) -> None:
 
 def test_modules_leave_out_environments_caches_and_results(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
-    for name in (
-        "mine.py",
-        "data/labels.csv",
-        ".venv/lib/a.py",
-        "results/1/run.json",
-        "__pycache__/mine.pyc",
-        ".git/x",
-    ):
+    wanted = ["data/labels.csv", "mine.py"]
+    for name in (*wanted, ".venv/lib/a.py", "results/1/run.json", "__pycache__/mine.pyc", ".git/x"):
         path = source / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
     folders.unpacked(folders.modules(source), target)
-    assert names(target) == ["data/labels.csv", "mine.py"]
+    assert names(target) == wanted
 
 
 def test_too_large_a_folder_is_refused_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,8 +47,6 @@ def test_too_large_a_folder_is_refused_by_its_name(tmp_path: Path, monkeypatch: 
 
 
 def test_an_archive_cannot_write_outside_of_its_folder(tmp_path: Path) -> None:
-    import io
-
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         entry = tarfile.TarInfo("../outside")

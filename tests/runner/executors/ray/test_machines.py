@@ -10,7 +10,7 @@ import pytest
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Machine
 from keras_matrix.runner.executors.ray.machines import GIB, NodeFacts, fitting, need_of, offers
-from keras_matrix.runner.matrix.entry import Placement
+from keras_matrix.runner.matrix.entry import ANYWHERE, Placement
 from keras_matrix.runner.matrix.reader import Cell
 from tests.conftest import MACHINE, make_settings
 
@@ -35,7 +35,7 @@ def node(node_id: str, machine: Machine, *backends: str, slot: bool = True) -> N
     return NodeFacts(node_id, f"node-{node_id}", machine, {}, missing, slot)
 
 
-def cell(placement: Placement = Placement(), **settings: Any) -> Cell:
+def cell(placement: Placement = ANYWHERE, **settings: Any) -> Cell:
     made = make_settings(**settings)
     return Cell(made, cell_id(made), 1, 60.0, None, placement=placement)
 
