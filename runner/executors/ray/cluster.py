@@ -27,6 +27,7 @@ UNAVAILABLE_S = 90.0
 FACTS_S = 120.0
 POLL_S = 0.5
 CONNECT_S = 5.0
+COMPOSE = ("127.0.0.1", 10001)
 START_ADVICE = "start one with `ray start --head`, or name the address of its head"
 GUIDE = "docs/cluster.md"
 
@@ -43,15 +44,14 @@ class Cluster:
     """A connected cluster."""
 
     def __init__(self, address: str) -> None:
-        """Connect. Raises `ExecutorError` that says what is wrong and what to do."""
-        self.address = address
+        """Connect to an address, "" for the cluster of this machine. Raises `ExecutorError` that says what to do."""
         self._ray = _connected(address)
         self._stopping = threading.Event()
         self._facts: dict[str, NodeFacts] = {}
         self._asked_s: dict[str, float] = {}
 
     def facts(self) -> list[NodeFacts]:
-        """Return what the living nodes report. Raises `ExecutorError` for a node with another version of this program."""
+        """Return what the living nodes report. Raises `ExecutorError` for another version of this program."""
         alive = {str(node["NodeID"]): node for node in self._ray.nodes() if node["Alive"]}
         asked = {name: self._ask(node) for name, node in alive.items() if name not in self._facts}
         for name, ref in asked.items():
@@ -159,16 +159,28 @@ class Unavailable(Exception):
     """An agent does not answer at the moment."""
 
 
+def usual_address() -> str:
+    """Return the cluster of this machine: one of `ray start`, else the one of compose.yaml."""
+    from ray._private.services import find_gcs_addresses
+
+    if not find_gcs_addresses():
+        with contextlib.suppress(OSError):
+            socket.create_connection(COMPOSE, CONNECT_S).close()
+            return f"ray://{COMPOSE[0]}:{COMPOSE[1]}"
+    return "auto"
+
+
 def _connected(address: str) -> Any:
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    _check_token()
-    _check_reachable(address)
     try:
         import ray
     except ImportError as error:
         raise ExecutorError(f"--executor ray: needs Ray: pip install '{PACKAGE}[ray]' ({error})") from error
     import logging
 
+    _check_token()
+    address = address or usual_address()
+    _check_reachable(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=True)
     except Exception as error:
@@ -186,8 +198,8 @@ def _check_token() -> None:
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     if not os.environ.get("RAY_AUTH_TOKEN") and not path.is_file():
         raise ExecutorError(
-            f"RAY_AUTH_TOKEN: no token of the cluster in this variable or in {path}; set RAY_AUTH_TOKEN_PATH to the file "
-            f"with the token of `ray start` ({GUIDE})"
+            f"RAY_AUTH_TOKEN: no token of the cluster in this variable or in {path}; set RAY_AUTH_TOKEN_PATH to the "
+            f"file with the token of `ray start` ({GUIDE})"
         )
 
 

@@ -19,8 +19,6 @@ from keras_matrix.runner.executors.ray.machines import Need, Offer, fitting, nee
 from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Executors
 from keras_matrix.runner.matrix.reader import Cell
 
-NEAREST = "auto"
-
 
 class OnRay(Executors):
     """Cells are processes of the nodes of a cluster, started by `fork` or `fresh`."""
@@ -28,7 +26,7 @@ class OnRay(Executors):
     def __init__(self, entry: Entry, request: ExecutorRequest) -> None:
         """Take the address; the cluster is connected when it is first needed."""
         super().__init__(entry, request)
-        self._address = request.options["address"] or os.environ.get("RAY_ADDRESS") or NEAREST
+        self._address = request.options["address"] or os.environ.get("RAY_ADDRESS", "")
         self._connected: Cluster | None = request.service
         self._places: PlacesOnRay | None = None
 
