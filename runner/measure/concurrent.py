@@ -70,6 +70,11 @@ class Locked:
         with self._lock:
             self._observer.begun(planned)
 
+    def placed(self, repeats: Sequence[PlannedRepeat], machine: str) -> None:
+        """Pass it on."""
+        with self._lock:
+            self._observer.placed(repeats, machine)
+
     def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Pass it on."""
         with self._lock:
@@ -211,6 +216,7 @@ class _Session:
 
     def _compare(self, worker: _Worker, queue: WorkQueue, scheduler: Scheduler, item: Item) -> None:
         """Measure an item; what the infrastructure failed is given back for another place, if there is one."""
+        self.context.observer.placed(item.repeats, worker.place.name)
         left = scheduler.compare(item.repeats) or scheduler.replace_disturbed(item.repeats)
         worker.failures = worker.failures + 1 if left else 0
         if left:

@@ -60,6 +60,9 @@ class Observer(Protocol):
     def begun(self, planned: PlannedRepeat) -> None:
         """A repeat has begun."""
 
+    def placed(self, repeats: Sequence[PlannedRepeat], machine: str) -> None:
+        """These repeats are measured next, at this machine of a cluster."""
+
     def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
         """These repeats have warmed up, and their measured epochs begin, interleaved."""
 

@@ -24,6 +24,8 @@ class LiveView:
         self._bar = bar
         self._task = task
         self._left, self._outcomes, self._names = texts
+        self._machines: dict[tuple[str, str, int], str] = {}
+        self._working: dict[str, str] = {}
 
     def calibrating(self, cell: Cell) -> None:
         """Show which cell is being calibrated."""
@@ -32,6 +34,12 @@ class LiveView:
     def begun(self, planned: PlannedRepeat) -> None:
         """Show which repeat is running."""
         self._show(self._names.label(planned))
+
+    def placed(self, repeats: Sequence[PlannedRepeat], machine: str) -> None:
+        """Show what each machine of a cluster measures."""
+        self._machines.update((planned.key, f" at {machine}") for planned in repeats)
+        self._working[machine] = f"{self._names.of(repeats[0].cell)} #{repeats[0].repeat}"
+        self._show("")
 
     def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Show which repeats are interleaved."""
@@ -43,11 +51,13 @@ class LiveView:
         """Print how the attempt ended, above the bar."""
         counted = record.status is not Status.INFRA and self._left.done(planned)
         colour = "red" if record.status not in HARMLESS else "yellow" if record.warnings or record.reason else "green"
-        label, outcome = escape(self._names.label(planned)), escape(self._outcomes.result(record))
+        label = escape(self._names.label(planned) + self._machines.get(planned.key, ""))
+        outcome = escape(self._outcomes.result(record))
         self._bar.console.print(f"[{colour}]{label}[/]: {outcome}")
         self._bar.update(self._task, advance=counted)
 
     def _show(self, what: str) -> None:
+        what = " | ".join(f"{machine}: {cell}" for machine, cell in self._working.items()) or what
         self._bar.update(self._task, description=escape(what), left=f"{duration(self._left.seconds())} left")
         self._bar.refresh()
 

@@ -27,6 +27,9 @@ class Silent:
     def begun(self, planned: PlannedRepeat) -> None:
         """A repeat begins."""
 
+    def placed(self, repeats: Sequence[PlannedRepeat], machine: str) -> None:
+        """The repeats of a block are measured at a machine of a cluster."""
+
     def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
         """The repeats of a block are interleaved."""
 
@@ -43,6 +46,11 @@ class Lines(Silent):
         self._done = done
         self._left = left
         self._outcomes = outcomes
+        self._machines: dict[tuple[str, str, int], str] = {}
+
+    def placed(self, repeats: Sequence[PlannedRepeat], machine: str) -> None:
+        """Remember where repeats are measured."""
+        self._machines.update((planned.key, f" at {machine}") for planned in repeats)
 
     def calibrating(self, cell: Cell) -> None:
         """Print which cell is being calibrated."""
@@ -57,7 +65,8 @@ class Lines(Silent):
         left = f"   ({duration(self._left.seconds())} left)" if self._done <= self._total else ""
         note = "   (measured again)" if again else left
         label, outcome = self._names.label(planned), self._outcomes.result(record)
-        _say(f"{self._done:4d}/{max(self._done, self._total)} {label}: {outcome}{note}")
+        where = self._machines.get(planned.key, "")
+        _say(f"{self._done:4d}/{max(self._done, self._total)} {label}{where}: {outcome}{note}")
 
 
 def _say(line: str) -> None:

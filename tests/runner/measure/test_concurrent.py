@@ -151,6 +151,8 @@ def test_every_cell_is_measured_once_and_a_comparison_at_one_place_only(capsys: 
     printed = capsys.readouterr()
     assert f"{CELLS * REPEATS}/{CELLS * REPEATS}" in printed.out
     assert "node a: cells run at niceness 15" in printed.err
+    at = Counter(line.partition(" at node ")[2][:1] for line in printed.out.splitlines() if " at node " in line)
+    assert at == Counter(record.machine.host_id for record in records)
 
 
 def test_across_nodes_lets_the_blocks_of_a_comparison_run_at_several_places(folder: Path) -> None:
