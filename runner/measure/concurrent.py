@@ -11,13 +11,13 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.errors import ExecutorError
-from keras_matrix.runner.executors.places import Place, Places, Stopped
+from keras_matrix.runner.executors.places import Fitting, Place, Places, Stopped
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.scheduler import Attempts, MeasurementContext, Observer, Scheduler
 from keras_matrix.runner.measure.work_queue import Item, WorkQueue
@@ -26,6 +26,8 @@ from keras_matrix.runner.plan.plan import PlannedRepeat, calibration_group
 # New places are looked for so often, and a comparison that no place can run any more waits so long for one.
 LOOK_S = 5.0
 WAIT_FOR_PLACE_S = 180.0
+# Nodes of a cluster that was just started join one after the other.
+WAIT_FOR_NODES_S = 15.0
 POLL_S = 0.2
 # A place that fails so many comparisons one after the other is not used further.
 MOST_FAILURES = 3
@@ -129,12 +131,11 @@ class _Session:
 
     def _items(self, repeats: Sequence[PlannedRepeat]) -> list[Item]:
         """Return the comparisons that fit a place; publish the others as unsupported."""
-        refusing, items, fitting = Scheduler(self.context, self.attempts), [], {}
         grouped = itertools.groupby(repeats, key=lambda one: (one.repeat, calibration_group(one.cell)))
-        for order, ((_, group), found) in enumerate(grouped):
-            together = tuple(found)
-            if group not in fitting:
-                fitting[group] = self.places.fitting([planned.cell for planned in together])
+        blocks = [(group, tuple(found)) for (_, group), found in grouped]
+        fitting = self._fitting({group: [planned.cell for planned in together] for group, together in blocks})
+        refusing, items = Scheduler(self.context, self.attempts), []
+        for order, (group, together) in enumerate(blocks):
             if (reason := fitting[group].reason) is not None:
                 for planned in together:
                     refusing.refuse(planned, reason)
@@ -142,6 +143,16 @@ class _Session:
                 across = together[0].cell.placement.across_nodes
                 items.append(Item(order, group, together, fitting[group].places, across))
         return items
+
+    def _fitting(self, groups: Mapping[str, Sequence[Cell]]) -> dict[str, Fitting]:
+        """Return where each comparison can run; nodes that are just joining are waited for, for a short time."""
+        begun_s = time.monotonic()
+        while True:
+            found = {group: self.places.fitting(cells) for group, cells in groups.items()}
+            if all(one.reason is None for one in found.values()) or time.monotonic() - begun_s > WAIT_FOR_NODES_S:
+                return found
+            time.sleep(min(1.0, WAIT_FOR_NODES_S))
+            self.places.current()
 
     def _homes(self, repeats: Sequence[PlannedRepeat]) -> dict[str, str]:
         """Return the machine of the newest record of each comparison, which an earlier start has measured."""

@@ -27,7 +27,10 @@ UNAVAILABLE_S = 90.0
 FACTS_S = 120.0
 POLL_S = 0.5
 CONNECT_S = 5.0
-COMPOSE = ("127.0.0.1", 10001)
+# The server that Ray forks for a client now and then does not start, as the parent has threads.
+CONNECT_ATTEMPTS = 3
+SERVER_FAILED = "Starting Ray client server failed"
+CLIENT = ("127.0.0.1", 10001)
 START_ADVICE = "start one with `ray start --head`, or name the address of its head"
 GUIDE = "docs/cluster.md"
 
@@ -160,13 +163,10 @@ class Unavailable(Exception):
 
 
 def usual_address() -> str:
-    """Return the cluster of this machine: one of `ray start`, else the one of compose.yaml."""
-    from ray._private.services import find_gcs_addresses
-
-    if not find_gcs_addresses():
-        with contextlib.suppress(OSError):
-            socket.create_connection(COMPOSE, CONNECT_S).close()
-            return f"ray://{COMPOSE[0]}:{COMPOSE[1]}"
+    """Return the cluster of this machine: by the port for clients, which compose.yaml opens too, or else Ray's."""
+    with contextlib.suppress(OSError):
+        socket.create_connection(CLIENT, CONNECT_S).close()
+        return f"ray://{CLIENT[0]}:{CLIENT[1]}"
     return "auto"
 
 
@@ -181,10 +181,15 @@ def _connected(address: str) -> Any:
     _check_token()
     address = address or usual_address()
     _check_reachable(address)
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=True)
-    except Exception as error:
-        raise ExecutorError(f"--address: no Ray cluster at {address}: {_line(error)}; {_advice(str(error))}") from error
+    for attempt in range(CONNECT_ATTEMPTS):
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=True)
+            break
+        except Exception as error:
+            if SERVER_FAILED in str(error) and attempt + 1 < CONNECT_ATTEMPTS:
+                continue
+            reason = f"no Ray cluster at {address}: {_line(error)}; {_advice(str(error))}"
+            raise ExecutorError(f"--address: {reason}") from error
     return ray
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from keras_matrix.runner.executors.ray.executor import Archives, MachineOnRay
 from keras_matrix.runner.executors.ray.machines import Need, Offer, fitting, need_of, offers
 from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Executors
 from keras_matrix.runner.matrix.reader import Cell
+
+# A cluster that was just started has its head first.
+WAIT_FOR_NODES_S = 20.0
 
 
 class OnRay(Executors):
@@ -69,12 +73,16 @@ class PlacesOnRay:
         self._places: list[MachineOnRay] = []
         self._fitting: dict[Need, Fitting] = {}
         self._offers: list[Offer] = []
+        begun_s = time.monotonic()
         self._look()
-        if not self._offers:
-            raise ExecutorError(
-                "cluster: no node has a measuring slot; start each node with "
-                "ray start --resources='{\"measuring_slot\": 1}' (docs/cluster.md)"
-            )
+        while not self._offers:
+            if time.monotonic() - begun_s > WAIT_FOR_NODES_S:
+                raise ExecutorError(
+                    "cluster: no node has a measuring slot; start each node with "
+                    "ray start --resources='{\"measuring_slot\": 1}' (docs/cluster.md)"
+                )
+            time.sleep(1.0)
+            self._look()
 
     def current(self) -> Sequence[Place]:
         """Return the machines; one whose agents were lost is there again if its nodes are alive."""

@@ -120,6 +120,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(concurrent, "POLL_S", 0.01)
     monkeypatch.setattr(concurrent, "LOOK_S", 0.02)
+    monkeypatch.setattr(concurrent, "WAIT_FOR_NODES_S", 0.0)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     return tmp_path
 
@@ -240,6 +241,24 @@ def test_what_no_node_could_hold_is_unsupported_and_the_rest_is_measured() -> No
     }
     assert len(refused) == 4 * REPEATS
     assert len(records) == CELLS * REPEATS
+
+
+def test_a_node_that_joins_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrent, "WAIT_FOR_NODES_S", 5.0)
+    places = FakePlaces([place("a")], refused="gru")
+    asked = 0
+
+    def current() -> Sequence[Place]:
+        nonlocal asked
+        asked += 1
+        places.refused = ""
+        return places.there
+
+    monkeypatch.setattr(places, "current", current)
+    code, records = run(places)
+    assert code == 0
+    assert asked
+    assert Counter(record.status for record in records) == {Status.OK: CELLS * REPEATS}
 
 
 def test_an_error_at_one_place_ends_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
