@@ -93,17 +93,9 @@ class Cluster:
                     return self._ray.get(ref)
             except errors.ActorUnavailableError as error:
                 raise Unavailable(_line(error)) from error
-            except errors.OutOfMemoryError as error:
-                raise Lost(_line(error), memory=True) from error
-            except (
-                errors.RayActorError,
-                errors.RaySystemError,
-                errors.NodeDiedError,
-                errors.WorkerCrashedError,
-            ) as error:
-                raise Lost(_line(error), memory="memory" in str(error).lower()) from error
-            except errors.RayTaskError as error:
-                raise Lost(_line(error)) from error
+            except errors.RayError as error:  # of the agent, its node, or the start of either
+                memory = isinstance(error, errors.OutOfMemoryError) or "memory monitor" in str(error).lower()
+                raise Lost(_line(error), memory=memory) from error
             if limit_s is not None and time.monotonic() - begun_s > limit_s:
                 raise TimeoutError
 

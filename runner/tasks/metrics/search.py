@@ -49,6 +49,8 @@ class Written:
 
 def metrics_of(task: Task, written: Written, limit_s: float | None = None) -> tuple[list[Metric], str | None]:
     """Return a task's metrics in its order, then its other reported metrics; and a caveat about its reports, if any."""
+    if not task.metrics and not (written.reported.exists() and written.reported.stat().st_size):
+        return [], None
     limit_s = written.limit_s if limit_s is None else limit_s
     found: list[dict[str, Any]] = []
     open_metrics = list(task.metrics)
