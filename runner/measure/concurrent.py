@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from keras_matrix.runner.executors.places import Fitting, Place, Places, Stopped
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.scheduler import Attempts, MeasurementContext, Observer, Scheduler
 from keras_matrix.runner.measure.work_queue import Item, WorkQueue
-from keras_matrix.runner.plan.plan import PlannedRepeat, calibration_group
+from keras_matrix.runner.plan.plan import PlannedRepeat, comparison_of
 
 # New places are looked for so often, and a comparison that no place can run any more waits so long for one.
 LOOK_S = 5.0
@@ -131,7 +131,7 @@ class _Session:
 
     def _items(self, repeats: Sequence[PlannedRepeat]) -> list[Item]:
         """Return the comparisons that fit a place; publish the others as unsupported."""
-        grouped = itertools.groupby(repeats, key=lambda one: (one.repeat, calibration_group(one.cell)))
+        grouped = itertools.groupby(repeats, key=lambda one: (one.repeat, comparison_of(one.cell)))
         blocks = [(group, tuple(found)) for (_, group), found in grouped]
         fitting = self._fitting({group: [planned.cell for planned in together] for group, together in blocks})
         refusing, items = Scheduler(self.context, self.attempts), []
@@ -144,7 +144,7 @@ class _Session:
                 items.append(Item(order, group, together, fitting[group].places, across))
         return items
 
-    def _fitting(self, groups: Mapping[str, Sequence[Cell]]) -> dict[str, Fitting]:
+    def _fitting(self, groups: Mapping[Hashable, Sequence[Cell]]) -> dict[Hashable, Fitting]:
         """Return where each comparison can run; nodes that are just joining are waited for, for a short time."""
         begun_s = time.monotonic()
         while True:
@@ -154,11 +154,11 @@ class _Session:
             time.sleep(min(1.0, WAIT_FOR_NODES_S))
             self.places.current()
 
-    def _homes(self, repeats: Sequence[PlannedRepeat]) -> dict[str, str]:
+    def _homes(self, repeats: Sequence[PlannedRepeat]) -> dict[Hashable, str]:
         """Return the machine of the newest record of each comparison, which an earlier start has measured."""
         groups = {planned.cell.cell_id: planned.cell for planned in repeats}
         return {
-            calibration_group(groups[record.cell_id]): record.machine.host_id
+            comparison_of(groups[record.cell_id]): record.machine.host_id
             for arm in self.context.arms.values()
             for record in arm.run.load()[0]
             if record.cell_id in groups and record.status in MEASURED

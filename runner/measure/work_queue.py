@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from keras_matrix.runner.plan.plan import PlannedRepeat
@@ -23,7 +23,7 @@ class Item:
     """A block of a comparison: `order` is its position in the plan; `avoid` are places that failed it."""
 
     order: int
-    group: str
+    group: Hashable
     repeats: tuple[PlannedRepeat, ...]
     fitting: frozenset[str]
     across_nodes: bool = False
@@ -42,7 +42,7 @@ class Item:
 class WorkQueue:
     """The items that wait, those that are being measured, and the home of each comparison."""
 
-    def __init__(self, items: Iterable[Item], homes: Mapping[str, str]) -> None:
+    def __init__(self, items: Iterable[Item], homes: Mapping[Hashable, str]) -> None:
         """Take the items and, by group, the places that have measured earlier blocks of a comparison."""
         self._homes = dict(homes)
         self._free: dict[frozenset[str], list[tuple[int, Item]]] = defaultdict(list)

@@ -13,7 +13,7 @@ block before: steady drift cancels (ABBA).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter, itemgetter
 from random import Random
@@ -127,11 +127,15 @@ def comparisons(cells: Iterable[Cell]) -> list[list[Cell]]:
 
     Cells with the same `together` are one group, whatever they differ in.
     """
-    found: dict[object, list[Cell]] = {}
+    found: dict[Hashable, list[Cell]] = {}
     for cell in cells:
-        usual = (_COMPARED(cell.settings), *sorted(cell.settings.params.items()))
-        found.setdefault(cell.together or usual, []).append(cell)
+        found.setdefault(comparison_of(cell), []).append(cell)
     return list(found.values())
+
+
+def comparison_of(cell: Cell) -> Hashable:
+    """Return a value that is equal for the cells of one comparison."""
+    return cell.together or (_COMPARED(cell.settings), *sorted(cell.settings.params.items()))
 
 
 def _step_s(settings: Settings, catalog: Catalog) -> float:

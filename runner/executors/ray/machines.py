@@ -106,7 +106,7 @@ def offers(facts: Iterable[NodeFacts]) -> list[Offer]:
 
 def need_of(cells: Sequence[Cell]) -> Need:
     """Return what the cells of a comparison need; an external command needs no backend."""
-    pairs = frozenset((cell.settings.backend, cell.settings.device) for cell in cells if cell.task is None)
+    pairs = frozenset([(cell.settings.backend, cell.settings.device) for cell in cells if cell.task is None])
     on_gpu = [cell for cell in cells if cell.settings.device == "gpu"]
     gpus = max((_workers(cell) for cell in on_gpu), default=0)
     return Need(pairs, max(_cpus(cell.settings.cpus) for cell in cells), gpus, cells[0].placement)
