@@ -111,7 +111,8 @@ class Agent:
             here = self._here(job, roots, archives)
             running = self._started(here, timeout_s)
         except (OSError, tarfile.TarError) as error:
-            running = Never(Outcome(infrastructure=f"scratch: {self._scratch} of the node: {error}"))
+            advice = "free space there, or start the node with another TMPDIR"
+            running = Never(Outcome(infrastructure=f"scratch: {self._scratch}: {error}; {advice}"))
         self._live[job.nonce] = _Live(running, here)
 
     def call(self, nonce: str, number: int, method: str, *arguments: Any) -> Any:

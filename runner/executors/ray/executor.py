@@ -7,6 +7,7 @@ import itertools
 import tarfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,9 @@ class CellOnNode:
         except (OSError, tarfile.TarError) as error:
             return Outcome(infrastructure=f"copy: the files of {self._place.name} cannot be written here: {error}")
         self._agent.forget.remote(self._job.nonce)
+        if ended.outcome.infrastructure is not None:
+            named = f"{ended.outcome.infrastructure} (node {self._place.name})"
+            return replace(ended.outcome, infrastructure=named)
         return ended.outcome
 
     def abandon(self) -> None:

@@ -67,7 +67,7 @@ def namespaces() -> Iterator[None]:
 def cluster() -> Iterator[LocalCluster]:
     if reason := why_not():
         pytest.skip(reason)
-    home = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # noqa: S108 - paths of sockets are short
+    home = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     found = LocalCluster(free_port(), home, HEAD)
     with namespaces():
         try:

@@ -1,0 +1,242 @@
+"""A cell on a node, as the runner sees it: interrupted calls are repeated by number, a loss is one outcome."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.records.identity import cell_id
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.executors.ray import agent as agents
+from keras_matrix.runner.executors.ray import executor as executors
+from keras_matrix.runner.executors.ray.agent import Agent, Ended
+from keras_matrix.runner.executors.ray.cluster import Lost, Unavailable
+from keras_matrix.runner.executors.ray.executor import Archives, CellOnNode, ExecutorOnMachine, MachineOnRay
+from keras_matrix.runner.executors.ray.folders import packed
+from keras_matrix.runner.executors.ray.machines import offers
+from tests.conftest import MACHINE, make_settings
+from tests.runner.executors.ray.test_machines import SMALL, node
+
+OFFER = offers([node("1", SMALL, "jax")])[0]
+
+
+@dataclass
+class Method:
+    """A remote method: each call is stored, and its number is the reference to its answer."""
+
+    calls: list[tuple[Any, ...]]
+
+    def remote(self, *arguments: Any) -> tuple[Any, ...]:
+        self.calls.append(arguments)
+        return arguments
+
+
+@dataclass
+class PretendedAgent:
+    """An agent whose calls are stored."""
+
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Method:
+        return Method(self.calls)
+
+
+@dataclass
+class PretendedCluster:
+    """A cluster that answers calls as `says`."""
+
+    says: Callable[[tuple[Any, ...]], Any]
+    handle: PretendedAgent = field(default_factory=PretendedAgent)
+    ended: int = 0
+
+    def agent(self, *arguments: Any) -> PretendedAgent:
+        return self.handle
+
+    def answer(self, ref: Any, limit_s: float | None = None) -> Any:
+        return self.says(ref)
+
+    def end(self, handle: Any) -> None:
+        self.ended += 1
+
+    def stored(self, value: bytes) -> bytes:
+        return value
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    settings = make_settings(backend="jax")
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return Job("nonce", cell_id(settings), 0, 0, settings, 4, str(folder), [], None, None)
+
+
+def machine(says: Callable[[tuple[Any, ...]], Any]) -> tuple[MachineOnRay, PretendedCluster]:
+    cluster = PretendedCluster(says)
+    place = MachineOnRay(cluster, OFFER, Archives(cluster), "mark", "fork")  # type: ignore[arg-type]
+    place.acquire()
+    cluster.handle.calls.clear()
+    return place, cluster
+
+
+def test_an_interrupted_call_is_repeated_with_its_number(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors.time, "sleep", lambda seconds: None)
+    answers = iter([Unavailable("reset"), Unavailable("reset"), True])
+
+    def says(ref: tuple[Any, ...]) -> Any:
+        found = next(answers) if "turn" in ref else True
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    place, cluster = machine(says)
+    cell = CellOnNode(place, cluster.handle, job)
+    assert cell.turn()
+    assert cluster.handle.calls == [("nonce", 0, "turn")] * 3
+    assert place.lost() is None
+
+
+def test_an_agent_that_stays_unavailable_is_lost(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(executors, "UNAVAILABLE_S", -1.0)
+
+    def says(ref: tuple[Any, ...]) -> Any:
+        if "turn" in ref:
+            raise Unavailable("reset")
+        return True
+
+    place, cluster = machine(says)
+    cell = CellOnNode(place, cluster.handle, job)
+    assert not cell.turn()
+    assert cell.finish().infrastructure == "node_lost: node-1: does not answer: reset"
+    assert place.lost() == "node_lost: node-1: does not answer: reset"
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_lost_node_is_infrastructure_but_a_cell_that_needs_too_much_memory_is_a_result(
+    job: Job, memory: bool
+) -> None:
+    def says(ref: tuple[Any, ...]) -> Any:
+        if "turn" in ref:
+            raise Lost("the node died", memory=memory)
+        return True
+
+    place, cluster = machine(says)
+    cell = CellOnNode(place, cluster.handle, job)
+    assert not cell.turn()
+    outcome = cell.finish()
+    if memory:
+        assert (outcome.infrastructure, outcome.signal, outcome.oom_kills) == (None, 9, 1)
+        assert outcome.machine == SMALL
+    else:
+        assert outcome.infrastructure == "node_lost: node-1: the node died"
+    assert place.lost() == "node_lost: node-1: the node died"
+
+
+def test_files_of_the_cell_arrive_and_a_failure_names_the_node(job: Job, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "result.json").write_text("{}")
+    ended = [
+        Ended(Outcome(exit_code=0, machine=MACHINE), packed(there)),
+        Ended(Outcome(infrastructure="scratch: /tmp/x: full"), packed(there)),
+    ]
+    place, cluster = machine(lambda ref: ended.pop(0) if "finish" in ref else True)
+    assert CellOnNode(place, cluster.handle, job).finish() == Outcome(exit_code=0, machine=MACHINE)
+    assert (Path(job.folder) / "result.json").read_text() == "{}"
+    failed = CellOnNode(place, cluster.handle, job).finish()
+    assert failed.infrastructure == "scratch: /tmp/x: full (node node-1)"
+
+
+def test_a_start_at_a_lost_node_is_infrastructure(job: Job) -> None:
+    def says(ref: tuple[Any, ...]) -> Any:
+        if job in ref:
+            raise Lost("the node died")
+        return True
+
+    place, _ = machine(says)
+    running = ExecutorOnMachine(place).start(job, 60.0)
+    assert not running.turn()
+    assert running.finish().infrastructure == "node_lost: node-1: the node died"
+
+
+def test_a_released_machine_ends_its_agents(job: Job) -> None:
+    place, cluster = machine(lambda ref: True)
+    place.release()
+    assert cluster.ended == 1
+
+
+class Counting:
+    """A running cell that counts its turns."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def turn(self, waiting: object = ()) -> bool:
+        self.turns += 1
+        return self.turns < 3
+
+    def root(self) -> None:
+        return None
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Agent:
+    monkeypatch.setattr(agents, "restored", lambda: None)
+    monkeypatch.setenv(agents.machine.HOST_VARIABLE, "")  # the agent sets it
+    monkeypatch.setattr(agents.process_tree, "end_leftovers", lambda mark: 0)
+    monkeypatch.setattr(agents.tempfile, "mkdtemp", lambda prefix: str(tmp_path / "node"))
+    return Agent("mark", "fork", {"machine": "one", "machine-type": "n1-standard-8"})
+
+
+def test_the_agent_answers_a_number_once(agent: Agent, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Counting()
+    monkeypatch.setattr(agent, "_started", lambda job, timeout_s: running)
+    agent.start(job, 60.0, {})
+    agent.start(job, 60.0, {})  # a repeated start is none
+    assert [agent.call("nonce", number, "turn") for number in (0, 0, 1, 1, 2)] == [True, True, True, True, False]
+    assert running.turns == 3
+
+
+def test_a_full_disk_of_a_node_is_infrastructure_with_advice(
+    agent: Agent, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> Job:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(agent, "_here", full)
+    agent.start(job, 60.0, {})
+    outcome = agent.call("nonce", 0, "finish").outcome
+    assert outcome.infrastructure.startswith("scratch: ")
+    assert outcome.infrastructure.endswith(
+        "No space left on device; free space there, or start the node with another TMPDIR"
+    )
+
+
+def test_folders_of_a_job_are_those_of_the_node(agent: Agent, job: Job, tmp_path: Path) -> None:
+    roots = tmp_path / "mine"
+    roots.mkdir()
+    (roots / "mine.py").write_text("x = 1")
+    wanted = replace(job, import_roots=[str(roots)], compile_cache_dir="/run/cache/jax", outputs_dir="/run/outputs/x")
+    here = agent._here(wanted, {str(roots): "digest"}, [packed(roots)])
+    (root,) = here.import_roots
+    assert (Path(root) / "mine.py").read_text() == "x = 1"
+    assert here.host_roots == [str(roots)]
+    node_folder = str(tmp_path / "node")
+    for path in (here.folder, here.compile_cache_dir, here.outputs_dir):
+        assert path is not None
+        assert path.startswith(node_folder)
+    assert here.autotune_dir is None
+    assert here.dataset_dir is not None
+    assert here.dataset_dir.endswith("datasets")
+
+
+def test_labels_name_the_machine(agent: Agent) -> None:
+    assert agent._machine.machine_type == "n1-standard-8"
+    assert agent._machine.host_id == hashlib.sha256(b"one").hexdigest()[:16]
