@@ -30,7 +30,7 @@ from keras_matrix.runner.cli.inputs import convert, finetune, make_images, stall
 from keras_matrix.runner.executors.supervise.sampling import PSS_SHARE
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import Rule
-from keras_matrix.runner.measure import judge, scheduler
+from keras_matrix.runner.measure import attempts, judge, scheduler
 from keras_matrix.uploader.bigquery import ddl, warehouse
 from keras_matrix.uploader.cli.flags import DEADLINE_MIN
 from keras_matrix.uploader.schema import LONGEST_ROW_BYTES
@@ -201,7 +201,7 @@ STATED = [
     ("inputs.md", f"default {convert.SIZE_BYTES >> 20} MiB)"),
     ("inputs.md", f"at quality {make_images.QUALITY}:"),
     ("matrix.md", f"`unstable` (the second epoch took over {judge.SECOND_EPOCH_LIMIT:g} times the later ones)"),
-    ("matrix.md", f"tried {NUMBERS[scheduler.INFRA_ATTEMPTS]} times, then pending"),
+    ("matrix.md", f"tried {NUMBERS[attempts.INFRA_ATTEMPTS]} times, then pending"),
     ("matrix.md", f"| `precision_target` | {PRECISION_TARGET:g} |"),
 ]
 

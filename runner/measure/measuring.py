@@ -25,7 +25,8 @@ from keras_matrix.runner.host import machine
 from keras_matrix.runner.host.mounts import import_roots
 from keras_matrix.runner.host.surroundings import pinning
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, Observer, measure, utc_now
+from keras_matrix.runner.measure.observer import Observer
+from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now
 from keras_matrix.runner.plan.adaptive import Adaptive, Goal
 from keras_matrix.runner.plan.estimates import estimates
 from keras_matrix.runner.plan.plan import PlannedRepeat
@@ -126,7 +127,7 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
             if places is None:
                 measure(context, session.pending, adaptive.more)
             else:
-                from keras_matrix.runner.measure import concurrent  # only a cluster needs it
+                from keras_matrix.runner.measure.machines import concurrent  # only a cluster needs it
 
                 display.problems(f"{name}: {warning}" for name, warning in places.warnings().items())
                 concurrent.measure(context, session.pending, places, adaptive.more)

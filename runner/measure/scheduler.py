@@ -12,12 +12,11 @@ import itertools
 import math
 import secrets
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.schema import MEASURED, Machine, Record, Status
@@ -29,6 +28,8 @@ from keras_matrix.runner.executors.shared_folders import CUDA_CACHE, autotuned, 
 from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.host.surroundings.block import judged_together
 from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.attempts import Attempts, Key
+from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.measure.record_builder import record_of
 from keras_matrix.runner.plan.plan import PlannedRepeat, calibration_group
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 TARGET_EPOCH_S = 0.5
 # Calibrated step times scatter; without a margin half of all epochs would be shorter than the target.
 TARGET_MARGIN = 1.1
-INFRA_ATTEMPTS = 3
 MOST_REPLACEMENTS = 1
 # Share of a session's blocks: a machine that disturbs more of them always does, and repeating only doubles the cost.
 REPLACED_SHARE, SURELY_REPLACED = 0.25, 2
@@ -46,28 +46,6 @@ REPLACED_SHARE, SURELY_REPLACED = 0.25, 2
 ROOM_FACTOR = 2
 # All processes of a cell do the same work; one of them is traced.
 TRACED_REPEAT = 0
-
-Key: TypeAlias = tuple[str, str, int]
-"""Arm, cell_id and number of a repeat."""
-
-
-class Observer(Protocol):
-    """Receives the events of a measurement."""
-
-    def calibrating(self, cell: Cell) -> None:
-        """The calibration of this cell's steps per epoch has begun."""
-
-    def begun(self, planned: PlannedRepeat) -> None:
-        """A repeat has begun."""
-
-    def placed(self, repeats: Sequence[PlannedRepeat], machine: str) -> None:
-        """These repeats are measured next, at this machine of a cluster."""
-
-    def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
-        """These repeats have warmed up, and their measured epochs begin, interleaved."""
-
-    def ended(self, planned: PlannedRepeat, record: Record) -> None:
-        """An attempt has ended, and its record is published."""
 
 
 def utc_now() -> datetime:
@@ -152,47 +130,12 @@ class _Trial:
 _Ended: TypeAlias = tuple[_Trial, Outcome]
 
 
-class Attempts:
-    """Counts the attempts of each repeat: all that are stored, and those of this start of the runner.
-
-    Several threads may use it, if only one at a time works on a repeat.
-    """
-
-    def __init__(self, arms: Mapping[str, Arm]) -> None:
-        """Read the stored attempts."""
-        self._next: Counter[Key] = Counter()
-        for name, arm in arms.items():
-            self._next.update({(name, r.cell_id, r.repeat): r.attempt + 1 for r in arm.run.load()[0]})
-        self._tried: Counter[Key] = Counter()
-
-    def next(self, key: Key) -> int:
-        """Return the number of the next attempt."""
-        return self._next[key]
-
-    def ended(self, key: Key) -> None:
-        """Count an attempt that has ended."""
-        self._next[key] += 1
-        self._tried[key] += 1
-
-    def exhaust(self, key: Key) -> None:
-        """Leave no further attempt to a repeat."""
-        self._tried[key] = INFRA_ATTEMPTS
-
-    def again(self, key: Key) -> None:
-        """Give a repeat all of its attempts again."""
-        self._tried[key] = 0
-
-    def are_left(self, key: Key) -> bool:
-        """Return whether a repeat that the infrastructure failed may be tried again."""
-        return self._tried[key] < INFRA_ATTEMPTS
-
-
 class Scheduler:
     """Runs repeats, one comparison after the other, of one start of the runner; several may share their `attempts`."""
 
     def __init__(self, context: MeasurementContext, attempts: Attempts | None = None) -> None:
         self._context = context
-        self._attempts = attempts or Attempts(context.arms)
+        self._attempts = attempts or Attempts({name: arm.run for name, arm in context.arms.items()})
         self._disturbed: set[Key] = set()
         self._compared = 0
         self._replaced = 0

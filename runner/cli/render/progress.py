@@ -14,7 +14,7 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.runner.cli.render.attempt_text import CellNames, OutcomeText, TimeLeft
 from keras_matrix.runner.cli.render.format import duration
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.scheduler import Observer
+from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.plan.plan import PlannedRepeat
 
 

@@ -19,8 +19,10 @@ from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors.places import Fitting, Place, Places, Stopped
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.scheduler import Attempts, MeasurementContext, Observer, Scheduler
-from keras_matrix.runner.measure.work_queue import Item, WorkQueue
+from keras_matrix.runner.measure.attempts import Attempts
+from keras_matrix.runner.measure.machines.work_queue import Item, WorkQueue
+from keras_matrix.runner.measure.observer import Observer
+from keras_matrix.runner.measure.scheduler import MeasurementContext, Scheduler
 from keras_matrix.runner.plan.plan import PlannedRepeat, comparison_of
 
 # New places are looked for so often, and a comparison that no place can run any more waits so long for one.
@@ -45,7 +47,8 @@ def measure(
     running, and `StoreFailure` if a record cannot be stored.
     """
     context = replace(context, observer=Locked(context.observer))
-    attempts, wanted = Attempts(context.arms), list(repeats)
+    attempts = Attempts({name: arm.run for name, arm in context.arms.items()})
+    wanted = list(repeats)
     try:
         while wanted:
             _Session(context, attempts, places).run(wanted)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from keras_matrix.records.identity import cell_id
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.work_queue import Item, WorkQueue
+from keras_matrix.runner.measure.machines.work_queue import Item, WorkQueue
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from tests.conftest import make_settings
 

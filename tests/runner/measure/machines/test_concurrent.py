@@ -18,7 +18,7 @@ from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors import Executor, Outcome, Running
 from keras_matrix.runner.executors.places import Fitting, Place, Stopped
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure import concurrent
+from keras_matrix.runner.measure.machines import concurrent
 from tests.conftest import MACHINE
 from tests.fakes.executor import FakeExecutor
 
