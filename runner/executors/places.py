@@ -55,6 +55,9 @@ class Places(Protocol):
     def fitting(self, cells: Sequence[Cell]) -> Fitting:
         """Return the places there are now at which all of these cells can run."""
 
+    def about(self) -> str:
+        """Return the places in a line, for people."""
+
     def warnings(self) -> Mapping[str, str]:
         """Return what could disturb measurements, by the name of its place."""
 

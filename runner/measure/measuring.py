@@ -129,6 +129,7 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
             else:
                 from keras_matrix.runner.measure.machines import concurrent  # only a cluster needs it
 
+                display.say(places.about())
                 display.problems(f"{name}: {warning}" for name, warning in places.warnings().items())
                 concurrent.measure(context, session.pending, places, adaptive.more)
         session.finish(adaptive.why(), utc_now())

@@ -10,6 +10,7 @@ answer of the first one, so that a short interruption repeats no work.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import tarfile
@@ -89,7 +90,11 @@ class Agent:
         process_tree.end_leftovers(mark)
         self._machine = _machine(labels)
         self._executor = ProcessExecutor(start=start, mark=mark)
-        self._scratch = Path(tempfile.mkdtemp(prefix="keras-matrix-node-"))
+        # The same for every agent of a session here, so that what a killed one left is removed.
+        name = hashlib.sha256(mark.encode()).hexdigest()[:16]
+        self._scratch = Path(tempfile.gettempdir()) / f"keras-matrix-node-{name}"
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir(mode=0o700)
         self._live: dict[str, _Live] = {}
         self._roots: dict[str, str] = {}
 

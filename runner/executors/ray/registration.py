@@ -103,6 +103,13 @@ class PlacesOnRay:
             self._fitting[need] = fitting(need, self._offers)
         return self._fitting[need]
 
+    def about(self) -> str:
+        """Return the machines there are, and Ray's dashboard if it has one."""
+        names = ", ".join(sorted(offer.name for offer in self._offers))
+        url = self._cluster.dashboard()
+        link = f"; Ray's dashboard: {url}" if url else ""
+        return f"cluster: {len(self._offers)} machine{'s' * (len(self._offers) > 1)}: {names}{link}"
+
     def warnings(self) -> Mapping[str, str]:
         """Return what could disturb measurements on each node."""
         return {node.name: warning for offer in self._offers for node in offer.nodes for warning in node.warnings}

@@ -187,7 +187,7 @@ class _Session:
             return None
         since_s = time.monotonic() if since_s is None else since_s
         if time.monotonic() - since_s > WAIT_FOR_PLACE_S:
-            reasons = "; ".join(dict.fromkeys(filter(None, (one.place.lost() for one in self.workers))))
+            reasons = "; ".join(dict.fromkeys(filter(None, map(_why_not, self.workers))))
             raise ExecutorError(
                 f"cluster: no node is left for {len(left)} comparisons{f' ({reasons})' if reasons else ''}; start the "
                 "nodes again, then the same command, which continues this run"
@@ -248,6 +248,12 @@ class _Session:
         for worker in self.workers:
             if worker.thread is not None:
                 worker.thread.join()
+
+
+def _why_not(worker: _Worker) -> str | None:
+    """Return why a place gets no more work."""
+    several = f"{worker.place.name}: {worker.failures} comparisons failed one after the other"
+    return worker.place.lost() or (several if worker.failures >= MOST_FAILURES else None)
 
 
 def _caught() -> Any:

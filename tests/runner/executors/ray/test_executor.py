@@ -191,7 +191,7 @@ def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Agent:
     monkeypatch.setattr(agents, "restored", lambda: None)
     monkeypatch.setenv(agents.machine.HOST_VARIABLE, "")  # the agent sets it
     monkeypatch.setattr(agents.process_tree, "end_leftovers", lambda mark: 0)
-    monkeypatch.setattr(agents.tempfile, "mkdtemp", lambda prefix: str(tmp_path / "node"))
+    monkeypatch.setattr(agents.tempfile, "gettempdir", lambda: str(tmp_path))
     return Agent("mark", "fork", {"machine": "one", "machine-type": "n1-standard-8"})
 
 
@@ -228,7 +228,7 @@ def test_folders_of_a_job_are_those_of_the_node(agent: Agent, job: Job, tmp_path
     (root,) = here.import_roots
     assert (Path(root) / "mine.py").read_text() == "x = 1"
     assert here.host_roots == [str(roots)]
-    node_folder = str(tmp_path / "node")
+    node_folder = str(tmp_path / "keras-matrix-node-")
     for path in (here.folder, here.compile_cache_dir, here.outputs_dir):
         assert path is not None
         assert path.startswith(node_folder)
@@ -240,3 +240,10 @@ def test_folders_of_a_job_are_those_of_the_node(agent: Agent, job: Job, tmp_path
 def test_labels_name_the_machine(agent: Agent) -> None:
     assert agent._machine.machine_type == "n1-standard-8"
     assert agent._machine.host_id == hashlib.sha256(b"one").hexdigest()[:16]
+
+
+def test_a_new_agent_of_a_session_removes_what_a_killed_one_left(agent: Agent, job: Job) -> None:
+    left = Path(agent._here(job, {}, []).folder)
+    assert left.is_dir()
+    Agent("mark", "fork", {})
+    assert not left.exists()

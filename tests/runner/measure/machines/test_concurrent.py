@@ -101,6 +101,9 @@ class FakePlaces:
             return Fitting(frozenset(), "no node offers machine: large")
         return Fitting(frozenset(place.identity for place in self.there))
 
+    def about(self) -> str:
+        return f"cluster: {len(self.there)} machines"
+
     def warnings(self) -> dict[str, str]:
         return {"node a": "cells run at niceness 15"}
 
@@ -152,6 +155,7 @@ def test_every_cell_is_measured_once_and_a_comparison_at_one_place_only(capsys: 
     printed = capsys.readouterr()
     assert f"{CELLS * REPEATS}/{CELLS * REPEATS}" in printed.out
     assert "node a: cells run at niceness 15" in printed.err
+    assert "cluster: 3 machines" in printed.out
     at = Counter(line.partition(" at node ")[2][:1] for line in printed.out.splitlines() if " at node " in line)
     assert at == Counter(record.machine.host_id for record in records)
 
