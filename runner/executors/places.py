@@ -6,7 +6,7 @@ cells of a comparison's block run at one of them, and the places work at the sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,8 +25,11 @@ class Place(Protocol):
     identity: str
     name: str
 
-    def acquire(self) -> None:
-        """Wait until no other session measures here. Raises `ExecutorError` if the place is gone."""
+    def acquire(self, give_up: Callable[[], bool]) -> bool:
+        """Wait until no other session measures here; False if `give_up` says so before.
+
+        Raises `ExecutorError` if the place is gone. `release` follows in any case.
+        """
 
     def executor(self, run: Run) -> Executor:
         """Return the executor of a run here; the place is acquired."""
@@ -54,6 +57,9 @@ class Places(Protocol):
 
     def fitting(self, cells: Sequence[Cell]) -> Fitting:
         """Return the places there are now at which all of these cells can run."""
+
+    def changed(self) -> bool:
+        """Return whether `fitting` may have other answers than when this was last asked."""
 
     def about(self) -> str:
         """Return the places in a line, for people."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -26,6 +27,12 @@ class Attempts:
         for name, run in runs.items():
             self._next.update({(name, r.cell_id, r.repeat): r.attempt + 1 for r in run.load()[0]})
         self._tried: Counter[Key] = Counter()
+        self._guard, self._calibrating = threading.Lock(), dict[str, threading.Lock]()
+
+    def calibrating(self, group: str) -> threading.Lock:
+        """Return the lock of a comparison's calibration, which only one of its blocks may make."""
+        with self._guard:
+            return self._calibrating.setdefault(group, threading.Lock())
 
     def next(self, key: Key) -> int:
         """Return the number of the next attempt."""

@@ -187,7 +187,8 @@ class Scheduler:
         self._started = []
         settings = repeats[0].cell.settings
         automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
-        calibrated = self._calibrate(repeats) if automatic and self._calibration(repeats[0]) is None else {}
+        with self._attempts.calibrating(calibration_group(repeats[0].cell)):
+            calibrated = self._calibrate(repeats) if automatic and self._calibration(repeats[0]) is None else {}
         ended: list[_Ended] = []
         warm: list[_Trial] = []
         for planned in repeats:

@@ -15,8 +15,10 @@ import os
 import shutil
 import tarfile
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +36,12 @@ from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.host import machine, process_tree
 from keras_matrix.runner.host.surroundings import pinning
 
-SHARED = {"compile_cache_dir": "compile-cache", "autotune_dir": "autotune", "cuda_cache_dir": "cuda-cache"}
-OUTPUTS = "outputs"
+SHARED = ("compile_cache_dir", "autotune_dir", "cuda_cache_dir")
+CELLS, CACHES, MODULES = "cells", "caches", "modules"
+# Caches that no session has used for so long are removed.
+OLD_S = 86_400
 # Ray runs its workers at this niceness unless the node was started with RAY_worker_niceness=0.
+LEFT_THERE = frozenset({"home", "tmp"})
 NICENESS_ADVICE = "start the node with RAY_worker_niceness=0, or as root"
 
 
@@ -58,7 +63,7 @@ class _Live:
     answers: dict[int, Any] = field(default_factory=dict)
 
 
-def facts(node_id: str, labels: Mapping[str, str], has_slot: bool) -> NodeFacts:
+def facts(node_id: str, labels: Mapping[str, str]) -> NodeFacts:
     """Return what this node is and can run; looks for packages, imports no backend."""
     restored()
     found = _machine(labels)
@@ -75,8 +80,8 @@ def facts(node_id: str, labels: Mapping[str, str], has_slot: bool) -> NodeFacts:
         name=labels.get("machine") or os.uname().nodename,
         machine=found,
         versions=installed_versions(),
+        program=version("keras-matrix"),
         missing=missing,
-        slot=has_slot,
         warnings=(problem,) if problem else (),
     )
 
@@ -93,8 +98,9 @@ class Agent:
         # The same for every agent of a session here, so that what a killed one left is removed.
         name = hashlib.sha256(mark.encode()).hexdigest()[:16]
         self._scratch = Path(tempfile.gettempdir()) / f"keras-matrix-node-{name}"
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._scratch.mkdir(mode=0o700)
+        self._scratch.mkdir(mode=0o700, exist_ok=True)
+        self._check_owner()
+        self._clean()
         self._live: dict[str, _Live] = {}
         self._roots: dict[str, str] = {}
 
@@ -132,11 +138,12 @@ class Agent:
         live = self._live.pop(nonce, None)
         if live is not None:
             shutil.rmtree(live.job.folder, ignore_errors=True)
+            shutil.rmtree(live.job.outputs_dir or live.job.folder, ignore_errors=True)
 
     def close(self) -> None:
-        """End everything and remove the scratch folder."""
+        """End everything; only the caches of compilers stay, for the next time that the session measures here."""
         self._executor.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._clean()
 
     # The methods of a live cell.
 
@@ -148,7 +155,7 @@ class Agent:
 
     def _turn(self, live: _Live) -> bool:
         others = [one for one in self._live.values() if one is not live]
-        waiting = [WaitingCell(one.job.settings.backend, root) for one in others if (root := one.running.root())]
+        waiting = [WaitingCell(_name(one.job.settings), root) for one in others if (root := one.running.root())]
         return live.running.turn(waiting)
 
     def _resident_bytes(self, live: _Live) -> int:
@@ -158,8 +165,20 @@ class Agent:
         outcome = live.running.finish()
         if outcome.infrastructure is None and outcome.refused is None and outcome.missing_device is None:
             outcome = replace(outcome, machine=self._machine)
-        outputs = live.job.outputs_dir
-        return Ended(outcome, folders.packed(Path(live.job.folder)), folders.packed(Path(outputs)) if outputs else None)
+        try:
+            return Ended(outcome, *self._archives(live.job))
+        except (OSError, folders.TooLarge) as error:
+            # Its figures are complete without the other files.
+            warning = f"files_left: {error}; they were not copied from the node"
+            result = [path for path in (live.job.result_path,) if path.is_file()]
+            without = folders.packed(Path(live.job.folder), result)
+            return Ended(replace(outcome, warnings=(*outcome.warnings, warning)), without)
+
+    def _archives(self, job: Job) -> tuple[bytes, bytes | None]:
+        """Return the archives of a cell's files, without its home and temporary files, and of its outputs."""
+        folder = Path(job.folder)
+        own = [path for path in sorted(folder.rglob("*")) if path.relative_to(folder).parts[0] not in LEFT_THERE]
+        return folders.packed(folder, own), folders.packed(Path(job.outputs_dir)) if job.outputs_dir else None
 
     def _abandon(self, live: _Live) -> None:
         live.running.abandon()
@@ -186,27 +205,36 @@ class Agent:
         """Return the job with this node's folders, which are made."""
         for (root, digest), archive in zip(roots.items(), archives, strict=True):
             if self._roots.get(root) != digest:
-                folder = self._scratch / "modules" / digest
+                folder = self._scratch / MODULES / digest
                 folders.unpacked(archive, folder)
                 self._roots[root] = digest
-        name = f"{job.cell_id}.{job.repeat}.{job.attempt}"
-        folder = self._scratch / "cells" / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        keys = {"compile_cache_dir": job.settings.backend, "autotune_dir": job.cell_id, "cuda_cache_dir": ""}
-        shared: dict[str, Any] = {
-            own: self._made(inner, keys[own]) if getattr(job, own) is not None else None
-            for own, inner in SHARED.items()
-        }
+        # The arms of a comparison have the same cells, so that only the nonce distinguishes them.
+        shared: dict[str, Any] = {own: self._cache(path) for own in SHARED if (path := getattr(job, own)) is not None}
         return replace(
             job,
-            folder=str(folder),
-            import_roots=[str(self._scratch / "modules" / roots[root]) for root in job.import_roots if root in roots],
+            folder=self._made(CELLS, job.nonce),
+            import_roots=[str(self._scratch / MODULES / roots[root]) for root in job.import_roots if root in roots],
             host_roots=[root for root in job.import_roots if root in roots],
             dataset_dir=job.dataset_dir or str(_home() / "datasets"),
-            outputs_dir=self._made(OUTPUTS, name) if job.outputs_dir is not None else None,
+            outputs_dir=self._made(CELLS, f"{job.nonce}-outputs") if job.outputs_dir is not None else None,
             **shared,
         )
+
+    def _cache(self, path: str) -> str:
+        """Return this node's folder for one of the runner's, which differ between runs."""
+        return self._made(CACHES, hashlib.sha256(path.encode()).hexdigest()[:16])
+
+    def _clean(self) -> None:
+        """Remove the files of cells, and old caches."""
+        shutil.rmtree(self._scratch / CELLS, ignore_errors=True)
+        for cache in (self._scratch / CACHES).glob("*"):
+            if time.time() - cache.stat().st_mtime > OLD_S:
+                shutil.rmtree(cache, ignore_errors=True)
+
+    def _check_owner(self) -> None:
+        """Raise OSError if the scratch folder is not this user's own, which another user of the node may have made."""
+        if self._scratch.is_symlink() or self._scratch.stat().st_uid != os.getuid():
+            raise OSError(f"{self._scratch}: belongs to another user of the node; remove it")
 
     def _made(self, *parts: str) -> str:
         folder = self._scratch.joinpath(*parts)
@@ -250,6 +278,11 @@ def restored() -> None:
 def _niceness_problem() -> str | None:
     own, its = os.getpriority(os.PRIO_PROCESS, 0), os.getpriority(os.PRIO_PROCESS, os.getppid())
     return None if own == its else f"cells run at niceness {own}, the node at {its}: {NICENESS_ADVICE}"
+
+
+def _name(settings: Settings) -> str:
+    """Return the name of a waiting cell, as the runner has it."""
+    return f"{settings.backend}:{settings.workload}"
 
 
 def _machine(labels: Mapping[str, str]) -> Machine:

@@ -51,20 +51,30 @@ class Cluster:
         self._ray = _connected(address)
         self._stopping = threading.Event()
         self._facts: dict[str, NodeFacts] = {}
-        self._asked_s: dict[str, float] = {}
+        self._unusable: dict[str, str] = {}
 
-    def facts(self) -> list[NodeFacts]:
-        """Return what the living nodes report. Raises `ExecutorError` for another version of this program."""
-        alive = {str(node["NodeID"]): node for node in self._ray.nodes() if node["Alive"]}
-        asked = {name: self._ask(node) for name, node in alive.items() if name not in self._facts}
+    def begin(self) -> None:
+        """Let calls wait again, after `stop`."""
+        self._stopping = threading.Event()
+
+    def facts(self, *, strict: bool = True) -> list[NodeFacts]:
+        """Return what the living nodes with a measuring slot report.
+
+        Raises `ExecutorError` for another version of this program; if not `strict`, such a node is not used.
+        """
+        nodes = {str(node["NodeID"]): node for node in self._ray.nodes()}
+        alive = {name: one for name, one in nodes.items() if one["Alive"] and one["Resources"].get(SLOT, 0) >= 1}
+        asked = {name: self._ask(node) for name, node in alive.items() if name not in self._facts | self._unusable}
         for name, ref in asked.items():
-            with contextlib.suppress(Lost):
+            try:
                 self._facts[name] = self._answer(alive[name], ref)
+            except Lost:
+                continue  # it is asked again
+            except ExecutorError as error:
+                if strict:
+                    raise
+                self._unusable[name] = str(error)
         return [fact for name, fact in self._facts.items() if name in alive]
-
-    def alive(self, node_id: str) -> bool:
-        """Return whether Ray counts a node as alive."""
-        return any(node["Alive"] for node in self._ray.nodes() if node["NodeID"] == node_id)
 
     def agent(self, node: NodeFacts, mark: str, start: str) -> Any:
         """Return a new agent on a node, which starts once the machine's measuring slot is free."""
@@ -91,9 +101,11 @@ class Cluster:
             try:
                 if self._ray.wait([ref], timeout=POLL_S)[0]:
                     return self._ray.get(ref)
-            except errors.ActorUnavailableError as error:
-                raise Unavailable(_line(error)) from error
             except errors.RayError as error:  # of the agent, its node, or the start of either
+                if self._stopping.is_set():
+                    raise Stopped from error
+                if isinstance(error, errors.ActorUnavailableError):
+                    raise Unavailable(_line(error)) from error
                 memory = isinstance(error, errors.OutOfMemoryError) or "memory monitor" in str(error).lower()
                 raise Lost(_line(error), memory=memory) from error
             if limit_s is not None and time.monotonic() - begun_s > limit_s:
@@ -116,9 +128,8 @@ class Cluster:
         return None
 
     def _ask(self, node: Mapping[str, Any]) -> Any:
-        has_slot = node["Resources"].get(SLOT, 0) >= 1
         labels = {key: str(value) for key, value in (node.get("Labels") or {}).items()}
-        return self._on(str(node["NodeID"]), facts, max_retries=0).remote(str(node["NodeID"]), labels, has_slot)
+        return self._on(str(node["NodeID"]), facts, max_retries=0).remote(str(node["NodeID"]), labels)
 
     def _answer(self, node: Mapping[str, Any], ref: Any) -> NodeFacts:
         where = f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
@@ -133,9 +144,11 @@ class Cluster:
                     f"{version(PACKAGE)} in the environment of its `ray start`"
                 ) from error
             raise
-        its, own = found.versions.get(PACKAGE, ""), version(PACKAGE)
-        if its and its != own:
-            raise ExecutorError(f"cluster: {where}: has {PACKAGE} {its}, here is {own}; install the same on all nodes")
+        own = version(PACKAGE)
+        if found.program != own:
+            raise ExecutorError(
+                f"cluster: {where}: has {PACKAGE} {found.program}, here is {own}; install the same on all nodes"
+            )
         return found
 
     def _labels(self, node_id: str) -> dict[str, str]:

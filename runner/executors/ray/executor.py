@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import tarfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,23 +24,27 @@ from keras_matrix.runner.executors.ray.machines import NodeFacts, Offer
 from keras_matrix.runner.executors.supervise.watch import Never
 
 KILLED = 9
+ACQUIRE_POLL_S = 1.0
 
 
 class Archives:
     """The archives of the user's folders of modules, made and stored in the cluster once per session."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, results: Path | None = None) -> None:
+        self._cluster, self._results = cluster, results
         self._made: dict[str, tuple[str, Any]] = {}
 
     def of(self, job: Job) -> dict[str, tuple[str, Any]]:
-        """Return digest and reference of each folder that a job's process searches. Raises `TooLarge`."""
+        """Return digest and reference of each folder that a job's process searches.
+
+        Raises `TooLarge` and OSError.
+        """
         own = ":" in job.settings.workload or job.task is not None
         return {root: self._archive(root) for root in dict.fromkeys(job.import_roots) if own}
 
     def _archive(self, root: str) -> tuple[str, Any]:
         if root not in self._made:
-            archive = folders.modules(Path(root))
+            archive = folders.modules(Path(root), self._results)
             self._made[root] = (hashlib.sha256(archive).hexdigest()[:16], self._cluster.stored(archive))
         return self._made[root]
 
@@ -54,13 +59,22 @@ class MachineOnRay:
         self._mark, self._start = mark, start
         self._agents: dict[str, Any] = {}
         self._lost: str | None = None
+        self.wanted: list[Settings] = []
 
-    def acquire(self) -> None:
+    def acquire(self, give_up: Callable[[], bool]) -> bool:
         """Start the agents, one after the other in the order of their nodes, so that two sessions do not block."""
         for node in self.offer.nodes:
             agent = self.cluster.agent(node, f"{self._mark}@{node.node_id}", self._start)
             self._agents[node.node_id] = agent
-            self.asked(agent.ready.remote())
+            while not give_up():
+                try:
+                    self.asked(agent.ready.remote, limit_s=ACQUIRE_POLL_S)
+                    break
+                except TimeoutError:
+                    continue
+            else:
+                return False
+        return True
 
     def update(self, offer: Offer | None) -> None:
         """Take the machine's present nodes, unless a session is measuring there; None if it has no living node."""
@@ -81,27 +95,32 @@ class MachineOnRay:
 
     def release(self) -> None:
         """End the agents, which frees the slot."""
-        for agent in self._agents.values():
+        agents, self._agents = self._agents, {}
+        for agent in agents.values():
             if self._lost is None:
-                try:
+                with contextlib.suppress(Exception):  # it is ended in any case
                     self.cluster.answer(agent.close.remote(), limit_s=10)
-                except Exception:  # noqa: BLE001 - it is ended in any case
-                    self._lost = None
             self.cluster.end(agent)
-        self._agents.clear()
 
     def agent(self, node: NodeFacts) -> Any:
         """Return the agent of a node."""
         return self._agents[node.node_id]
 
-    def asked(self, ref: Any) -> Any:
-        """Return the answer of an agent. Raises `ExecutorError` if it is lost, and `Stopped`."""
-        try:
-            return self.cluster.answer(ref)
-        except Unavailable as error:
-            raise ExecutorError(self.note_lost(str(error))) from error
-        except Lost as error:
-            raise ExecutorError(self.note_lost(str(error))) from error
+    def asked(self, call: Callable[[], Any], limit_s: float | None = None) -> Any:
+        """Return the answer of a call that may be repeated; it is, while the agent is unavailable.
+
+        Raises `ExecutorError` if the agent is lost, `Stopped`, and TimeoutError after a limit.
+        """
+        begun_s = time.monotonic()
+        while True:
+            try:
+                return self.cluster.answer(call(), limit_s)
+            except Unavailable as error:
+                if time.monotonic() - begun_s > UNAVAILABLE_S:
+                    raise ExecutorError(self.note_lost(f"does not answer: {error}")) from error
+                time.sleep(1.0)
+            except Lost as error:
+                raise ExecutorError(self.note_lost(str(error))) from error
 
     def note_lost(self, text: str) -> str:
         """Remember that the machine is lost, and return the reason."""
@@ -122,32 +141,56 @@ class ExecutorOnMachine:
         return None
 
     def begin_block(self, settings: Sequence[Settings]) -> None:
-        """Let each node replace its servers, concurrently; the loss of a node shows when a cell starts."""
-        for node in self._place.offer.nodes:
-            own = [one for one in settings if self._node(one) is node]
-            self._place.agent(node).begin_block.remote(own)
+        """Collect the cells of all arms, which share the agents."""
+        self._place.wanted += settings
 
     def await_block(self) -> None:
-        """Return at once: a node measures nothing before its servers have started."""
+        """Let each node replace its servers, all of them before anything is measured.
+
+        The loss of a node shows when a cell starts.
+        """
+        wanted, self._place.wanted = self._place.wanted, []
+        if not wanted:
+            return
+        nodes = self._place.offer.nodes
+        refs = [
+            self._place.agent(node).begin_block.remote([s for s in wanted if self._node(s) is node]) for node in nodes
+        ]
+        for ref in refs:
+            with contextlib.suppress(Lost, Unavailable):
+                self._place.cluster.answer(ref)
 
     def start(self, job: Job, timeout_s: float) -> Running:
-        """Start the job on the node that has its backend."""
+        """Start the job on the node that has its backend; an external command on one that has its GPUs."""
         begun_s = time.perf_counter()
-        place, node = self._place, self._node(job.settings) or self._place.offer.nodes[0]
+        place = self._place
         try:
-            archives = place.archives.of(job)
+            node, archives = self._node_for(job), place.archives.of(job)
+            digests = {root: digest for root, (digest, _) in archives.items()}
+            agent, refs = place.agent(node), [ref for _, ref in archives.values()]
+            place.asked(lambda: agent.start.remote(job, timeout_s, digests, *refs))
         except folders.TooLarge as error:
             return Never(Outcome(refused=str(error), wall_time_s=time.perf_counter() - begun_s))
-        digests = {root: digest for root, (digest, _) in archives.items()}
-        agent = place.agent(node)
-        try:
-            place.asked(agent.start.remote(job, timeout_s, digests, *(ref for _, ref in archives.values())))
+        except OSError as error:
+            reason = f"modules: cannot be read: {error}"
+            return Never(Outcome(infrastructure=reason, wall_time_s=time.perf_counter() - begun_s))
         except ExecutorError as error:
             return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
         return CellOnNode(place, agent, job)
 
     def close(self) -> None:
         """Do nothing: the place ends its agents."""
+
+    def _node_for(self, job: Job) -> NodeFacts:
+        """Return the node for a job. Raises `ExecutorError` if it has left."""
+        nodes = self._place.offer.nodes
+        if job.task is not None:
+            gpus = job.task.gpus or 0
+            return next((node for node in nodes if len(node.machine.gpus) >= gpus), nodes[0])
+        node = self._node(job.settings)
+        if node is None:
+            raise ExecutorError(self._place.note_lost(f"no node has {job.settings.backend} any more"))
+        return node
 
     def _node(self, settings: Settings) -> NodeFacts | None:
         return self._place.offer.node_for(settings.backend, settings.device)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 # Archives of a user's modules: what is larger belongs into a data set.
 MOST_BYTES = 64 << 20
+# Of the files of one cell.
+MOST_FILES_BYTES = 1 << 30
 LEFT_OUT = frozenset({".git", ".venv", "venv", "__pycache__", "node_modules", "results", ".mypy_cache", ".ruff_cache"})
 
 
@@ -20,10 +22,13 @@ class TooLarge(Exception):
 def packed(folder: Path, names: Iterable[Path] | None = None) -> bytes:
     """Return the regular files and folders below a folder, or those of them that are named, as an archive.
 
-    Pipes, sockets and links are left out.
+    Pipes, sockets and links are left out. Raises `TooLarge` and OSError.
     """
     buffer = io.BytesIO()
-    found = sorted(folder.rglob("*")) if names is None else names
+    found = sorted(folder.rglob("*")) if names is None else list(names)
+    total = sum(path.stat().st_size for path in found if path.is_file() and not path.is_symlink())
+    if total > MOST_FILES_BYTES:
+        raise TooLarge(f"{folder}: has {total >> 20} MiB, more than {MOST_FILES_BYTES >> 20}")
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
         for path in found:
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
@@ -39,14 +44,18 @@ def unpacked(archive: bytes, folder: Path) -> None:
         opened.extractall(folder, filter="data")
 
 
-def modules(root: Path) -> bytes:
-    """Return the files of a user's folder of modules, without environments, caches and results. Raises `TooLarge`."""
+def modules(root: Path, but: Path | None = None) -> bytes:
+    """Return the files of a user's folder of modules, without hidden files, environments, caches and `but`.
+
+    Raises `TooLarge` and OSError.
+    """
     names, total = [], 0
     for where, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in LEFT_OUT and not name.startswith("."))
+        wanted = (name for name in folders if name not in LEFT_OUT and not name.startswith("."))
+        folders[:] = sorted(name for name in wanted if (Path(where) / name).resolve() != but)
         for name in sorted(files):
             path = Path(where) / name
-            if path.is_file() and not path.is_symlink():
+            if not name.startswith(".") and path.is_file() and not path.is_symlink():
                 total += path.stat().st_size
                 names.append(path)
         if total > MOST_BYTES:

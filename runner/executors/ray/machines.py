@@ -25,7 +25,8 @@ class NodeFacts:
     """What a node reports of itself.
 
     `name` is its host name or its label `machine`; `missing` says why a backend cannot run on a device ("jax cpu")
-    there, None if it can; `slot` is whether it offers a measuring slot; `warnings` are what could disturb measurements.
+    there, None if it can; `program` is the version of this program; `slot` is whether it offers a measuring slot;
+    `warnings` are what could disturb measurements.
     """
 
     node_id: str
@@ -33,6 +34,7 @@ class NodeFacts:
     machine: Machine
     versions: Mapping[str, str]
     missing: Mapping[str, str | None]
+    program: str = ""
     slot: bool = True
     warnings: tuple[str, ...] = ()
 
@@ -71,27 +73,33 @@ class Need:
 
     def problem(self, offer: Offer) -> str | None:
         """Return what a machine lacks; None if it fits."""
-        placement, machine = self.placement, offer.machine
-        if placement.machine and placement.machine not in (machine.machine_type, *(one.name for one in offer.nodes)):
+        placement, names = self.placement, [one.name for one in offer.nodes]
+        if placement.machine and placement.machine not in (offer.machine.machine_type, *names):
             return f"machine: {placement.machine}"
+        if not self.pairs:  # external commands
+            lacks = [self._lack(node) for node in offer.nodes]
+            return None if None in lacks else lacks[0]
         for backend, device in sorted(self.pairs):
-            if offer.node_for(backend, device) is None:
+            node = offer.node_for(backend, device)
+            if node is None:
                 return f"backend {backend} on device {device}" if device != "cpu" else f"backend {backend}"
+            if lack := self._lack(node, device):
+                return lack
+        return None
+
+    def _lack(self, node: NodeFacts, device: str = "gpu") -> str | None:
+        """Return what a node lacks for cells of a device."""
+        machine, wanted = node.machine, self.placement.gpu_model
+        pattern = re.compile(rf"(?<![a-z0-9]){re.escape(wanted.lower())}(?![a-z0-9])")
         if self.cpus > machine.logical_cpus:
             return f"{self.cpus} CPUs"
-        return self._gpu_problem(machine) or self._memory_problem(machine)
-
-    def _gpu_problem(self, machine: Machine) -> str | None:
-        wanted = self.placement.gpu_model
-        pattern = re.compile(rf"(?<![a-z0-9]){re.escape(wanted.lower())}(?![a-z0-9])")
         if wanted and not any(pattern.search(name.lower()) for name in machine.gpus):
             return f"gpu_model: {wanted}"
-        return f"{self.gpus} GPUs" if self.gpus > len(machine.gpus) else None
-
-    def _memory_problem(self, machine: Machine) -> str | None:
-        wanted = self.placement.memory_gib
-        if wanted and (machine.memory_bytes is None or machine.memory_bytes < wanted * GIB):
-            return f"memory_gib: {wanted:g}"
+        if device == "gpu" and self.gpus > len(machine.gpus):
+            return f"{self.gpus} GPUs"
+        memory = self.placement.memory_gib
+        if memory and (machine.memory_bytes is None or machine.memory_bytes < memory * GIB):
+            return f"memory_gib: {memory:g}"
         return None
 
 
@@ -107,8 +115,7 @@ def offers(facts: Iterable[NodeFacts]) -> list[Offer]:
 def need_of(cells: Sequence[Cell]) -> Need:
     """Return what the cells of a comparison need; an external command needs no backend."""
     pairs = frozenset([(cell.settings.backend, cell.settings.device) for cell in cells if cell.task is None])
-    on_gpu = [cell for cell in cells if cell.settings.device == "gpu"]
-    gpus = max((_workers(cell) for cell in on_gpu), default=0)
+    gpus = max(map(_gpus, cells), default=0)
     return Need(pairs, max(_cpus(cell.settings.cpus) for cell in cells), gpus, cells[0].placement)
 
 
@@ -131,5 +138,9 @@ def _cpus(value: int | str) -> int:
     return max(cpu_list.parse(value) or (0,)) + 1 if value != "all" else 1
 
 
-def _workers(cell: Cell) -> int:
+def _gpus(cell: Cell) -> int:
+    if cell.task is not None:
+        return cell.task.gpus or 0
+    if cell.settings.device != "gpu":
+        return 0
     return spec.problem_of(cell.settings).workers if cell.settings.workload == spec.WORKLOAD else 1

@@ -32,7 +32,6 @@ class OnRay(Executors):
         super().__init__(entry, request)
         self._address = request.options["address"] or os.environ.get("RAY_ADDRESS", "")
         self._connected: Cluster | None = request.service
-        self._places: PlacesOnRay | None = None
 
     def software(self, cells: Sequence[Cell]) -> Mapping[str, str]:
         """Return the versions that the nodes have, several of one package joined. Raises `ExecutorError`."""
@@ -50,10 +49,8 @@ class OnRay(Executors):
         return Nowhere()
 
     def places(self, results: Path) -> Places:
-        """Return the machines of the cluster. Raises `ExecutorError`."""
-        if self._places is None:
-            self._places = PlacesOnRay(self._cluster(), f"{platform.node()}:{results.resolve()}", self.request.start)
-        return self._places
+        """Return the machines of the cluster for one session. Raises `ExecutorError`."""
+        return PlacesOnRay(self._cluster(), results.resolve(), self.request.start)
 
     def _cluster(self) -> Cluster:
         if self._connected is None:
@@ -67,12 +64,15 @@ make = OnRay
 class PlacesOnRay:
     """The machines of a cluster, each of which measures one comparison at a time."""
 
-    def __init__(self, cluster: Cluster, mark: str, start: str) -> None:
-        self._cluster, self._mark, self._start = cluster, mark, start
-        self._archives = Archives(cluster)
+    def __init__(self, cluster: Cluster, results: Path, start: str) -> None:
+        cluster.begin()
+        self._cluster, self._start = cluster, start
+        self._mark = f"{platform.node()}:{results}"
+        self._archives = Archives(cluster, results)
         self._places: list[MachineOnRay] = []
         self._fitting: dict[Need, Fitting] = {}
         self._offers: list[Offer] = []
+        self._changed = False
         begun_s = time.monotonic()
         self._look()
         while not self._offers:
@@ -95,6 +95,11 @@ class PlacesOnRay:
             if identity not in alive:
                 self._places.append(MachineOnRay(self._cluster, offer, self._archives, self._mark, self._start))
         return self._places
+
+    def changed(self) -> bool:
+        """Return whether the machines are others than when this was last asked."""
+        was, self._changed = self._changed, False
+        return was
 
     def fitting(self, cells: Sequence[Cell]) -> Fitting:
         """Return where a comparison can run; comparisons with the same need have the same answer."""
@@ -121,9 +126,9 @@ class PlacesOnRay:
             place.release()
 
     def _look(self) -> None:
-        found = offers(self._cluster.facts())
+        found = offers(self._cluster.facts(strict=not self._offers))
         if found != self._offers:
-            self._offers = found
+            self._offers, self._changed = found, True
             self._fitting.clear()
 
 

@@ -9,11 +9,12 @@ The caller's thread waits, receives signals, and looks for new places.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.errors import ExecutorError
@@ -47,12 +48,14 @@ def measure(
     running, and `StoreFailure` if a record cannot be stored.
     """
     context = replace(context, observer=Locked(context.observer))
-    attempts = Attempts({name: arm.run for name, arm in context.arms.items()})
-    wanted = list(repeats)
+    runs = {name: arm.run for name, arm in context.arms.items()}
+    attempts, wanted = Attempts(runs), list(repeats)
+    # What an earlier start has not refused as unsupported fits a machine that is not here now.
+    may_refuse = not any(run.load()[0] for run in runs.values())
     try:
         while wanted:
-            _Session(context, attempts, places).run(wanted)
-            wanted = more()
+            _Session(context, attempts, places, may_refuse).run(wanted)
+            wanted, may_refuse = more(), False
     finally:
         places.stop()
         for arm in context.arms.values():
@@ -98,31 +101,35 @@ class _Worker:
     place: Place
     thread: threading.Thread | None = None
     error: BaseException | None = None
-    failures: int = 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread may still take items."""
+        return self.thread is not None and self.thread.is_alive()
 
 
 @dataclass(slots=True)
 class _Session:
-    """Measures planned repeats to their end."""
+    """Measures planned repeats to their end. `failures` counts, by place, those since its last success."""
 
     context: MeasurementContext
     attempts: Attempts
     places: Places
+    may_refuse: bool
     workers: list[_Worker] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
 
     def run(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Measure the repeats, those that can run nowhere as unsupported."""
-        items = self._items(repeats)
-        queue = WorkQueue(items, self._homes(repeats))
-        self._begin(queue)
-        looked_s, stranded_s = time.monotonic(), None
+        queue = WorkQueue(self._items(repeats), self._homes(repeats))
+        looked_s, stranded_s = -math.inf, None
         try:
             while not queue.over() and not any(worker.error for worker in self.workers):
-                time.sleep(POLL_S)
                 if time.monotonic() - looked_s > LOOK_S:
                     looked_s = time.monotonic()
                     self._begin(queue)
                     stranded_s = self._stranded(queue, stranded_s)
+                time.sleep(POLL_S)
         except BaseException:
             self._stop(queue)
             raise
@@ -139,7 +146,7 @@ class _Session:
         fitting = self._fitting({group: [planned.cell for planned in together] for group, together in blocks})
         refusing, items = Scheduler(self.context, self.attempts), []
         for order, (group, together) in enumerate(blocks):
-            if (reason := fitting[group].reason) is not None:
+            if (reason := fitting[group].reason) is not None and self.may_refuse:
                 for planned in together:
                     refusing.refuse(planned, reason)
             else:
@@ -168,12 +175,15 @@ class _Session:
         }
 
     def _begin(self, queue: WorkQueue) -> None:
-        """Start a thread for each place that has none."""
+        """Start a thread for each place that has none, and ask again where items fit, if the machines have changed."""
         known = {id(worker.place) for worker in self.workers}
-        new = [place for place in self.places.current() if id(place) not in known]
-        if new and self.workers:
+        places = [place for place in self.places.current() if place.lost() is None]
+        if self.places.changed():
             queue.refit(lambda item: self.places.fitting([planned.cell for planned in item.repeats]).places)
-        for place in new:
+        for place in places:
+            if id(place) in known or self.failures[place.identity] >= MOST_FAILURES:
+                continue
+            queue.join(place.identity)
             worker = _Worker(place)
             worker.thread = threading.Thread(target=self._work, args=(worker, queue), daemon=True, name=place.name)
             self.workers.append(worker)
@@ -181,61 +191,68 @@ class _Session:
 
     def _stranded(self, queue: WorkQueue, since_s: float | None) -> float | None:
         """Return since when comparisons wait for a place that is not there. Raises `ExecutorError` after a while."""
-        alive = [worker.place.identity for worker in self.workers if worker.thread and worker.thread.is_alive()]
-        left = queue.stranded(alive)
+        left = queue.stranded()
         if not left:
             return None
         since_s = time.monotonic() if since_s is None else since_s
         if time.monotonic() - since_s > WAIT_FOR_PLACE_S:
-            reasons = "; ".join(dict.fromkeys(filter(None, map(_why_not, self.workers))))
+            reasons = "; ".join(dict.fromkeys(filter(None, map(self._why_not, self.workers))))
             raise ExecutorError(
                 f"cluster: no node is left for {len(left)} comparisons{f' ({reasons})' if reasons else ''}; start the "
                 "nodes again, then the same command, which continues this run"
             )
         return since_s
 
+    def _why_not(self, worker: _Worker) -> str | None:
+        """Return why a place gets no more work."""
+        failures = self.failures[worker.place.identity]
+        several = f"{worker.place.name}: {failures} comparisons failed one after the other"
+        return worker.place.lost() or (several if failures >= MOST_FAILURES else None)
+
+    def _may_work(self, place: Place) -> bool:
+        return place.lost() is None and self.failures[place.identity] < MOST_FAILURES
+
     def _work(self, worker: _Worker, queue: WorkQueue) -> None:
         """Measure what fits this place, until there is nothing left or the place is lost."""
         place = worker.place
         try:
-            while not queue.over() and place.lost() is None and worker.failures < MOST_FAILURES:
+            while not queue.over() and self._may_work(place):
                 if queue.await_work(place.identity, POLL_S):
-                    self._measure_here(worker, queue)
+                    self._measure_here(place, queue)
         except Stopped:
             pass
-        except ExecutorError:
+        except ExecutorError as error:
+            self.failures[place.identity] += 1
             if place.lost() is None:
-                worker.error = _caught()
-        except BaseException:  # noqa: BLE001 - raised again by the session's thread
-            worker.error = _caught()
+                worker.error = error
+        except BaseException as error:  # noqa: BLE001 - raised again by the session's thread
+            worker.error = error
         finally:
             queue.lose(place.identity)
 
-    def _measure_here(self, worker: _Worker, queue: WorkQueue) -> None:
-        place = worker.place
-        place.acquire()
+    def _measure_here(self, place: Place, queue: WorkQueue) -> None:
         try:
+            if not place.acquire(queue.over):
+                return
             arms = {name: replace(arm, executor=place.executor(arm.run)) for name, arm in self.context.arms.items()}
             scheduler, block = Scheduler(replace(self.context, arms=arms), self.attempts), None
-            while place.lost() is None and worker.failures < MOST_FAILURES:
-                item = queue.take(place.identity)
-                if item is None:
-                    return
+            while self._may_work(place) and (item := queue.take(place.identity)) is not None:
                 if item.block != block:
                     scheduler.begin_block(item.repeats)
                     block = item.block
-                self._compare(worker, queue, scheduler, item)
+                self._compare(place, queue, scheduler, item)
         finally:
             place.release()
 
-    def _compare(self, worker: _Worker, queue: WorkQueue, scheduler: Scheduler, item: Item) -> None:
+    def _compare(self, place: Place, queue: WorkQueue, scheduler: Scheduler, item: Item) -> None:
         """Measure an item; what the infrastructure failed is given back for another place, if there is one."""
-        self.context.observer.placed(item.repeats, worker.place.name)
+        self.context.observer.placed(item.repeats, place.name)
         left = scheduler.compare(item.repeats) or scheduler.replace_disturbed(item.repeats)
-        worker.failures = worker.failures + 1 if left else 0
         if left:
-            queue.give_back(replace(item, repeats=tuple(left), avoid=item.avoid | {worker.place.identity}))
+            self.failures[place.identity] += 1
+            queue.give_back(replace(item, repeats=tuple(left)), place.identity)
         else:
+            self.failures[place.identity] = 0
             queue.done()
 
     def _stop(self, queue: WorkQueue) -> None:
@@ -248,15 +265,3 @@ class _Session:
         for worker in self.workers:
             if worker.thread is not None:
                 worker.thread.join()
-
-
-def _why_not(worker: _Worker) -> str | None:
-    """Return why a place gets no more work."""
-    several = f"{worker.place.name}: {worker.failures} comparisons failed one after the other"
-    return worker.place.lost() or (several if worker.failures >= MOST_FAILURES else None)
-
-
-def _caught() -> Any:
-    import sys
-
-    return sys.exc_info()[1]

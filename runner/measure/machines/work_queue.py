@@ -4,7 +4,7 @@ All blocks of a comparison run at one place, its home, which is the first that t
 that of one machine. With `across_nodes` each block runs where there is room. The order is that of the plan. A
 comparison that the infrastructure failed goes elsewhere, if there is another place that fits.
 
-Promise: taking an item costs the same for any number of comparisons.
+Promise: taking an item costs the same for any number of comparisons; only a change of the places costs more.
 """
 
 from __future__ import annotations
@@ -12,39 +12,36 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from keras_matrix.runner.plan.plan import PlannedRepeat
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A block of a comparison: `order` is its position in the plan; `avoid` are places that failed it."""
+    """A block of a comparison: `order` is its position in the plan, `fitting` the places that can run it."""
 
     order: int
     group: Hashable
     repeats: tuple[PlannedRepeat, ...]
     fitting: frozenset[str]
     across_nodes: bool = False
-    avoid: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def block(self) -> int:
         """The number of the block of repeats."""
         return self.repeats[0].repeat
 
-    def places(self) -> frozenset[str]:
-        """Return where it may run: where it has not failed, or anywhere if it has failed at every place."""
-        return self.fitting - self.avoid or self.fitting
-
 
 class WorkQueue:
-    """The items that wait, those that are being measured, and the home of each comparison."""
+    """The items that wait, those that are being measured, the places, and the home of each comparison."""
 
     def __init__(self, items: Iterable[Item], homes: Mapping[Hashable, str]) -> None:
         """Take the items and, by group, the places that have measured earlier blocks of a comparison."""
         self._homes = dict(homes)
+        self._places: set[str] = set()
+        self._failed: dict[Hashable, frozenset[str]] = {}
         self._free: dict[frozenset[str], list[tuple[int, Item]]] = defaultdict(list)
         self._own: dict[str, list[tuple[int, Item]]] = defaultdict(list)
         self._changed = threading.Condition()
@@ -53,6 +50,24 @@ class WorkQueue:
         self._stopped = False
         for item in items:
             self._add(item)
+
+    def join(self, place: str) -> None:
+        """Let a place take items."""
+        with self._changed:
+            self._places.add(place)
+            self._rebuild()
+
+    def lose(self, place: str) -> None:
+        """Let the comparisons of a place that takes no more items run elsewhere."""
+        with self._changed:
+            self._places.discard(place)
+            self._homes = {group: home for group, home in self._homes.items() if home != place}
+            self._rebuild()
+
+    def refit(self, fitting: Callable[[Item], frozenset[str]]) -> None:
+        """Ask for every waiting item again which places can run it."""
+        with self._changed:
+            self._rebuild(fitting)
 
     def take(self, place: str) -> Item | None:
         """Return the next item for a place; None if nothing that waits may run there."""
@@ -75,35 +90,14 @@ class WorkQueue:
             self._working -= 1
             self._changed.notify_all()
 
-    def give_back(self, item: Item) -> None:
-        """An item that was taken, or what is left of it, waits again."""
+    def give_back(self, item: Item, failed_at: str) -> None:
+        """What is left of an item waits again; its comparison goes on elsewhere, if another place fits."""
         with self._changed:
             self._working -= 1
             self._homes.pop(item.group, None)
+            self._failed[item.group] = self._failed.get(item.group, frozenset()) | {failed_at}
             self._add(item)
-            self._changed.notify_all()
-
-    def lose(self, place: str) -> None:
-        """Let the comparisons of a lost place run elsewhere."""
-        with self._changed:
-            moved = [item for _, item in self._own.pop(place, [])]
-            for group in [group for group, home in self._homes.items() if home == place]:
-                del self._homes[group]
-            for item in moved:
-                self._waiting -= 1
-                self._add(item)
-            self._changed.notify_all()
-
-    def refit(self, fitting: Callable[[Item], frozenset[str]]) -> None:
-        """Ask for every waiting item again where it may run, since there is a new place."""
-        with self._changed:
-            waiting = [item for queue in (*self._free.values(), *self._own.values()) for _, item in queue]
-            self._free.clear()
-            self._own.clear()
-            self._waiting = 0
-            for item in waiting:
-                self._add(replace(item, fitting=fitting(item)))
-            self._changed.notify_all()
+            self._rebuild()
 
     def stop(self) -> None:
         """Give out nothing more."""
@@ -116,23 +110,42 @@ class WorkQueue:
         with self._changed:
             return self._is_over()
 
-    def stranded(self, places: Sequence[str]) -> list[Item]:
-        """Return the items that can run at none of these places."""
+    def stranded(self) -> list[Item]:
+        """Return the items that can run at none of the present places."""
         with self._changed:
-            there = set(places)
-            queues = [*self._free.values(), *self._own.values()]
-            return [item for queue in queues for _, item in queue if not item.fitting & there]
+            return [item for item in self._items() if not item.fitting & self._places]
 
     def _is_over(self) -> bool:
         return self._stopped or not (self._working or self._waiting)
 
+    def _items(self) -> list[Item]:
+        return [item for queue in (*self._free.values(), *self._own.values()) for _, item in queue]
+
+    def _rebuild(self, fitting: Callable[[Item], frozenset[str]] | None = None) -> None:
+        """Sort all items again into the queues of the places that may take them."""
+        waiting = self._items()
+        self._free.clear()
+        self._own.clear()
+        self._waiting = 0
+        for item in waiting:
+            self._add(item if fitting is None else replace(item, fitting=fitting(item)))
+        self._changed.notify_all()
+
+    def _candidates(self, item: Item) -> frozenset[str]:
+        """Return the present places that may run an item: where its comparison has not failed, or else all that fit."""
+        there = item.fitting & self._places
+        return there - self._failed.get(item.group, frozenset()) or there
+
+    def _home(self, item: Item, candidates: frozenset[str]) -> str | None:
+        home = None if item.across_nodes else self._homes.get(item.group)
+        return home if home in candidates else None
+
     def _add(self, item: Item) -> None:
         self._waiting += 1
-        home = None if item.across_nodes else self._homes.get(item.group)
-        if home is not None and home in item.places():
-            heapq.heappush(self._own[home], (item.order, item))
-        else:
-            heapq.heappush(self._free[item.places()], (item.order, item))
+        candidates = self._candidates(item)
+        home = self._home(item, candidates)
+        queue = self._free[candidates] if home is None else self._own[home]
+        heapq.heappush(queue, (item.order, item))
 
     def _queues(self, place: str) -> list[list[tuple[int, Item]]]:
         """Return the queues with items for a place; there are as many as there are different needs."""
@@ -155,8 +168,8 @@ class WorkQueue:
         """Move items at the head whose comparison has found another home meanwhile; return whether one is left."""
         while queue:
             item = queue[0][1]
-            home = None if item.across_nodes else self._homes.get(item.group)
-            if home is None or home == place or home not in item.places():
+            home = self._home(item, self._candidates(item))
+            if home is None or home == place:
                 return True
             heapq.heappush(self._own[home], heapq.heappop(queue))
             self._changed.notify_all()

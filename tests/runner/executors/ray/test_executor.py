@@ -80,7 +80,7 @@ def job(tmp_path: Path) -> Job:
 def machine(says: Callable[[tuple[Any, ...]], Any]) -> tuple[MachineOnRay, PretendedCluster]:
     cluster = PretendedCluster(says)
     place = MachineOnRay(cluster, OFFER, Archives(cluster), "mark", "fork")  # type: ignore[arg-type]
-    place.acquire()
+    assert place.acquire(lambda: False)
     cluster.handle.calls.clear()
     return place, cluster
 
@@ -166,6 +166,49 @@ def test_a_start_at_a_lost_node_is_infrastructure(job: Job) -> None:
     assert running.finish().infrastructure == "node_lost: node-1: the node died"
 
 
+def test_an_interrupted_start_is_repeated(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors.time, "sleep", lambda seconds: None)
+    interrupted = [Unavailable("reset")]
+
+    def says(ref: tuple[Any, ...]) -> Any:
+        if job in ref and interrupted:
+            raise interrupted.pop()
+        return True
+
+    place, cluster = machine(says)
+    assert isinstance(ExecutorOnMachine(place).start(job, 60.0), CellOnNode)
+    assert [call[0] for call in cluster.handle.calls] == [job, job]
+
+
+def test_a_machine_without_the_backend_any_more_is_lost(job: Job) -> None:
+    place, _ = machine(lambda ref: True)
+    other = replace(job, settings=make_settings(backend="torch"))
+    outcome = ExecutorOnMachine(place).start(other, 60.0).finish()
+    assert outcome.infrastructure == "node_lost: node-1: no node has torch any more"
+
+
+def test_waiting_for_the_slot_of_another_session_can_be_given_up() -> None:
+    def says(ref: tuple[Any, ...]) -> Any:
+        raise TimeoutError
+
+    cluster = PretendedCluster(says)
+    place = MachineOnRay(cluster, OFFER, Archives(cluster), "mark", "fork")  # type: ignore[arg-type]
+    asked = iter([False, False, True])
+    assert not place.acquire(lambda: next(asked))
+    place.release()
+    assert cluster.ended == 1
+
+
+def test_the_arms_of_a_comparison_begin_a_block_together(job: Job) -> None:
+    place, cluster = machine(lambda ref: True)
+    base, new = ExecutorOnMachine(place), ExecutorOnMachine(place)
+    base.begin_block([job.settings])
+    new.begin_block([job.settings])
+    base.await_block()
+    new.await_block()
+    assert cluster.handle.calls == [([job.settings, job.settings],)]
+
+
 def test_a_released_machine_ends_its_agents(job: Job) -> None:
     place, cluster = machine(lambda ref: True)
     place.release()
@@ -247,3 +290,37 @@ def test_a_new_agent_of_a_session_removes_what_a_killed_one_left(agent: Agent, j
     assert left.is_dir()
     Agent("mark", "fork", {})
     assert not left.exists()
+
+
+def test_arms_with_the_same_cell_have_folders_of_their_own(agent: Agent, job: Job) -> None:
+    base = agent._here(replace(job, compile_cache_dir="/run-base/cache"), {}, [])
+    new = agent._here(replace(job, nonce="other", compile_cache_dir="/run-new/cache"), {}, [])
+    assert Path(base.folder).is_dir()
+    assert base.folder != new.folder
+    assert base.compile_cache_dir != new.compile_cache_dir
+
+
+def test_caches_stay_for_the_next_time_that_the_session_measures_here(agent: Agent, job: Job) -> None:
+    here = agent._here(replace(job, compile_cache_dir="/run/cache"), {}, [])
+    agent.close()
+    assert Path(str(here.compile_cache_dir)).is_dir()
+    assert not Path(here.folder).exists()
+
+
+def test_files_that_are_too_large_are_left_and_the_result_arrives(
+    agent: Agent, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Done(Counting):
+        def finish(self) -> Outcome:
+            return Outcome(exit_code=0)
+
+    monkeypatch.setattr(agent, "_started", lambda job, timeout_s: Done())
+    monkeypatch.setattr(agents.folders, "MOST_FILES_BYTES", 1000)
+    agent.start(job, 60.0, {})
+    folder = Path(agent._live["nonce"].job.folder)
+    (folder / "result.json").write_text("{}")
+    (folder / "log").write_bytes(bytes(2000))
+    ended = agent.call("nonce", 0, "finish")
+    assert ended.outcome.warnings[0].startswith("files_left: ")
+    agents.folders.unpacked(ended.folder, folder.parent / "arrived")
+    assert [path.name for path in (folder.parent / "arrived").iterdir()] == ["result.json"]

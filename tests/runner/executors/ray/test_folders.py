@@ -31,11 +31,19 @@ def test_files_arrive_and_pipes_and_links_do_not(tmp_path: Path) -> None:
 def test_modules_leave_out_environments_caches_and_results(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     wanted = ["data/labels.csv", "mine.py"]
-    for name in (*wanted, ".venv/lib/a.py", "results/1/run.json", "__pycache__/mine.pyc", ".git/x"):
+    for name in (
+        *wanted,
+        ".env",
+        "out/1/run.json",
+        ".venv/lib/a.py",
+        "results/1/run.json",
+        "__pycache__/mine.pyc",
+        ".git/x",
+    ):
         path = source / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    folders.unpacked(folders.modules(source), target)
+    folders.unpacked(folders.modules(source, source / "out"), target)
     assert names(target) == wanted
 
 

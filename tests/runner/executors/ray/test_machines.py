@@ -32,7 +32,7 @@ def node(node_id: str, machine: Machine, *backends: str, slot: bool = True) -> N
         for backend in ("jax", "torch", "tensorflow")
         for device in ("cpu", "gpu")
     }
-    return NodeFacts(node_id, f"node-{node_id}", machine, {}, missing, slot)
+    return NodeFacts(node_id, f"node-{node_id}", machine, {}, missing, slot=slot)
 
 
 def cell(placement: Placement = ANYWHERE, **settings: Any) -> Cell:
@@ -97,6 +97,15 @@ def test_what_no_machine_offers_is_named(cells: list[Cell], lacks: str) -> None:
     assert found.reason.startswith("no node offers ")
     assert lacks in found.reason
     assert found.reason.endswith("the cluster has node-1, node-3")
+
+
+def test_the_gpus_are_those_of_the_node_with_the_backend() -> None:
+    """The container of a CPU image comes first and sees no GPU of the same machine."""
+    cpu_image = replace(LARGE, gpus=[], memory_bytes=8 * GIB)
+    mixed = offers([node("1", cpu_image, "torch"), node("2", LARGE, "jax")])
+    assert fitting(need_of([cell(backend="jax", device="gpu")]), mixed).places == {"large"}
+    assert fitting(need_of([cell(Placement(memory_gib=100), backend="jax")]), mixed).places == {"large"}
+    assert fitting(need_of([cell(Placement(memory_gib=100), backend="torch")]), mixed).places == frozenset()
 
 
 def test_a_cluster_without_a_slot_offers_nothing() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -66,10 +66,11 @@ class FakePlace:
     def name(self) -> str:
         return f"node {self.identity}"
 
-    def acquire(self) -> None:
+    def acquire(self, give_up: Callable[[], bool]) -> bool:
         if self.gone:
             raise ExecutorError(self.gone)
         self.acquired = True
+        return True
 
     def executor(self, run: Run) -> Executor:
         return self.own
@@ -89,6 +90,7 @@ class FakePlaces:
     refused: str = ""
     later: FakePlace | None = None
     stopped: bool = False
+    known: int = 0
 
     def current(self) -> Sequence[Place]:
         if self.later is not None and any(place.gone for place in self.there):
@@ -100,6 +102,10 @@ class FakePlaces:
         if cells[0].settings.workload == self.refused:
             return Fitting(frozenset(), "no node offers machine: large")
         return Fitting(frozenset(place.identity for place in self.there))
+
+    def changed(self) -> bool:
+        was, self.known = self.known, len(self.there)
+        return was != self.known
 
     def about(self) -> str:
         return f"cluster: {len(self.there)} machines"
