@@ -102,7 +102,6 @@ class Agent:
         self._check_owner()
         self._clean()
         self._live: dict[str, _Live] = {}
-        self._roots: dict[str, str] = {}
 
     def ready(self) -> bool:
         """Return that the agent is there."""
@@ -113,13 +112,22 @@ class Agent:
         self._executor.begin_block(settings)
         self._executor.await_block()
 
-    def start(self, job: Job, timeout_s: float, roots: Mapping[str, str], *archives: bytes) -> None:
-        """Start a cell, known by its nonce from now on; `roots` are its folders of modules by the archives' digests."""
+    def missing_modules(self, roots: Mapping[str, str]) -> list[str]:
+        """Return those of the runner's folders of modules whose archives, by their digests, are not here yet."""
+        return [root for root, digest in roots.items() if not (self._scratch / MODULES / digest).is_dir()]
+
+    def receive_modules(self, digest: str, archive: bytes) -> None:
+        """Unpack an archive of modules. What fails shows when a cell needs them."""
+        with contextlib.suppress(OSError, tarfile.TarError):
+            folders.unpacked(archive, self._scratch / MODULES / digest)
+
+    def start(self, job: Job, timeout_s: float, roots: Mapping[str, str]) -> None:
+        """Start a cell, known by its nonce from now on; `roots` are its folders of modules with their digests."""
         if job.nonce in self._live:
             return
         here = job
         try:
-            here = self._here(job, roots, archives)
+            here = self._here(job, roots)
             running = self._started(here, timeout_s)
         except (OSError, tarfile.TarError) as error:
             advice = "free space there, or start the node with another TMPDIR"
@@ -201,13 +209,8 @@ class Agent:
             return Never(refused)
         return _Warned(self._executor.start(job, timeout_s), preflight.warnings(job))
 
-    def _here(self, job: Job, roots: Mapping[str, str], archives: Sequence[bytes]) -> Job:
+    def _here(self, job: Job, roots: Mapping[str, str]) -> Job:
         """Return the job with this node's folders, which are made."""
-        for (root, digest), archive in zip(roots.items(), archives, strict=True):
-            if self._roots.get(root) != digest:
-                folder = self._scratch / MODULES / digest
-                folders.unpacked(archive, folder)
-                self._roots[root] = digest
         # The arms of a comparison have the same cells, so that only the nonce distinguishes them.
         shared: dict[str, Any] = {own: self._cache(path) for own in SHARED if (path := getattr(job, own)) is not None}
         return replace(

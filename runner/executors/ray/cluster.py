@@ -87,10 +87,6 @@ class Cluster:
         with contextlib.suppress(Exception):  # the cluster may be gone as well
             self._ray.kill(agent)
 
-    def stored(self, value: Any) -> Any:
-        """Return a reference to a value, which is copied to each node once."""
-        return self._ray.put(value)
-
     def answer(self, ref: Any, limit_s: float | None = None) -> Any:
         """Return the answer of a call. Raises `Lost` or `Stopped`, and TimeoutError after a limit."""
         errors = self._ray.exceptions

@@ -9,6 +9,7 @@ import tarfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +26,29 @@ from keras_matrix.runner.executors.supervise.watch import Never
 
 KILLED = 9
 ACQUIRE_POLL_S = 1.0
+# Within this time an agent answers a call that waits for no cell; the import of a backend is a part of the first one.
+ANSWER_S = 180.0
 
 
 class Archives:
-    """The archives of the user's folders of modules, made and stored in the cluster once per session."""
+    """The archives of the user's folders of modules, made once per session; `results` is left out of them."""
 
-    def __init__(self, cluster: Cluster, results: Path | None = None) -> None:
-        self._cluster, self._results = cluster, results
-        self._made: dict[str, tuple[str, Any]] = {}
+    def __init__(self, results: Path | None = None) -> None:
+        self._results = results
+        self._made: dict[str, tuple[str, bytes]] = {}
 
-    def of(self, job: Job) -> dict[str, tuple[str, Any]]:
-        """Return digest and reference of each folder that a job's process searches.
+    def of(self, job: Job) -> dict[str, tuple[str, bytes]]:
+        """Return digest and archive of each folder that a job's process searches.
 
         Raises `TooLarge` and OSError.
         """
         own = ":" in job.settings.workload or job.task is not None
         return {root: self._archive(root) for root in dict.fromkeys(job.import_roots) if own}
 
-    def _archive(self, root: str) -> tuple[str, Any]:
+    def _archive(self, root: str) -> tuple[str, bytes]:
         if root not in self._made:
             archive = folders.modules(Path(root), self._results)
-            self._made[root] = (hashlib.sha256(archive).hexdigest()[:16], self._cluster.stored(archive))
+            self._made[root] = (hashlib.sha256(archive).hexdigest()[:16], archive)
         return self._made[root]
 
 
@@ -157,26 +160,35 @@ class ExecutorOnMachine:
             self._place.agent(node).begin_block.remote([s for s in wanted if self._node(s) is node]) for node in nodes
         ]
         for ref in refs:
-            with contextlib.suppress(Lost, Unavailable):
-                self._place.cluster.answer(ref)
+            with contextlib.suppress(Lost, Unavailable, TimeoutError):
+                self._place.cluster.answer(ref, ANSWER_S)
 
     def start(self, job: Job, timeout_s: float) -> Running:
         """Start the job on the node that has its backend; an external command on one that has its GPUs."""
         begun_s = time.perf_counter()
-        place = self._place
         try:
-            node, archives = self._node_for(job), place.archives.of(job)
-            digests = {root: digest for root, (digest, _) in archives.items()}
-            agent, refs = place.agent(node), [ref for _, ref in archives.values()]
-            place.asked(lambda: agent.start.remote(job, timeout_s, digests, *refs))
+            agent = self._started(job, timeout_s)
+        except TimeoutError:
+            outcome = Outcome(infrastructure=self._place.note_lost(f"does not answer within {ANSWER_S:.0f} s"))
         except folders.TooLarge as error:
-            return Never(Outcome(refused=str(error), wall_time_s=time.perf_counter() - begun_s))
+            outcome = Outcome(refused=str(error))
         except OSError as error:
-            reason = f"modules: cannot be read: {error}"
-            return Never(Outcome(infrastructure=reason, wall_time_s=time.perf_counter() - begun_s))
+            outcome = Outcome(infrastructure=f"modules: cannot be read: {error}")
         except ExecutorError as error:
-            return Never(Outcome(infrastructure=str(error), wall_time_s=time.perf_counter() - begun_s))
-        return CellOnNode(place, agent, job)
+            outcome = Outcome(infrastructure=str(error))
+        else:
+            return CellOnNode(self._place, agent, job, timeout_s + ANSWER_S)
+        return Never(replace(outcome, wall_time_s=time.perf_counter() - begun_s))
+
+    def _started(self, job: Job, timeout_s: float) -> Any:
+        """Start the job, after its modules have arrived, and return its agent."""
+        place, archives = self._place, self._place.archives.of(job)
+        digests, agent = {root: digest for root, (digest, _) in archives.items()}, place.agent(self._node_for(job))
+        lacking = place.asked(lambda: agent.missing_modules.remote(digests), ANSWER_S) if digests else []
+        for root in lacking:
+            place.asked(partial(agent.receive_modules.remote, *archives[root]), ANSWER_S)
+        place.asked(lambda: agent.start.remote(job, timeout_s, digests), ANSWER_S)
+        return agent
 
     def close(self) -> None:
         """Do nothing: the place ends its agents."""
@@ -199,8 +211,9 @@ class ExecutorOnMachine:
 class CellOnNode:
     """A cell's process on a node. If the node is lost, the outcome says so."""
 
-    def __init__(self, place: MachineOnRay, agent: Any, job: Job) -> None:
-        self._place, self._agent, self._job = place, agent, job
+    def __init__(self, place: MachineOnRay, agent: Any, job: Job, limit_s: float) -> None:
+        """Take the time within which the agent answers any call: the cell's own limit is observed there."""
+        self._place, self._agent, self._job, self._limit_s = place, agent, job, limit_s
         self._numbers = itertools.count()
         self._gone: Outcome | None = None
         self._begun_s = time.perf_counter()
@@ -254,7 +267,9 @@ class CellOnNode:
         while self._gone is None:
             try:
                 ref = self._agent.call.remote(self._job.nonce, number, method, *arguments)
-                return self._place.cluster.answer(ref)
+                return self._place.cluster.answer(ref, self._limit_s)
+            except TimeoutError:
+                self._lose(Lost(f"does not answer within {self._limit_s:.0f} s"))
             except Unavailable as error:
                 if time.monotonic() - begun_s > UNAVAILABLE_S:
                     self._lose(Lost(f"does not answer: {error}"))

@@ -68,7 +68,7 @@ class PlacesOnRay:
         cluster.begin()
         self._cluster, self._start = cluster, start
         self._mark = f"{platform.node()}:{results}"
-        self._archives = Archives(cluster, results)
+        self._archives = Archives(results)
         self._places: list[MachineOnRay] = []
         self._fitting: dict[Need, Fitting] = {}
         self._offers: list[Offer] = []

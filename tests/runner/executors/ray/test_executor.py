@@ -65,9 +65,6 @@ class PretendedCluster:
     def end(self, handle: Any) -> None:
         self.ended += 1
 
-    def stored(self, value: bytes) -> bytes:
-        return value
-
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
@@ -79,7 +76,7 @@ def job(tmp_path: Path) -> Job:
 
 def machine(says: Callable[[tuple[Any, ...]], Any]) -> tuple[MachineOnRay, PretendedCluster]:
     cluster = PretendedCluster(says)
-    place = MachineOnRay(cluster, OFFER, Archives(cluster), "mark", "fork")  # type: ignore[arg-type]
+    place = MachineOnRay(cluster, OFFER, Archives(), "mark", "fork")  # type: ignore[arg-type]
     assert place.acquire(lambda: False)
     cluster.handle.calls.clear()
     return place, cluster
@@ -96,7 +93,7 @@ def test_an_interrupted_call_is_repeated_with_its_number(job: Job, monkeypatch: 
         return found
 
     place, cluster = machine(says)
-    cell = CellOnNode(place, cluster.handle, job)
+    cell = CellOnNode(place, cluster.handle, job, 60.0)
     assert cell.turn()
     assert cluster.handle.calls == [("nonce", 0, "turn")] * 3
     assert place.lost() is None
@@ -112,7 +109,7 @@ def test_an_agent_that_stays_unavailable_is_lost(job: Job, monkeypatch: pytest.M
         return True
 
     place, cluster = machine(says)
-    cell = CellOnNode(place, cluster.handle, job)
+    cell = CellOnNode(place, cluster.handle, job, 60.0)
     assert not cell.turn()
     assert cell.finish().infrastructure == "node_lost: node-1: does not answer: reset"
     assert place.lost() == "node_lost: node-1: does not answer: reset"
@@ -128,7 +125,7 @@ def test_a_lost_node_is_infrastructure_but_a_cell_that_needs_too_much_memory_is_
         return True
 
     place, cluster = machine(says)
-    cell = CellOnNode(place, cluster.handle, job)
+    cell = CellOnNode(place, cluster.handle, job, 60.0)
     assert not cell.turn()
     outcome = cell.finish()
     if memory:
@@ -148,10 +145,35 @@ def test_files_of_the_cell_arrive_and_a_failure_names_the_node(job: Job, tmp_pat
         Ended(Outcome(infrastructure="scratch: /tmp/x: full"), packed(there)),
     ]
     place, cluster = machine(lambda ref: ended.pop(0) if "finish" in ref else True)
-    assert CellOnNode(place, cluster.handle, job).finish() == Outcome(exit_code=0, machine=MACHINE)
+    assert CellOnNode(place, cluster.handle, job, 60.0).finish() == Outcome(exit_code=0, machine=MACHINE)
     assert (Path(job.folder) / "result.json").read_text() == "{}"
-    failed = CellOnNode(place, cluster.handle, job).finish()
+    failed = CellOnNode(place, cluster.handle, job, 60.0).finish()
     assert failed.infrastructure == "scratch: /tmp/x: full (node node-1)"
+
+
+def test_an_agent_that_never_answers_is_lost(job: Job) -> None:
+    def says(ref: tuple[Any, ...]) -> Any:
+        if "turn" in ref:
+            raise TimeoutError
+        return True
+
+    place, cluster = machine(says)
+    cell = CellOnNode(place, cluster.handle, job, 60.0)
+    assert not cell.turn()
+    assert cell.finish().infrastructure == "node_lost: node-1: does not answer within 60 s"
+
+
+def test_modules_are_sent_once_and_only_if_the_node_lacks_them(job: Job, tmp_path: Path) -> None:
+    root = tmp_path / "mine"
+    root.mkdir()
+    (root / "mine.py").write_text("x = 1")
+    own = replace(job, settings=make_settings(backend="jax", workload="mine:small"), import_roots=[str(root)])
+    lacking = [[str(root)], []]
+    place, cluster = machine(lambda ref: lacking.pop(0) if len(ref) == 1 and isinstance(ref[0], dict) else True)
+    for _ in range(2):
+        ExecutorOnMachine(place).start(own, 60.0)
+    sent = [call for call in cluster.handle.calls if isinstance(call[-1], bytes)]
+    assert len(sent) == 1
 
 
 def test_a_start_at_a_lost_node_is_infrastructure(job: Job) -> None:
@@ -192,7 +214,7 @@ def test_waiting_for_the_slot_of_another_session_can_be_given_up() -> None:
         raise TimeoutError
 
     cluster = PretendedCluster(says)
-    place = MachineOnRay(cluster, OFFER, Archives(cluster), "mark", "fork")  # type: ignore[arg-type]
+    place = MachineOnRay(cluster, OFFER, Archives(), "mark", "fork")  # type: ignore[arg-type]
     asked = iter([False, False, True])
     assert not place.acquire(lambda: next(asked))
     place.release()
@@ -267,7 +289,11 @@ def test_folders_of_a_job_are_those_of_the_node(agent: Agent, job: Job, tmp_path
     roots.mkdir()
     (roots / "mine.py").write_text("x = 1")
     wanted = replace(job, import_roots=[str(roots)], compile_cache_dir="/run/cache/jax", outputs_dir="/run/outputs/x")
-    here = agent._here(wanted, {str(roots): "digest"}, [packed(roots)])
+    digests = {str(roots): "digest"}
+    assert agent.missing_modules(digests) == [str(roots)]
+    agent.receive_modules("digest", packed(roots))
+    assert agent.missing_modules(digests) == []
+    here = agent._here(wanted, digests)
     (root,) = here.import_roots
     assert (Path(root) / "mine.py").read_text() == "x = 1"
     assert here.host_roots == [str(roots)]
@@ -286,22 +312,22 @@ def test_labels_name_the_machine(agent: Agent) -> None:
 
 
 def test_a_new_agent_of_a_session_removes_what_a_killed_one_left(agent: Agent, job: Job) -> None:
-    left = Path(agent._here(job, {}, []).folder)
+    left = Path(agent._here(job, {}).folder)
     assert left.is_dir()
     Agent("mark", "fork", {})
     assert not left.exists()
 
 
 def test_arms_with_the_same_cell_have_folders_of_their_own(agent: Agent, job: Job) -> None:
-    base = agent._here(replace(job, compile_cache_dir="/run-base/cache"), {}, [])
-    new = agent._here(replace(job, nonce="other", compile_cache_dir="/run-new/cache"), {}, [])
+    base = agent._here(replace(job, compile_cache_dir="/run-base/cache"), {})
+    new = agent._here(replace(job, nonce="other", compile_cache_dir="/run-new/cache"), {})
     assert Path(base.folder).is_dir()
     assert base.folder != new.folder
     assert base.compile_cache_dir != new.compile_cache_dir
 
 
 def test_caches_stay_for_the_next_time_that_the_session_measures_here(agent: Agent, job: Job) -> None:
-    here = agent._here(replace(job, compile_cache_dir="/run/cache"), {}, [])
+    here = agent._here(replace(job, compile_cache_dir="/run/cache"), {})
     agent.close()
     assert Path(str(here.compile_cache_dir)).is_dir()
     assert not Path(here.folder).exists()
