@@ -15,7 +15,6 @@ import os
 import shutil
 import tarfile
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -230,8 +229,9 @@ class Agent:
     def _clean(self) -> None:
         """Remove the files of cells, and old caches."""
         shutil.rmtree(self._scratch / CELLS, ignore_errors=True)
+        now_s = Path(self._made(CELLS)).stat().st_mtime
         for cache in (self._scratch / CACHES).glob("*"):
-            if time.time() - cache.stat().st_mtime > OLD_S:
+            if now_s - cache.stat().st_mtime > OLD_S:
                 shutil.rmtree(cache, ignore_errors=True)
 
     def _check_owner(self) -> None:
