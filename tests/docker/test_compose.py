@@ -22,7 +22,8 @@ VARIABLES = (
     "NO_PROXY",
 )
 UNSET = dict.fromkeys(VARIABLES, "")
-IMAGE_OF = {"report": "dashboard"}
+CLUSTER = {"ray-head": "jax-cpu", "ray-jax": "jax-cpu", "ray-tf": "tf-cpu", "ray-torch": "torch-cpu"}
+IMAGE_OF = {"report": "dashboard", **CLUSTER}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def active(*profiles: str, **environment: str) -> dict[str, Any]:
 
 
 def test_every_backend_and_device_has_its_own_service_and_image(services: dict[str, Any]) -> None:
-    assert set(services) == {*OFFLINE, *ONLINE, "bigquery"}
+    assert set(services) == {*OFFLINE, *ONLINE, *CLUSTER, "bigquery"}
     assert {name: service["image"] for name, service in services.items()} == {
         name: f"{IMAGES}:{IMAGE_OF.get(name, name)}" for name in services
     }
@@ -124,13 +125,14 @@ def test_service_drops_unneeded_rights(services: dict[str, Any], name: str) -> N
     }
 
 
-def test_uploader_dashboard_and_emulator_share_a_network_and_no_other_service_has_one(
+def test_uploader_dashboard_and_emulator_share_a_network_and_a_cluster_has_its_own(
     services: dict[str, Any],
 ) -> None:
     modes = {name: service.get("network_mode") for name, service in services.items()}
-    assert modes == dict.fromkeys(OFFLINE, "none") | {"jax-tpu": "host"} | dict.fromkeys((*ONLINE, "bigquery"))
-    for name in (*ONLINE, "bigquery"):
-        assert set(services[name]["networks"]) == {"default"}, name
+    online = (*ONLINE, *CLUSTER, "bigquery")
+    assert modes == dict.fromkeys(OFFLINE, "none") | {"jax-tpu": "host"} | dict.fromkeys(online)
+    for name in online:
+        assert set(services[name]["networks"]) == {"cluster" if name in CLUSTER else "default"}, name
 
 
 @pytest.mark.parametrize("name", sorted(ONLINE))
@@ -175,8 +177,19 @@ def test_caller_selects_what_the_dashboard_reads() -> None:
 
 def test_dashboard_and_emulator_listen_on_this_machine_alone(services: dict[str, Any]) -> None:
     opened = {name: {port["host_ip"] for port in service.get("ports", [])} for name, service in services.items()}
-    closed = {*OFFLINE, "uploader"}
-    assert opened == {name: set() for name in closed} | {key: {"127.0.0.1"} for key in ("dashboard", "bigquery")}
+    closed = {*OFFLINE, *CLUSTER, "uploader"}
+    open_here = {key: {"127.0.0.1"} for key in ("dashboard", "bigquery", "ray-head")}
+    assert opened == {name: set() for name in closed} | open_here
+
+
+def test_the_cluster_starts_by_its_profile_and_only_holders_of_the_token_use_it(services: dict[str, Any]) -> None:
+    assert {*active("ray")} == {"dashboard", *CLUSTER}
+    for name in CLUSTER:
+        service = services[name]
+        assert service["environment"]["RAY_AUTH_MODE"] == "token"
+        assert service["environment"]["RAY_AUTH_TOKEN_PATH"] == f"/run/secrets/{service['secrets'][0]['source']}"
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+        assert ("measuring_slot" in json.dumps(service["command"])) == (name != "ray-head")
 
 
 def test_emulator_starts_by_its_profile_alone_and_drops_unneeded_rights(services: dict[str, Any]) -> None:
