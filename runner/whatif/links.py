@@ -25,7 +25,7 @@ NCCL = "nccl"
 def of_file(path: Path, settings: Settings | None = None) -> LinkCalibration:
     """Return the calibration of a file. Raises `GraphError`, which names it."""
     try:
-        found = decode(list[TimedCollective], loads(path.read_bytes()), calibration.NAME)
+        found = decode(list[TimedCollective], loads(path.read_bytes()), path.name)
     except OSError as error:
         raise GraphError(f"{path}: cannot be read: {error.strerror or error}") from error
     except CodecError as error:

@@ -114,6 +114,18 @@ def environment_problem(settings: Settings) -> str | None:
     )
 
 
+def unused_links(settings: Settings) -> str | None:
+    """Return that a cell does not use the links of `ci/netns` around the runner; None if there are none, or it does."""
+    if settings.workload != spec.WORKLOAD or not os.environ.get(network.VARIABLE):
+        return None
+    if spec.problem_of(settings).network != spec.LOCAL:
+        return None
+    return (
+        "the traced cell has network: local, so that the links of ci/netns are not used; to measure over them, trace a "
+        "cell with --network RATE"
+    )
+
+
 def _cell(settings: Settings, repeats: int, together: str, change: str) -> Cell:
     timeout_s = float(LIMITS["timeout_s"].default or 0)
     return Cell(settings, cell_id(settings), repeats, timeout_s, None, together=together, change=change)

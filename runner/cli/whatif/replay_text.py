@@ -18,6 +18,7 @@ from keras_matrix.runner.whatif.prediction import Prediction
 LONGEST_NAME = 60
 LEAST_COVERAGE = 0.9
 MOST_STEPS = 6
+MOST_RANKS = 5
 NOT_ASSIGNED = {GAP, SHARING, UNASSIGNED}
 
 
@@ -26,7 +27,8 @@ def trace_lines(graph: Graph) -> list[str]:
     header = graph.header
     ranks = plural(header.world_size, "rank")
     if header.missing_ranks:
-        ranks += f", without {', '.join(map(str, header.missing_ranks))}"
+        more = ", ..." if len(header.missing_ranks) > MOST_RANKS else ""
+        ranks += f", without {', '.join(map(str, header.missing_ranks[:MOST_RANKS]))}{more}"
     settings = settings_of(header.settings)
     title = f"{header.source}: {header.backend} on {header.device}" + (
         f", {settings_text(settings)}" if settings else ""

@@ -21,6 +21,7 @@ from keras_matrix.runner.whatif.cost_file import Applied
 from keras_matrix.runner.whatif.prediction import without_profiler
 from keras_matrix.runner.whatif.source import ENDINGS, OPERATIONS, SEGMENTS, TraceFiles, files_of, graph_of
 
+AGAIN = "record it again"
 HELP = (
     "a cell of a stored run that has a trace, or the files of a profiler, one per worker (*.json, *.json.gz, "
     "*.xplane.pb), a folder of them, or a stored graph (*.parquet)"
@@ -79,9 +80,9 @@ def _readable(trace: TraceFiles) -> Iterator[None]:
     except (GraphError, TraceError, OSError) as error:
         if trace.record is None:
             raise UsageError(f"TRACE: {error}") from error
-        raise InfrastructureError(
-            f"{error}; record it again with: runner trace {trace.record.cell_id} --new"
-        ) from error
+        advice = "" if AGAIN in str(error) else f"; {AGAIN}"
+        command = f"runner trace {trace.record.cell_id} --new"
+        raise InfrastructureError(f"{error}{advice} with: {command}") from error
 
 
 def cost_model(args: argparse.Namespace, trace: TraceFiles, graph: Graph) -> Applied | None:

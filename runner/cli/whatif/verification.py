@@ -27,7 +27,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest
 from keras_matrix.runner.whatif import verification_file
-from keras_matrix.runner.whatif.measurement import Plan, environment_problem, plan, settings_of
+from keras_matrix.runner.whatif.measurement import Plan, environment_problem, plan, settings_of, unused_links
 
 LEAST_FITTED = 2
 
@@ -96,6 +96,7 @@ def checked_plan(work: Work, graph: Graph, strategies: Sequence[Strategy]) -> Pl
     if strategies and len(found.cells) == 1:
         listed = "; ".join(f"{name}: {reason}" for name, reason in found.left_out.items())
         raise UsageError(f"--verify: no predicted setting can be measured here: {listed}")
+    work.display.problems(filter(None, [unused_links(base)]))
     return found
 
 

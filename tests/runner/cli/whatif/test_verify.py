@@ -180,6 +180,16 @@ def test_trace_of_another_program_cannot_be_verified(folder: Path, capsys: pytes
     assert "--verify: fake is not the trace of a cell" in capsys.readouterr().err
 
 
+def test_links_that_the_traced_cell_does_not_use_are_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner("replay", "torch:fc", *WHAT_IFS[:2], "--verify") == 0
+    assert "network: local" not in capsys.readouterr().err
+    monkeypatch.setenv(VARIABLE, "200mbit kbm-net-1-0=10.0.0.1")
+    assert runner("replay", "torch:fc", *WHAT_IFS[:2], "--verify") == 0
+    assert "the traced cell has network: local, so that the links of ci/netns are not used" in capsys.readouterr().err
+
+
 def test_a_failed_baseline_is_no_verdict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeExecutor(behaviours={"fc": crash()})
     assert runner("replay", "torch:fc", *WHAT_IFS[:2], "--verify", fake=fake) == 1
