@@ -39,8 +39,9 @@ SHARED = ("compile_cache_dir", "autotune_dir", "cuda_cache_dir")
 CELLS, CACHES, MODULES = "cells", "caches", "modules"
 # Caches that no session has used for so long are removed.
 OLD_S = 86_400
-# Ray runs its workers at this niceness unless the node was started with RAY_worker_niceness=0.
+# Of a cell's files these are not copied to the runner.
 LEFT_THERE = frozenset({"home", "tmp"})
+# Ray runs its workers at niceness 15 unless the node was started otherwise.
 NICENESS_ADVICE = "start the node with RAY_worker_niceness=0, or as root"
 
 
@@ -55,10 +56,14 @@ class Ended:
 
 @dataclass(slots=True)
 class _Live:
-    """A cell's process, its job with the paths of this node, and the answers that were given, by number."""
+    """A cell's process, its job with the paths of this node, and the answers that were given, by number.
+
+    `warnings` were known before its start.
+    """
 
     running: Running
     job: Job
+    warnings: tuple[str, ...] = ()
     answers: dict[int, Any] = field(default_factory=dict)
 
 
@@ -81,6 +86,7 @@ def facts(node_id: str, labels: Mapping[str, str]) -> NodeFacts:
         versions=installed_versions(),
         program=version("keras-matrix"),
         missing=missing,
+        labels=labels,
         warnings=(problem,) if problem else (),
     )
 
@@ -124,14 +130,14 @@ class Agent:
         """Start a cell, known by its nonce from now on; `roots` are its folders of modules with their digests."""
         if job.nonce in self._live:
             return
-        here = job
+        here, warnings = job, tuple[str, ...]()
         try:
             here = self._here(job, roots)
-            running = self._started(here, timeout_s)
-        except (OSError, tarfile.TarError) as error:
+            running, warnings = self._started(here, timeout_s)
+        except OSError as error:
             advice = "free space there, or start the node with another TMPDIR"
             running = Never(Outcome(infrastructure=f"scratch: {self._scratch}: {error}; {advice}"))
-        self._live[job.nonce] = _Live(running, here)
+        self._live[job.nonce] = _Live(running, here, warnings)
 
     def call(self, nonce: str, number: int, method: str, *arguments: Any) -> Any:
         """Call a method of a live cell; the same number again returns the first answer."""
@@ -170,6 +176,7 @@ class Agent:
 
     def _finish(self, live: _Live) -> Ended:
         outcome = live.running.finish()
+        outcome = replace(outcome, warnings=(*live.warnings, *outcome.warnings))
         if outcome.infrastructure is None and outcome.refused is None and outcome.missing_device is None:
             outcome = replace(outcome, machine=self._machine)
         try:
@@ -192,21 +199,22 @@ class Agent:
 
     # Starting.
 
-    def _started(self, job: Job, timeout_s: float) -> Running:
+    def _started(self, job: Job, timeout_s: float) -> tuple[Running, tuple[str, ...]]:
+        """Start a cell; return it with the warnings of the preflight."""
         try:
             pinning.check([job.settings])
         except UsageError as error:
-            return Never(Outcome(refused=str(error)))
-        if job.settings.device == "cpu" or job.task is not None:
-            return self._executor.start(job, timeout_s)
-        from keras_matrix.runner.checks.preflight.cells import preflight_of
+            return Never(Outcome(refused=str(error))), ()
+        preflight = None
+        if job.settings.device != "cpu" and job.task is None:
+            from keras_matrix.runner.checks.preflight.cells import preflight_of
 
-        preflight = preflight_of([job.settings], in_containers=False)
+            preflight = preflight_of([job.settings], in_containers=False)
         if preflight is None:
-            return self._executor.start(job, timeout_s)
+            return self._executor.start(job, timeout_s), ()
         if refused := preflight.refused(job):
-            return Never(refused)
-        return _Warned(self._executor.start(job, timeout_s), preflight.warnings(job))
+            return Never(refused), ()
+        return self._executor.start(job, timeout_s), preflight.warnings(job)
 
     def _here(self, job: Job, roots: Mapping[str, str]) -> Job:
         """Return the job with this node's folders, which are made."""
@@ -243,21 +251,6 @@ class Agent:
         folder = self._scratch.joinpath(*parts)
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder)
-
-
-class _Warned:
-    """A running cell whose outcome has further warnings."""
-
-    def __init__(self, running: Running, warnings: tuple[str, ...]) -> None:
-        self._running, self._warnings = running, warnings
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._running, name)
-
-    def finish(self) -> Outcome:
-        """Return the outcome with the warnings."""
-        outcome = self._running.finish()
-        return replace(outcome, warnings=(*self._warnings, *outcome.warnings))
 
 
 def restored() -> None:

@@ -35,7 +35,7 @@ START_ADVICE = "start one with `ray start --head`, or name the address of its he
 GUIDE = "docs/cluster.md"
 
 
-class Lost(Exception):
+class Lost(ExecutorError):
     """An agent or its node does not exist any more; the text says how it ended. `memory` if Ray ended it for memory."""
 
     def __init__(self, text: str, *, memory: bool = False) -> None:
@@ -79,7 +79,7 @@ class Cluster:
     def agent(self, node: NodeFacts, mark: str, start: str) -> Any:
         """Return a new agent on a node, which starts once the machine's measuring slot is free."""
         return self._on(node.node_id, Agent, resources={SLOT: 1}, max_restarts=0, max_task_retries=0).remote(
-            mark, start, self._labels(node.node_id)
+            mark, start, node.labels
         )
 
     def end(self, agent: Any) -> None:
@@ -111,11 +111,6 @@ class Cluster:
         """Let calls that wait raise `Stopped`."""
         self._stopping.set()
 
-    def close(self) -> None:
-        """Disconnect."""
-        with contextlib.suppress(Exception):
-            self._ray.shutdown()
-
     def dashboard(self) -> str | None:
         """Return the address of Ray's dashboard, None if it has none."""
         with contextlib.suppress(Exception):
@@ -146,10 +141,6 @@ class Cluster:
                 f"cluster: {where}: has {PACKAGE} {found.program}, here is {own}; install the same on all nodes"
             )
         return found
-
-    def _labels(self, node_id: str) -> dict[str, str]:
-        labels = next((node.get("Labels") or {} for node in self._ray.nodes() if node["NodeID"] == node_id), {})
-        return {key: str(value) for key, value in labels.items()}
 
     def _on(self, node_id: str, what: Any, **options: Any) -> Any:
         """Return a remote function or class that runs on one node and uses none of its CPUs."""

@@ -112,7 +112,7 @@ class MachineOnRay:
     def asked(self, call: Callable[[], Any], limit_s: float | None = None) -> Any:
         """Return the answer of a call that may be repeated; it is, while the agent is unavailable.
 
-        Raises `ExecutorError` if the agent is lost, `Stopped`, and TimeoutError after a limit.
+        Raises `Lost`, which is remembered, `Stopped`, and TimeoutError after a limit.
         """
         begun_s = time.monotonic()
         while True:
@@ -120,10 +120,10 @@ class MachineOnRay:
                 return self.cluster.answer(call(), limit_s)
             except Unavailable as error:
                 if time.monotonic() - begun_s > UNAVAILABLE_S:
-                    raise ExecutorError(self.note_lost(f"does not answer: {error}")) from error
+                    raise Lost(self.note_lost(f"does not answer: {error}")) from error
                 time.sleep(1.0)
             except Lost as error:
-                raise ExecutorError(self.note_lost(str(error))) from error
+                raise Lost(self.note_lost(str(error)), memory=error.memory) from error
 
     def note_lost(self, text: str) -> str:
         """Remember that the machine is lost, and return the reason."""
@@ -263,24 +263,20 @@ class CellOnNode:
 
     def _call(self, method: str, *arguments: Any) -> Any:
         """Return the answer of the agent; None once it is lost. An interrupted call is repeated with its number."""
-        number, begun_s = next(self._numbers), time.monotonic()
-        while self._gone is None:
-            try:
-                ref = self._agent.call.remote(self._job.nonce, number, method, *arguments)
-                return self._place.cluster.answer(ref, self._limit_s)
-            except TimeoutError:
-                self._lose(Lost(f"does not answer within {self._limit_s:.0f} s"))
-            except Unavailable as error:
-                if time.monotonic() - begun_s > UNAVAILABLE_S:
-                    self._lose(Lost(f"does not answer: {error}"))
-                time.sleep(1.0)
-            except Lost as error:
-                self._lose(error)
+        if self._gone is not None:
+            return None
+        call = partial(self._agent.call.remote, self._job.nonce, next(self._numbers), method, *arguments)
+        try:
+            return self._place.asked(call, self._limit_s)
+        except TimeoutError:
+            self._lose(Lost(self._place.note_lost(f"does not answer within {self._limit_s:.0f} s")))
+        except Lost as error:
+            self._lose(error)
         return None
 
     def _lose(self, error: Lost) -> None:
-        reason, wall_s = self._place.note_lost(str(error)), time.perf_counter() - self._begun_s
+        wall_s = time.perf_counter() - self._begun_s
         if error.memory:  # a cell that needs too much memory needs it everywhere
             self._gone = Outcome(signal=KILLED, oom_kills=1, wall_time_s=wall_s, machine=self._place.offer.machine)
         else:
-            self._gone = Outcome(infrastructure=reason, wall_time_s=wall_s)
+            self._gone = Outcome(infrastructure=str(error), wall_time_s=wall_s)

@@ -25,8 +25,8 @@ class NodeFacts:
     """What a node reports of itself.
 
     `name` is its host name or its label `machine`; `missing` says why a backend cannot run on a device ("jax cpu")
-    there, None if it can; `program` is the version of this program; `slot` is whether it offers a measuring slot;
-    `warnings` are what could disturb measurements.
+    there, None if it can; `program` is the version of this program; `labels` are those of `ray start`; `slot` is
+    whether it offers a measuring slot; `warnings` are what could disturb measurements.
     """
 
     node_id: str
@@ -35,6 +35,7 @@ class NodeFacts:
     versions: Mapping[str, str]
     missing: Mapping[str, str | None]
     program: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     slot: bool = True
     warnings: tuple[str, ...] = ()
 

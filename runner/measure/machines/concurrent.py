@@ -102,11 +102,6 @@ class _Worker:
     thread: threading.Thread | None = None
     error: BaseException | None = None
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether its thread may still take items."""
-        return self.thread is not None and self.thread.is_alive()
-
 
 @dataclass(slots=True)
 class _Session:

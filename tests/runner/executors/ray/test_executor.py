@@ -262,7 +262,7 @@ def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Agent:
 
 def test_the_agent_answers_a_number_once(agent: Agent, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     running = Counting()
-    monkeypatch.setattr(agent, "_started", lambda job, timeout_s: running)
+    monkeypatch.setattr(agent, "_started", lambda job, timeout_s: (running, ()))
     agent.start(job, 60.0, {})
     agent.start(job, 60.0, {})  # a repeated start is none
     assert [agent.call("nonce", number, "turn") for number in (0, 0, 1, 1, 2)] == [True, True, True, True, False]
@@ -340,7 +340,7 @@ def test_files_that_are_too_large_are_left_and_the_result_arrives(
         def finish(self) -> Outcome:
             return Outcome(exit_code=0)
 
-    monkeypatch.setattr(agent, "_started", lambda job, timeout_s: Done())
+    monkeypatch.setattr(agent, "_started", lambda job, timeout_s: (Done(), ()))
     monkeypatch.setattr(agents.folders, "MOST_FILES_BYTES", 1000)
     agent.start(job, 60.0, {})
     folder = Path(agent._live["nonce"].job.folder)
