@@ -14,8 +14,9 @@ CELL_ID = re.compile(r"[0-9a-f]{16}")
 RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 
 # Settings added later: at their defaults they are not part of the identifier, so that a new axis ends no history.
-INPUT = ("page_cache", "input_timers")  # not part of the identity of compared work either
-LATER = ("freed_memory", "set_by_matrix", *INPUT)
+INPUT = ("page_cache", "input_timers")
+NO_WORK = (*INPUT, "nodes")  # at their defaults not part of the identity of compared work either
+LATER = ("freed_memory", "set_by_matrix", *NO_WORK)
 DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 
@@ -27,9 +28,9 @@ def cell_id(settings: Settings) -> str:
 
 
 def work_values(settings: Settings) -> dict[str, object]:
-    """Return the settings that compared cells share, the backend left empty, those of `INPUT` only if they are set."""
+    """Return the settings that compared cells share, the backend left empty, those of `NO_WORK` only if not default."""
     values = {name: getattr(settings, name) for name in DEFAULTS} | {"backend": ""}
-    return {name: value for name, value in values.items() if name not in INPUT or value != DEFAULTS[name]}
+    return {name: value for name, value in values.items() if name not in NO_WORK or value != DEFAULTS[name]}
 
 
 def run_id(now: datetime, token: str) -> str:

@@ -34,7 +34,9 @@ class Settings:
     `steps_per_epoch` is a number, "seed" (ceil(samples / batch_size)) or "auto" (the smallest number, the same for
     every backend of a workload, that makes each backend's epoch at least 0.5 s). The record's `resolved` has the number
     that was used, so that the identity of a cell does not depend on its speed. `cpus` is a list in the format of
-    `records.host.cpu_list`, a count, or "all". The last seven fields have defaults so that older records can be read.
+    `records.host.cpu_list`, a count, or "all". It and what follows have defaults so that older records can be read.
+
+    `nodes` are the machines among which the cell's workers are divided.
 
     `set_by_matrix` lists, for a user's own workload, those of `OWN_OPTIONS` that the matrix sets, joined by commas; the
     workload sets the others, and the record's `resolved` has their values.
@@ -67,6 +69,7 @@ class Settings:
     set_by_matrix: str = ""
     page_cache: str = "warm"
     input_timers: bool = False
+    nodes: int = 1
 
     def leaves(self, option: str) -> bool:
         """Return whether the workload sets this one of `OWN_OPTIONS`."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.findings import Findings
-from keras_matrix.records.identity import DEFAULTS, INPUT
+from keras_matrix.records.identity import DEFAULTS, INPUT, NO_WORK
 from keras_matrix.records.migration import name_in
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.records.settings import PIPELINE
@@ -121,8 +121,8 @@ def cell_values(record: Record) -> dict[str, Any]:
     known = {name: [UNKNOWN_TEXT if one is None else one for one in found] for name, found in lists.items()}
     # So that rows of earlier versions, which lack these columns, stay equal to their records.
     own, fed = record.settings, record.settings.feed == PIPELINE
-    unread = {name: None for name in INPUT if not fed and getattr(own, name) == DEFAULTS[name]}
-    return {"day": day_of(record.run_id), **values, **known, **unread}
+    plain = {name: None for name in NO_WORK if getattr(own, name) == DEFAULTS[name] and not (fed and name in INPUT)}
+    return {"day": day_of(record.run_id), **values, **known, **plain}
 
 
 def measurement_lines(record: Record) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from keras_matrix.models.fc.layout import Array
 from keras_matrix.records.fc.communication import Communication
+from keras_matrix.records.fc.rendezvous import Rendezvous
 from keras_matrix.records.fc.spec import FcProblem, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder
@@ -112,8 +113,8 @@ class WorkerSpec:
     """The specification of a worker group; `device` is cpu or gpu, `keep_gradients` stores them for inspection.
 
     `namespaces` are the network namespaces that the workers join, by rank; empty if they use the loopback interface.
-    `configure` applies the cell's settings to the backend in a worker process that is not a copy of this one; it can be
-    pickled.
+    `rendezvous` are the machines among which the workers are divided evenly, None for this one alone. `configure`
+    applies the cell's settings to the backend in a worker process that is not a copy of this one; it can be pickled.
     """
 
     problem: FcProblem
@@ -122,3 +123,14 @@ class WorkerSpec:
     keep_gradients: bool = False
     namespaces: tuple[str, ...] = ()
     configure: Callable[[], None] | None = None
+    rendezvous: Rendezvous | None = None
+
+    @property
+    def workers_here(self) -> int:
+        """The number of workers on each machine."""
+        return self.problem.workers // (len(self.rendezvous.sites) if self.rendezvous else 1)
+
+    @property
+    def apart(self) -> bool:
+        """Whether workers communicate over a network, so that each must be a process."""
+        return bool(self.namespaces) or self.rendezvous is not None

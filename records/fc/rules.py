@@ -21,6 +21,7 @@ from keras_matrix.records.fc.spec import (
     OVERLAPPING,
     FcProblem,
     Kind,
+    is_native,
     least_memory_bytes,
     problem_of,
 )
@@ -115,7 +116,11 @@ def one_worker(settings: Settings) -> Settings:
 
 
 def _with_task(settings: Settings, problem: FcProblem) -> Settings:
-    """Return the settings with a problem's parameters; omitted ones are added only if they differ from the default."""
+    """Return the settings with a problem's parameters; omitted ones are added only if they differ from the default.
+
+    A single worker is on one machine.
+    """
+    settings = replace(settings, nodes=1) if problem.workers == 1 and settings.nodes > 1 else settings
     found = asdict(problem)
     changed = {name: found[name] for name in found if found[name] != settings.params.get(name, DEFAULTS[name])}
     params = {name: value for name, value in changed.items() if name not in ("batch_size", "precision")}
@@ -273,6 +278,7 @@ def settings_problems(settings: Settings) -> list[str]:
         *problems_of(problem),
         *backend_problems(problem, settings.backend),
         *_network_problems(settings, problem),
+        *_nodes_problems(settings, problem),
     ] + [
         f"{key}: must be {str(value).lower()} for {problem.mode}, got {str(got).lower()}{advice.get(key, '')}"
         for key, value in fixed.items()
@@ -283,6 +289,8 @@ def settings_problems(settings: Settings) -> list[str]:
 def _network_problems(settings: Settings, problem: FcProblem) -> list[str]:
     own, mode, network = TABLE[settings.backend], problem.mode, problem.network
     if network == LOCAL:
+        if settings.nodes > 1:
+            return []
         why = "workers in one process do not pack gradients; set network, such as 200mbit"
         return [f"bytes_per_pack: must be 0 with network {LOCAL}; {why}"] if problem.bytes_per_pack else []
     if settings.device not in own.network_devices:
@@ -295,6 +303,40 @@ def _network_problems(settings: Settings, problem: FcProblem) -> list[str]:
     if problem.partition in DIVIDERS and not own.fc_in_processes:
         return [f"partition: must be program on {own.name} with network {network}, got {problem.partition}"]
     return []
+
+
+def _nodes_problems(settings: Settings, problem: FcProblem) -> list[str]:
+    """Return why workers cannot be divided among several machines."""
+    own, nodes = TABLE[settings.backend], settings.nodes
+    if nodes == 1:
+        return []
+    found = []
+    if problem.workers % nodes:
+        found.append(f"nodes: must divide workers ({problem.workers}), got {nodes}")
+    if problem.network != LOCAL:
+        found.append(f"network: must be {LOCAL} with nodes {nodes}, whose network is used, got {problem.network}")
+    devices = (*own.network_devices, *(["gpu"] if own.fc_in_processes else []))
+    if settings.device not in devices:
+        found.append(
+            f"nodes: must be 1 for {own.name} on {settings.device}, got {nodes}; available on {_list(devices)}"
+        )
+    modes = own.network_modes or COMMUNICATING
+    if problem.mode not in modes:
+        found.append(f"nodes: must be 1 for {problem.mode} on {own.name}, got {nodes}; available for {_list(modes)}")
+    if problem.partition in DIVIDERS and not own.fc_in_processes:
+        found.append(f"partition: must be program on {own.name} with nodes {nodes}, got {problem.partition}")
+    return found
+
+
+def undivided(settings: Settings) -> str | None:
+    """Return why a cell cannot be divided among the machines that it names, as Keras's own `fit`; None if it can."""
+    if settings.nodes == 1 or is_native(settings):
+        return None
+    return (
+        f"nodes: {settings.nodes}: Keras's fit does not train on several machines: under TensorFlow's "
+        "MultiWorkerMirroredStrategy it fails (keras-team/keras issue 20585), on JAX and PyTorch it is not implemented "
+        "here; the workload fc trains on several machines in a loop of its own"
+    )
 
 
 def memory_problem(problem: FcProblem, free_bytes: int | None) -> str | None:

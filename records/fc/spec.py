@@ -79,7 +79,10 @@ CENTRAL = ("fc_data", "fc_data_slice", "fc_data_ff")
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlacement:
-    """The device and shapes of one worker's arrays, as the backend reports them."""
+    """The device and shapes of one worker's arrays, as the backend reports them.
+
+    `machine` is the `host_id` of its machine if the workers are on several.
+    """
 
     worker: int
     device: str
@@ -88,6 +91,7 @@ class WorkerPlacement:
     labels: list[int]
     process: int | None = None
     network: str | None = None
+    machine: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +290,7 @@ def layout_problem(problem: FcProblem, found: Parallel) -> str | None:
         return f"it has {len(shown)} workers, not {problem.workers}"
     if shown != list(range(problem.workers)):
         return f"it has the workers {', '.join(map(str, shown))}, not 0 to {problem.workers - 1}"
-    if len({(place.device, place.process) for place in found.places}) != problem.workers:
+    if len({(place.device, place.process, place.machine) for place in found.places}) != problem.workers:
         return f"its {problem.workers} workers share a device: {', '.join(place.device for place in found.places)}"
     networks = {place.network for place in found.places}
     if problem.network != LOCAL and problem.workers > 1 and (None in networks or len(networks) != problem.workers):

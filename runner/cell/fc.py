@@ -12,7 +12,9 @@ from dataclasses import replace
 from functools import partial
 
 from keras_matrix.models.fc.native.assembly import assemble, reserve
-from keras_matrix.models.fc.ranks import WorkerDied
+from keras_matrix.models.fc.processes.ranks import WorkerDied
+from keras_matrix.models.fc.processes.remote import serve
+from keras_matrix.models.fc.processes.worker import MEETING_LIMIT_S, WorkerStart, start_method
 from keras_matrix.models.fc.scopes import layer_name
 from keras_matrix.models.fc.worker_group import NoDevice, NoSuchDevices, WorkerGroup, WorkerSpec
 from keras_matrix.records.backends import TABLE
@@ -46,15 +48,15 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     """Do the job and return its result. Raises `Unsupported`, `DeviceMismatch`, or what a worker raised."""
     settings, task = job.settings, spec.problem_of(job.settings)
     refuse_impossible(settings, system.free_memory_bytes())
-    namespaces = namespaces_for(task, os.environ.get(network.VARIABLE, ""))
+    order = _workers_of(job)
     cuda_cache = inherited_environment.cuda_cache_state(os.environ)
     adapter = backends.load(settings.backend)
     adapter.configure(settings, job.compile_cache_dir)
-    if not namespaces:  # otherwise this process leaves the backend to its workers
-        _reserve_devices(settings, task.workers)
+    if not order.apart or settings.device != "cpu":  # otherwise this process leaves the backend to its workers
+        _reserve_devices(settings, order.workers_here)
+    if order.rendezvous is not None and not order.rendezvous.measures:
+        return _provided(job, order)
     begun_s = monotonic()
-    configure = partial(configure_worker, settings, job.compile_cache_dir)
-    order = WorkerSpec(task, settings.seed, settings.device, namespaces=namespaces, configure=configure)
     worker_group = assemble(settings.backend, order)
     build_time_s = monotonic() - begun_s
     try:
@@ -92,6 +94,29 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
         return finished(job, result, (None, run), partial(TracedWorkers, worker_group, task))
     finally:
         worker_group.close()
+
+
+def _workers_of(job: Job) -> WorkerSpec:
+    """Return the workers of a job. Raises `Unsupported` if their network or their machines are not there."""
+    settings, task = job.settings, spec.problem_of(job.settings)
+    if settings.nodes > 1 and job.rendezvous is None:
+        raise Unsupported(f"nodes: {settings.nodes} machines are only available with --executor ray")
+    return WorkerSpec(
+        task,
+        settings.seed,
+        settings.device,
+        namespaces=namespaces_for(task, os.environ.get(network.VARIABLE, "")),
+        configure=partial(configure_worker, settings, job.compile_cache_dir),
+        rendezvous=job.rendezvous,
+    )
+
+
+def _provided(job: Job, order: WorkerSpec) -> CellResult:
+    """Provide this machine's workers for the process of another machine, which measures; return an empty result."""
+    assert order.rendezvous is not None
+    first, copied = order.rendezvous.index * order.workers_here, start_method(order.device) == "fork"
+    serve(WorkerStart(order, first, None, MEETING_LIMIT_S, copied, job.settings.backend))
+    return result_of(job)
 
 
 def _reserve_devices(settings: Settings, workers: int) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from keras_matrix.records import files
 from keras_matrix.records.codec import canonical, decode, dumps, loads
+from keras_matrix.records.fc.rendezvous import Rendezvous
 from keras_matrix.records.instruments.parity import Operation
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult
 from keras_matrix.records.settings import Settings
@@ -63,6 +64,7 @@ class Job:
     external command to run instead of a workload, and `outputs_dir` the folder for its output files. With `board` the
     process writes, after everything measured, files for TensorBoard, and `trace` is what to trace then. `steps_held` is
     the steps for which it prepares batches if its epochs use fewer, never more than one pass over the samples.
+    `rendezvous` is given to a cell whose workers are on several machines, each of which has a process of this job.
     """
 
     nonce: str
@@ -85,6 +87,7 @@ class Job:
     cuda_cache_dir: str | None = None
     steps_held: int = 0
     host_roots: list[str] = field(default_factory=list)
+    rendezvous: Rendezvous | None = None
 
     path = _InFolder("job.json")  # of the job itself
     result_path = _InFolder("result.json")

@@ -18,6 +18,7 @@ import numpy as np
 from keras_matrix.models.injected_faults import Circumstances, plant
 from keras_matrix.models.registry import load
 from keras_matrix.models.workload import Built, Request
+from keras_matrix.records.fc import rules
 from keras_matrix.records.host import cpu_list, inherited_environment
 from keras_matrix.records.host.memory_errors import says_out_of_memory
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
@@ -26,7 +27,7 @@ from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.schema import CellResult, DeviceProof, Memory, Resolved, Times
 from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.runner.cell import backends, memory
-from keras_matrix.runner.cell.backends import BackendAdapter, Batch, CompileEvents
+from keras_matrix.runner.cell.backends import BackendAdapter, Batch, CompileEvents, Unsupported
 from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic
@@ -70,12 +71,19 @@ class DeviceMismatch(Exception):
     """Tensors are not placed on the requested device."""
 
 
+def refuse_several_machines(settings: Settings) -> None:
+    """Raise `Unsupported` if the cell is to be divided among several machines, which `fit` is not."""
+    if reason := rules.undivided(settings):
+        raise Unsupported(reason)
+
+
 def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     """Do the job and return its result.
 
     Raises any error of the workload, `Unsupported`, or `DeviceMismatch` before anything is timed.
     """
     settings = job.settings
+    refuse_several_machines(settings)
     cuda_cache = inherited_environment.cuda_cache_state(os.environ)
     adapter = backends.load(settings.backend)
     adapter.configure(settings, job.compile_cache_dir)

@@ -172,6 +172,7 @@ SETTINGS: dict[str, Rule] = {
     "input_timers": Rule(
         "bool", default=False, meaning="pipeline: time waits and stages inside the process, for the stall analysis"
     ),
+    "nodes": Rule("int", 1, 1024, default=1, meaning="cluster: machines among which the workers are divided evenly"),
 }
 
 # One value for an entry; how often and how long a cell may run, and at which machines of a cluster. Not part of its

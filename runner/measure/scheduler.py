@@ -133,8 +133,14 @@ _Ended: TypeAlias = tuple[_Trial, Outcome]
 class Scheduler:
     """Runs repeats, one comparison after the other, of one start of the runner; several may share their `attempts`."""
 
-    def __init__(self, context: MeasurementContext, attempts: Attempts | None = None) -> None:
-        self._context = context
+    def __init__(
+        self,
+        context: MeasurementContext,
+        attempts: Attempts | None = None,
+        usable: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Take `usable`, which says whether the executors can still start cells: at a lost place each start fails."""
+        self._context, self._usable = context, usable
         self._attempts = attempts or Attempts({name: arm.run for name, arm in context.arms.items()})
         self._disturbed: set[Key] = set()
         self._compared = 0
@@ -197,7 +203,7 @@ class Scheduler:
             if warm and not self._has_room(warm, planned.cell):
                 ended += self._interleave(warm)
                 warm = []
-            trial = calibrated.get(planned.key) or self._begin(planned)
+            trial = calibrated.get(planned.key) or (self._begin(planned) if self._usable() else None)
             if trial is not None:
                 trial.running.turn()
                 warm.append(trial)
@@ -264,7 +270,7 @@ class Scheduler:
         times_s: dict[str, float] = {}
         found: dict[Key, _Trial | None] = {}
         for planned in repeats:
-            if self._missing(planned):
+            if self._missing(planned) or not self._usable():
                 continue
             trial = self._start(planned, None)
             if not isinstance(trial.running, Never):

@@ -164,6 +164,7 @@ def test_what_distinguishes_a_variant_has_columns_too(tmp_path: Path) -> None:
         "set_by_matrix": "",
         "page_cache": None,
         "input_timers": None,
+        "nodes": None,
     }
     assert [(by_name[name]["fc_mode"], by_name[name]["fc_workers"]) for name in ("mnist_mlp", "fc")] == [
         (None, None),
@@ -175,7 +176,7 @@ def test_rows_from_before_a_setting_existed_are_named_as_with_its_default(tmp_pa
     made = pushed(store(tmp_path / "results", [measured(make_settings())]))
     [path] = (made.folder / "cells").glob("*.parquet")
     newer = path.rename(tmp_path / "newer.parquet")
-    later = "cpus, clocks, autotune, freed_memory, set_by_matrix, page_cache, input_timers, machine_machine_type"
+    later = "cpus, clocks, autotune, freed_memory, set_by_matrix, page_cache, input_timers, nodes, machine_machine_type"
     duckdb.sql(f"COPY (SELECT * EXCLUDE ({later}) FROM '{newer}') TO '{path}'")
     [row] = LocalWarehouse(made.folder).query("SELECT * FROM benchmarks").dicts()
     assert (row["test_type"], row["settings"]["cpus"]) == ("fit, batch_size=32", None)

@@ -43,6 +43,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "set_by_matrix": list(OWN_OPTIONS),
     "page_cache": ["cold"],
     "input_timers": [True],
+    "nodes": [2],
 }
 # Parameters whose values can be mistaken for each other or for other parameters.
 ALIKE: Sequence[dict[str, Scalar]] = [

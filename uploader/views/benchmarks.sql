@@ -106,6 +106,7 @@ SELECT
       IF(c.set_by_matrix != '', CONCAT(', set_by_matrix=', c.set_by_matrix), ''),
       IF(c.page_cache != 'warm', CONCAT(', page_cache=', c.page_cache), ''),
       IF(c.input_timers, ', input_timers', ''),
+      IF(c.nodes != 1, CONCAT(', nodes=', CAST(c.nodes AS STRING)), ''),
       IFNULL(CONCAT(', source=', c.source), '')
     ),
     3
@@ -168,7 +169,8 @@ SELECT
     c.freed_memory AS freed_memory,
     c.set_by_matrix AS set_by_matrix,
     c.page_cache AS page_cache,
-    c.input_timers AS input_timers
+    c.input_timers AS input_timers,
+    c.nodes AS nodes
   ) AS settings,
   IF(m.suite_total_time_s IS NULL, c.resolved_steps_per_epoch, c.resolved_seed_steps_per_epoch) AS steps_per_epoch,
   m.step_time_s,

@@ -1,6 +1,9 @@
 """Layers whose forward pass runs again in the backward pass, so that fewer of their inputs are retained.
 
-The layers form segments. The forward pass of a segment runs again before the backward pass of its last layer.
+The layers form segments. The forward pass of a segment runs again before the backward pass of its last layer. What
+must exist again is the input of each layer: the last layer of a segment is only needed for its own activation, and if
+it has none, as in the workload `fc`, no backend runs it again (PyTorch stops a recomputation early, and compilers
+remove results that nothing needs).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import replace
 from keras_matrix.analysis.whatif.graph import Graph, Node
 from keras_matrix.analysis.whatif.what_ifs.layers import ALL, layers_of, named
 from keras_matrix.analysis.whatif.what_ifs.rewriting import renumbered
-from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, WhatIf, WhatIfError, of_fc
+from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, WhatIf, WhatIfError, of_fc, setting
 from keras_matrix.records.fc import layer_groups
 
 NAME = "recomputation"
@@ -43,13 +46,16 @@ def change(graph: Graph, texts: Sequence[str], predict: Predict | None = None) -
 def recomputed(graph: Graph, segments: Sequence[Sequence[str]]) -> Graph:
     """Return the graph with these segments, each a list of layers."""
     before: dict[int, list[Node]] = defaultdict(list)  # copies, by the number of the node that they precede
-    first = len(graph.nodes)
+    first, found = len(graph.nodes), False
     for rank in range(graph.header.world_size):
         for segment in segments:
             chosen = frozenset(segment)
             own = [node for node in graph.nodes if node.rank == rank and node.layer in chosen]
             backward = [node for node in own if node.phase == "backward" and node.collective is None]
             again = [node for node in own if node.phase == "forward" and node.collective is None]
+            found = found or bool(backward and again)
+            if _is_linear(graph):
+                again = [node for node in again if node.layer != segment[-1]]
             if not (backward and again):
                 continue
             start = backward[0]
@@ -66,9 +72,14 @@ def recomputed(graph: Graph, segments: Sequence[Sequence[str]]) -> Graph:
                 )
                 before[start.number].append(copy if lane is None else replace(copy, lane=lane))
             first += len(again)
-    if not before:
+    if not found:
         raise WhatIfError(f"{NAME}: no layer of {graph.header.source} has a forward and a backward phase")
     return renumbered(graph, [one for node in graph.nodes for one in (*before[node.number], node)])
+
+
+def _is_linear(graph: Graph) -> bool:
+    """Return whether layers are products alone, whose backward pass needs their inputs and not their outputs."""
+    return setting(graph, "workload") == "fc" and not setting(graph, "forward_sleep_ms", 0)
 
 
 def settings(graph: Graph, texts: Sequence[str]) -> Realised:

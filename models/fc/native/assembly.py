@@ -1,6 +1,7 @@
 """Creates the worker group of a problem: a process per worker for PyTorch, and for every backend over a network.
 
-Without a network, workers of JAX and TensorFlow are devices of this process.
+A network is that of `ci/netns` or of several machines. Without one, workers of JAX and TensorFlow are devices of this
+process.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ def assemble(backend: str, order: WorkerSpec, *, apart: bool = False) -> WorkerG
     """Return the worker group of a problem; with `apart` even a single PyTorch worker is in a separate process.
 
     On a CPU worker processes are forked from this one, which therefore must not have used the backend before: without
-    `reserve` for workers that have networks.
+    `reserve` for workers that communicate over a network.
     """
     if order.problem.precision == "float64":
         keep_float64()
-    if order.namespaces or (TABLE[backend].fc_in_processes and (apart or order.problem.workers > 1)):
-        from keras_matrix.models.fc.ranks import Ranks
+    if order.apart or (TABLE[backend].fc_in_processes and (apart or order.problem.workers > 1)):
+        from keras_matrix.models.fc.processes.ranks import Ranks
 
         return Ranks(order, backend=backend)
     return cast(WorkerGroup, importlib.import_module(f"keras_matrix.models.fc.native.{backend}").make(order))

@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 from keras_matrix.models.fc import hlo, layout
 from keras_matrix.models.fc.collective_time import jax_collectives_s
 from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
+from keras_matrix.models.fc.processes.meeting import Meeting
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import scope
@@ -67,11 +68,11 @@ def make(order: WorkerSpec) -> WorkerGroup:
     return JaxWorkerGroup(order)
 
 
-def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> WorkerGroup:
-    """Join the other worker processes by the files `meeting.RANK` and return this worker."""
+def join(meeting: Meeting) -> WorkerGroup:
+    """Join the other worker processes and return this worker."""
     from keras_matrix.models.fc.native import jax_rank
 
-    return jax_rank.join(order, rank, meeting, timeout_s)
+    return jax_rank.join(meeting)
 
 
 class JaxWorker(Worker):

@@ -18,38 +18,35 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from keras_matrix.models.fc import layout, network
+from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.native.jax import AXES, JaxWorker, JaxWorkerGroup
+from keras_matrix.models.fc.processes.meeting import Meeting, located
+from keras_matrix.models.fc.processes.network import free_port
 from keras_matrix.models.fc.worker_group import WorkerSpec, WorkerState, placement
 from keras_matrix.models.process.cpus import take_share
-from keras_matrix.records.fc.network import INTERFACE
 from keras_matrix.records.fc.spec import WorkerPlacement
 from keras_matrix.records.traces.request import TraceOrder
 
-LOOPBACK = "127.0.0.1"
 # XLA's pool has a thread per CPU of the process, of which a waiting collective or sleep occupies one.
 LEAST_THREADS = 2
 
 
-def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> JaxRank:
-    """Join the other workers and return this one. Raises `NotMet`, or JAX's error."""
-    size, address = order.problem.workers, LOOPBACK
-    if order.namespaces:
-        address = network.address_of(INTERFACE)
-        network.name_host(address)  # gloo listens at the address that the host's name has
-    os.environ["NPROC"] = str(max(LEAST_THREADS, take_share(rank, size)))
-    own = f"{address}:{network.free_port(address)}"
-    first = network.met(meeting, rank, size, own, timeout_s)[0]
+def join(meeting: Meeting) -> JaxRank:
+    """Join the other workers and return this one. Raises `NotMet`, `NoSuchNetwork`, or JAX's error."""
+    address = meeting.address()
+    meeting.name_host()  # gloo listens at the address that the host's name has
+    os.environ["NPROC"] = str(max(LEAST_THREADS, take_share(*meeting.here)))
+    first = meeting.exchanged(f"{address}:{free_port(address)}")[0]
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         first,
-        size,
-        rank,
+        meeting.order.problem.workers,
+        meeting.rank,
         cluster_detection_method="deactivate",
-        initialization_timeout=max(1, int(timeout_s)),
+        initialization_timeout=max(1, int(meeting.timeout_s)),
         coordinator_bind_address=first,
     )
-    return JaxRank(order, rank)
+    return JaxRank(meeting.order, meeting.rank)
 
 
 class JaxRank(JaxWorkerGroup):
@@ -73,8 +70,7 @@ class JaxRank(JaxWorkerGroup):
     def places(self) -> list[WorkerPlacement]:
         devices = self._batch[0].addressable_shards[0].device
         weights, batch = ([_own(array) for array in part] for part in (self._weights, self._batch))
-        place = placement(self._rank, [devices], weights, batch)
-        return [replace(place, process=os.getpid(), network=network.own_network() if self._order.namespaces else None)]
+        return [located(placement(self._rank, [devices], weights, batch), self._order, self._rank)]
 
     def device_peaks_bytes(self) -> list[int]:
         return []

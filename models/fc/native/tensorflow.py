@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from keras_matrix.models.fc.native.tensorflow_workers import TensorFlowWorkerGroup
+from keras_matrix.models.fc.processes.meeting import Meeting
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, require_devices
 
 
@@ -27,8 +28,8 @@ def make(order: WorkerSpec) -> TensorFlowWorkerGroup:
     return TensorFlowWorkerGroup(order)
 
 
-def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> WorkerGroup:
-    """Join the other worker processes by the files `meeting.RANK` and return this worker."""
+def join(meeting: Meeting) -> WorkerGroup:
+    """Join the other worker processes and return this worker."""
     from keras_matrix.models.fc.native import tensorflow_rank
 
-    return tensorflow_rank.join(order, rank, meeting, timeout_s)
+    return tensorflow_rank.join(meeting)

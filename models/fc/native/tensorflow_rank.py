@@ -15,22 +15,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_matrix.models.fc import layout, network
+from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.interface import Tensor
 from keras_matrix.models.fc.native.tensorflow_mirrored import MirroredWorker
+from keras_matrix.models.fc.processes.meeting import Meeting, located
+from keras_matrix.models.fc.processes.network import free_port
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.models.fc.programs import Result, program
 from keras_matrix.models.fc.scopes import scope
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement
 from keras_matrix.models.process.cpus import take_share
-from keras_matrix.records.fc.network import INTERFACE
 from keras_matrix.records.fc.spec import LEARNING_RATE, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.neutral import covered
 from keras_matrix.records.traces.request import TraceOrder
 from keras_matrix.records.traces.xspace.xplane import Plane
 
-LOOPBACK = "127.0.0.1"
 # TensorFlow's pool has a thread per CPU of the process. A single one would start no sum before all other operations
 # that are ready, such as a sleeping layer.
 LEAST_THREADS = 2
@@ -38,19 +38,18 @@ LEAST_THREADS = 2
 COLLECTIVE = ":CollectiveReduceV2"
 
 
-def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> TensorFlowRank:
-    """Join the other workers and return this one. Raises `NotMet`, or TensorFlow's error."""
-    size = order.problem.workers
-    address = network.address_of(INTERFACE) if order.namespaces else LOOPBACK
-    _take_threads(take_share(rank, size))
-    workers = network.met(meeting, rank, size, f"{address}:{network.free_port(address)}", timeout_s)
-    cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+def join(meeting: Meeting) -> TensorFlowRank:
+    """Join the other workers and return this one. Raises `NotMet`, `NoSuchNetwork`, or TensorFlow's error."""
+    order, address = meeting.order, meeting.address()
+    _take_threads(take_share(*meeting.here))
+    workers = meeting.exchanged(f"{address}:{free_port(address)}")
+    cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": meeting.rank}}
     os.environ["TF_CONFIG"] = json.dumps(cluster)
     experimental = tf.distribute.experimental
     options = experimental.CommunicationOptions(
         bytes_per_pack=order.problem.bytes_per_pack, implementation=experimental.CommunicationImplementation.RING
     )
-    return TensorFlowRank(order, rank, tf.distribute.MultiWorkerMirroredStrategy(communication_options=options))
+    return TensorFlowRank(order, meeting.rank, tf.distribute.MultiWorkerMirroredStrategy(communication_options=options))
 
 
 def _take_threads(cpus: int) -> None:
@@ -94,8 +93,7 @@ class TensorFlowRank(WorkerGroup):
 
     def places(self) -> list[WorkerPlacement]:
         devices = (array.device for array in (*self._batch, *self._weights))
-        place = placement(self._rank, devices, self._weights, self._batch)
-        return [replace(place, process=os.getpid(), network=network.own_network() if self._order.namespaces else None)]
+        return [located(placement(self._rank, devices, self._weights, self._batch), self._order, self._rank)]
 
     def traffic(self) -> Traffic:
         """Return the counts while the step was traced."""

@@ -17,18 +17,14 @@ import torch.distributed as dist
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.interface import Stage, Tensor, Worker
 from keras_matrix.models.fc.native.torch_worker import COLLECTIVE_LIMIT, TorchWorker
-from keras_matrix.models.fc.network import own_network
+from keras_matrix.models.fc.processes.meeting import Meeting, NotMet, located
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import mark_with, scope
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement, require_devices
-from keras_matrix.records.fc import network
+from keras_matrix.models.process.cpus import take_share
 from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder
-
-
-class NotMet(Exception):
-    """The workers did not all connect in time."""
 
 
 class PortInUse(Exception):
@@ -46,27 +42,40 @@ def make(order: WorkerSpec) -> TorchRank:
     return TorchRank(order, 0)
 
 
-def join(order: WorkerSpec, rank: int, meeting: str, timeout_s: float) -> TorchRank:
-    """Join the other workers by the file `meeting` and return this one. Raises unless all join in time."""
-    size = order.problem.workers
-    interface = network.INTERFACE if order.namespaces else "lo"
+def join(meeting: Meeting) -> TorchRank:
+    """Join the other workers and return this one. Raises unless all join in time."""
+    order, (number, here) = meeting.order, meeting.here
+    interface = meeting.interface()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     if order.device == "cpu":
-        _take_share_of_cpus(rank, size)
+        torch.set_num_threads(take_share(number, here))
         backend: dict[str, Any] = {"backend": "gloo"}
     else:
-        torch.cuda.set_device(rank)
+        torch.cuda.set_device(number)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # "=": the interface of exactly this name
         # With a device NCCL connects here, within the time limit, and not at the first collective.
-        backend = {"backend": "nccl", "device_id": torch.device("cuda", rank)}
-    limit = timedelta(seconds=timeout_s)
+        backend = {"backend": "nccl", "device_id": torch.device("cuda", number)}
+    size, limit = order.problem.workers, timedelta(seconds=meeting.timeout_s)
     try:
-        store = dist.FileStore(meeting, size)
-        dist.init_process_group(**backend, store=store, rank=rank, world_size=size, timeout=limit)
+        store = _store(meeting, limit)
+        dist.init_process_group(**backend, store=store, rank=meeting.rank, world_size=size, timeout=limit)
     except RuntimeError as error:
-        raise _not_met(error, size, timeout_s) from error
+        raise _not_met(error, size, meeting.timeout_s) from error
     dist.group.WORLD.set_timeout(COLLECTIVE_LIMIT)
-    return TorchRank(order, rank)
+    return TorchRank(order, meeting.rank, number)
+
+
+def _store(meeting: Meeting, limit: timedelta) -> Any:
+    """Return where workers find each other: a file, which needs no port, or a server of the first of all machines."""
+    size = meeting.order.problem.workers
+    if meeting.file is not None:
+        return dist.FileStore(meeting.file, size)
+    if meeting.rank == 0:
+        server = dist.TCPStore(meeting.address(), 0, size, is_master=True, timeout=limit, wait_for_workers=False)
+        meeting.exchanged(f"{meeting.address()}:{server.port}")
+        return server
+    host, _, port = meeting.exchanged("")[0].rpartition(":")
+    return dist.TCPStore(host, int(port), size, is_master=False, timeout=limit)
 
 
 def _not_met(error: RuntimeError, size: int, timeout_s: float) -> Exception:
@@ -77,15 +86,6 @@ def _not_met(error: RuntimeError, size: int, timeout_s: float) -> Exception:
             f"no port was free on {interface} for a worker; end processes with open ports (ss -tan): {error}"
         )
     return NotMet(f"the {size} workers did not all connect within {timeout_s:g} s: {error}")
-
-
-def _take_share_of_cpus(rank: int, size: int) -> None:
-    """Bind this worker to its share of the CPUs, if there is at least one for each, and set as many threads."""
-    cpus = sorted(os.sched_getaffinity(0))
-    share = len(cpus) // size
-    if share and size > 1:
-        os.sched_setaffinity(0, cpus[rank * share : (rank + 1) * share])
-    torch.set_num_threads(max(1, share))
 
 
 class TorchStage(Stage):
@@ -176,10 +176,11 @@ def settle(device: torch.device) -> None:
 class TorchRank(WorkerGroup):
     """One worker's weights and step. Several workers are a `Ranks`, which measures their communication."""
 
-    def __init__(self, order: WorkerSpec, rank: int) -> None:
+    def __init__(self, order: WorkerSpec, rank: int, number: int = 0) -> None:
+        """Take the worker's rank, and its number among those of this machine, which is that of its GPU."""
         self._order, self._rank = order, rank
         self._worker = _worker(order, rank)
-        self._device = torch.device("cpu" if order.device == "cpu" else f"cuda:{rank}")
+        self._device = torch.device("cpu" if order.device == "cpu" else f"cuda:{number}")
         self._weights = [self._weight(w) for w in layout.weights_of(order.problem, order.seed, rank)]
         batch, labels = layout.batch_of(order.problem, order.seed, rank)
         self._batch = self._placed(batch), self._placed(labels)
@@ -201,8 +202,7 @@ class TorchRank(WorkerGroup):
 
     def places(self) -> list[WorkerPlacement]:
         devices = (tensor.device for tensor in (*self._batch, *self._weights))
-        place = placement(self._rank, devices, self._weights, self._batch)
-        return [replace(place, process=os.getpid(), network=own_network() if self._order.namespaces else None)]
+        return [located(placement(self._rank, devices, self._weights, self._batch), self._order, self._rank)]
 
     def traffic(self) -> Traffic:
         return self._worker.traffic

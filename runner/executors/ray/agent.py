@@ -13,8 +13,11 @@ import contextlib
 import hashlib
 import os
 import shutil
+import signal
+import socket
 import tarfile
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -41,6 +44,9 @@ CELLS, CACHES, MODULES = "cells", "caches", "modules"
 OLD_S = 86_400
 # Of a cell's files these are not copied to the runner.
 LEFT_THERE = frozenset({"home", "tmp"})
+# Workers for a process of another machine: that one has the time limit of the cell. Once it has ended, they soon do.
+PROVIDED_S = 7 * 86_400.0
+ENDING_S = 20.0
 # Ray runs its workers at niceness 15 unless the node was started otherwise.
 NICENESS_ADVICE = "start the node with RAY_worker_niceness=0, or as root"
 
@@ -58,13 +64,35 @@ class Ended:
 class _Live:
     """A cell's process, its job with the paths of this node, and the answers that were given, by number.
 
-    `warnings` were known before its start.
+    `warnings` were known before its start. A thread watches a process that only provides workers.
     """
 
     running: Running
     job: Job
     warnings: tuple[str, ...] = ()
     answers: dict[int, Any] = field(default_factory=dict)
+    watching: threading.Thread | None = None
+    outcome: Outcome = field(default_factory=lambda: Outcome(infrastructure="the workers were not observed"))
+
+    def provide(self) -> None:
+        """Watch the process to its end, while other cells are called."""
+        self.watching = threading.Thread(target=self._watch, daemon=True)
+        self.watching.start()
+
+    def end_provided(self, limit_s: float) -> Outcome:
+        """Return the outcome of the process; one that has to be ended after some seconds did nothing wrong."""
+        assert self.watching is not None
+        self.watching.join(limit_s)
+        root = self.running.root() if self.watching.is_alive() else None
+        if root is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(root, signal.SIGKILL)
+            self.watching.join()
+            return replace(self.outcome, exit_code=0, signal=None)
+        return self.outcome
+
+    def _watch(self) -> None:
+        self.outcome = self.running.finish()
 
 
 def facts(node_id: str, labels: Mapping[str, str]) -> NodeFacts:
@@ -139,6 +167,25 @@ class Agent:
             running = Never(Outcome(infrastructure=f"scratch: {self._scratch}: {error}; {advice}"))
         self._live[job.nonce] = _Live(running, here, warnings)
 
+    def free_port(self, address: str) -> int:
+        """Return a port of this node's address that no process listens to."""
+        with socket.create_server((address, 0)) as found:
+            return int(found.getsockname()[1])
+
+    def provide(self, job: Job, roots: Mapping[str, str]) -> None:
+        """Start a cell's workers for the process that measures on another machine, until that process ends.
+
+        They have no time limit of their own, and nothing of theirs is measured.
+        """
+        if job.nonce not in self._live:
+            self.start(job, PROVIDED_S, roots)
+            self._live[job.nonce].provide()
+
+    def provided(self, nonce: str) -> Ended:
+        """Return how a cell's workers here have ended; those that still run after a while are ended."""
+        live = self._live[nonce]
+        return self._ended(live, live.end_provided(ENDING_S))
+
     def call(self, nonce: str, number: int, method: str, *arguments: Any) -> Any:
         """Call a method of a live cell; the same number again returns the first answer."""
         live = self._live[nonce]
@@ -175,7 +222,9 @@ class Agent:
         return live.running.resident_bytes()
 
     def _finish(self, live: _Live) -> Ended:
-        outcome = live.running.finish()
+        return self._ended(live, live.running.finish())
+
+    def _ended(self, live: _Live, outcome: Outcome) -> Ended:
         outcome = replace(outcome, warnings=(*live.warnings, *outcome.warnings))
         if outcome.infrastructure is None and outcome.refused is None and outcome.missing_device is None:
             outcome = replace(outcome, machine=self._machine)

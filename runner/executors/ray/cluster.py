@@ -10,7 +10,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -87,16 +88,20 @@ class Cluster:
         with contextlib.suppress(Exception):  # the cluster may be gone as well
             self._ray.kill(agent)
 
-    def answer(self, ref: Any, limit_s: float | None = None) -> Any:
-        """Return the answer of a call. Raises `Lost` or `Stopped`, and TimeoutError after a limit."""
+    def answer(self, ref: Any, limit_s: float | None = None, others: Sequence[Any] = ()) -> Any:
+        """Return the answer of a call, while `others`, which are agents, exist.
+
+        Raises `Lost` or `Stopped`, and TimeoutError after a limit.
+        """
         errors = self._ray.exceptions
-        begun_s = time.monotonic()
+        begun_s, alive = time.monotonic(), [other.ready.remote() for other in others]
         while True:
             if self._stopping.is_set():
                 raise Stopped
             try:
                 if self._ray.wait([ref], timeout=POLL_S)[0]:
                     return self._ray.get(ref)
+                self._check(alive, others)
             except errors.RayError as error:  # of the agent, its node, or the start of either
                 if self._stopping.is_set():
                     raise Stopped from error
@@ -106,6 +111,13 @@ class Cluster:
                 raise Lost(_line(error), memory=memory) from error
             if limit_s is not None and time.monotonic() - begun_s > limit_s:
                 raise TimeoutError
+
+    def _check(self, alive: list[Any], others: Sequence[Any]) -> None:
+        """Raise Ray's error if one of these agents is lost, which is asked again once it has answered."""
+        for number, other in enumerate(others):
+            if self._ray.wait([alive[number]], timeout=0)[0]:
+                self._ray.get(alive[number])
+                alive[number] = other.ready.remote()
 
     def stop(self) -> None:
         """Let calls that wait raise `Stopped`."""
@@ -140,7 +152,7 @@ class Cluster:
             raise ExecutorError(
                 f"cluster: {where}: has {PACKAGE} {found.program}, here is {own}; install the same on all nodes"
             )
-        return found
+        return replace(found, address=str(node["NodeManagerAddress"]))
 
     def _on(self, node_id: str, what: Any, **options: Any) -> Any:
         """Return a remote function or class that runs on one node and uses none of its CPUs."""

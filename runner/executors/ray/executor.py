@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import secrets
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from keras_matrix.records.fc.rendezvous import Rendezvous, Site
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Run
 from keras_matrix.runner.cell.job import Job
@@ -21,7 +23,7 @@ from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCel
 from keras_matrix.runner.executors.ray import folders
 from keras_matrix.runner.executors.ray.agent import Ended
 from keras_matrix.runner.executors.ray.cluster import UNAVAILABLE_S, Cluster, Lost, Unavailable
-from keras_matrix.runner.executors.ray.machines import NodeFacts, Offer
+from keras_matrix.runner.executors.ray.machines import NodeFacts, Offer, identity_of
 from keras_matrix.runner.executors.supervise.watch import Never
 
 KILLED = 9
@@ -52,12 +54,16 @@ class Archives:
         return self._made[root]
 
 
-class MachineOnRay:
-    """A machine of the cluster as a place: one agent on each of its nodes, which together hold its measuring slot."""
+class MachinesOnRay:
+    """A machine of the cluster as a place, or several for cells whose workers are on as many.
 
-    def __init__(self, cluster: Cluster, offer: Offer, archives: Archives, mark: str, start: str) -> None:
-        self.identity, self.name = offer.identity, offer.name
-        self.offer, self.archives = offer, archives
+    One agent on each of their nodes; together they hold the measuring slots.
+    """
+
+    def __init__(self, cluster: Cluster, offers: Sequence[Offer], archives: Archives, mark: str, start: str) -> None:
+        """Take the machines, in the order of their identities; the first one measures."""
+        self.identity, self.name = identity_of(offers), " and ".join(offer.name for offer in offers)
+        self.offers, self.archives = tuple(offers), archives
         self.cluster = cluster
         self._mark, self._start = mark, start
         self._agents: dict[str, Any] = {}
@@ -65,8 +71,11 @@ class MachineOnRay:
         self.wanted: list[Settings] = []
 
     def acquire(self, give_up: Callable[[], bool]) -> bool:
-        """Start the agents, one after the other in the order of their nodes, so that two sessions do not block."""
-        for node in self.offer.nodes:
+        """Start the agents, one after the other in the order of their machines and nodes.
+
+        All that wait for slots do so in this order, so that none waits for another one that waits for it.
+        """
+        for node in self.nodes:
             agent = self.cluster.agent(node, f"{self._mark}@{node.node_id}", self._start)
             self._agents[node.node_id] = agent
             while not give_up():
@@ -79,14 +88,20 @@ class MachineOnRay:
                 return False
         return True
 
-    def update(self, offer: Offer | None) -> None:
-        """Take the machine's present nodes, unless a session is measuring there; None if it has no living node."""
+    @property
+    def nodes(self) -> list[NodeFacts]:
+        """The nodes of all machines."""
+        return [node for offer in self.offers for node in offer.nodes]
+
+    def update(self, there: Mapping[str, Offer]) -> None:
+        """Take the machines' present nodes, by the machine's identity, unless a session is measuring there."""
         if self._agents:
             return
-        if offer is None:
+        found = [there[offer.identity] for offer in self.offers if offer.identity in there]
+        if len(found) < len(self.offers):
             self.note_lost("its nodes have left the cluster")
         else:
-            self.offer = offer
+            self.offers = tuple(found)
 
     def executor(self, run: Run) -> Executor:
         """Return the executor of this machine, the same for all runs of a session."""
@@ -109,15 +124,16 @@ class MachineOnRay:
         """Return the agent of a node."""
         return self._agents[node.node_id]
 
-    def asked(self, call: Callable[[], Any], limit_s: float | None = None) -> Any:
+    def asked(self, call: Callable[[], Any], limit_s: float | None = None, others: Sequence[Any] = ()) -> Any:
         """Return the answer of a call that may be repeated; it is, while the agent is unavailable.
 
-        Raises `Lost`, which is remembered, `Stopped`, and TimeoutError after a limit.
+        It is given up if one of `others`, which are agents, is lost. Raises `Lost`, which is remembered, `Stopped`, and
+        TimeoutError after a limit.
         """
         begun_s = time.monotonic()
         while True:
             try:
-                return self.cluster.answer(call(), limit_s)
+                return self.cluster.answer(call(), limit_s, others)
             except Unavailable as error:
                 if time.monotonic() - begun_s > UNAVAILABLE_S:
                     raise Lost(self.note_lost(f"does not answer: {error}")) from error
@@ -132,11 +148,11 @@ class MachineOnRay:
 
 
 class ExecutorOnMachine:
-    """Runs cells on one machine of a cluster."""
+    """Runs cells on a machine of a cluster, or on several that train together."""
 
     name = "ray"
 
-    def __init__(self, place: MachineOnRay) -> None:
+    def __init__(self, place: MachinesOnRay) -> None:
         self._place = place
 
     def missing(self, backend: str, device: str = "cpu") -> str | None:
@@ -155,9 +171,10 @@ class ExecutorOnMachine:
         wanted, self._place.wanted = self._place.wanted, []
         if not wanted:
             return
-        nodes = self._place.offer.nodes
+        chosen = [(node, one) for one in wanted for offer in self._place.offers if (node := _node(offer, one))]
         refs = [
-            self._place.agent(node).begin_block.remote([s for s in wanted if self._node(s) is node]) for node in nodes
+            self._place.agent(node).begin_block.remote([one for its, one in chosen if its is node])
+            for node in self._place.nodes
         ]
         for ref in refs:
             with contextlib.suppress(Lost, Unavailable, TimeoutError):
@@ -167,7 +184,7 @@ class ExecutorOnMachine:
         """Start the job on the node that has its backend; an external command on one that has its GPUs."""
         begun_s = time.perf_counter()
         try:
-            agent = self._started(job, timeout_s)
+            agents = self._started(job, timeout_s)
         except TimeoutError:
             outcome = Outcome(infrastructure=self._place.note_lost(f"does not answer within {ANSWER_S:.0f} s"))
         except folders.TooLarge as error:
@@ -177,43 +194,68 @@ class ExecutorOnMachine:
         except ExecutorError as error:
             outcome = Outcome(infrastructure=str(error))
         else:
-            return CellOnNode(self._place, agent, job, timeout_s + ANSWER_S)
+            return CellOnNode(self._place, agents, job, timeout_s + ANSWER_S)
         return Never(replace(outcome, wall_time_s=time.perf_counter() - begun_s))
 
-    def _started(self, job: Job, timeout_s: float) -> Any:
-        """Start the job, after its modules have arrived, and return its agent."""
+    def _started(self, job: Job, timeout_s: float) -> list[Any]:
+        """Start the job at every machine, after its modules have arrived; return its agents, the first one measures."""
+        place, nodes = self._place, [self._node_for(job, offer) for offer in self._place.offers]
+        agents = [place.agent(node) for node in nodes]
+        jobs = [job] if len(agents) == 1 else self._divided(job, nodes)
+        digests = self._send_modules(job, agents)
+        for agent, its in zip(agents[1:], jobs[1:], strict=True):
+            place.asked(partial(agent.provide.remote, its, digests), ANSWER_S)
+        place.asked(lambda: agents[0].start.remote(jobs[0], timeout_s, digests), ANSWER_S)
+        return agents
+
+    def _send_modules(self, job: Job, agents: Sequence[Any]) -> dict[str, str]:
+        """Send the modules that agents lack; return the digests of all by their folder."""
         place, archives = self._place, self._place.archives.of(job)
-        digests, agent = {root: digest for root, (digest, _) in archives.items()}, place.agent(self._node_for(job))
-        lacking = place.asked(lambda: agent.missing_modules.remote(digests), ANSWER_S) if digests else []
-        for root in lacking:
-            place.asked(partial(agent.receive_modules.remote, *archives[root]), ANSWER_S)
-        place.asked(lambda: agent.start.remote(job, timeout_s, digests), ANSWER_S)
-        return agent
+        digests = {root: digest for root, (digest, _) in archives.items()}
+        for agent in agents if digests else []:
+            for root in place.asked(partial(agent.missing_modules.remote, digests), ANSWER_S):
+                place.asked(partial(agent.receive_modules.remote, *archives[root]), ANSWER_S)
+        return digests
+
+    def _divided(self, job: Job, nodes: Sequence[NodeFacts]) -> list[Job]:
+        """Return the job of each machine, with where they meet."""
+        place = self._place
+        free = [partial(place.agent(node).free_port.remote, node.address) for node in nodes[1:]]
+        ports = [0, *(place.asked(call, ANSWER_S) for call in free)]
+        sites = [
+            Site(node.name, node.machine.host_id, node.address, port) for node, port in zip(nodes, ports, strict=True)
+        ]
+        key = secrets.token_hex(32)
+        return [replace(job, rendezvous=Rendezvous(sites, key, index)) for index in range(len(sites))]
 
     def close(self) -> None:
         """Do nothing: the place ends its agents."""
 
-    def _node_for(self, job: Job) -> NodeFacts:
-        """Return the node for a job. Raises `ExecutorError` if it has left."""
-        nodes = self._place.offer.nodes
+    def _node_for(self, job: Job, offer: Offer) -> NodeFacts:
+        """Return the node of a machine for a job. Raises `ExecutorError` if it has left."""
         if job.task is not None:
             gpus = job.task.gpus or 0
-            return next((node for node in nodes if len(node.machine.gpus) >= gpus), nodes[0])
-        node = self._node(job.settings)
+            return next((node for node in offer.nodes if len(node.machine.gpus) >= gpus), offer.nodes[0])
+        node = _node(offer, job.settings)
         if node is None:
             raise ExecutorError(self._place.note_lost(f"no node has {job.settings.backend} any more"))
         return node
 
-    def _node(self, settings: Settings) -> NodeFacts | None:
-        return self._place.offer.node_for(settings.backend, settings.device)
+
+def _node(offer: Offer, settings: Settings) -> NodeFacts | None:
+    return offer.node_for(settings.backend, settings.device)
 
 
 class CellOnNode:
-    """A cell's process on a node. If the node is lost, the outcome says so."""
+    """A cell's process on a node, with those that provide workers on other machines.
 
-    def __init__(self, place: MachineOnRay, agent: Any, job: Job, limit_s: float) -> None:
-        """Take the time within which the agent answers any call: the cell's own limit is observed there."""
-        self._place, self._agent, self._job, self._limit_s = place, agent, job, limit_s
+    If a node is lost, the outcome says so.
+    """
+
+    def __init__(self, place: MachinesOnRay, agents: Sequence[Any], job: Job, limit_s: float) -> None:
+        """Take the time within which the first agent answers, which measures and observes the cell's own limit."""
+        self._place, self._job, self._limit_s = place, job, limit_s
+        self._agent, self._others = agents[0], list(agents[1:])
         self._numbers = itertools.count()
         self._gone: Outcome | None = None
         self._begun_s = time.perf_counter()
@@ -241,25 +283,48 @@ class CellOnNode:
     def finish(self) -> Outcome:
         """Let the process run to its end, copy its files here, and return the outcome."""
         ended: Ended | None = self._call("finish")
-        if ended is None:
+        found = [ended, *self._provided()] if ended is not None else []
+        if self._gone is not None or ended is None:
             return self._gone or Outcome(infrastructure="node_lost: the process was not observed")
+        cause = _cause(found)
         try:
-            folders.unpacked(ended.folder, Path(self._job.folder))
-            if ended.outputs is not None and self._job.outputs_dir is not None:
-                folders.unpacked(ended.outputs, Path(self._job.outputs_dir))
+            self._copy(cause)
         except (OSError, tarfile.TarError) as error:
             return Outcome(infrastructure=f"copy: the files of {self._place.name} cannot be written here: {error}")
-        self._agent.forget.remote(self._job.nonce)
-        if ended.outcome.infrastructure is not None:
-            named = f"{ended.outcome.infrastructure} (node {self._place.name})"
-            return replace(ended.outcome, infrastructure=named)
-        return ended.outcome
+        self._forget()
+        if cause.outcome.infrastructure is not None:
+            named = f"{cause.outcome.infrastructure} (node {self._place.name})"
+            return replace(cause.outcome, infrastructure=named)
+        return cause.outcome
 
     def abandon(self) -> None:
         """End the process and discard its outcome."""
         self._call("abandon")
+        self._provided()
         if self._gone is None:
-            self._agent.forget.remote(self._job.nonce)
+            self._forget()
+
+    def _copy(self, ended: Ended) -> None:
+        """Write a cell's files here. Raises OSError and `tarfile.TarError`."""
+        folders.unpacked(ended.folder, Path(self._job.folder))
+        if ended.outputs is not None and self._job.outputs_dir is not None:
+            folders.unpacked(ended.outputs, Path(self._job.outputs_dir))
+
+    def _forget(self) -> None:
+        for agent in (self._agent, *self._others):
+            agent.forget.remote(self._job.nonce)
+
+    def _provided(self) -> list[Ended]:
+        """Return how the processes that provided workers have ended, those that were not lost."""
+        found = []
+        for other in self._others if self._gone is None else []:
+            try:
+                found.append(self._place.asked(partial(other.provided.remote, self._job.nonce), ANSWER_S))
+            except TimeoutError:
+                self._lose(Lost(self._place.note_lost(f"does not answer within {ANSWER_S:.0f} s")))
+            except Lost as error:
+                self._lose(error)
+        return found
 
     def _call(self, method: str, *arguments: Any) -> Any:
         """Return the answer of the agent; None once it is lost. An interrupted call is repeated with its number."""
@@ -267,7 +332,7 @@ class CellOnNode:
             return None
         call = partial(self._agent.call.remote, self._job.nonce, next(self._numbers), method, *arguments)
         try:
-            return self._place.asked(call, self._limit_s)
+            return self._place.asked(call, self._limit_s, self._others)
         except TimeoutError:
             self._lose(Lost(self._place.note_lost(f"does not answer within {self._limit_s:.0f} s")))
         except Lost as error:
@@ -277,6 +342,21 @@ class CellOnNode:
     def _lose(self, error: Lost) -> None:
         wall_s = time.perf_counter() - self._begun_s
         if error.memory:  # a cell that needs too much memory needs it everywhere
-            self._gone = Outcome(signal=KILLED, oom_kills=1, wall_time_s=wall_s, machine=self._place.offer.machine)
+            self._gone = Outcome(signal=KILLED, oom_kills=1, wall_time_s=wall_s, machine=self._place.offers[0].machine)
         else:
             self._gone = Outcome(infrastructure=str(error), wall_time_s=wall_s)
+
+
+def _cause(ended: Sequence[Ended]) -> Ended:
+    """Return the end of a cell with several processes: that of the one that measured, unless another one failed it.
+
+    A process that provides workers ends well whenever it is let go, however the cell ends.
+    """
+    measured, *others = ended
+    if _is_well(measured.outcome):
+        return measured
+    return next((one for one in others if not _is_well(one.outcome)), measured)
+
+
+def _is_well(outcome: Outcome) -> bool:
+    return outcome.exit_code == 0 and not outcome.oom_kills

@@ -26,7 +26,8 @@ class NodeFacts:
 
     `name` is its host name or its label `machine`; `missing` says why a backend cannot run on a device ("jax cpu")
     there, None if it can; `program` is the version of this program; `labels` are those of `ray start`; `slot` is
-    whether it offers a measuring slot; `warnings` are what could disturb measurements.
+    whether it offers a measuring slot; `warnings` are what could disturb measurements; `address` is where other nodes
+    reach it.
     """
 
     node_id: str
@@ -38,6 +39,7 @@ class NodeFacts:
     labels: Mapping[str, str] = field(default_factory=dict)
     slot: bool = True
     warnings: tuple[str, ...] = ()
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,13 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What the cells of a comparison need of one machine: `pairs` are backends with their devices."""
+    """What the cells of a comparison need of each of `nodes` machines: `pairs` are backends with their devices."""
 
     pairs: frozenset[tuple[str, str]]
     cpus: int = 1
     gpus: int = 0
     placement: Placement = field(default_factory=Placement)
+    nodes: int = 1
 
     def problem(self, offer: Offer) -> str | None:
         """Return what a machine lacks; None if it fits."""
@@ -116,21 +119,47 @@ def offers(facts: Iterable[NodeFacts]) -> list[Offer]:
 def need_of(cells: Sequence[Cell]) -> Need:
     """Return what the cells of a comparison need; an external command needs no backend."""
     pairs = frozenset([(cell.settings.backend, cell.settings.device) for cell in cells if cell.task is None])
-    gpus = max(map(_gpus, cells), default=0)
-    return Need(pairs, max(_cpus(cell.settings.cpus) for cell in cells), gpus, cells[0].placement)
+    gpus, cpus = max(map(_gpus, cells), default=0), max(_cpus(cell.settings.cpus) for cell in cells)
+    return Need(pairs, cpus, gpus, cells[0].placement, max(cell.settings.nodes for cell in cells))
+
+
+def groups(need: Need, machines: Sequence[Offer]) -> list[tuple[Offer, ...]]:
+    """Return the machines that fit, in groups of as many as are needed: equal ones, each in one group at most.
+
+    With `across_nodes` all groups are equal. The same machines make the same groups, in the order of their identities.
+    """
+    alike: dict[tuple[object, ...], list[Offer]] = {}
+    for offer in sorted(machines, key=lambda one: one.identity):
+        if need.problem(offer) is None:
+            alike.setdefault(_hardware(offer.machine), []).append(offer)
+    kinds = sorted(alike.values(), key=len, reverse=True)[:1] if need.placement.across_nodes else alike.values()
+    size = need.nodes
+    return [tuple(one[end - size : end]) for one in kinds for end in range(size, len(one) + 1, size)]
+
+
+def identity_of(offers: Sequence[Offer]) -> str:
+    """Return the identity of several machines together."""
+    return "+".join(offer.identity for offer in offers)
+
+
+def _hardware(machine: Machine) -> tuple[object, ...]:
+    memory_gib = None if machine.memory_bytes is None else round(machine.memory_bytes / GIB)
+    return machine.cpu_model, machine.logical_cpus, memory_gib, tuple(machine.gpus)
 
 
 def fitting(need: Need, machines: Sequence[Offer]) -> Fitting:
-    """Return the machines that fit; if there is none, the reason names what each of them lacks."""
-    lacks = {offer.identity: need.problem(offer) for offer in machines}
-    there = frozenset(identity for identity, lack in lacks.items() if lack is None)
-    if there:
-        return Fitting(there)
-    wanted = list(dict.fromkeys(lack for lack in lacks.values() if lack))
-    if not wanted:
-        return Fitting(there, "no node: the cluster has no node with a measuring slot")
+    """Return the machines that fit, or groups of them; if there is none, the reason names what each machine lacks."""
+    if found := groups(need, machines):
+        return Fitting(frozenset(map(identity_of, found)))
     names = ", ".join(sorted(offer.name for offer in machines)[:8])
-    return Fitting(there, f"no node offers {' and '.join(wanted)}; the cluster has {names}")
+    lacks = [need.problem(offer) for offer in machines]
+    if None in lacks:
+        there = f"{lacks.count(None)} fit, which differ or are too few; the cluster has {names}"
+        return Fitting(frozenset(), f"nodes: {need.nodes}: not as many equal machines: {there}")
+    wanted = " and ".join(dict.fromkeys(filter(None, lacks)))
+    if not wanted:
+        return Fitting(frozenset(), "no node: the cluster has no node with a measuring slot")
+    return Fitting(frozenset(), f"no node offers {wanted}; the cluster has {names}")
 
 
 def _cpus(value: int | str) -> int:
@@ -144,4 +173,5 @@ def _gpus(cell: Cell) -> int:
         return cell.task.gpus or 0
     if cell.settings.device != "gpu":
         return 0
-    return spec.problem_of(cell.settings).workers if cell.settings.workload == spec.WORKLOAD else 1
+    workers = spec.problem_of(cell.settings).workers if cell.settings.workload == spec.WORKLOAD else 1
+    return max(1, workers // cell.settings.nodes)

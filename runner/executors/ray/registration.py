@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from keras_matrix.records.fc import rules
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Run
 from keras_matrix.runner.cell.job import Job
@@ -15,8 +16,8 @@ from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors import Executor, Running
 from keras_matrix.runner.executors.places import Fitting, Place, Places
 from keras_matrix.runner.executors.ray.cluster import Cluster
-from keras_matrix.runner.executors.ray.executor import Archives, MachineOnRay
-from keras_matrix.runner.executors.ray.machines import Need, Offer, fitting, need_of, offers
+from keras_matrix.runner.executors.ray.executor import Archives, MachinesOnRay
+from keras_matrix.runner.executors.ray.machines import Need, Offer, fitting, groups, identity_of, need_of, offers
 from keras_matrix.runner.executors.registry import Entry, ExecutorRequest, Executors
 from keras_matrix.runner.matrix.reader import Cell
 
@@ -69,8 +70,9 @@ class PlacesOnRay:
         self._cluster, self._start = cluster, start
         self._mark = f"{platform.node()}:{results}"
         self._archives = Archives(results)
-        self._places: list[MachineOnRay] = []
+        self._places: list[MachinesOnRay] = []
         self._fitting: dict[Need, Fitting] = {}
+        self._several: set[Need] = set()
         self._offers: list[Offer] = []
         self._changed = False
         begun_s = time.monotonic()
@@ -89,12 +91,18 @@ class PlacesOnRay:
         self._look()
         alive = {place.identity: place for place in self._places if place.lost() is None}
         there = {offer.identity: offer for offer in self._offers}
-        for identity, place in alive.items():
-            place.update(there.get(identity))
-        for identity, offer in there.items():
-            if identity not in alive:
-                self._places.append(MachineOnRay(self._cluster, offer, self._archives, self._mark, self._start))
+        for place in alive.values():
+            place.update(there)
+        for found in self._wanted(there.values()):
+            if identity_of(found) not in alive:
+                self._places.append(MachinesOnRay(self._cluster, found, self._archives, self._mark, self._start))
         return self._places
+
+    def _wanted(self, there: Iterable[Offer]) -> list[tuple[Offer, ...]]:
+        """Return the single machines, and the groups of several that comparisons have needed so far."""
+        single = [(offer,) for offer in there]
+        several = [found for need in self._several for found in groups(need, self._offers)]
+        return [*{identity_of(found): found for found in (*single, *several)}.values()]
 
     def changed(self) -> bool:
         """Return whether the machines are others than when this was last asked."""
@@ -103,7 +111,11 @@ class PlacesOnRay:
 
     def fitting(self, cells: Sequence[Cell]) -> Fitting:
         """Return where a comparison can run; comparisons with the same need have the same answer."""
+        if reason := next(filter(None, (rules.undivided(cell.settings) for cell in cells)), None):
+            return Fitting(frozenset(), reason)
         need = need_of(cells)
+        if need.nodes > 1:
+            self._several.add(need)
         if need not in self._fitting:
             self._fitting[need] = fitting(need, self._offers)
         return self._fitting[need]

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.errors import ExecutorError
@@ -172,11 +173,13 @@ class _Session:
     def _begin(self, queue: WorkQueue) -> None:
         """Start a thread for each place that has none, and ask again where items fit, if the machines have changed."""
         known = {id(worker.place) for worker in self.workers}
+        # A machine that has come back begins once the thread of its lost place has ended, which leaves the queue.
+        ending = {worker.place.identity for worker in self.workers if worker.thread and worker.thread.is_alive()}
         places = [place for place in self.places.current() if place.lost() is None]
         if self.places.changed():
             queue.refit(lambda item: self.places.fitting([planned.cell for planned in item.repeats]).places)
         for place in places:
-            if id(place) in known or self.failures[place.identity] >= MOST_FAILURES:
+            if id(place) in known or place.identity in ending or self.failures[place.identity] >= MOST_FAILURES:
                 continue
             queue.join(place.identity)
             worker = _Worker(place)
@@ -230,7 +233,8 @@ class _Session:
             if not place.acquire(queue.over):
                 return
             arms = {name: replace(arm, executor=place.executor(arm.run)) for name, arm in self.context.arms.items()}
-            scheduler, block = Scheduler(replace(self.context, arms=arms), self.attempts), None
+            context, usable = replace(self.context, arms=arms), partial(self._may_work, place)
+            scheduler, block = Scheduler(context, self.attempts, usable), None
             while self._may_work(place) and (item := queue.take(place.identity)) is not None:
                 if item.block != block:
                     scheduler.begin_block(item.repeats)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import keras_matrix.models.fc.programs  # noqa: F401 - with all that it imports, before PyTorch is a fake
+from keras_matrix.models.fc.processes.meeting import Meeting
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import FcProblem
 
@@ -173,10 +174,12 @@ def test_a_worker_joins_by_nccl_on_the_gpu_of_its_rank_and_by_gloo_on_a_cpu(
     module: Any = sys.modules["keras_matrix.models.fc.native.torch"]
     called: dict[str, Any] = {}
     torch.distributed.init_process_group = called.update
-    monkeypatch.setattr(module, "_take_share_of_cpus", lambda rank, size: None)
-    monkeypatch.setattr(module, "TorchRank", lambda order, rank: rank)
+    monkeypatch.setattr(module, "take_share", lambda rank, size: 1)
+    torch.set_num_threads = lambda number: None
+    monkeypatch.setattr(module, "TorchRank", lambda order, rank, number: (rank, number))
     monkeypatch.setattr(os, "environ", {})
-    assert module.join(WorkerSpec(TASK, seed=0, device=device), 1, "meeting", 60.0) == 1
+    meeting = Meeting(WorkerSpec(TASK, seed=0, device=device), 1, 60.0, "meeting", lambda message: [message])
+    assert module.join(meeting) == (1, 1)
     of_nccl = {name: called[name] for name in ("backend", "device_id") if name in called}
     assert (of_nccl, called["rank"], called["world_size"], torch.cuda.log) == (asked, 1, 2, log)
     assert os.environ.get("NCCL_SOCKET_IFNAME") == ("=lo" if device == "gpu" else None)

@@ -236,3 +236,60 @@ def test_a_what_if_parameter_is_refused_on_a_backend_that_does_not_implement_it(
     assert [
         "bytes_per_pack: must be 0 on torch, got 4096; " in fault for fault in rules.backend_problems(problem, "torch")
     ] == [True]
+
+
+@pytest.mark.parametrize(
+    ("backend", "settings", "found"),
+    [
+        ("torch", {"workers": 4, "nodes": 2}, []),
+        ("jax", {"workers": 2, "nodes": 2, "mode": "fc_zero"}, []),
+        ("tensorflow", {"workers": 2, "nodes": 2, "bytes_per_pack": 4096}, []),
+        ("torch", {"workers": 2, "nodes": 2, "device": "gpu"}, []),
+        ("torch", {"workers": 2, "nodes": 3}, ["nodes: must divide workers (2), got 3"]),
+        (
+            "torch",
+            {"workers": 2, "nodes": 2, "network": "200mbit"},
+            ["network: must be local with nodes 2, whose network is used, got 200mbit"],
+        ),
+        (
+            "jax",
+            {"workers": 2, "nodes": 2, "device": "gpu"},
+            ["nodes: must be 1 for jax on gpu, got 2; available on cpu"],
+        ),
+        (
+            "tensorflow",
+            {"workers": 2, "nodes": 2, "mode": "fc_zero"},
+            ["nodes: must be 1 for fc_zero on tensorflow, got 2; available for fc_data"],
+        ),
+        (
+            "jax",
+            {"workers": 2, "nodes": 2, "partition": "named_sharding"},
+            ["partition: must be program on jax with nodes 2, got named_sharding"],
+        ),
+    ],
+)
+def test_workers_are_divided_among_machines_where_they_communicate_over_a_network(
+    backend: str, settings: dict[str, Any], found: list[str]
+) -> None:
+    outside = {"backend": backend, "workload": WORKLOAD, "batch_size": 24}
+    outside |= {name: settings.pop(name) for name in ("nodes", "device") if name in settings}
+    params = {"mode": "fc_data", "weight_size": 24, "level": 4, **settings}
+    assert rules.settings_problems(make_settings(**outside, params=params)) == found
+
+
+def test_a_single_worker_is_on_one_machine() -> None:
+    params = {"mode": "fc_data", "weight_size": 24, "level": 4}
+    two = make_settings(backend="torch", workload=WORKLOAD, batch_size=24, params=params | {"workers": 2}, nodes=2)
+    assert rules.normalised_settings(two) == two
+    assert rules.one_worker(two).nodes == 1
+
+
+def test_keras_own_training_is_not_divided_among_machines() -> None:
+    native = {"workload": WORKLOAD, "params": {"mode": "fc_data", "workers": 2}}
+    keras = {"workload": WORKLOAD, "params": {"mode": "fc_keras"}}
+    assert rules.undivided(make_settings(**native, nodes=2)) is None
+    assert rules.undivided(make_settings()) is None
+    for settings in (make_settings(nodes=2), make_settings(**keras, nodes=2)):
+        reason = rules.undivided(settings)
+        assert reason is not None
+        assert reason.startswith("nodes: 2: Keras's fit does not train on several machines: ")

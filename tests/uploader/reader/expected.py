@@ -19,6 +19,7 @@ NO_TABLE_HOLDS = re.compile("[\x00\ud800-\udfff]")
 MEASURED = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task", "usage", "input")
 NOT_MEASUREMENTS = ("parallel.places", "task.metrics")
 WITHOUT_A_PIPELINE = {"page_cache": "warm", "input_timers": False}  # then these are null
+ON_ONE_MACHINE = {"nodes": 1}  # which is null
 FINDING_IDENTITY = ("kind", "metric", "work_id", "cell_id", "backend", "host_id", "device", "league", "at_run_id")
 UNITS = {
     "samples_per_s": "samples/s",
@@ -91,6 +92,8 @@ def _cell_value(record: Json, column: Column) -> Any:
         return (
             None if value == WITHOUT_A_PIPELINE[column.name] else _as_text(value) if column.type == "STRING" else value
         )
+    if column.name in ON_ONE_MACHINE and record["settings"].get(column.name) in (None, ON_ONE_MACHINE[column.name]):
+        return None
     places = [(record, column.name), (record["settings"], column.name)]
     places += [
         (group, column.name.removeprefix(f"{name}_"))

@@ -28,7 +28,7 @@ def stack(layers: int = 4, device: str = "cpu", cores: float = 1.0, **header: ob
     for name in reversed(names):
         nodes.add(200, cores=cores, gaps=20, layer=name, phase="backward", dtype="float32", bytes=4000)
     nodes.add(50, cores=cores, phase="update")
-    settings = {"workload": "fc", "batch_size": 8}
+    settings = {"workload": "fc", "batch_size": 8, "forward_sleep_ms": 7e-6}
     return nodes.graph(**{"device": device, "settings": settings, "cores": 4, **header})
 
 
@@ -175,7 +175,19 @@ def test_a_segment_that_runs_again_waits_for_what_its_backward_pass_waits_for() 
 
 def test_recomputation_delays_the_gradients_of_each_rank() -> None:
     """Segments of two: the forward pass of layers 2 and 3 again at 400, so that the first sum starts at 800."""
-    graph = fc_cell()
+    graph = fc_cell(forward_sleep_ms=1e-4)
+    assert changed_ns(RECOMPUTATION, "all", graph) == pytest.approx(800 + 4 * 300 + 50)
+
+
+def test_the_last_layer_of_a_segment_does_not_run_again_if_nothing_needs_its_output() -> None:
+    """As above, but layer 3 is a product alone, whose gradients need its input: the first sum starts at 700."""
+    assert changed_ns(RECOMPUTATION, "all", fc_cell()) == pytest.approx(700 + 4 * 300 + 50)
+    alone = fc_cell()
+    assert changed_ns(RECOMPUTATION, "3", alone) == pytest.approx(step_time_s(alone) * 1e9)
+
+
+def test_a_layer_whose_type_is_unknown_runs_again() -> None:
+    graph = fc_cell(workload="mine:model")
     assert changed_ns(RECOMPUTATION, "all", graph) == pytest.approx(800 + 4 * 300 + 50)
 
 

@@ -59,11 +59,11 @@ class LocalCluster:
             [*arguments, "--num-cpus=0", f"--ray-client-server-port={free_port()}", f"--temp-dir={self.home}"],
         )
 
-    def add(self, name: str, inside: Sequence[str] = (), own_address: str | None = None, slot: int = 1) -> None:
-        """Add a node; it is a machine of this name."""
+    def add(self, name: str, inside: Sequence[str] = (), own_address: str | None = None) -> None:
+        """Add a node; it is a machine of this name. `inside` may set variables with `env NAME=VALUE`."""
         arguments = [f"--address={self.address}", "--num-cpus=1", f"--labels=machine={name}"]
         arguments += [f"--node-ip-address={own_address or self.host}", "--object-store-memory=100000000"]
-        arguments += [f"--resources={json.dumps({'measuring_slot': slot})}"] if slot else []
+        arguments += [f"--resources={json.dumps({'measuring_slot': 1})}"]
         before = set(self._raylets())
         self._ray([*inside], arguments)
         (self.nodes[name],) = set(self._raylets()) - before

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.store import Results, latest_attempts
 from tests.runner.executors.ray.local_cluster import LocalCluster, local_cluster
@@ -168,6 +172,63 @@ def test_what_no_node_offers_is_unsupported_and_the_rest_runs(work: Path, cluste
     assert reasons == ["no node offers machine: n1-standard-16; the cluster has one, three, two"]
 
 
+TOGETHER = """\
+version: 1
+defaults: {repeats: 1, epochs: 3, steps_per_epoch: 4}
+cells:
+  - {workload: fc, mode: fc_data, workers: 2, nodes: NODES, level: 3, weight_size: 64, batch_size: 64}
+"""
+
+
+def test_workers_of_one_cell_are_on_two_machines_on_every_backend(work: Path, cluster: LocalCluster) -> None:
+    (work / "matrix.yaml").write_text(TOGETHER.replace("NODES", "[1, 2]"))
+    code, printed = run(work, cluster)
+    assert code == 0, printed
+    found = latest_attempts(records(work))
+    assert {record.status for record in found} <= MEASURED, [record.reason for record in found]
+    together = [record for record in found if record.settings.nodes == 2]
+    assert {record.settings.backend for record in together} == set(BACKENDS)
+    for record in together:
+        assert record.parallel is not None
+        machines = [place.machine for place in record.parallel.places]
+        assert machines[0] == record.machine.host_id
+        assert len(set(machines)) == 2
+        (alone,) = [one for one in found if one.settings.backend == record.settings.backend and one.settings.nodes == 1]
+        assert record.learning.loss == pytest.approx(alone.learning.loss, rel=1e-5)
+        assert record.cell_id != alone.cell_id
+
+
+def test_a_cell_of_several_machines_that_keras_cannot_train_is_unsupported(work: Path, cluster: LocalCluster) -> None:
+    (work / "matrix.yaml").write_text(CELL.replace("batch_size: 64", "batch_size: 64, nodes: 2"))
+    code, printed = run(work, cluster)
+    assert code == 0, printed
+    (record,) = records(work)
+    assert record.status is Status.UNSUPPORTED
+    assert "keras-team/keras issue 20585" in str(record.reason)
+
+
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_a_machine_lost_during_a_cell_of_several_is_replaced(work: Path, cluster: LocalCluster, name: str) -> None:
+    """The cell is on "two", which measures, and "one"; it is measured again on the machine that is left and "three"."""
+    text = TOGETHER.replace("NODES", "2").replace("level: 3", "level: 3, forward_sleep_ms: 50, backward_sleep_ms: 50")
+    (work / "matrix.yaml").write_text(text.replace("steps_per_epoch: 4", "steps_per_epoch: 20"))
+    begun_s = time.time()
+    process = started(work, cluster, "--backend", "torch")
+    await_jobs(begun_s, 2)
+    time.sleep(3)
+    cluster.kill(name)
+    printed, _ = process.communicate(timeout=LIMIT_S)
+    cluster.add(name)
+    assert process.returncode == 0, printed
+    lost, complete = records(work)
+    assert lost.status is Status.INFRA
+    assert str(lost.reason).startswith("node_lost: two and one: ")
+    assert complete.status in MEASURED
+    assert complete.parallel is not None
+    left = {"one", "two", "three"} - {name}
+    assert {place.machine for place in complete.parallel.places} == {host_id(other) for other in left}
+
+
 def test_a_killed_node_costs_one_cell_and_every_cell_is_counted_once(work: Path, cluster: LocalCluster) -> None:
     sleepers(work, 24, 1.0)
     process = started(work, cluster)
@@ -211,6 +272,40 @@ def test_an_interrupted_runner_ends_its_cells_and_says_130(work: Path, cluster: 
     await_none(b"sleep 2.3")
 
 
+def test_a_node_with_another_version_of_this_program_is_named(work: Path, cluster: LocalCluster) -> None:
+    about = work / "newer" / "keras_matrix-9.9.9.dist-info" / "METADATA"
+    about.parent.mkdir(parents=True)
+    about.write_text("Metadata-Version: 2.1\nName: keras-matrix\nVersion: 9.9.9\n")
+    cluster.add("newer", inside=["env", f"PYTHONPATH={work / 'newer'}"])
+    try:
+        code, printed = run(work, cluster)
+    finally:
+        cluster.kill("newer")
+    assert code == 3, printed
+    own = version("keras-matrix")
+    assert f"has keras-matrix 9.9.9, here is {own}; install the same on all nodes" in " ".join(printed.split())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the small disk of a node")
+def test_a_full_disk_of_a_node_is_infrastructure_and_the_other_nodes_measure(work: Path, cluster: LocalCluster) -> None:
+    sleepers(work, 12, 0.5)
+    disk = work / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(disk)], check=True)
+    try:
+        cluster.add("full", inside=["env", f"TMPDIR={disk}"])
+        code, printed = run(work, cluster)
+        cluster.kill("full")
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    assert code == 0, printed
+    found = records(work)
+    assert Counter(record.status for record in latest_attempts(found)) == {Status.OK: 12}
+    failed = [str(record.reason) for record in found if record.status is Status.INFRA]
+    assert failed
+    assert all("No space left on device" in reason and "(node full)" in reason for reason in failed)
+
+
 @pytest.mark.parametrize(
     ("address", "variables", "message"),
     [
@@ -245,6 +340,22 @@ def await_records(work: Path, count: int) -> None:
             return
         time.sleep(0.05)
     raise AssertionError("no records")
+
+
+def await_jobs(begun_s: float, count: int) -> None:
+    """Wait until nodes have so many jobs that were written after a time."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline_s:
+        jobs = Path(tempfile.gettempdir()).glob("keras-matrix-node-*/cells/*/job.json")
+        if sum(path.stat().st_mtime > begun_s for path in jobs) >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError("no jobs")
+
+
+def host_id(name: str) -> str:
+    """Return the identity of a node with this label."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def await_none(words: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from keras_matrix.runner.executors.ray import agent as agents
 from keras_matrix.runner.executors.ray import executor as executors
 from keras_matrix.runner.executors.ray.agent import Agent, Ended
 from keras_matrix.runner.executors.ray.cluster import Lost, Unavailable
-from keras_matrix.runner.executors.ray.executor import Archives, CellOnNode, ExecutorOnMachine, MachineOnRay
+from keras_matrix.runner.executors.ray.executor import Archives, CellOnNode, ExecutorOnMachine, MachinesOnRay
 from keras_matrix.runner.executors.ray.folders import packed
 from keras_matrix.runner.executors.ray.machines import offers
 from tests.conftest import MACHINE, make_settings
@@ -59,7 +59,7 @@ class PretendedCluster:
     def agent(self, *arguments: Any) -> PretendedAgent:
         return self.handle
 
-    def answer(self, ref: Any, limit_s: float | None = None) -> Any:
+    def answer(self, ref: Any, limit_s: float | None = None, others: Sequence[Any] = ()) -> Any:
         return self.says(ref)
 
     def end(self, handle: Any) -> None:
@@ -74,9 +74,9 @@ def job(tmp_path: Path) -> Job:
     return Job("nonce", cell_id(settings), 0, 0, settings, 4, str(folder), [], None, None)
 
 
-def machine(says: Callable[[tuple[Any, ...]], Any]) -> tuple[MachineOnRay, PretendedCluster]:
+def machine(says: Callable[[tuple[Any, ...]], Any]) -> tuple[MachinesOnRay, PretendedCluster]:
     cluster = PretendedCluster(says)
-    place = MachineOnRay(cluster, OFFER, Archives(), "mark", "fork")  # type: ignore[arg-type]
+    place = MachinesOnRay(cluster, [OFFER], Archives(), "mark", "fork")  # type: ignore[arg-type]
     assert place.acquire(lambda: False)
     cluster.handle.calls.clear()
     return place, cluster
@@ -93,7 +93,7 @@ def test_an_interrupted_call_is_repeated_with_its_number(job: Job, monkeypatch: 
         return found
 
     place, cluster = machine(says)
-    cell = CellOnNode(place, cluster.handle, job, 60.0)
+    cell = CellOnNode(place, [cluster.handle], job, 60.0)
     assert cell.turn()
     assert cluster.handle.calls == [("nonce", 0, "turn")] * 3
     assert place.lost() is None
@@ -109,7 +109,7 @@ def test_an_agent_that_stays_unavailable_is_lost(job: Job, monkeypatch: pytest.M
         return True
 
     place, cluster = machine(says)
-    cell = CellOnNode(place, cluster.handle, job, 60.0)
+    cell = CellOnNode(place, [cluster.handle], job, 60.0)
     assert not cell.turn()
     assert cell.finish().infrastructure == "node_lost: node-1: does not answer: reset"
     assert place.lost() == "node_lost: node-1: does not answer: reset"
@@ -125,7 +125,7 @@ def test_a_lost_node_is_infrastructure_but_a_cell_that_needs_too_much_memory_is_
         return True
 
     place, cluster = machine(says)
-    cell = CellOnNode(place, cluster.handle, job, 60.0)
+    cell = CellOnNode(place, [cluster.handle], job, 60.0)
     assert not cell.turn()
     outcome = cell.finish()
     if memory:
@@ -145,9 +145,9 @@ def test_files_of_the_cell_arrive_and_a_failure_names_the_node(job: Job, tmp_pat
         Ended(Outcome(infrastructure="scratch: /tmp/x: full"), packed(there)),
     ]
     place, cluster = machine(lambda ref: ended.pop(0) if "finish" in ref else True)
-    assert CellOnNode(place, cluster.handle, job, 60.0).finish() == Outcome(exit_code=0, machine=MACHINE)
+    assert CellOnNode(place, [cluster.handle], job, 60.0).finish() == Outcome(exit_code=0, machine=MACHINE)
     assert (Path(job.folder) / "result.json").read_text() == "{}"
-    failed = CellOnNode(place, cluster.handle, job, 60.0).finish()
+    failed = CellOnNode(place, [cluster.handle], job, 60.0).finish()
     assert failed.infrastructure == "scratch: /tmp/x: full (node node-1)"
 
 
@@ -158,7 +158,7 @@ def test_an_agent_that_never_answers_is_lost(job: Job) -> None:
         return True
 
     place, cluster = machine(says)
-    cell = CellOnNode(place, cluster.handle, job, 60.0)
+    cell = CellOnNode(place, [cluster.handle], job, 60.0)
     assert not cell.turn()
     assert cell.finish().infrastructure == "node_lost: node-1: does not answer within 60 s"
 
@@ -214,7 +214,7 @@ def test_waiting_for_the_slot_of_another_session_can_be_given_up() -> None:
         raise TimeoutError
 
     cluster = PretendedCluster(says)
-    place = MachineOnRay(cluster, OFFER, Archives(), "mark", "fork")  # type: ignore[arg-type]
+    place = MachinesOnRay(cluster, [OFFER], Archives(), "mark", "fork")  # type: ignore[arg-type]
     asked = iter([False, False, True])
     assert not place.acquire(lambda: next(asked))
     place.release()

@@ -17,6 +17,7 @@ from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors import Executor, Outcome, Running
 from keras_matrix.runner.executors.places import Fitting, Place, Stopped
+from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.machines import concurrent
 from tests.conftest import MACHINE
@@ -187,6 +188,26 @@ def test_what_a_lost_place_measured_is_measured_elsewhere_as_a_new_attempt() -> 
     assert Counter(record.status for record in latest) == {Status.OK: CELLS * REPEATS}
     again = [record for record in latest if (record.cell_id, record.repeat) in {(r.cell_id, r.repeat) for r in lost}]
     assert {(record.attempt, record.machine.host_id) for record in again} == {(1, "b")}
+
+
+class LostInCalibration(AtPlace):
+    """An executor that is lost as soon as a cell measures the time of a step."""
+
+    def start(self, job: Job, timeout_s: float) -> Running:
+        if job.steps is None:
+            self.place.gone = f"node_lost: {self.place.name}"
+            return Never(Outcome(infrastructure=self.place.gone))
+        return super().start(job, timeout_s)
+
+
+def test_a_place_that_is_lost_during_a_calibration_costs_one_attempt(folder: Path) -> None:
+    (folder / "matrix.yaml").write_text(MATRIX.replace(", steps_per_epoch: 4", ""))
+    executor = LostInCalibration()
+    executor.place = FakePlace("a", executor)
+    code, records = run(FakePlaces([executor.place, place("b")]))
+    assert code == 0
+    assert [record.attempt for record in records if record.status is Status.INFRA] == [0]
+    assert Counter(record.status for record in latest_attempts(records)) == {Status.OK: CELLS * REPEATS}
 
 
 def test_a_machine_that_comes_back_gets_its_work() -> None:

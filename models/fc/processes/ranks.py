@@ -6,46 +6,46 @@ best practices"), and importing Keras is enough to initialise CUDA: it calls `to
 is not used, since its workers would be children of another process than the one with which they must end.
 
 If one process dies or fails, the others are ended at once and the exception names its rank; if the process that started
-them dies, they are killed. They connect by means of files, which need no fixed port.
-
-A module `models.fc.native.<backend>` has a function `join`, which connects a worker process to the others and returns
-its worker: one rank of a `WorkerGroup`, with the method `watched`, of which `communication` here takes the means.
+them dies, they are killed. Those on other machines are started there (`models.fc.processes.remote`), and end with their
+connection.
 """
 
 from __future__ import annotations
 
-import ctypes
-import importlib
 import multiprocessing
-import os
 import shutil
 import signal
 import statistics
-import sys
 import tempfile
-import traceback
-from dataclasses import dataclass
+import time
 from itertools import chain
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
-from keras_matrix.models.fc.network import enter
+from keras_matrix.models.fc.processes import remote
+from keras_matrix.models.fc.processes.meeting import NotMet
+from keras_matrix.models.fc.processes.worker import (
+    ANSWER,
+    MEET,
+    MEETING_LIMIT_S,
+    StartMethod,
+    WorkerStart,
+    start_method,
+    started,
+)
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState
-from keras_matrix.models.process.float64 import keep_float64
-from keras_matrix.models.process.garbage_collection import settle
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.spec import WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic, together
 from keras_matrix.records.traces.request import TraceOrder
 
-PR_SET_PDEATHSIG = 1
-MEETING_LIMIT_S = 60.0
-StartMethod = Literal["fork", "spawn"]
 # After the death of a worker, another one may report the broken connection before the death itself is detected.
 NEWS_OF_DEATH_S = 0.5
+# Steps whose collectives are timed may take so many times as long, and reading a profile so many seconds.
+WATCHED_SLOWER, WATCHED_LEAST_S = 10.0, 60.0
 
 
 class WorkerDied(Exception):
@@ -54,26 +54,6 @@ class WorkerDied(Exception):
 
 class WorkerFailed(Exception):
     """A worker raised an exception; the message contains its rank and the exception."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStart:
-    """The arguments of a worker process. They can be pickled, since a new interpreter shares no memory with this one.
-
-    `copied` says whether the process is a copy of the one that started it, or a new interpreter.
-    """
-
-    order: WorkerSpec
-    rank: int
-    meeting: str
-    timeout_s: float
-    copied: bool
-    backend: str = "torch"
-
-
-def start_method(device: str) -> StartMethod:
-    """Return how the workers' processes are started: CUDA cannot be used in a forked one."""
-    return "fork" if device == "cpu" else "spawn"
 
 
 class Ranks(WorkerGroup):
@@ -87,27 +67,30 @@ class Ranks(WorkerGroup):
         backend: str = "torch",
     ) -> None:
         """Start the workers and wait until all are connected. Raises `WorkerDied` or `WorkerFailed`."""
-        self.backend = backend
+        self.backend, self._size = backend, order.problem.workers
         copied = (method or start_method(order.device)) == "fork"
-        context = multiprocessing.get_context("fork") if copied else multiprocessing.get_context("spawn")
         self._partition = order.problem.partition
         self._folder = tempfile.mkdtemp(prefix="ranks-")
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
-        for rank in range(order.problem.workers):
-            ours, theirs = context.Pipe()
+        self._messages: dict[int, str] = {}
+        self._step_s = 0.0
+        meeting = str(Path(self._folder) / "meeting") if order.rendezvous is None else None
+        for rank in range(order.workers_here):
+            ours, theirs = multiprocessing.Pipe()
             self._pipes.append(ours)
-            start = WorkerStart(order, rank, str(Path(self._folder) / "meeting"), timeout_s, copied, backend)
-            # A copy also has these ends of the pipes; a new interpreter only has its arguments.
-            arguments = (start, theirs, list(self._pipes) if copied else [])
-            process = context.Process(target=_live, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            self._processes.append(process)
+            start = WorkerStart(order, rank, meeting, timeout_s, copied, backend)
+            self._processes.append(started(start, theirs, list(self._pipes)))
+        try:  # after the processes here, which would have these connections, too
+            self._pipes += remote.connections(order, timeout_s)
+        except NotMet as error:
+            self._fail(str(error))
         self._ask("places")
 
     def run(self, steps: int) -> None:
+        begun_s = time.perf_counter()
         self._ask("run", steps)
+        self._step_s = (time.perf_counter() - begun_s) / steps
 
     def loss(self) -> float:
         return float(sum(self._ask("loss")))
@@ -132,10 +115,13 @@ class Ranks(WorkerGroup):
 
         None without collectives, and for those of DTensor, which cannot be timed from outside. A backend whose workers
         are processes only over a network has compiled steps, whose collectives its profiler measures.
+
+        Raises `WorkerDied`, also if they do not end: TensorFlow's profiler may leave a worker waiting for ever.
         """
         if not self.traffic().calls or self._partition != "program":
             return None
-        by_epoch = list(zip(*self._ask("watched", steps, epochs), strict=True))
+        limit_s = WATCHED_LEAST_S + WATCHED_SLOWER * (epochs + 1) * steps * self._step_s
+        by_epoch = list(zip(*self._ask("watched", steps, epochs, limit_s=limit_s), strict=True))
         if not by_epoch:
             return None
         return Communication(
@@ -145,8 +131,10 @@ class Ranks(WorkerGroup):
         )
 
     def traced(self, order: TraceOrder) -> None:
-        """Record a file in every worker."""
-        self._ask("traced", order)
+        """Record a file in every worker; those of other machines are sent here."""
+        for files in self._ask("traced", order):
+            for name, content in (files or {}).items():
+                (Path(order.folder) / name).write_bytes(content)
 
     def close(self) -> None:
         """End the workers."""
@@ -158,8 +146,9 @@ class Ranks(WorkerGroup):
             pipe.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _ask(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method in every worker; return the answers in the order of the ranks."""
+    def _ask(self, method: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
+        """Call a method in every worker; return the answers in the order of the ranks, by default without a limit."""
+        until_s = None if limit_s is None else time.perf_counter() + limit_s
         for pipe in self._pipes:
             try:
                 pipe.send((method, arguments))
@@ -168,30 +157,43 @@ class Ranks(WorkerGroup):
         answers: dict[int, Any] = {}
         while len(answers) < len(self._pipes):
             self._refuse_dead(0)
-            for rank in self._answering(answers):
-                answers[rank] = self._answer(rank)
+            answering = self._answering(answers, until_s)
+            if not answering and until_s is not None and time.perf_counter() > until_s:
+                silent = [str(rank) for rank in range(self._size) if rank not in answers]
+                self._died(f"rank {', '.join(silent)} of {self._size} did not answer within {limit_s:.0f} s")
+            for rank in answering:
+                self._answer(rank, answers)
         return [answers[rank] for rank in range(len(self._pipes))]
 
-    def _answering(self, answers: dict[int, Any]) -> list[int]:
-        """Wait until a worker answers or dies; return the ranks with an answer."""
+    def _answering(self, answers: dict[int, Any], until_s: float | None) -> list[int]:
+        """Wait until a worker answers or dies, or until a time; return the ranks with an answer."""
         silent = {self._pipes[rank]: rank for rank in range(len(self._pipes)) if rank not in answers}
-        ready = wait([*silent, *(process.sentinel for process in self._processes)])
+        left_s = None if until_s is None else max(0.0, until_s - time.perf_counter())
+        ready = wait([*silent, *(process.sentinel for process in self._processes)], left_s)
         return [rank for pipe, rank in silent.items() if pipe in ready]
 
-    def _answer(self, rank: int) -> Any:
+    def _answer(self, rank: int, answers: dict[int, Any]) -> None:
+        """Receive a worker's answer, or its message for all, which they get when each has sent one."""
         try:
             kind, answer = self._pipes[rank].recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, ConnectionError):
+            if rank >= len(self._processes):
+                self._died(f"rank {rank} of {self._size}, on another machine, ended")
             self._refuse_dead(None)
             raise
-        if kind == "answer":
-            return answer
-        self._refuse_dead(NEWS_OF_DEATH_S)
-        self.close()
-        raise WorkerFailed(f"rank {rank} of {len(self._processes)}: {answer}; the other workers were ended")
+        if kind == ANSWER:
+            answers[rank] = answer
+        elif kind == MEET:
+            self._messages[rank] = answer
+            if len(self._messages) == self._size:
+                for pipe in self._pipes:
+                    pipe.send([self._messages[one] for one in range(self._size)])
+        else:
+            self._refuse_dead(NEWS_OF_DEATH_S)
+            self._fail(f"rank {rank} of {self._size}: {answer}")
 
     def _refuse_dead(self, within_s: float | None) -> None:
-        """End all workers and raise if one has died or dies within some seconds (None: wait until it dies)."""
+        """End all workers and raise if one here has died or dies within some seconds (None: wait until it dies)."""
         ending = wait([process.sentinel for process in self._processes], within_s)
         if not ending:
             return
@@ -199,66 +201,19 @@ class Ranks(WorkerGroup):
         for rank, process in enumerate(self._processes):
             if process.sentinel in ending:
                 process.join()  # the sentinel is ready when files are closed, slightly before the exit code is known
-                dead.append(f"rank {rank} of {len(self._processes)} {_end_of(process.exitcode or 0)}")
+                dead.append(f"rank {rank} of {self._size} {_end_of(process.exitcode or 0)}")
+        self._died(", ".join(dead))
+
+    def _died(self, text: str) -> NoReturn:
         self.close()
-        raise WorkerDied(f"{', '.join(dead)} before its work was done; the other workers were ended")
+        raise WorkerDied(f"{text} before its work was done; the other workers were ended")
+
+    def _fail(self, text: str) -> NoReturn:
+        self.close()
+        raise WorkerFailed(f"{text}; the other workers were ended")
 
 
 def _end_of(exit_code: int) -> str:
     if exit_code < 0:
         return f"was ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"
     return f"ended with exit code {exit_code}"
-
-
-def _live(start: WorkerStart, orders: Connection, not_mine: list[Connection]) -> NoReturn:
-    """Run a worker: connect to the others, then execute requests until the pipe is closed."""
-    _end_with_parent()
-    for pipe in not_mine:
-        pipe.close()
-    try:
-        own = None
-        while True:
-            method, arguments = orders.recv()
-            own = own or _arrive(start)
-            orders.send(("answer", getattr(own, method)(*arguments)))
-    except (EOFError, ConnectionResetError, BrokenPipeError):
-        pass
-    except Exception as error:  # noqa: BLE001 - the process boundary: it is raised again by the requesting process
-        traceback.print_exc()
-        orders.send(("failed", f"{type(error).__name__}: {error}"))
-        orders.poll(None)  # stays alive until it is ended, so that its end is not mistaken for the cause
-    finally:
-        sys.stderr.flush()
-        os._exit(0)
-
-
-def _end_with_parent() -> None:
-    """Let the kernel kill this process with the thread that started it: during steps no pipe is read."""
-    parent = multiprocessing.parent_process()
-    refused = ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if refused:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
-    if parent is None or os.getppid() != parent.pid:  # it ended before the call
-        os._exit(0)
-
-
-def _arrive(start: WorkerStart) -> Any:
-    """Enter this worker's network namespace, if any, and connect to the other workers."""
-    order = start.order
-    if order.namespaces:
-        enter(order.namespaces[start.rank])
-
-    native = importlib.import_module(f"keras_matrix.models.fc.native.{start.backend}")
-    if not start.copied:
-        _configure(order)
-    worker = native.join(order, start.rank, start.meeting, start.timeout_s)
-    settle()
-    return worker
-
-
-def _configure(order: WorkerSpec) -> None:
-    """Apply in a new interpreter the settings that a copy inherits from the process that started it."""
-    if order.configure is not None:
-        order.configure()
-    if order.problem.precision == "float64":
-        keep_float64()

@@ -11,21 +11,15 @@ import fcntl
 import os
 import socket
 import struct
-import time
 from pathlib import Path
 
 FOLDER = Path("/run/netns")
 CLONE_NEWUTS, CLONE_NEWNET = 0x04000000, 0x40000000
 SIOCGIFADDR = 0x8915  # ioctl: the IPv4 address of an interface (linux/sockios.h)
-LOOK_AGAIN_S = 0.01
 
 
 class NoSuchNetwork(Exception):
     """A network namespace cannot be joined; the message says which one, why, and what to do."""
-
-
-class NotMet(Exception):
-    """The workers did not all connect in time."""
 
 
 def enter(name: str, folder: Path = FOLDER) -> None:
@@ -55,7 +49,20 @@ def address_of(interface: str) -> str:
     return socket.inet_ntoa(answer[20:24])
 
 
-def name_host(name: str) -> None:
+def interface_of(address: str) -> str:
+    """Return the interface of this process's network that has an IPv4 address. Raises `NoSuchNetwork`."""
+    names = [name for _, name in socket.if_nameindex()]
+    for name in names:
+        try:
+            if address_of(name) == address:
+                return name
+        except NoSuchNetwork:
+            continue
+    advice = "start the node with an address of its own machine"
+    raise NoSuchNetwork(f"address {address}: no interface ({', '.join(names)}) has it; {advice}")
+
+
+def name_host(name: str, advice: str = "run as root") -> None:
     """Give this process's host a name that no other process sees. Raises `NoSuchNetwork`.
 
     A library that resolves the host's own name finds in a network namespace an address of another network, or none; if
@@ -66,7 +73,7 @@ def name_host(name: str) -> None:
         _checked(libc.unshare(CLONE_NEWUTS))
         socket.sethostname(name)
     except OSError as error:
-        raise NoSuchNetwork(f"host name {name}: cannot be set: {error.strerror}; run as root") from error
+        raise NoSuchNetwork(f"host name {name}: cannot be set: {error.strerror}; {advice}") from error
 
 
 def free_port(address: str) -> int:
@@ -74,22 +81,6 @@ def free_port(address: str) -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound:
         bound.bind((address, 0))
         return int(bound.getsockname()[1])
-
-
-def met(meeting: str, rank: int, size: int, message: str, timeout_s: float) -> list[str]:
-    """Publish this worker's message in a file `meeting.RANK`; return those of all workers, by rank. Raises `NotMet`."""
-    until_s = time.monotonic() + timeout_s
-    own = Path(f"{meeting}.{rank}")
-    unfinished = own.with_name(f"{own.name}.unfinished")
-    unfinished.write_text(message, encoding="utf-8")
-    unfinished.rename(own)
-    files = [Path(f"{meeting}.{one}") for one in range(size)]
-    while missing := [str(one) for one, file in enumerate(files) if not file.exists()]:
-        if time.monotonic() > until_s:
-            absent = f"missing: {', '.join(missing)}"
-            raise NotMet(f"the {size} workers did not all connect within {timeout_s:g} s; {absent}")
-        time.sleep(LOOK_AGAIN_S)
-    return [file.read_text(encoding="utf-8") for file in files]
 
 
 def _set(descriptor: int) -> None:

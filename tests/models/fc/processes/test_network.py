@@ -1,13 +1,11 @@
-"""What a worker process does in its network: the address that it has, the name of its host, meeting the others."""
+"""What a worker process does in its network: the address that it has, the name of its host."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from keras_matrix.models.fc import network
-from keras_matrix.models.fc.network import NoSuchNetwork, NotMet
+from keras_matrix.models.fc.processes import network
+from keras_matrix.models.fc.processes.network import NoSuchNetwork
 
 
 def test_address_of_an_interface_is_read_from_the_kernel() -> None:
@@ -29,17 +27,10 @@ def test_refused_host_name_is_reported_with_the_reason(monkeypatch: pytest.Monke
         network.name_host("here")
 
 
-def test_each_worker_gets_the_messages_of_all_by_rank(tmp_path: Path) -> None:
-    meeting = str(tmp_path / "meeting")
-    (tmp_path / "meeting.0").write_text("first")
-    (tmp_path / "meeting.2").write_text("third")
-    assert network.met(meeting, 1, 3, "second", timeout_s=60.0) == ["first", "second", "third"]
-
-
-def test_workers_that_do_not_come_are_named(tmp_path: Path) -> None:
-    (tmp_path / "meeting.2").write_text("third")
-    with pytest.raises(NotMet, match=r"^the 4 workers did not all connect within -1 s; missing: 0, 3$"):
-        network.met(str(tmp_path / "meeting"), 1, 4, "second", timeout_s=-1.0)
+def test_interface_of_an_address_is_found_and_a_foreign_address_is_reported() -> None:
+    assert network.interface_of("127.0.0.1") == "lo"
+    with pytest.raises(NoSuchNetwork, match=r"^address 192\.0\.2\.7: no interface \(.*lo.*\) has it; start the node"):
+        network.interface_of("192.0.2.7")
 
 
 def test_free_port_can_be_bound_again() -> None:
