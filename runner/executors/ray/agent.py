@@ -10,6 +10,7 @@ answer of the first one, so that a short interruption repeats no work.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -42,6 +43,8 @@ SHARED = ("compile_cache_dir", "autotune_dir", "cuda_cache_dir")
 CELLS, CACHES, MODULES = "cells", "caches", "modules"
 # Caches that no session has used for so long are removed.
 OLD_S = 86_400
+# A disk with less is full.
+LEAST_FREE_BYTES = 1 << 20
 # Of a cell's files these are not copied to the runner.
 LEFT_THERE = frozenset({"home", "tmp"})
 # Workers for a process of another machine: that one has the time limit of the cell. Once it has ended, they soon do.
@@ -160,11 +163,11 @@ class Agent:
             return
         here, warnings = job, tuple[str, ...]()
         try:
+            self._check_space()
             here = self._here(job, roots)
             running, warnings = self._started(here, timeout_s)
         except OSError as error:
-            advice = "free space there, or start the node with another TMPDIR"
-            running = Never(Outcome(infrastructure=f"scratch: {self._scratch}: {error}; {advice}"))
+            running = Never(Outcome(infrastructure=self._unwritable(error)))
         self._live[job.nonce] = _Live(running, here, warnings)
 
     def free_port(self, address: str) -> int:
@@ -226,6 +229,11 @@ class Agent:
 
     def _ended(self, live: _Live, outcome: Outcome) -> Ended:
         outcome = replace(outcome, warnings=(*live.warnings, *outcome.warnings))
+        if outcome.exit_code != 0 and outcome.infrastructure is None:
+            try:
+                self._check_space()
+            except OSError as error:  # a cell that cannot write fails in any way
+                outcome = replace(outcome, infrastructure=self._unwritable(error))
         if outcome.infrastructure is None and outcome.refused is None and outcome.missing_device is None:
             outcome = replace(outcome, machine=self._machine)
         try:
@@ -295,6 +303,15 @@ class Agent:
         """Raise OSError if the scratch folder is not this user's own, which another user of the node may have made."""
         if self._scratch.is_symlink() or self._scratch.stat().st_uid != os.getuid():
             raise OSError(f"{self._scratch}: belongs to another user of the node; remove it")
+
+    def _check_space(self) -> None:
+        """Raise OSError if the disk of the scratch folder is full."""
+        found = os.statvfs(self._scratch)
+        if found.f_bavail * found.f_frsize < LEAST_FREE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _unwritable(self, error: OSError) -> str:
+        return f"scratch: {self._scratch}: {error}; free space there, or start the node with another TMPDIR"
 
     def _made(self, *parts: str) -> str:
         folder = self._scratch.joinpath(*parts)

@@ -249,7 +249,8 @@ class _Session:
         left = scheduler.compare(item.repeats) or scheduler.replace_disturbed(item.repeats)
         if left:
             self.failures[place.identity] += 1
-            queue.give_back(replace(item, repeats=tuple(left)), place.identity)
+            fitting = self.places.fitting([planned.cell for planned in left]).places  # they may have changed meanwhile
+            queue.give_back(replace(item, repeats=tuple(left), fitting=fitting), place.identity)
         else:
             self.failures[place.identity] = 0
             queue.done()

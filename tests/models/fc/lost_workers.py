@@ -57,10 +57,10 @@ def absent() -> None:
 
     real = native.join
 
-    def late(order, rank, meeting, timeout_s):
-        if rank == 1:
+    def late(meeting):
+        if meeting.rank == 1:
             time.sleep(60)
-        return real(order, rank, meeting, timeout_s)
+        return real(meeting)
 
     native.join = late
     LOST.append(time.perf_counter())

@@ -175,6 +175,7 @@ def test_what_no_node_offers_is_unsupported_and_the_rest_runs(work: Path, cluste
 TOGETHER = """\
 version: 1
 defaults: {repeats: 1, epochs: 3, steps_per_epoch: 4}
+backends: [tensorflow, jax, torch]
 cells:
   - {workload: fc, mode: fc_data, workers: 2, nodes: NODES, level: 3, weight_size: 64, batch_size: 64}
 """
@@ -220,13 +221,15 @@ def test_a_machine_lost_during_a_cell_of_several_is_replaced(work: Path, cluster
     printed, _ = process.communicate(timeout=LIMIT_S)
     cluster.add(name)
     assert process.returncode == 0, printed
-    lost, complete = records(work)
+    lost, *complete = records(work)
     assert lost.status is Status.INFRA
     assert str(lost.reason).startswith("node_lost: two and one: ")
-    assert complete.status in MEASURED
-    assert complete.parallel is not None
-    left = {"one", "two", "three"} - {name}
-    assert {place.machine for place in complete.parallel.places} == {host_id(other) for other in left}
+    assert complete
+    left = {host_id(other) for other in ("one", "two", "three") if other != name}
+    for record in complete:  # a disturbed one is measured again
+        assert record.status in MEASURED
+        assert record.parallel is not None
+        assert {place.machine for place in record.parallel.places} == left
 
 
 def test_a_killed_node_costs_one_cell_and_every_cell_is_counted_once(work: Path, cluster: LocalCluster) -> None:
