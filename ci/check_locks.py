@@ -43,6 +43,7 @@ class Lock:
 LOCKS = (
     Lock("build", builds=True),
     Lock("host"),
+    Lock("ray-head", ("ray-head",)),
     Lock("dashboard", ("dashboard", "bigquery")),
     Lock("uploader", groups=("uploader",), groups_only=True),
     Lock(

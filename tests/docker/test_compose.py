@@ -192,6 +192,22 @@ def test_the_cluster_starts_by_its_profile_and_only_holders_of_the_token_use_it(
         assert ("measuring_slot" in json.dumps(service["command"])) == (name != "ray-head")
 
 
+def test_the_clusters_head_with_a_dashboard_is_another_image_and_serves_this_machine_alone() -> None:
+    overlay = ("--file", str(ROOT / "docker" / "ray-dashboard.yaml"))
+    done = compose(ROOT, *overlay, "--profile=ray", "config", "--format", "json", **UNSET)
+    assert done.returncode == 0, done.stderr
+    services = json.loads(done.stdout)["services"]
+    assert {name: one["image"].partition(":")[2] for name, one in services.items() if name in CLUSTER} == {
+        **CLUSTER,
+        "ray-head": "ray-head",
+    }
+    head, usual = services["ray-head"], active("ray")["ray-head"]
+    assert head["build"]["args"] == {**usual["build"]["args"], "SERVICE": "ray-head"}
+    assert {(port["host_ip"], port["target"]) for port in head["ports"]} == {("127.0.0.1", 10001), ("127.0.0.1", 8265)}
+    changed = {"image", "build", "command", "ports"}
+    assert {key: head[key] for key in {*head} - changed} == {key: usual[key] for key in {*usual} - changed}
+
+
 def test_emulator_starts_by_its_profile_alone_and_drops_unneeded_rights(services: dict[str, Any]) -> None:
     assert {*active("bigquery")} == {"dashboard", "bigquery"}
     emulator = services["bigquery"]

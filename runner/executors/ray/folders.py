@@ -41,7 +41,19 @@ def unpacked(archive: bytes, folder: Path) -> None:
     """Write an archive's files into a folder. Raises OSError, and `tarfile.TarError` for a damaged archive."""
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as opened:
-        opened.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            opened.extractall(folder, filter="data")
+        else:  # before Python 3.11.4, such as Debian 12's
+            opened.extractall(folder, [_harmless(member) for member in opened])
+
+
+def _harmless(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return a regular file or folder that stays within the archive's folder. Raises `tarfile.TarError` for others."""
+    path = Path(member.name)
+    if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+        raise tarfile.ExtractError(f"{member.name}: is no file or folder of the archive's own folder")
+    member.mode &= 0o755  # neither set-user-ID nor writable by others
+    return member
 
 
 def modules(root: Path, but: Path | None = None) -> bytes:

@@ -28,6 +28,42 @@ def test_files_arrive_and_pipes_and_links_do_not(tmp_path: Path) -> None:
     assert (target / "traced" / "trace.json").read_bytes() == bytes(range(256))
 
 
+@pytest.fixture
+def old_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module tarfile before Python 3.11.4: without filters."""
+    extract = tarfile.TarFile.extractall
+    monkeypatch.delattr(tarfile, "data_filter")
+
+    def extractall(self: tarfile.TarFile, path: Path, members: list[tarfile.TarInfo]) -> None:
+        extract(self, path, members, filter="fully_trusted")
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)
+
+
+@pytest.mark.usefixtures("old_python")
+def test_files_arrive_under_a_python_without_filters_of_archives(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "traced").mkdir(parents=True)
+    (source / "traced" / "trace.json").write_text("{}")
+    folders.unpacked(folders.packed(source), target)
+    assert names(target) == ["traced/trace.json"]
+
+
+@pytest.mark.usefixtures("old_python")
+@pytest.mark.parametrize(
+    ("name", "kind"), [("../outside", tarfile.REGTYPE), ("/tmp/outside", tarfile.REGTYPE), ("link", tarfile.SYMTYPE)]
+)
+def test_what_would_leave_the_folder_is_refused_under_such_a_python(tmp_path: Path, name: str, kind: bytes) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "/etc/passwd" if kind == tarfile.SYMTYPE else ""
+        archive.addfile(member)
+    with pytest.raises(tarfile.TarError, match="no file or folder"):
+        folders.unpacked(buffer.getvalue(), tmp_path / "target")
+    assert names(tmp_path) == []
+
+
 def test_modules_leave_out_environments_caches_and_results(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     wanted = ["data/labels.csv", "mine.py"]
