@@ -13,7 +13,8 @@ from typing import Any
 
 from keras_matrix.analysis.comparison import primary_metric
 from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, same_work
-from keras_matrix.analysis.comparison.table import CellSummary, Ratio, Row, work_key
+from keras_matrix.analysis.comparison.ratios import Ratio
+from keras_matrix.analysis.comparison.table import CellSummary, Row, work_key
 from keras_matrix.analysis.fc import parallel
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
@@ -31,7 +32,9 @@ STEP_TIME = STEP_TIME_NAME
 VERSIONS = {
     **{one.method: one.version for one in STATISTICS},
     "geometric mean over processes": 1,
+    "geometric mean over processes, machine as level": 1,
     "log ratio paired by block": 1,
+    "log ratio paired by block, machine as level": 1,
     "Benjamini-Hochberg over the table": 1,
     "geometric mean over works": 1,
     "model FLOPs over the best product": 1,
@@ -117,7 +120,7 @@ def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
         base,
         Kind.FIGURE,
         _metric(cell),
-        "geometric mean over processes",
+        f"geometric mean over processes{_level(len(cell.machines))}",
         **_interval(cell.step_time),
         unit=cell.figure.unit or "1",
         smallest_difference=cell.smallest_difference,
@@ -134,7 +137,16 @@ def _figures(base: Finding, cell: CellSummary) -> Iterator[Finding]:
 def _facts(cell: CellSummary) -> dict[str, str]:
     record = next(iter(cell.measured or cell.records))
     steps = {"steps_per_epoch": str(record.resolved.steps_per_epoch)} if record.resolved else {}
-    return {**record.versions, **steps, **{f"param.{k}": str(v) for k, v in cell.settings.params.items()}}
+    params = {f"param.{k}": str(v) for k, v in cell.settings.params.items()}
+    return {**record.versions, **steps, **params, **_over(len(cell.machines))}
+
+
+def _level(machines: int) -> str:
+    return ", machine as level" if machines > 1 else ""
+
+
+def _over(machines: int) -> dict[str, str]:
+    return {"machines": str(machines)} if machines > 1 else {}
 
 
 def _interval(estimate: Estimate | None) -> dict[str, Any]:
@@ -167,22 +179,26 @@ def _verdict(row: Row, run_context: RunContext) -> Finding:
         p_value=row.adjusted_p,
         verdict=word if len(row.cells) > 1 else "nothing to compare",
         said=row.verdict,
-        facts={"same work": same_work(run_context.parity, row).text, **caveats},
+        facts={"same work": same_work(run_context.parity, row).text, **caveats, **_over(len(row.machines))},
     )
 
 
 def _ratio(row: Row, ratio: Ratio) -> Finding:
-    apart = (ratio.estimate.low or 0.0) > 1
+    apart, machines = (ratio.estimate.low or 0.0) > 1, len(ratio.by_machine)
+    facts = {f"ratio at {one.machine}": f"{one.estimate.centre:.4g}" for one in ratio.by_machine}
+    if ratio.disagreement is not None:
+        facts["p of equal machines"] = f"{ratio.disagreement:.2g}"
     return _made(
         _of_cell(row, row.cells[ratio.backend]),
         Kind.RATIO,
         _metric(row.cells[ratio.backend]),
-        "log ratio paired by block",
+        f"log ratio paired by block{_level(machines)}",
         **_interval(ratio.estimate),
         against=row.lowest,
         p_value=ratio.p_value,
         smallest_difference=ratio.smallest_difference,
         verdict="slower" if apart and row.fastest else "open",
+        facts={**facts, **_over(machines)},
     )
 
 

@@ -8,6 +8,7 @@
         calibration/<group>.json   steps per epoch found for cells that share them
         records/<cell_id>.<repeat>.<attempt>.json
         records/corrupt/           files that are not records, moved here and never deleted
+        placements.json            of a cluster: what each machine measures at the moment
         usage/<cell_id>.<repeat>.<attempt>.json    usage series of the attempt, thinned
         work/                      scratch folder of the running cell
 

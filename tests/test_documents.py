@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.comparison import same_work
+from keras_matrix.analysis.comparison import machines, same_work
 from keras_matrix.analysis.fc import cells, gap_to_peak
 from keras_matrix.analysis.hardware import flops, roofline
 from keras_matrix.analysis.history import change_points, sessions
@@ -15,7 +15,7 @@ from keras_matrix.analysis.parity import deviations, explanations
 from keras_matrix.analysis.regression import gate, regression_kinds
 from keras_matrix.analysis.stalls import advice, bottleneck, split, verify
 from keras_matrix.analysis.stats import blocks as figures
-from keras_matrix.analysis.stats import epochs, processes
+from keras_matrix.analysis.stats import epochs, levels, processes
 from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
 from keras_matrix.analysis.surroundings import activity, disturbance, gpu, resolution, setting
 from keras_matrix.analysis.surroundings.findings import Limit
@@ -125,6 +125,9 @@ def test_parity_outputs_deviate_from_their_documented_limits_on(title: str, figu
 LOOKED_AT = [str(at) for at in LOOKS.blocks]
 STATED = [
     ("statistics.md", f"none below {OFTEN} blocks"),
+    ("statistics.md", f"{levels.LEAST_DEGREES} more than machines, the degrees of freedom of {OFTEN} blocks at one"),
+    ("statistics.md", f"At p < {levels.DISAGREEMENT_LEVEL:g} they do not: the row has no verdict"),
+    ("statistics.md", f"their memory within {percent(machines.MEMORY_TOLERANCE)}"),
     ("statistics.md", f"looks at {', '.join(LOOKED_AT)} blocks"),
     ("statistics.md", f"Benjamini-Hochberg at {percent(figures.LEVEL)} for the names of the fastest"),
     ("statistics.md", f"at {percent(gate.LEVEL)} for the gate"),

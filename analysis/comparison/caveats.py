@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from keras_matrix.analysis.comparison.machines import without_levels
 from keras_matrix.analysis.stats.epochs import Drift, EpochSummary, summarise_epochs
 from keras_matrix.analysis.stats.processes import modes
 from keras_matrix.analysis.surroundings.disturbance import percent
@@ -20,7 +21,8 @@ def measurement_caveats(records: Sequence[Record]) -> tuple[str, ...]:
     measured = [record for record in records if record.status in MEASURED]
     summaries = (summarise_epochs(record.times.epoch_times_s, record.settings.discard) for record in measured)
     epochs = [summary for summary in summaries if summary]
-    figures = [record.times.step_time_s for record in measured if record.times.step_time_s]
+    timed = [record for record in measured if record.times.step_time_s]
+    figures = without_levels(timed, [record.times.step_time_s or 0.0 for record in timed])
     compiled = (_recompiles(measured), _graph_breaks(measured))
     around = (_busy_neighbours(measured), _busy_while_waiting(measured))
     return tuple(line for line in (*_drifts(epochs), _outliers(epochs), _modes(figures), *compiled, *around) if line)

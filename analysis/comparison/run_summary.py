@@ -101,5 +101,6 @@ def _wanted(row: Row) -> tuple[float, int, int]:
 def _bounds(ratio: SuiteRatio) -> str:
     bounds = ratio.estimate.bounds
     if not bounds:
-        return " (separate sessions: no interval)" if ratio.separate else ""
+        several = f" ({ratio.machines} machines: no interval)" if ratio.machines else ""
+        return " (separate sessions: no interval)" if ratio.separate else several
     return f" ({bounds[0]:.2f}-{bounds[1]:.2f}{', separate sessions' if ratio.separate else ''})"

@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from keras_matrix.analysis.comparison import tf32
+from keras_matrix.analysis.comparison import machines, tf32
 from keras_matrix.records.schema import MEASURED, Record
 
 LOSS_TOLERANCE = 0.25
 FLOPS_TOLERANCE = 0.005
 RATE_TOLERANCE = 1e-6  # schedules are computed in float32 by some backends
-STEPS = "steps per epoch"
+STEPS, HOSTS = "steps per epoch", "hosts"
 Cells = Mapping[str, Sequence[Record]]
 """The measured records of each compared cell, by the name shown for it."""
 
@@ -49,7 +49,7 @@ FACTS: dict[str, Callable[[Record], object]] = {
     "kinds of data": lambda record: record.resolved and record.resolved.data_is_real,
     STEPS: lambda record: record.resolved and record.resolved.steps_per_epoch,
     "devices": lambda record: record.device and record.device.platform,
-    "hosts": lambda record: record.machine.host_id,
+    HOSTS: lambda record: record.machine.host_id,
 }
 MATCHED_FACTS: dict[str, Callable[[Record], object]] = {
     "compile modes": lambda record: record.resolved and record.resolved.jit_compile,
@@ -68,10 +68,11 @@ FIGURES_BETWEEN_BACKENDS: dict[str, tuple[Callable[[Record], Any], float]] = {
 }
 
 
-def differing(cells: Cells, apart: bool = False) -> str | None:
+def differing(cells: Cells, apart: bool = False, spread_out: bool = False) -> str | None:
     """Return the difference in work between these cells, None if their records show no difference.
 
     `apart`: they are of two sessions, each of which finds by itself the number of steps of an "auto" epoch.
+    `spread_out`: their blocks are at several machines, so that one that failed is missing at one of them.
     """
     cells = {name: records for name, records in cells.items() if records}
     everyone = [record for records in cells.values() for record in records]
@@ -79,7 +80,7 @@ def differing(cells: Cells, apart: bool = False) -> str | None:
     found_anew = apart and all(record.settings.steps_per_epoch == "auto" for record in everyone)
     optional = OPTIONAL_FACTS | MATCHED_OPTIONAL_FACTS if matched else OPTIONAL_FACTS
     for name, fact in (FACTS | optional | (MATCHED_FACTS if matched else {})).items():
-        if found_anew and name == STEPS:
+        if (found_anew and name == STEPS) or (spread_out and name == HOSTS):
             continue
         found = {cell: _values(fact, records, name in optional) for cell, records in cells.items()}
         texts = {cell: "/".join(map(_word, values)) for cell, values in found.items() if values}
@@ -95,14 +96,18 @@ def differing(cells: Cells, apart: bool = False) -> str | None:
     return None
 
 
-def mixed(records: Sequence[Record]) -> str | None:
-    """Return a difference in versions or machines between the records of one cell; None if they agree."""
+def mixed(records: Sequence[Record], *, equal_machines: bool = False) -> str | None:
+    """Return a difference in versions or machines between the records of one cell; None if they agree.
+
+    With `equal_machines` they may be of several machines with equal hardware and system.
+    """
     for name in ("keras", *sorted({record.settings.backend for record in records})):
         found = sorted({record.versions[name] for record in records if name in record.versions})
         if len(found) > 1:
             return f"{name} versions differ ({', '.join(found)})"
-    hosts = {record.machine.host_id for record in records}
-    return f"machines differ ({len(hosts)} hosts)" if len(hosts) > 1 else None
+    count = len(machines.hosts(records))
+    different = machines.difference(records) if equal_machines else f"machines differ ({count} hosts)"
+    return different if count > 1 else None
 
 
 def work_caveats(cells: Cells) -> tuple[str, ...]:

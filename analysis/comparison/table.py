@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from keras_matrix.analysis.comparison.caveats import measurement_caveats
+from keras_matrix.analysis.comparison.machines import difference, hosts, log_levels
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
     Figure,
@@ -25,24 +26,30 @@ from keras_matrix.analysis.comparison.primary_metric import (
     figure_value,
     without_ratio,
 )
+from keras_matrix.analysis.comparison.ratios import (
+    Ratio,
+    estimate_over,
+    how,
+    interval_text,
+    open_verdict,
+    ratio_of,
+    with_disturbed,
+)
 from keras_matrix.analysis.comparison.same_work import differing, mixed, work_caveats
 from keras_matrix.analysis.comparison.titles import Usual, titles
 from keras_matrix.analysis.stats.blocks import (
     LEVEL,
-    MIN_BLOCKS,
+    Block,
     Estimate,
     adjusted_p_values,
     geometric,
     minimum_detectable_effect,
-    of_logs,
-    p_value,
     paired_logs,
     spread,
 )
 from keras_matrix.analysis.stats.fixed_time import fixed_time
 from keras_matrix.analysis.stats.sequential import FIXED, Looks
-from keras_matrix.analysis.stats.sessions import BY_SPREAD, NO_INTERVAL, SeparateSessions, SessionValue, separate_ratio
-from keras_matrix.analysis.surroundings.disturbance import percent
+from keras_matrix.analysis.stats.sessions import SeparateSessions, SessionValue, separate_ratio
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.identity import work_values
@@ -63,6 +70,7 @@ class CellSummary:
     metric is not above zero in a process, because it then has no ratio.
     `fixed_time` is what an epoch costs before its first step, of the process that measures it.
     `step_time_median` and `step_time_p95` are of the processes' figures too, interpolated; None below two processes.
+    Of several equal machines `step_time` is the mean of theirs, and `spread` is within them (`analysis.stats.levels`).
     Other statistics: `analysis.stats.cell_statistics`.
     """
 
@@ -92,6 +100,12 @@ class CellSummary:
         return tuple(record for record in self.records if record.status in MEASURED)
 
     @property
+    def machines(self) -> tuple[str, ...]:
+        """The `host_id` of each of several equal machines of the measured records; empty for one or for others."""
+        found = hosts(self.measured)
+        return found if len(found) > 1 and difference(self.measured) is None else ()
+
+    @property
     def fixed_time_per_epoch_s(self) -> float | None:
         """What an epoch costs before its first step; None if its interval does not separate it from zero."""
         found = self.fixed_time
@@ -105,30 +119,13 @@ class CellSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
-    """The ratio of the time of a step on `backend` to that on the backend with the lowest time.
-
-    `smallest_difference` is the relative one that these blocks would probably have shown; None below 5 blocks.
-    `scatter` is the standard deviation of the blocks' log ratios. `all_data` includes blocks that were disturbed and
-    measured again; None without such blocks. `separate`: the two cells are of separate sessions, without common blocks.
-    """
-
-    backend: str
-    estimate: Estimate
-    p_value: float | None = None
-    smallest_difference: float | None = None
-    all_data: Estimate | None = None
-    scatter: float | None = None
-    separate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
     """One piece of work on several backends, and the verdict; `adjusted_p` is over the table, None without one.
 
     `caveats` of the comparison do not prevent it; `looks` are those of the run; `lowest` is the backend with the lowest
     time, the denominator of the ratios, None without ratios. `values` are the cells' values by backend if they were
-    measured in separate sessions; empty if all are of one session.
+    measured in separate sessions; empty if all are of one session. `machines` are those that the blocks are spread
+    over, by `host_id`; empty for one machine.
     """
 
     title: str
@@ -141,6 +138,7 @@ class Row:
     looks: Looks = FIXED
     lowest: str | None = None
     values: dict[str, SessionValue] = field(default_factory=dict)
+    machines: tuple[str, ...] = ()
 
     def apart(self, one: str, other: str) -> bool:
         """Return whether the values of two backends are of separate sessions."""
@@ -198,19 +196,22 @@ def summarise(records: Sequence[Record]) -> CellSummary:
     latest = tuple(latest_attempts(records))
     measured = [record for record in latest if record.status in MEASURED]
     times = [record.times for record in measured]
-    step_times = [] if without_ratio(measured) else [found for record in measured if (found := figure_value(record))]
-    scatter = spread(step_times)
+    timed = [] if without_ratio(measured) else [record for record in measured if figure_value(record)]
+    step_times = [found for record in timed if (found := figure_value(record))]
+    over, scatter = log_levels(timed, step_times), spread(step_times)
     return CellSummary(
         cell_id=latest[0].cell_id,
         settings=latest[0].settings,
         records=latest,
         superseded=tuple(r for r in records if r.status in MEASURED and r not in latest),
-        step_time=geometric(step_times),
+        step_time=over.estimate() if over else geometric(step_times),
         step_time_median=statistics.median(step_times) if len(step_times) > 1 else None,
         step_time_p95=statistics.quantiles(step_times, n=20, method="inclusive")[-1] if len(step_times) > 1 else None,
-        spread=scatter,
+        spread=over.scatter if over else scatter,
         # The cell's own scatter includes what pairing removes, so a ratio's smallest difference is often smaller.
-        smallest_difference=minimum_detectable_effect(math.sqrt(2) * (scatter or 0.0), len(step_times)),
+        smallest_difference=over.smallest_difference(math.sqrt(2))
+        if over
+        else minimum_detectable_effect(math.sqrt(2) * (scatter or 0.0), len(step_times)),
         samples_per_s=median(t.samples_per_s for t in times),
         first_epoch_time_s=median(t.first_epoch_time_s for t in times),
         epoch_time_s=median(t.epoch_time_median_s for t in times),
@@ -224,12 +225,15 @@ def summarise(records: Sequence[Record]) -> CellSummary:
     )
 
 
-def incomparable(cells: dict[str, CellSummary], *, apart: bool = False) -> str | None:
-    """Return why these cells did not do the same work, None if they did; `apart`: they are of two sessions."""
+def incomparable(cells: dict[str, CellSummary], *, apart: bool = False, spread_out: bool = False) -> str | None:
+    """Return why these cells did not do the same work, None if they did; `apart`: they are of two sessions.
+
+    `spread_out`: each is of several equal machines, some of them common to all.
+    """
     settings = [cell.settings for cell in cells.values()]
     if any(one.precision == "float64" for one in settings) and len({one.backend for one in settings}) > 1:
         return "in float64 Keras computes parts in float32 on JAX and torch (docs/parity.md)"
-    return differing({name: cell.measured for name, cell in cells.items()}, apart)
+    return differing({name: cell.measured for name, cell in cells.items()}, apart, spread_out)
 
 
 def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: SeparateSessions | None) -> Row:
@@ -239,19 +243,27 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
         below = next((cell.figure.name for cell in cells.values() if without_ratio(cell.measured)), None)
         why = f": {below} is not above zero, so it has no ratio" if below else ""
         return Row(title, cells, None, f"nothing to compare{why}")
+    one_session = separate is None or not separate.apart(list(running))
     for name, cell in running.items():
-        if found := mixed(cell.measured):
+        if found := mixed(cell.measured, equal_machines=one_session):
             return Row(title, cells, None, f"not comparable: {found} within {name}")
-    values = _values(running, separate)
-    if reason := incomparable(running, apart=bool(values)):
+    values, machines = _values(running, separate), _common_machines(running)
+    if reason := incomparable(running, apart=bool(values), spread_out=bool(machines)):
         return Row(title, cells, None, f"not comparable: {reason}", values=values)
     lowest = min(running, key=lambda backend: cost_of(running[backend]))
     looks = separate.looks[lowest] if separate else looks
     caveats = work_caveats({backend: cell.measured for backend, cell in running.items()})
-    row = Row(title, cells, None, "", caveats=caveats, looks=looks, values=values)
+    row = Row(title, cells, None, "", caveats=caveats, looks=looks, values=values, machines=machines)
     ratios = tuple(one for backend in running if backend != lowest and (one := _ratio(row, backend, lowest)))
-    verdict = _open_verdict(lowest, ratios, len(running) - 1)
+    verdict = open_verdict(lowest, ratios, len(running) - 1)
     return replace(row, verdict=verdict, ratios=ratios, lowest=lowest if ratios else None)
+
+
+def _common_machines(running: Mapping[str, CellSummary]) -> tuple[str, ...]:
+    """Return the machines of these cells if blocks are spread over several, some of them common to all; else none."""
+    found = [set(hosts(cell.measured)) for cell in running.values()]
+    everywhere = set().union(*found)
+    return tuple(sorted(everywhere)) if len(everywhere) > 1 and set.intersection(*found) else ()
 
 
 def _values(running: Mapping[str, CellSummary], separate: SeparateSessions | None) -> dict[str, SessionValue]:
@@ -271,8 +283,14 @@ def _ratio(row: Row, backend: str, lowest: str) -> Ratio | None:
         found = separate_ratio(row.values[backend], row.values[lowest])
         return Ratio(backend, found.estimate, found.p_value(), separate=True)
     cell, best = row.cells[backend], row.cells[lowest]
-    logs = list(log_ratios(cell, best).values())
-    return replace(_paired(backend, logs, row.looks), all_data=all_data(cell, best, row.looks)) if logs else None
+    logs = logs_by_machine(cell, best)
+    return replace(ratio_of(backend, logs, row.looks), all_data=all_data(cell, best, row.looks)) if logs else None
+
+
+def logs_by_machine(one: CellSummary, other: CellSummary) -> dict[str, list[float]]:
+    """Return the log ratios one / other of the blocks that both measured at one machine, by its `host_id`."""
+    here, there = ({(r.machine.host_id, r.repeat): r for r in cell.measured} for cell in (one, other))
+    return _by_machine(here, there)
 
 
 def all_data(one: CellSummary, other: CellSummary, looks: Looks) -> Estimate | None:
@@ -282,21 +300,20 @@ def all_data(one: CellSummary, other: CellSummary, looks: Looks) -> Estimate | N
     """
     if not one.superseded and not other.superseded:
         return None
-    times = [
-        {(r.repeat, r.attempt): found for r in (*c.measured, *c.superseded) if (found := cost(r))} for c in (one, other)
-    ]
-    confidence = looks.confidence(len(log_ratios(one, other)))
-    return of_logs(list(paired_logs(*times).values()), confidence)
+    every, all_of_other = (
+        {(r.machine.host_id, r.repeat, r.attempt): r for r in (*cell.measured, *cell.superseded)}
+        for cell in (one, other)
+    )
+    return estimate_over(_by_machine(every, all_of_other), looks.confidence(len(log_ratios(one, other))))
 
 
-def _paired(backend: str, logs: Sequence[float], looks: Looks) -> Ratio:
-    estimate = of_logs(logs, looks.confidence(len(logs)))
-    assert estimate is not None
-    scatter = statistics.stdev(logs) if len(logs) > 1 else None
-    detectable = None if scatter is None else minimum_detectable_effect(scatter, len(logs))
-    by_chance = p_value(logs)
-    spent = None if by_chance is None else min(1.0, looks.p_factor * by_chance)
-    return Ratio(backend, estimate, spent, detectable, scatter=scatter)
+def _by_machine(numerator: Mapping[Block, Record], denominator: Mapping[Block, Record]) -> dict[str, list[float]]:
+    """Return the log ratio of each block that both sides have, by its machine; no block is at two machines."""
+    costs = [{key: c for key, record in side.items() if (c := cost(record))} for side in (numerator, denominator)]
+    logs: dict[str, list[float]] = {}
+    for block, log in paired_logs(costs[0], costs[1]).items():
+        logs.setdefault(numerator[block].machine.host_id, []).append(log)
+    return logs
 
 
 def _judged(rows: Sequence[Row]) -> list[Row]:
@@ -320,39 +337,13 @@ def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
     lowest = row.lowest
     assert lowest is not None
     if adjusted_p > LEVEL:
-        text = ", ".join(_interval(ratio) for ratio in row.ratios)
+        text = ", ".join(interval_text(ratio) for ratio in row.ratios)
         chance = f"not a discovery among {rows} rows (p {adjusted_p:.2g})"
-        return replace(row, verdict=f"not separable: {lowest} against {text}: {chance}{_how(row.ratios)}")
+        return replace(row, verdict=f"not separable: {lowest} against {text}: {chance}{how(row.ratios)}")
     figure = row.cells[lowest].figure
     best = "fastest" if figure == STEP_TIME else f"best by {figure.name}"
-    text = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}{_with_disturbed(r)}" for r in row.ratios)
-    return replace(row, fastest=lowest, verdict=f"{lowest} is {best}: {text}{_how(row.ratios)}")
-
-
-def _open_verdict(lowest: str, ratios: Sequence[Ratio], others: int) -> str:
-    if any(ratio.separate and ratio.estimate.low is None for ratio in ratios):
-        return NO_INTERVAL
-    if any(ratio.estimate.low is None for ratio in ratios):
-        return f"not separable: fewer than {MIN_BLOCKS} repeats give no interval"
-    if len(ratios) < others:
-        return "not separable: some cells have no repeat in common"
-    text = ", ".join(_interval(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
-    known = [ratio.smallest_difference for ratio in ratios if ratio.smallest_difference is not None]
-    shown = f"; a difference of {percent(max(known))} would have shown" if known else ""
-    return f"not separable: {lowest} against {text}{_how(ratios) or shown}"
-
-
-def _how(ratios: Sequence[Ratio]) -> str:
-    return f" ({BY_SPREAD})" if any(ratio.separate for ratio in ratios) else ""
-
-
-def _interval(ratio: Ratio) -> str:
-    return f"{ratio.backend} {ratio.estimate.low:.2f}-{ratio.estimate.high:.2f}x{_with_disturbed(ratio)}"
-
-
-def _with_disturbed(ratio: Ratio) -> str:
-    bounds = ratio.all_data.bounds if ratio.all_data else None
-    return f" (with disturbed blocks {bounds[0]:.2f}-{bounds[1]:.2f}x)" if bounds else ""
+    text = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}{with_disturbed(r)}" for r in row.ratios)
+    return replace(row, fastest=lowest, verdict=f"{lowest} is {best}: {text}{how(row.ratios)}")
 
 
 def log_ratios(numerator: CellSummary, denominator: CellSummary) -> dict[int, float]:

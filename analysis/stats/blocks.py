@@ -142,9 +142,15 @@ def minimum_detectable_effect(scatter: float, count: int, power: float = POWER) 
     spread: two such cells, unpaired. Exact for normal blocks: the non-centrality at which a two-sided t test at
     `LEVEL` has this power (the far tail, below 1e-4 at usual powers, is neglected).
     """
-    if count < MIN_BLOCKS:
-        return None
-    return math.expm1(_noncentrality(count, power) * scatter / math.sqrt(count))
+    return None if count < MIN_BLOCKS else detectable(scatter / math.sqrt(count), count - 1, power)
+
+
+def detectable(error: float, degrees: int, power: float = POWER) -> float:
+    """Return the relative difference that shows with probability `power`.
+
+    `error` is the standard error of the logarithm, known with these degrees of freedom.
+    """
+    return math.expm1(_noncentrality(degrees + 1, power) * error)
 
 
 def blocks_needed(scatter: float, effect: float) -> int | None:

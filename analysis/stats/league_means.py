@@ -1,15 +1,20 @@
 """One geometric mean a league: the ratio of each backend to the leading one over the works of a table.
 
-Backends of one session are paired by block, those of separate sessions compared as in `analysis.stats.sessions`.
+Backends of one session are paired by block, those of separate sessions compared as in `analysis.stats.sessions`. If the
+blocks of a work are spread over several machines, a block's number is not one machine for all works: the mean of the
+works' ratios then has no interval.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME
-from keras_matrix.analysis.comparison.table import Row, in_order, log_ratios
+from keras_matrix.analysis.comparison.table import Row, in_order, log_ratios, logs_by_machine
+from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.sessions import geometric_mean, separate_ratio
 from keras_matrix.analysis.stats.suite import SuiteRatio, suite_ratio
 
@@ -52,5 +57,20 @@ def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio 
     if (estimate := geometric_mean(list(ratios.values()))) is not None:
         without = tuple(row.title for row in both if row.title not in ratios)
         return SuiteRatio(estimate, None, tuple(ratios), without, separate=True)
+    if any(row.machines for row in both):
+        return _over_machines(both, backend, against)
     logs = {row.title: log_ratios(row.cells[backend], row.cells[against]) for row in both}
     return suite_ratio(logs, rows[0].looks)
+
+
+def _over_machines(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
+    """Return the mean of the works' ratios, each the mean of its machines', without an interval."""
+    logs = {}
+    for row in rows:
+        if by_machine := logs_by_machine(row.cells[backend], row.cells[against]):
+            logs[row.title] = statistics.fmean(map(statistics.fmean, by_machine.values()))
+    if not logs:
+        return None
+    estimate = Estimate(math.exp(statistics.fmean(logs.values())), None, None, len(logs))
+    without = tuple(row.title for row in rows if row.title not in logs)
+    return SuiteRatio(estimate, None, tuple(logs), without, machines=len({m for row in rows for m in row.machines}))

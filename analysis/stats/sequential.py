@@ -24,7 +24,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from keras_matrix.analysis.stats.blocks import CONFIDENCE, Estimate, half_width, of_logs
+from keras_matrix.analysis.stats.blocks import CONFIDENCE, Estimate, half_width, of_logs, t_quantile
+from keras_matrix.analysis.stats.levels import grouped, levels
 
 PRECISION_TARGET = 0.03
 
@@ -80,27 +81,38 @@ class Decision:
 class State:
     """One comparison: its blocks so far, the cost of a block, and the ratios at which its verdict changes.
 
-    `stakes` are these ratios: 1 for "which is faster", 1 + threshold for a gate.
+    `stakes` are these ratios: 1 for "which is faster", 1 + threshold for a gate. `machines` has the machine of each
+    block if they may be at several; empty for one.
     """
 
     logs: tuple[float, ...]
     block_cost_s: float
     stakes: tuple[float, ...] = (1.0,)
+    machines: tuple[str, ...] = ()
 
 
-def decide(logs: Sequence[float], target: float, looks: Looks = LOOKS, *, budget_spent: bool = False) -> Decision:
+def decide(
+    logs: Sequence[float],
+    target: float,
+    looks: Looks = LOOKS,
+    *,
+    budget_spent: bool = False,
+    machines: Sequence[str] = (),
+) -> Decision:
     """Return whether a comparison with these log ratios, one a block in their order, is complete.
 
-    `target` is the requested relative half-width: 0.03 means 3 %. With `budget_spent` it stops at any block.
+    `target` is the requested relative half-width: 0.03 means 3 %. With `budget_spent` it stops at any block. `machines`
+    has the machine of each block; empty for one machine.
     """
     count = len(logs)
-    estimate = of_logs(logs, looks.confidence(count))
-    if count in looks.blocks[:-1] and estimate and (estimate.half_width or 0.0) <= math.log1p(target):
+    estimate = _estimate(logs, machines, looks.confidence(count))
+    width = estimate.half_width if estimate else None
+    if count in looks.blocks[:-1] and width is not None and width <= math.log1p(target):
         return Decision(True, estimate, Why.PRECISE)
     if count >= looks.blocks[-1]:
         return Decision(True, estimate, Why.LAST)
     if budget_spent:
-        return Decision(True, of_logs(logs, looks.confidences[-1]), Why.BUDGET)
+        return Decision(True, _estimate(logs, machines, looks.confidences[-1]), Why.BUDGET)
     if count < looks.blocks[0]:
         return Decision(False, estimate, Why.FEW)
     return Decision(False, estimate, Why.WIDE if count in looks.blocks else Why.BETWEEN)
@@ -120,7 +132,7 @@ def allocate(
     costs_s = {
         name: time_to_look_s(state, looks)
         for name, state in states.items()
-        if not decide(state.logs, target, looks).stop
+        if not decide(state.logs, target, looks, machines=state.machines).stop
     }
     young = [name for name in costs_s if len(states[name].logs) < looks.blocks[0]]
     if young and sum(costs_s[name] for name in young) <= budget_s:
@@ -142,9 +154,25 @@ def time_to_look_s(state: State, looks: Looks) -> float:
 def _gain_per_s(state: State, looks: Looks) -> float:
     count = len(state.logs)
     ahead = looks.following(count)
-    estimate = of_logs(state.logs, looks.confidence(count))
-    if ahead is None or estimate is None or estimate.half_width is None:
+    estimate = _estimate(state.logs, state.machines, looks.confidence(count))
+    if ahead is None or estimate is None:
         return 0.0
-    then = half_width(statistics.stdev(state.logs), ahead, looks.confidence(ahead))
+    if estimate.half_width is None:  # of several machines: the first interval is worth more than a narrower one
+        return math.inf
+    then = _half_width_at(state, ahead, looks.confidence(ahead))
     at_stake = any(not estimate.excludes(ratio) for ratio in state.stakes)
     return (estimate.half_width - then) * (2 if at_stake else 1) / time_to_look_s(state, looks)
+
+
+def _estimate(logs: Sequence[float], machines: Sequence[str], confidence: float) -> Estimate | None:
+    """Return the ratio of these blocks, with their machine as a level if there are several."""
+    found = levels(grouped(logs, machines)) if len(set(machines)) > 1 else None
+    return found.estimate(confidence) if found else of_logs(logs, confidence)
+
+
+def _half_width_at(state: State, count: int, confidence: float) -> float:
+    """Return the half-width after `count` blocks, if scatter and machines stay and each gets as many."""
+    found = levels(grouped(state.logs, state.machines)) if len(set(state.machines)) > 1 else None
+    if found is None or found.scatter is None:
+        return half_width(statistics.stdev(state.logs), count, confidence)
+    return t_quantile(max(1, count - len(found.counts)), confidence) * found.scatter / math.sqrt(count)

@@ -15,6 +15,7 @@ from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.panels import Panel
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, Question, Reader, answer
+from keras_matrix.dashboards.live.session import MeasuredSession
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.uploader.errors import OutboxFailure, UploadError
 from keras_matrix.uploader.outbox import Outbox
@@ -65,7 +66,10 @@ class RunCounts:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The title, text and links of a page; `link` and `run_link` return '' for a cell or a run without a page."""
+    """The title, text and links of a page; `link` and `run_link` return '' for a cell or a run without a page.
+
+    `session` is the one that is being measured at several machines, if there is one.
+    """
 
     heading: str
     lead: str
@@ -75,6 +79,7 @@ class Frame:
     notices: Sequence[str] = ()
     form: Form | None = None
     choice: Choice = Choice()
+    session: MeasuredSession | None = None
 
 
 def run_counts(warehouse: Reader, since: str = EARLIEST_DAY) -> RunCounts:

@@ -313,4 +313,5 @@ def _endings_value(cell: CellSummary | None) -> Value:
         return NOT_MEASURED
     counted = Counter(record.status for record in cell.records)
     counts = ", ".join(f"{counted[status]} {status}" for status in Status if counted[status])
-    return Value(counts, bad=any(status not in HARMLESS for status in counted))
+    over = f"over {len(cell.machines)} machines" if cell.machines else ""
+    return Value(counts, over, bad=any(status not in HARMLESS for status in counted))

@@ -25,7 +25,7 @@ from keras_matrix.runner.host import machine
 from keras_matrix.runner.host.mounts import import_roots
 from keras_matrix.runner.host.surroundings import pinning
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.observer import Observer
+from keras_matrix.runner.measure.observer import Observer, StoredPlacements
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now
 from keras_matrix.runner.plan.adaptive import Adaptive, Goal
 from keras_matrix.runner.plan.estimates import estimates
@@ -131,6 +131,8 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
 
                 display.say(places.about())
                 display.problems(f"{name}: {warning}" for name, warning in places.warnings().items())
+                first = next(iter(session.runs.values()))
+                context = replace(context, observer=StoredPlacements(observer, first, wanted.cells, utc_now))
                 concurrent.measure(context, session.pending, places, adaptive.more)
         session.finish(adaptive.why(), utc_now())
         return session

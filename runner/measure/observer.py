@@ -1,11 +1,17 @@
-"""The events of a measurement, for displays."""
+"""The events of a measurement, for displays, and the one that stores what each machine of a cluster measures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Protocol
 
-from keras_matrix.records.schema import Record
+from keras_matrix.analysis.comparison.titles import titles
+from keras_matrix.records.instruments import placements
+from keras_matrix.records.instruments.placements import Placement
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.store import Run
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.plan import PlannedRepeat
 
@@ -27,3 +33,61 @@ class Observer(Protocol):
 
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """An attempt has ended, and its record is published."""
+
+
+class StoredPlacements:
+    """Stores what each machine measures at the moment, for displays, and passes every event on.
+
+    It is not safe for threads: `runner.measure.machines.concurrent` gives it one event at a time.
+    """
+
+    def __init__(self, observer: Observer, run: Run, cells: Iterable[Cell], now: Callable[[], datetime]) -> None:
+        """Store in the first run of the session, without a machine at first."""
+        self._observer, self._run, self._now = observer, run, now
+        settings = {cell.cell_id: cell.settings for cell in cells}
+        self._titles = dict(zip(settings, titles(list(settings.values()), {}), strict=True))
+        self._machines: dict[str, Placement] = {}
+        self._open: dict[str, set[tuple[str, str, int]]] = {}
+        self._store()
+
+    def calibrating(self, cell: Cell) -> None:
+        """Pass it on."""
+        self._observer.calibrating(cell)
+
+    def begun(self, planned: PlannedRepeat) -> None:
+        """Pass it on."""
+        self._observer.begun(planned)
+
+    def placed(self, repeats: Sequence[PlannedRepeat], machine: str) -> None:
+        """Store what the machine measures."""
+        self._observer.placed(repeats, machine)
+        first, known = repeats[0], self._machines.get(machine, Placement(machine))
+        arms = ", ".join(dict.fromkeys(f"{one.cell.settings.backend} {one.arm}".strip() for one in repeats))
+        work = f"{self._titles[first.cell.cell_id]} #{first.repeat}: {arms}"
+        since = self._now().isoformat(timespec="seconds")
+        self._machines[machine] = replace(known, work=work, since=since)
+        self._open[machine] = {planned.key for planned in repeats}
+        self._store()
+
+    def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
+        """Pass it on."""
+        self._observer.interleaving(repeats)
+
+    def ended(self, planned: PlannedRepeat, record: Record) -> None:
+        """Store that a machine has nothing to measure, once its last repeat has ended."""
+        self._observer.ended(planned, record)
+        machine = next((name for name, keys in self._open.items() if planned.key in keys), None)
+        if machine is None:
+            return
+        self._open[machine].discard(planned.key)
+        known = self._machines[machine]
+        if record.status is not Status.INFRA:
+            known = replace(known, host_id=record.machine.host_id)
+        if not self._open[machine]:
+            known = replace(known, work=None, since=None)
+        if known != self._machines[machine]:
+            self._machines[machine] = known
+            self._store()
+
+    def _store(self) -> None:
+        placements.keep(self._run, placements.Placements(list(self._machines.values())))

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from keras_matrix.analysis.comparison.primary_metric import cost
 from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
 from keras_matrix.analysis.stats.blocks import paired_logs
+from keras_matrix.analysis.stats.levels import grouped
 from keras_matrix.analysis.stats.sequential import LOOKS, State, Why, allocate, decide, time_to_look_s
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import latest_attempts
@@ -33,7 +34,11 @@ from keras_matrix.runner.plan.plan import PlannedRepeat, block, comparisons
 from keras_matrix.runner.plan.session import Session
 
 NEVER = -0.5
-Times = Mapping[tuple[str, str], Mapping[int, float]]
+Key = tuple[str, str]
+"""An arm and a cell_id."""
+Hosts = Mapping[Key, Mapping[int, str]]
+"""The `host_id` of the machine of each repeat, by (arm, cell_id)."""
+Times = Mapping[Key, Mapping[int, float]]
 """Step times in seconds by (arm, cell_id) and repeat."""
 
 
@@ -73,9 +78,9 @@ class Adaptive:
         decided = self._decided(times)
         stakes = (1.0,) if self._rule is None else (1.0 + self._rule.threshold,)
         states = {
-            name: State(widest(found), _block_cost_s(self._groups[name], records), stakes)
-            for name, found in self._series(times).items()
-            if found and repeats[name] < self._looks.blocks[-1] and name not in decided
+            name: State(found.logs, _block_cost_s(self._groups[name], records), stakes, found.machines)
+            for name, found in self._widest(records).items()
+            if found.logs and repeats[name] < self._looks.blocks[-1] and name not in decided
         }
         chosen: list[str] = []
         while name := self._next({n: s for n, s in states.items() if n not in chosen}, left_s):
@@ -88,12 +93,17 @@ class Adaptive:
         records = self._records()
         times, done = step_times(records), _done(records)
         reasons = dict(self._decided(times))
-        for name, found in self._series(times).items():
-            decision = decide(widest(found), self._target(name), self._looks)
+        for name, found in self._widest(records).items():
+            decision = decide(found.logs, self._target(name), self._looks, machines=found.machines)
             last = self._next_repeat(self._groups[name], done) >= self._looks.blocks[-1]
-            ended = Why.NOTHING if not found else Why.LAST if last else Why.BUDGET
+            ended = Why.NOTHING if not found.logs else Why.LAST if last else Why.BUDGET
             reasons.setdefault(name, str(decision.why if decision.stop else ended))
         return reasons
+
+    def _widest(self, records: Sequence[tuple[str, Record]]) -> dict[str, Series]:
+        """Return the pair with the largest scatter of each comparison, within each machine: see `widest`."""
+        times, at = step_times(records), hosts(records)
+        return {name: _widest_pair(_placed(group, times, at, self._arms)) for name, group in self._groups.items()}
 
     def _series(self, times: Times) -> dict[str, list[tuple[float, ...]]]:
         return {name: series(group, times, self._arms) for name, group in self._groups.items()}
@@ -156,18 +166,67 @@ def step_times(records: Sequence[tuple[str, Record]]) -> Times:
     return found
 
 
+def hosts(records: Sequence[tuple[str, Record]]) -> Hosts:
+    """Return where the latest attempt of each repeat was measured."""
+    found: dict[tuple[str, str], dict[int, str]] = {}
+    for arm in dict.fromkeys(arm for arm, _ in records):
+        for record in latest_attempts(record for its, record in records if its == arm):
+            found.setdefault((arm, record.cell_id), {})[record.repeat] = record.machine.host_id
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The log ratios of a pair by block, and the machine of each block."""
+
+    logs: tuple[float, ...] = ()
+    machines: tuple[str, ...] = ()
+
+    def within(self) -> tuple[float, ...]:
+        """Return each log ratio without the mean of its machine; of one machine as they are."""
+        own = grouped(self.logs, self.machines)
+        if len(own) < 2:
+            return self.logs
+        means = {machine: statistics.fmean(logs) for machine, logs in own.items()}
+        return tuple(log - means[machine] for log, machine in zip(self.logs, self.machines, strict=True))
+
+
 def series(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[tuple[float, ...]]:
     """Return the log ratios by block of every pair that has a block; of two `arms` the base is the first."""
+    found = [tuple(_logs(times, pair).values()) for pair in _pairs(group, times, arms)]
+    return [logs for logs in found if logs]
+
+
+def _placed(group: Sequence[Cell], times: Times, at: Hosts, arms: Sequence[str]) -> list[Series]:
+    """Return the series of every pair, of the blocks that are at one machine."""
+    found = []
+    for one, other in _pairs(group, times, arms):
+        here = at.get(one, {})
+        there = here if other is None else at.get(other, {})
+        logs = {n: log for n, log in _logs(times, (one, other)).items() if here[n] == there[n]}
+        found.append(Series(tuple(logs.values()), tuple(here[n] for n in logs)))
+    return [one for one in found if one.logs]
+
+
+def _pairs(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[tuple[Key, Key | None]]:
+    """Return the pairs of a comparison; if only one cell was measured, this one alone."""
     own = {key: values for key, values in times.items() if key[1] in {cell.cell_id for cell in group}}
     if len(arms) == 2:
-        pairs = [((arms[1], cell.cell_id), (arms[0], cell.cell_id)) for cell in group]
-    else:
-        lowest = min(own, key=lambda key: statistics.fmean(map(math.log, own[key].values())), default=None)
-        pairs = [(key, lowest) for key in own if key != lowest and lowest is not None]
-    if not pairs:
-        return [tuple(math.log(value) for value in values.values()) for values in own.values()]
-    found = [tuple(paired_logs(own.get(one, {}), own.get(other, {})).values()) for one, other in pairs]
-    return [logs for logs in found if logs]
+        return [((arms[1], cell.cell_id), (arms[0], cell.cell_id)) for cell in group]
+    lowest = min(own, key=lambda key: statistics.fmean(map(math.log, own[key].values())), default=None)
+    return [(key, lowest) for key in own if key != lowest] or [(key, None) for key in own]
+
+
+def _logs(times: Times, pair: tuple[Key, Key | None]) -> dict[int, float]:
+    one, other = pair
+    if other is None:
+        return {n: math.log(value) for n, value in times[one].items()}
+    return paired_logs(times.get(one, {}), times.get(other, {}))
+
+
+def _widest_pair(found: Sequence[Series]) -> Series:
+    within = [one.within() for one in found]
+    return found[within.index(widest(within))] if found else Series()
 
 
 def widest(found: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

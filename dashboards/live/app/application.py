@@ -86,6 +86,7 @@ class Application:
             notices=[*edition.notices, *counts.notices(edition.empty)],
             form=Form("/", *self._choices(edition), edition.since if edition.since != EARLIEST_DAY else ""),
             choice=choice,
+            session=self._answer(edition, "session", edition.session),
         )
         return dashboard.render(self._panels(edition, shown, choice), frame)
 

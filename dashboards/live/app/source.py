@@ -14,6 +14,7 @@ from typing import Protocol
 
 from keras_matrix.dashboards.live import page
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Reader
+from keras_matrix.dashboards.live.session import MeasuredSession
 from keras_matrix.uploader.warehouse import Warehouse
 
 FRESH_S = 30.0
@@ -23,7 +24,7 @@ FRESH_S = 30.0
 class Edition:
     """One state of the data. Editions with equal numbers give equal answers; `since` is the first available day.
 
-    `empty` explains an edition without runs.
+    `empty` explains an edition without runs, `session` returns the one that is being measured at several machines.
     """
 
     reader: Reader
@@ -32,6 +33,7 @@ class Edition:
     since: str = EARLIEST_DAY
     notices: tuple[str, ...] = ()
     empty: Callable[[], str] = lambda: page.EMPTY
+    session: Callable[[], MeasuredSession | None] = lambda: None
 
 
 class Source(Protocol):
@@ -56,6 +58,7 @@ class Live:
     since: str = EARLIEST_DAY
     empty: Callable[[], str] = lambda: page.EMPTY
     clock: Callable[[], float] = time.monotonic
+    session: Callable[[], MeasuredSession | None] = lambda: None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _number: int = 0
     _began_s: float | None = None
@@ -72,7 +75,8 @@ class Live:
             if self._began_s is None or now_s - self._began_s >= FRESH_S:
                 self._began_s, self._number = now_s, self._number + 1
             number = self._number
-        return Edition(self.warehouse, number, f"Read from {self.address}.", self.since, empty=self.empty)
+        origin = f"Read from {self.address}."
+        return Edition(self.warehouse, number, origin, self.since, empty=self.empty, session=self.session)
 
     def peek(self) -> Edition:
         """Return the current edition: queries are free."""

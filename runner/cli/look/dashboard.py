@@ -22,6 +22,7 @@ from keras_matrix.dashboards.live.app.refreshed import Clocks, Refreshed, Refres
 from keras_matrix.dashboards.live.app.source import Live, Source
 from keras_matrix.dashboards.live.page import empty_notice
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY
+from keras_matrix.dashboards.live.session import SessionReader
 from keras_matrix.runner.cli.measure import sending
 from keras_matrix.runner.cli.options import add_results_option, number
 from keras_matrix.runner.errors import UsageError
@@ -87,7 +88,8 @@ def _source(target: options.Target, since: str | None, refresh_min: float) -> So
     """Return the source of the pages: the local warehouse itself, or snapshots of a dataset."""
     warehouse = opening.open_warehouse(target.address, target.results, target.options)
     if is_local(target.address):
-        return Live(warehouse, since or EARLIEST_DAY, partial(empty_notice, target.address, target.results))
+        empty, session = partial(empty_notice, target.address, target.results), SessionReader(target.results)
+        return Live(warehouse, since or EARLIEST_DAY, empty, session=session.current)
     return Refreshed(warehouse, needed(statements()), RefreshPolicy(60 * refresh_min, since), Clocks(utc_now))
 
 

@@ -36,11 +36,11 @@ class TimeLeft:
         self._done_s += self._estimates_s.get(planned.cell.cell_id, 0.0)
         return True
 
-    def seconds(self) -> float:
-        """Return the estimated seconds left."""
+    def seconds(self, machines: int = 1) -> float:
+        """Return the estimated seconds left; `machines` measure at the same time, until the first repeat has ended."""
         left_s = max(0.0, self._ahead_s - self._done_s)
         taken_s = time.perf_counter() - self._begun_s
-        return left_s * (taken_s / self._done_s if self._done_s else 1.0)
+        return left_s * (taken_s / self._done_s if self._done_s else 1 / machines)
 
 
 class OutcomeText:

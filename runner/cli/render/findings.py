@@ -16,9 +16,9 @@ from keras_matrix.analysis.comparison.primary_metric import (
     metrics_over,
     primary_value,
 )
+from keras_matrix.analysis.comparison.ratios import repeats_for_intervals
 from keras_matrix.analysis.comparison.table import CellSummary, Row, in_order
 from keras_matrix.analysis.fc import gap_to_peak
-from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, hidden, values
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
@@ -100,12 +100,12 @@ def _legend(found: Findings) -> str:
 
 def few_repeats(rows: Sequence[Row]) -> str | None:
     """Return advice if some rows have ratios but too few repeats for an interval, else None."""
-    without = [row for row in rows if any(r.estimate.low is None and not r.separate for r in row.ratios)]
-    if not without:
+    wanted = [repeats for row in rows if (repeats := repeats_for_intervals(row.ratios)) is not None]
+    if not wanted:
         return None
     return (
-        f"{len(without)} of {len(rows)} rows have too few repeats for an interval; "
-        f"for verdicts measure with --repeats {MIN_BLOCKS}, or --repeats auto"
+        f"{len(wanted)} of {len(rows)} rows have too few repeats for an interval; "
+        f"for verdicts measure with --repeats {max(wanted)}, or --repeats auto"
     )
 
 
@@ -136,9 +136,10 @@ def _cell_text(row: Row, backend: str, run_context: RunContext) -> str:
 
 def _interval(cell: CellSummary) -> str:
     assert cell.step_time is not None
+    over = f", {len(cell.machines)} machines" if cell.machines else ""
     if cell.step_time.low is None or cell.step_time.high is None:
-        return f"{cell.step_time.count} process{'es'[: 2 * (cell.step_time.count > 1)]}"
-    return between(cell.step_time.low, cell.step_time.high, cell.figure)
+        return f"{cell.step_time.count} process{'es'[: 2 * (cell.step_time.count > 1)]}{over}"
+    return f"{between(cell.step_time.low, cell.step_time.high, cell.figure)}{over}"
 
 
 def _print_failures(console: Any, rows: Sequence[Row], printed: Collection[str]) -> None:
@@ -203,6 +204,7 @@ def _row_json(row: Row, run_context: RunContext) -> dict[str, Any]:
     for name, cell in plain["cells"].items():
         cell["statistics"] = values(row.cells[name])
         cell["metrics"] = to_json(metrics_over(completed(row.cells[name].records)))
+        cell["machines"] = list(row.cells[name].machines)
         cell["processes"] = sum(record["status"] in MEASURED for record in cell.pop("records"))
         share = run_context.shares.get(cell["cell_id"])
         cell["share_of_peak"] = share.share_of_peak if share else None

@@ -1,4 +1,7 @@
-"""The progress of a terminal: finished attempts scroll up; the last line shows what is running and the time left."""
+"""The progress of a terminal: finished attempts scroll up; below, what is running and the time left.
+
+On a cluster what is running has a line for each machine that measures.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.plan import PlannedRepeat
 
 Texts = tuple[TimeLeft, OutcomeText, CellNames]
+MOST_MACHINE_LINES = 8
 
 
 class LiveView:
@@ -26,6 +30,7 @@ class LiveView:
         self._left, self._outcomes, self._names = texts
         self._machines: dict[tuple[str, str, int], str] = {}
         self._working: dict[str, str] = {}
+        self._open: dict[str, set[tuple[str, str, int]]] = {}
 
     def calibrating(self, cell: Cell) -> None:
         """Show which cell is being calibrated."""
@@ -39,6 +44,7 @@ class LiveView:
         """Show what each machine of a cluster measures."""
         self._machines.update((planned.key, f" at {machine}") for planned in repeats)
         self._working[machine] = f"{self._names.of(repeats[0].cell)} #{repeats[0].repeat}"
+        self._open[machine] = {planned.key for planned in repeats}
         self._show("")
 
     def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
@@ -55,10 +61,19 @@ class LiveView:
         outcome = escape(self._outcomes.result(record))
         self._bar.console.print(f"[{colour}]{label}[/]: {outcome}")
         self._bar.update(self._task, advance=counted)
+        if (machine := next((name for name, keys in self._open.items() if planned.key in keys), None)) is not None:
+            self._open[machine].discard(planned.key)
+            if not self._open[machine]:
+                del self._open[machine], self._working[machine]
+            self._show("")
 
     def _show(self, what: str) -> None:
-        what = " | ".join(f"{machine}: {cell}" for machine, cell in self._working.items()) or what
-        self._bar.update(self._task, description=escape(what), left=f"{duration(self._left.seconds())} left")
+        lines = [f"{machine}: {cell}" for machine, cell in self._working.items()]
+        if len(lines) > MOST_MACHINE_LINES:
+            more = len(lines) - MOST_MACHINE_LINES + 1
+            lines = [*lines[: MOST_MACHINE_LINES - 1], f"and {more} more machines"]
+        left = f"{duration(self._left.seconds(len(self._working) or 1))} left"
+        self._bar.update(self._task, description=escape("\n".join(lines) or what), left=left)
         self._bar.refresh()
 
 

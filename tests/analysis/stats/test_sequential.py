@@ -127,3 +127,27 @@ def test_campaign_ends_with_every_comparison_precise() -> None:
         logs[name].append(generator.gauss(0.0, {"a": 0.005, "b": 0.04, "c": 0.2}[name]))
     assert all(decide(found, 0.03).stop for found in logs.values())
     assert len(logs["a"]) == 5 < len(logs["b"]) <= len(logs["c"])
+
+
+def test_blocks_of_several_machines_stop_by_the_interval_within_them() -> None:
+    """Machines that differ by 20 % do not make the interval wide; each costs a degree of freedom."""
+    machines = ["a", "b"] * 4
+    logs = [0.2 * (name == "b") + 0.001 * (n % 4 < 2) for n, name in enumerate(machines)]
+    assert decide(logs, 0.03).why is Why.WIDE
+    assert decide(logs, 0.03, machines=machines).why is Why.PRECISE
+    assert decide(logs, 0.03, machines=["a"] * 8).estimate == decide(logs, 0.03).estimate
+
+
+def test_blocks_that_leave_too_few_degrees_of_freedom_are_not_precise() -> None:
+    logs, machines = [0.0, 0.001, 0.0, 0.001, 0.0], ("a", "b", "c", "a", "b")
+    assert decide(logs, 0.03).stop
+    assert not decide(logs, 0.03, machines=machines).stop
+    precise = State(tuple(logs * 2)[:8], 1.0, machines=("a",) * 8)
+    lacking = State(tuple(logs), 1.0, machines=machines)
+    assert allocate({"lacking": lacking, "precise": precise}, 100.0) == "lacking"
+
+
+def test_gain_over_several_machines_is_that_of_the_scatter_within_them() -> None:
+    apart = [0.5 * (n % 2) + 0.05 * log for n, log in enumerate(blocks(8, 1.0))]
+    shifted = State(tuple(apart), 1.0, machines=("a", "b") * 4)
+    assert allocate({"machines": shifted, "noisy": State(blocks(8, 0.15), 1.0)}, 100.0) == "noisy"

@@ -29,7 +29,7 @@ from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.matrix.reader import Cell, expand, load
 from keras_matrix.runner.plan.adaptive import Adaptive, Goal, series, step_times, widest
 from keras_matrix.runner.plan.plan import order
-from tests.conftest import make_record
+from tests.conftest import MACHINE, make_record
 from tests.fakes.executor import FakeExecutor, crash
 
 MATRIX = """\
@@ -195,6 +195,29 @@ def test_comparison_continues_until_its_widest_pair_is_precise(folder: Path) -> 
     runner(executor=FakeExecutor(step_time_s=unequal))
     counts, _ = newest(folder)
     assert 5 < counts["tensorflow"] == counts["jax"] == counts["torch"]
+
+
+@pytest.mark.parametrize(
+    ("at", "blocks", "goes_on"),
+    [("ab", 8, False), ("aa", 8, True), ("ab", 5, True), ("ab torch elsewhere", 8, True)],
+    ids=["several", "one", "few", "moved"],
+)
+def test_comparison_at_several_machines_is_precise_within_each(
+    folder: Path, at: str, blocks: int, goes_on: bool
+) -> None:
+    """The ratio differs by 30 % between the machines, and by 0.2 % at each of them."""
+    jax, torch = two_cells()
+    made = []
+    for repeat in range(blocks):
+        own, moved = repeat % 2, "elsewhere" in at and repeat < 5
+        for cell, ratio in ((jax, 1.0), (torch, (1.5 + 0.5 * own) * (1 + 0.002 * (repeat % 4 < 2)))):
+            host = "c" if moved and cell is torch else at[own]
+            changes = {"machine": replace(MACHINE, host_id=host * 16), "harness": Harness(wall_time_s=1.0)}
+            made.append(make_record(0.01 * ratio, repeat, settings=cell.settings, **changes))
+    session = SimpleNamespace(runs={"": made}, seed=0, records=lambda arm: made)
+    adaptive = Adaptive(session, [jax, torch], Goal(), lambda: 0.0)  # type: ignore[arg-type]
+    assert bool(adaptive.more()) == goes_on
+    assert (set(adaptive.why().values()) == {"precise enough"}) != goes_on
 
 
 @pytest.mark.parametrize(("later_s", "goes_on"), [(0.0, True), (100.0, False)])

@@ -1,0 +1,84 @@
+"""The machines of a cell's records: whether their hardware and system are equal, and values by machine.
+
+Records of one cell come from several machines if a cluster spreads the blocks of a comparison (`across_nodes`), or if a
+machine was lost. Equal machines are a level of the statistics (`analysis.stats.levels`); others are not compared.
+
+Guarantee: pure. Machines are equal only if they are known to be: a record without its machine's memory equals none.
+Limit: two machines with equal facts may still differ in speed, for example by cooling or firmware; the level removes
+that from intervals, and the F test of a ratio detects if it favours a backend.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from keras_matrix.analysis.stats.levels import Levels, grouped, levels
+from keras_matrix.records.schema import Machine, Record
+
+# The kernel and firmware reserve a part of the memory, which varies a little between equal machines.
+MEMORY_TOLERANCE = 0.03
+GIB = 2.0**30
+SHOWN_CHARACTERS = 8
+FACTS: Mapping[str, Callable[[Machine], object]] = {
+    "CPUs": lambda machine: f"{machine.logical_cpus} x {machine.cpu_model}",
+    "physical cores": lambda machine: machine.physical_cores,
+    "GPUs": lambda machine: ", ".join(sorted(machine.gpus)) or "none",
+    "GPU drivers": lambda machine: machine.gpu_driver,
+    "machine types": lambda machine: machine.machine_type,
+    "kernels": lambda machine: machine.kernel,
+    "operating systems": lambda machine: machine.os,
+    "containers": lambda machine: machine.container,
+}
+
+
+def hosts(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return the `host_id` of each machine of these records, sorted."""
+    return tuple(sorted({record.machine.host_id for record in records}))
+
+
+def short(host_id: str) -> str:
+    """Return a machine's name in texts: records name machines by a hash only."""
+    return host_id[:SHOWN_CHARACTERS]
+
+
+def difference(records: Sequence[Record]) -> str | None:
+    """Return how the machines of one cell's records differ; None if there is one, or if all are equal."""
+    count, machines = len(hosts(records)), [record.machine for record in records]
+    if count < 2:
+        return None
+    for name, fact in FACTS.items():
+        if len(values := {str(fact(machine)) for machine in machines}) > 1:
+            return f"machines differ ({count} hosts; {name}: {', '.join(sorted(values))})"
+    known = [machine.memory_bytes for machine in machines if machine.memory_bytes is not None]
+    if len(known) < len(machines):
+        return f"machines differ ({count} hosts)"
+    if min(known) < (1 - MEMORY_TOLERANCE) * max(known):
+        return f"machines differ ({count} hosts; memory: {min(known) / GIB:.4g} to {max(known) / GIB:.4g} GiB)"
+    return None
+
+
+def log_levels(records: Sequence[Record], values: Sequence[float]) -> Levels | None:
+    """Return the levels of the logarithms of these values, one a record; None if they are not of several machines.
+
+    The machines must be equal; of different ones there is no level.
+    """
+    if len(hosts(records)) < 2 or difference(records) is not None:
+        return None
+    return levels(grouped(list(map(math.log, values)), [record.machine.host_id for record in records]))
+
+
+def without_levels(records: Sequence[Record], values: Sequence[float]) -> list[float]:
+    """Return the positive values, one a record, without the differences in speed between their machines.
+
+    Their geometric mean stays; values of one machine stay as they are.
+    """
+    if len(hosts(records)) < 2:
+        return list(values)
+    own = grouped(list(map(math.log, values)), [record.machine.host_id for record in records])
+    means = {machine: statistics.fmean(logs) for machine, logs in own.items()}
+    common = statistics.fmean(map(math.log, values))
+    return [
+        value * math.exp(common - means[record.machine.host_id]) for record, value in zip(records, values, strict=True)
+    ]

@@ -1,0 +1,188 @@
+"""Cells that were measured at several machines: equal ones are a level of the statistics, others are not compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from keras_matrix.analysis import findings
+from keras_matrix.analysis.comparison import run_summary
+from keras_matrix.analysis.comparison.machines import difference
+from keras_matrix.analysis.comparison.table import Row, summarise, table
+from keras_matrix.analysis.stats.league_means import suite
+from keras_matrix.analysis.stats.levels import levels
+from keras_matrix.analysis.stats.sequential import LOOKS
+from keras_matrix.records.findings import Kind
+from keras_matrix.records.schema import Machine, Record
+from keras_matrix.runner.cli.render.findings import few_repeats
+from tests.conftest import MACHINE, make_record, make_settings
+
+EQUAL = replace(MACHINE, memory_bytes=64 << 30, kernel="6.1")
+NOISE = (0.0, 0.01, -0.01, 0.005, -0.005, 0.02, -0.02, 0.0)
+
+
+def at(host: str, **changes: Any) -> Machine:
+    return replace(EQUAL, host_id=host * 16, **changes)
+
+
+def records_at(
+    machines: Sequence[Machine], blocks: int = 9, speeds: Sequence[float] = (1.0, 1.3, 1.7), **ratios: Any
+) -> list[Record]:
+    """Return records of JAX and PyTorch, the blocks over the machines one after the other.
+
+    `speeds` multiply the times of a machine's cells; `ratio` is torch / jax, at each machine if it is several.
+    """
+    ratio = ratios.get("ratio", 1.5)
+    found = []
+    for block in range(blocks):
+        n = block % len(machines)
+        own = ratio if isinstance(ratio, float) else ratio[n]
+        for name, time_s in (("jax", 0.01), ("torch", 0.01 * own * math.exp(NOISE[block % len(NOISE)]))):
+            settings = make_settings(backend=name)
+            found.append(make_record(time_s * speeds[n], block, settings=settings, machine=machines[n]))
+    return found
+
+
+def only(records: list[Record], **arguments: Any) -> Row:
+    [row] = table(records, **arguments)
+    return row
+
+
+A, B, C = at("a"), at("b"), at("c", memory_bytes=(64 << 30) - (1 << 30))
+
+
+def test_equal_machines_are_compared_and_the_verdict_names_their_number() -> None:
+    row = only(records_at([A, B, C]))
+    assert (row.fastest, row.machines) == ("jax", ("a" * 16, "b" * 16, "c" * 16))
+    assert row.verdict == "jax is fastest: 1.50x torch (over 3 machines)"
+    [ratio] = row.ratios
+    logs = {n: [math.log(1.5) + NOISE[b % 8] for b in range(9) if b % 3 == n] for n in range(3)}
+    expected = levels({str(n): own for n, own in logs.items()})
+    assert expected is not None
+    assert ratio.estimate.bounds == pytest.approx(expected.estimate().bounds)
+    assert (ratio.scatter, ratio.p_value) == (pytest.approx(expected.scatter), pytest.approx(expected.p_value()))
+    assert [one.machine[0] for one in ratio.by_machine] == ["a", "b", "c"]
+    assert ratio.disagreement == pytest.approx(expected.disagreement())
+
+
+def test_step_time_is_the_mean_of_the_machines_and_their_speed_is_not_its_scatter() -> None:
+    records = [record for record in records_at([A, B, C], blocks=12) if record.settings.backend == "torch"]
+    cell = summarise([*records, replace(records[0], repeat=20)])  # one more at the first machine
+    assert cell.step_time is not None
+    assert cell.step_time.centre == pytest.approx(0.015 * (1.3 * 1.7) ** (1 / 3), rel=0.01)
+    assert cell.spread == pytest.approx(0.012, abs=0.003)
+    assert (cell.step_time.half_width or 1.0) < 0.01
+    assert cell.caveats == ()
+
+
+def test_close_backends_are_not_separable_over_several_machines() -> None:
+    verdict = only(records_at([A, B], ratio=1.001)).verdict
+    assert verdict.startswith("not separable: jax against torch 1.00-1.01x; a difference of ")
+    assert verdict.endswith("would have shown (over 2 machines)")
+
+
+def test_machines_that_disagree_get_no_verdict_but_their_ratios() -> None:
+    row = only(records_at([A, B], blocks=10, ratio=(1.2, 1.6)))
+    [ratio] = row.ratios
+    assert ratio.machines_disagree
+    assert (row.fastest, row.adjusted_p, ratio.estimate.bounds, ratio.p_value) == (None, None, None, None)
+    assert row.verdict.startswith(
+        "not separable: the machines disagree: jax against torch 1.19x at aaaaaaaa, 1.61x at bbbbbbbb (p "
+    )
+    assert row.verdict.endswith("compare at one machine: leave out across_nodes, or name one with machine")
+    assert few_repeats([row]) is None
+
+
+def test_too_few_blocks_for_the_machines_say_how_many_are_missing() -> None:
+    row = only(records_at([A, B, C], blocks=6))
+    assert row.verdict == (
+        "not separable: 6 repeats over 3 machines give no interval: it needs 4 more repeats than machines, 1 more than "
+        "there are at these machines"
+    )
+    assert "measure with --repeats 7, or --repeats auto" in str(few_repeats([row]))
+    assert only(records_at([A, B, C], blocks=7)).ratios[0].estimate.bounds is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"kernel": "6.8"}, "2 hosts; kernels: 6.1, 6.8"),
+        ({"cpu_model": "another"}, "2 hosts; CPUs: 2 x a CPU, 2 x another"),
+        ({"logical_cpus": 4}, "2 hosts; CPUs: 2 x a CPU, 4 x a CPU"),
+        ({"gpus": ["H100"]}, "2 hosts; GPUs: H100, none"),
+        ({"machine_type": "n1-standard-8"}, "2 hosts; machine types: None, n1-standard-8"),
+        ({"memory_bytes": 32 << 30}, "2 hosts; memory: 32 to 64 GiB"),
+        ({"memory_bytes": None}, "2 hosts"),
+    ],
+)
+def test_machines_that_are_not_equal_are_not_compared(change: dict[str, Any], expected: str) -> None:
+    row = only(records_at([A, at("b", **change)]))
+    assert row.verdict == f"not comparable: machines differ ({expected}) within jax"
+    assert (row.machines, row.ratios) == ((), ())
+
+
+def test_order_of_equal_gpus_does_not_matter() -> None:
+    machines = [at("a", gpus=["H100", "A100"]), at("b", gpus=["A100", "H100"])]
+    assert difference(records_at(machines)) is None
+
+
+def test_block_at_two_machines_is_left_out() -> None:
+    records = records_at([A, B], blocks=10)
+    moved = [
+        replace(r, machine=A) if (r.repeat, r.settings.backend) == (1, "torch") else r for r in records
+    ]  # torch of this block was measured again elsewhere
+    [ratio] = only(moved).ratios
+    assert (ratio.estimate.count, sum(one.estimate.count for one in ratio.by_machine)) == (9, 9)
+
+
+def test_cells_without_a_machine_in_common_are_not_compared() -> None:
+    records = [replace(r, machine=A if r.settings.backend == "jax" else B) for r in records_at([A])]
+    assert only(records).verdict == f"not comparable: hosts differ: jax {A.host_id}, torch {B.host_id}"
+
+
+def test_backend_that_failed_at_one_of_the_machines_is_compared_at_the_other() -> None:
+    records = [r for r in records_at([A, B], blocks=12) if r.settings.backend == "jax" or r.machine == A]
+    row = only(records)
+    assert (row.verdict, row.ratios[0].by_machine) == ("jax is fastest: 1.49x torch", ())
+
+
+def test_interval_after_looks_has_their_confidence() -> None:
+    plain, looked = (only(records_at([A, B], blocks=8), **looks).ratios[0] for looks in ({}, {"looks": LOOKS}))
+    assert (looked.estimate.half_width or 0) > (plain.estimate.half_width or 1)
+    assert looked.p_value == pytest.approx(2 * (plain.p_value or 0))
+
+
+def test_disturbed_blocks_are_included_with_their_machine() -> None:
+    records = records_at([A, B], blocks=8)
+    again = [replace(record, attempt=1) for record in records if record.repeat == 3]
+    [ratio] = only([*records, *again]).ratios
+    assert ratio.all_data is not None
+    assert (ratio.estimate.count, ratio.all_data.count) == (8, 9)
+    assert ratio.all_data.bounds is not None
+
+
+def test_mean_over_works_has_no_interval_over_several_machines() -> None:
+    rows = table(records_at([A, B]))
+    [found] = suite(rows)
+    assert (found.ratios["torch"].estimate.bounds, found.ratios["torch"].machines) == (None, 2)
+    assert found.ratios["torch"].estimate.centre == pytest.approx(1.5, rel=0.01)
+    assert run_summary.lines(rows)[0].endswith("1.50x torch (2 machines: no interval) against jax")
+
+
+def test_findings_name_the_method_and_the_ratio_of_each_machine() -> None:
+    found = findings.run_findings(table(records_at([A, B])))
+    [ratio] = [one for one in found if one.kind is Kind.RATIO]
+    assert (ratio.method, ratio.facts["machines"]) == ("log ratio paired by block, machine as level", "2")
+    assert set(ratio.facts) == {"machines", f"ratio at {A.host_id}", f"ratio at {B.host_id}", "p of equal machines"}
+    [verdict] = [one for one in found if one.kind is Kind.VERDICT]
+    assert verdict.facts["machines"] == "2"
+    figures = [one for one in found if one.kind is Kind.FIGURE and one.metric == findings.STEP_TIME]
+    assert {(one.method, one.facts["machines"]) for one in figures} == {
+        ("geometric mean over processes, machine as level", "2")
+    }
+    alone = findings.run_findings(table(records_at([A])))
+    assert not any("machine" in f"{one.method}{one.facts}" for one in alone)

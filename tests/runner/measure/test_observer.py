@@ -1,0 +1,85 @@
+"""What each machine of a cluster measures is in the files of the run while it does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.instruments import placements
+from keras_matrix.records.instruments.placements import Placement
+from keras_matrix.records.schema import Status
+from keras_matrix.records.store import Results, Run
+from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.render.progress import Silent
+from keras_matrix.runner.matrix.reader import expand, parse
+from keras_matrix.runner.measure.machines import concurrent
+from keras_matrix.runner.measure.observer import StoredPlacements
+from keras_matrix.runner.plan.plan import PlannedRepeat
+from tests.conftest import MACHINE, make_record
+from tests.fakes.executor import FakeExecutor
+from tests.runner.measure.machines.test_concurrent import FakePlaces, place
+
+MATRIX = """\
+version: 1
+backends: [jax, torch]
+defaults: {repeats: 2, epochs: 3, steps_per_epoch: 4}
+cells: [{workload: gru, batch_size: [16, 32]}, {workload: lstm}]
+"""
+NOW = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
+HOST = "a" * 16
+
+
+def planned(repeat: int = 0) -> list[PlannedRepeat]:
+    return [PlannedRepeat(cell, repeat) for cell in expand(parse(Path("m.yaml"), MATRIX.encode()))]
+
+
+def test_machine_has_its_comparison_until_the_last_repeat_has_ended(tmp_path: Path) -> None:
+    run, repeats = Run(tmp_path), planned()
+    observer = StoredPlacements(Silent(), run, [one.cell for one in repeats], lambda: NOW)
+    assert placements.load(run).machines == []
+    observer.placed(repeats[:2], "node a")
+    observer.placed(repeats[4:], "node b")
+    text = "2026-01-01T02:00:00+00:00"
+    at_b = Placement("node b", None, "lstm #0: jax, torch", text)
+    assert placements.load(run).machines == [Placement("node a", None, "gru batch_size=16 #0: jax, torch", text), at_b]
+    record = make_record(0.01, machine=replace(MACHINE, host_id=HOST))
+    observer.ended(repeats[0], record)
+    assert placements.load(run).machines[0] == Placement("node a", HOST, "gru batch_size=16 #0: jax, torch", text)
+    observer.ended(repeats[1], record)
+    assert placements.load(run).machines == [Placement("node a", HOST), at_b]
+    observer.ended(repeats[4], replace(record, status=Status.INFRA))
+    observer.ended(repeats[5], replace(record, status=Status.INFRA))
+    assert placements.load(run).machines == [Placement("node a", HOST), Placement("node b")]
+
+
+def test_measured_session_stores_its_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(concurrent, "POLL_S", 0.01)
+    monkeypatch.setattr(concurrent, "LOOK_S", 0.02)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    seen: list[str | None] = []
+    keep = placements.keep
+
+    def noted(run: Run, found: placements.Placements) -> None:
+        seen.extend(one.work for one in found.machines)
+        keep(run, found)
+
+    monkeypatch.setattr(placements, "keep", noted)
+    assert main([], Seams(executor=FakeExecutor(), places=FakePlaces([place("a"), place("b")]))) == 0
+    [run] = Results(Path("results")).runs()
+    assert {(one.machine, one.host_id, one.work) for one in placements.load(run).machines} == {
+        (f"node {record.machine.host_id}", record.machine.host_id, None) for record in run.load()[0]
+    }
+    works = {"gru batch_size=16", "gru batch_size=32", "lstm"}
+    assert {one.partition(" #")[0] for one in seen if one} == works
+
+
+def test_session_at_one_machine_stores_no_placements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    assert main([], Seams(executor=FakeExecutor())) == 0
+    [run] = Results(Path("results")).runs()
+    assert not (run.folder / placements.FILE).exists()
