@@ -177,7 +177,8 @@ def of_trace(graph: Graph) -> LinkCalibration:
     found = [(one, taken_s) for one, taken_s in _traced(graph) if taken_s > 0]
     if not found:
         raise GraphError(
-            f"{graph.header.source}: has no collective of several ranks with its bytes; give the calibration of a link"
+            f"{graph.header.source}: has no collective of several ranks with its bytes; trace two workers, or name the"
+            " times of a link with --calibration FILE"
         )
     source = f"collectives of {graph.header.source}"
     operation, ranks = Counter((one.operation, len(one.ranks)) for one, _ in found).most_common(1)[0][0]

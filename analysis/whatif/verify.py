@@ -240,13 +240,22 @@ def _of_error(low: float | None, high: float | None, limit: float) -> tuple[Verd
 
 def _together(rows: Sequence[Row], regret: Estimate, slower: str, limits: Limits) -> tuple[list[str], list[str]]:
     """Return what refutes the predictions, and what leaves them undecided."""
-    wrong = [f"{row.name}: {row.reason}" for row in rows if row.verdict is Verdict.REFUTED]
-    unsure = [f"{row.name}: {row.reason}" for row in rows if row.verdict is Verdict.INCONCLUSIVE]
+    wrong, unsure = (_reasons(rows, verdict) for verdict in (Verdict.REFUTED, Verdict.INCONCLUSIVE))
     if regret.low is not None and regret.low - 1 > limits.regret:
         wrong.append(slower.format("is"))
     elif regret.centre - 1 > limits.regret:
         unsure.append(slower.format("may be"))
     return wrong, unsure
+
+
+def _reasons(rows: Sequence[Row], verdict: Verdict) -> list[str]:
+    """Return each reason of the rows with a verdict once, with their names."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.verdict is verdict:
+            names.setdefault(row.reason, []).append(row.name)
+    every = "every setting"
+    return [f"{every if 1 < len(own) == len(rows) else ' and '.join(own)}: {reason}" for reason, own in names.items()]
 
 
 def _regret(chosen: Measurement, best: Measurement) -> Estimate:

@@ -17,6 +17,7 @@ from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
 from keras_matrix.runner.matrix.strict_yaml import resolve
 from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest
 
+DEFAULT_RESULTS = Path("results")
 SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -110,7 +111,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
 def add_results_option(parser: argparse._ActionsContainer) -> None:
     """Add the flag that names the results folder."""
     parser.add_argument(
-        "--results", type=folder, default=Path("results"), metavar="FOLDER", help="folder of results; default: results"
+        "--results", type=folder, default=DEFAULT_RESULTS, metavar="FOLDER", help="folder of results; default: results"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,17 +14,19 @@ from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.registry import Choice
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict
+from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.runner.whatif.measurement import steps_of_call
 from keras_matrix.runner.whatif.source import TraceFiles
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A strategy, by the name under which it is shown, and its graph."""
+    """A strategy, by the name under which it is shown, its graph, and the caveats that the traced graph lacks."""
 
     name: str
     strategy: Strategy
     graph: Graph
+    caveats: tuple[str, ...] = ()
 
 
 def without_profiler(graph: Graph, trace: TraceFiles) -> Graph:
@@ -65,4 +67,19 @@ def _predicted(graph: Graph, choices: tuple[Choice, ...], *, predict: Predict | 
         reason,
         any(one.what_if.changes_numerics for one in choices),
     )
-    return Prediction(" ".join(texts), strategy, changed)
+    return Prediction(" ".join(texts), strategy, changed, tuple(_caveats(graph, changed, choices)))
+
+
+def _caveats(graph: Graph, changed: Graph, choices: Sequence[Choice]) -> Iterator[str]:
+    """Yield what the changes add to the caveats of a graph."""
+    for one, reason in registry.without_effect(graph, choices):
+        yield f"{one.text} has no effect: {reason}"
+    known = set(graph.header.caveats)
+    yield from (text for text in dict.fromkeys(changed.header.caveats) if text not in known)
+    communicating = any(one.what_if in registry.COMMUNICATION for one in registry.effective(graph, choices))
+    if communicating and graph.header.missing_ranks and any(node.collective for node in changed.nodes):
+        ranks = plural(len(graph.header.missing_ranks), "rank")
+        yield (
+            f"collectives have their measured times, which include waiting for the {ranks} without a file; that waiting"
+            " is predicted as if it were transfer"
+        )

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
-from keras_matrix.analysis.whatif.replay import replay
-from keras_matrix.analysis.whatif.search.trajectory import Trajectory, Trials, skipped, strategy_of
+from keras_matrix.analysis.whatif.replay import replay, step_time_s
+from keras_matrix.analysis.whatif.search.trajectory import BEST, Trajectory, Trials, skipped, strategy_of
 from keras_matrix.analysis.whatif.what_ifs.layers import ALL
 from keras_matrix.analysis.whatif.what_ifs.recomputation import segments_of
 
@@ -62,9 +62,16 @@ def search(graph: Graph, use: MemoryUse, budget_bytes: int, *, before: Sequence[
         return skipped(
             NAME, baseline, f"no setting fits: the least predicted peak is {least} bytes, above {budget_bytes}"
         )
-    ranked = sorted(trials.found, key=lambda one: one.step_time_s)[:3]
-    strategies = tuple(strategy_of(graph, one.what_ifs, before) for one in ranked)
-    return Trajectory(NAME, baseline.step_time_s, tuple(trials.found), strategies)
+    ranked = sorted(trials.found, key=lambda one: one.step_time_s)[:BEST]
+    strategies = (strategy_of(graph, one.what_ifs, before) for one in ranked)
+    return Trajectory(
+        NAME,
+        baseline.step_time_s,
+        tuple(trials.found),
+        tuple(sorted(strategies, key=lambda one: one.step_time_s)),
+        before=tuple(before),
+        screened_s=step_time_s(graph),
+    )
 
 
 def _candidates(graph: Graph, use: MemoryUse) -> Iterator[tuple[tuple[str, ...], int]]:

@@ -19,6 +19,7 @@ from keras_matrix.analysis.whatif.graph import Graph, GraphError, NodeKind
 from keras_matrix.analysis.whatif.replay import replay, step_time_s
 from keras_matrix.analysis.whatif.search.partitions import Partition, earliest, neighbours
 from keras_matrix.analysis.whatif.search.trajectory import (
+    EQUALLY_FAST,
     LEAST_GAIN,
     Trajectory,
     Trial,
@@ -27,9 +28,8 @@ from keras_matrix.analysis.whatif.search.trajectory import (
     skipped,
 )
 from keras_matrix.analysis.whatif.what_ifs.gradients import Sums, sums_of
-from keras_matrix.analysis.whatif.what_ifs.tensor_fusion import NAME, corrections, with_groups
+from keras_matrix.analysis.whatif.what_ifs.tensor_fusion import EACH, NAME, corrections, with_groups
 
-EQUALLY_FAST = 0.01
 MOST_REPLAYS = 200
 MOST_BUCKETS = 24  # of the partitions that dynamic programming proposes
 MOST_CAPACITIES = 12
@@ -63,7 +63,7 @@ def search(
         for partition in tried.proposals(sizes, fused):
             tried.time_of(partition)
         tried.improve()
-    return tried.trials.finished(NAME, baseline, tried.ranked())
+    return tried.trials.finished(NAME, baseline, tried.ranked(), tried.collectives())
 
 
 class _Search:
@@ -83,6 +83,10 @@ class _Search:
         fast = sorted((one for one, time in self._times.items() if time <= limit), key=len)
         others = sorted((one for one, time in self._times.items() if time > limit), key=self._times.__getitem__)
         return [Trial((self._texts[one],), self._times[one], False) for one in (*fast, *others)]
+
+    def collectives(self) -> dict[tuple[str, ...], int]:
+        """Return the number of collectives of each trial, by its what-ifs."""
+        return {(text,): len(partition) for partition, text in self._texts.items()}
 
     def proposals(self, sizes: Sequence[int], fused: Sequence[Sequence[str]]) -> Iterator[Partition]:
         """Yield the partitions with which a search begins."""
@@ -104,8 +108,7 @@ class _Search:
                 groups.append(range(begin, begin + size))
                 begin += size
             time = step_time_s(with_groups(self._graph, self._sums, groups))
-            numbers = ",".join(map(str, partition)) + ("," if len(partition) == 1 else "")
-            self._texts[partition] = text or f"{NAME}={numbers}"
+            self._texts[partition] = text or f"{NAME}={_counts(partition)}"
             self._times[partition] = time
             self.trials.add(self._texts[partition], time)
         return self._times.get(partition, float("inf"))
@@ -152,6 +155,13 @@ def _packs(sizes: Sequence[int], most: int) -> list[tuple[int, Partition]]:
     partitions = list(found)
     count = min(len(partitions), most)
     return [(found[one], one) for one in (partitions[at * len(partitions) // count] for at in range(count))]
+
+
+def _counts(partition: Partition) -> str:
+    """Return a partition as the value of the what-if."""
+    if len(partition) > 1 and set(partition) == {1}:
+        return EACH
+    return ",".join(map(str, partition)) + ("," if len(partition) == 1 else "")
 
 
 def _of_blocks(layers: Sequence[str | None], blocks: Sequence[Sequence[str]]) -> Partition:

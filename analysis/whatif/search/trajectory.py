@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Node
 from keras_matrix.analysis.whatif.replay import Replay, replay, step_time_s
@@ -11,13 +11,20 @@ from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.what_if import Scalar
 
 BEST = 3
+MOST_STRATEGIES = 12  # of a family, besides the best: those that are replayed with every traced step
 # A replayed difference below this is no reason to prefer a setting.
 LEAST_GAIN = 0.001
+# Nor is this one, if the other setting has fewer collectives.
+EQUALLY_FAST = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A replayed setting, as texts of what-ifs; `is_better`: it had the lowest time until then."""
+    """A replayed setting, as texts of what-ifs; `is_better`: it had the lowest time until then.
+
+    `step_time_s` is screened: one replay of the mean durations. `Strategy.step_time_s` is the mean of replays of each
+    traced step, which differs where operations vary from step to step.
+    """
 
     what_ifs: tuple[str, ...]
     step_time_s: float
@@ -42,9 +49,11 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A search of one family: the replay it began from, its trials in their order, and the best strategies, best first.
+    """A search of one family: the replay it began from, its trials in their order, and the strategies, best first.
 
-    `skipped` says why nothing was tried; `strategies` is empty if nothing was faster.
+    It began from the what-ifs `before`, those of earlier families; `screened_s` is their step time as that of a trial.
+    The strategies are the fastest trials, and those that were better than all before them. `skipped` says why nothing
+    was tried; `strategies` is empty if nothing was faster.
     """
 
     family: str
@@ -52,10 +61,18 @@ class Trajectory:
     trials: tuple[Trial, ...] = ()
     strategies: tuple[Strategy, ...] = ()
     skipped: str = ""
+    before: tuple[str, ...] = ()
+    screened_s: float | None = None
+
+    @property
+    def better(self) -> list[tuple[int, Trial]]:
+        """The trials that were better than what the search began from and all before them, with their numbers."""
+        limit_s = self.baseline_s if self.screened_s is None else self.screened_s
+        return [(at, one) for at, one in enumerate(self.trials, 1) if one.is_better and _is_faster(one, limit_s)]
 
     @property
     def best(self) -> Strategy | None:
-        """The strategy with the lowest predicted step time; None if none is faster than the baseline."""
+        """The strategy to choose; None if none is faster than the baseline."""
         return self.strategies[0] if self.strategies else None
 
 
@@ -80,16 +97,40 @@ class Trials:
         self.add(what_ifs, time_s)
         return time_s
 
-    def finished(self, family: str, baseline: Replay, order: Iterable[Trial] | None = None) -> Trajectory:
-        """Return the trajectory; the best of `order`, by default of all trials, are replayed with their spread."""
+    def finished(
+        self,
+        family: str,
+        baseline: Replay,
+        order: Iterable[Trial] | None = None,
+        collectives: Mapping[tuple[str, ...], int] | None = None,
+    ) -> Trajectory:
+        """Return the trajectory; the best of `order`, by default of all trials, are replayed with every traced step.
+
+        With `collectives`, their number for each trial, those of equally fast strategies are better that have fewer.
+        """
         ranked = sorted(self.found, key=lambda one: one.step_time_s) if order is None else list(order)
-        limit_s = step_time_s(self.graph) * (1 - LEAST_GAIN)
-        chosen: dict[tuple[str, ...], Trial] = {}
-        for trial in ranked:
-            if trial.step_time_s < limit_s and len(chosen) < BEST:
-                chosen.setdefault(trial.what_ifs, trial)
-        strategies = tuple(strategy_of(self.graph, texts, self.before) for texts in chosen)
-        return Trajectory(family, baseline.step_time_s, tuple(self.found), strategies)
+        screened_s = step_time_s(self.graph)
+        found = Trajectory(family, baseline.step_time_s, tuple(self.found), before=self.before, screened_s=screened_s)
+        best = [one.what_ifs for one in ranked if _is_faster(one, screened_s)][:BEST]
+        improved = [one.what_ifs for _, one in found.better][-MOST_STRATEGIES:]
+        strategies = [strategy_of(self.graph, texts, self.before) for texts in dict.fromkeys((*best, *improved))]
+        faster = [one for one in strategies if _is_faster(one, baseline.step_time_s)]
+        counts = {(*self.before, *texts): count for texts, count in (collectives or {}).items()}
+        return replace(found, strategies=tuple(_best_first(faster, counts)))
+
+
+def _is_faster(one: Trial | Strategy, than_s: float) -> bool:
+    return one.step_time_s < than_s * (1 - LEAST_GAIN)
+
+
+def _best_first(found: Sequence[Strategy], collectives: Mapping[tuple[str, ...], int]) -> list[Strategy]:
+    """Return the fastest first; of those that are equally fast, the ones with fewer collectives, if that is known."""
+    ordered = sorted(found, key=lambda one: one.step_time_s)
+    if not ordered or not collectives:
+        return ordered
+    limit_s = ordered[0].step_time_s * (1 + EQUALLY_FAST)
+    fast = [one for one in ordered if one.step_time_s <= limit_s]
+    return [*sorted(fast, key=lambda one: collectives[one.what_ifs]), *ordered[len(fast) :]]
 
 
 def strategy_of(graph: Graph, what_ifs: Sequence[str], before: Sequence[str] = ()) -> Strategy:

@@ -22,7 +22,8 @@ def change_batch(graph: Graph, batch: int, predict: Predict | None = None) -> Gr
     before = setting(graph, BATCH)
     if not isinstance(before, int) or before < 1:
         raise WhatIfError(
-            f"{BATCH}: the batch size of {graph.header.source} is not known, so that it cannot be changed"
+            f"{BATCH}: the batch size of {graph.header.source} is not known, so that it cannot be changed; trace a cell"
+            " with: runner trace CELL"
         )
     factor = batch / before
     return graph.with_nodes(_of_batch(graph, node, factor, predict) for node in graph.nodes)

@@ -74,10 +74,11 @@ def _collectives(graph: Graph) -> list[Mapping[int, Node]]:
     known = {key: members for key, members in found.items() if any(one.tensors for one in _of(members.values()))}
     chosen = known or found
     if not chosen:
-        raise WhatIfError(f"tensor_fusion: {graph.header.source} has no all-reduce with its bytes; trace two workers")
+        raise WhatIfError(f"{graph.header.source} has no all-reduce with its bytes; trace two workers")
     if len({group for group, _ in chosen}) > 1:
         groups = ", ".join(sorted({repr(group) for group, _ in chosen}))
-        raise WhatIfError(f"tensor_fusion: {graph.header.source} has all-reduces of several groups: {groups}")
+        text = f"{graph.header.source} has all-reduces of several groups: {groups}"
+        raise WhatIfError(f"{text}; only data-parallel steps can have other sums")
     return [chosen[key] for key in sorted(chosen)]
 
 

@@ -33,7 +33,7 @@ def change(graph: Graph, parts: Sequence[Part], predict: Predict | None = None) 
             text = as_text(graph, layers)
             raise WhatIfError(
                 f"{NAME}: the effect on layers {text} is not known; give the ratio of their times, such as {text}:0.7,"
-                " use runner optimize --search amp, which probes it, or a cost model"
+                " use runner optimize --search amp, which probes it, or name a cost model with --costmodel FILE"
             )
         graph = graph.with_nodes(scaled(node, ratios.get(node.number) or 1.0) for node in graph.nodes)
     return graph

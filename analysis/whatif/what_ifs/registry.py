@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from keras_matrix.analysis.whatif.graph import Graph
+from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.what_ifs.batch import BATCH_SIZE, GRADIENT_ACCUMULATION
 from keras_matrix.analysis.whatif.what_ifs.link import BANDWIDTH, LATENCY
 from keras_matrix.analysis.whatif.what_ifs.op_fusion import OP_FUSION
@@ -15,7 +16,14 @@ from keras_matrix.analysis.whatif.what_ifs.precision import PRECISION
 from keras_matrix.analysis.whatif.what_ifs.recomputation import RECOMPUTATION
 from keras_matrix.analysis.whatif.what_ifs.removal import NO_INPUT_STALLS, NO_OVERLAP
 from keras_matrix.analysis.whatif.what_ifs.tensor_fusion import TENSOR_FUSION
-from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, Scalar, WhatIf, WhatIfError
+from keras_matrix.analysis.whatif.what_ifs.what_if import (
+    Predict,
+    Realised,
+    Scalar,
+    WhatIf,
+    WhatIfError,
+    setting,
+)
 from keras_matrix.analysis.whatif.what_ifs.workers import WORKERS
 
 WHAT_IFS: dict[str, WhatIf] = {
@@ -34,6 +42,8 @@ WHAT_IFS: dict[str, WhatIf] = {
         NO_INPUT_STALLS,
     )
 }
+# Those whose prediction is one of collectives.
+COMMUNICATION = (WORKERS, BANDWIDTH, LATENCY, TENSOR_FUSION, NO_OVERLAP)
 # Names of settings and other tools for the same, which users may type.
 ALIASES = {
     "network": "bandwidth",
@@ -70,21 +80,70 @@ def read(text: str) -> Choice:
 
 
 def apply(graph: Graph, choices: Iterable[Choice], predict: Predict | None = None) -> Graph:
-    """Return the graph after all changes, one after the other. Raises `GraphError`."""
-    for one in choices:
-        graph = one.what_if.apply(graph, one.value, predict)
+    """Return the graph after all changes that have an effect, one after the other.
+
+    Raises `WhatIfError`, which names the text of the what-if.
+    """
+    for one in effective(graph, tuple(choices)):
+        graph = _changed(graph, one, predict)
     return graph
 
 
 def realised(graph: Graph, choices: Iterable[Choice], predict: Predict | None = None) -> Realised:
-    """Return the settings that realise all changes together; None, with the reasons, if one has none."""
+    """Return the settings that realise all changes together; None, with the reasons, if one has none.
+
+    Raises `WhatIfError` as `apply`.
+    """
     settings: dict[str, Scalar] = {}
-    reasons: list[str] = []
-    for one in choices:
-        found = one.what_if.settings(graph, one.value)
+    reasons: dict[str, list[str]] = {}
+    chosen = effective(graph, tuple(choices))
+    for one in chosen:
+        with _named(one):
+            found = one.what_if.settings(graph, one.value)
         if found.settings is None:
-            reasons.append(f"{one.text}: {found.reason}")
+            reasons.setdefault(found.reason, []).append(one.text)
         else:
             settings |= found.settings
-        graph = one.what_if.apply(graph, one.value, predict)
-    return Realised(None if reasons else settings, "; ".join(reasons))
+        graph = _changed(graph, one, predict)
+    texts = [
+        reason if 1 < len(names) == len(chosen) else f"{', '.join(names)}: {reason}"
+        for reason, names in reasons.items()
+    ]
+    return Realised(None if reasons else settings, "; ".join(texts))
+
+
+def effective(graph: Graph, choices: Sequence[Choice]) -> list[Choice]:
+    """Return the what-ifs that have an effect in a combination, in their order: all but those of `without_effect`."""
+    excluded = [one for one, _ in without_effect(graph, choices)]
+    return [one for one in choices if all(one is not other for other in excluded)]
+
+
+def without_effect(graph: Graph, choices: Sequence[Choice]) -> list[tuple[Choice, str]]:
+    """Return the what-ifs that another one of the combination excludes, each with the reason."""
+    alone = next((one for one in choices if one.what_if is WORKERS and one.value == 1), None)
+    if alone is not None and graph.header.world_size > 1:
+        others = [one for one in choices if one.what_if in COMMUNICATION and one.what_if is not WORKERS]
+        return [(one, f"with {alone.text} nothing is sent or summed over workers") for one in others]
+    summing = [one for one in choices if one.what_if in (TENSOR_FUSION, NO_OVERLAP)]
+    if {TENSOR_FUSION.name, NO_OVERLAP.name} != {one.what_if.name for one in summing}:
+        return []
+    first, last = summing[0], summing[-1]
+    if last.what_if is TENSOR_FUSION:
+        return [(first, f"the sums of {last.text}, which comes later, overlap with the backward pass")]
+    if setting(graph, "workload") == "fc":
+        return [(first, f"with {last.text} the workload fc sums each gradient by itself, in no buckets")]
+    return []
+
+
+def _changed(graph: Graph, one: Choice, predict: Predict | None) -> Graph:
+    with _named(one):
+        return one.what_if.apply(graph, one.value, predict)
+
+
+@contextmanager
+def _named(one: Choice) -> Iterator[None]:
+    """Make an error begin with the text of the what-if, as it was written."""
+    try:
+        yield
+    except GraphError as error:
+        raise WhatIfError(f"{one.text}: {str(error).removeprefix(f'{one.what_if.name}: ')}") from error

@@ -28,7 +28,7 @@ from keras_matrix.analysis.whatif.what_ifs.rewriting import in_order, renumbered
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, WhatIf, WhatIfError, of_fc, setting
 from keras_matrix.records.fc import buckets, layer_groups, rules
 
-NAME = "tensor_fusion"
+NAME, EACH = "tensor_fusion", "each"
 CAP = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(?:mb)?", re.ASCII)
 BYTES = re.compile(r"([0-9]{1,15})b", re.ASCII)
 LINK_LANE = "link"
@@ -45,7 +45,7 @@ class Fusion:
 
 def parse(text: str) -> Fusion:
     """Return the fusion of a text: `8` or `8mb`, `3,5,2` or `12,`, `4000000b`, or `each`. Raises `WhatIfError`."""
-    if text == "each":
+    if text == EACH:
         return Fusion()
     if match := BYTES.fullmatch(text):
         return Fusion(bytes_per_pack=int(match[1]))
@@ -64,9 +64,14 @@ def parse(text: str) -> Fusion:
 
 
 def groups(sums: Sums, fusion: Fusion) -> list[list[int]]:
-    """Return the positions of the gradients of each bucket. Raises `GraphError` for counts that do not fit."""
+    """Return the positions of the gradients of each bucket. Raises `WhatIfError` for counts that do not fit."""
     sizes = [one.bytes for one in sums.gradients]
     if fusion.counts is not None:
+        if (total := sum(fusion.counts)) != len(sizes):
+            raise WhatIfError(
+                f"{NAME}: its numbers add up to {total}, the trace has {len(sizes)} gradients; give numbers that add up"
+                f" to {len(sizes)}, or a capacity in MiB such as 8"
+            )
         return groups_of(fusion.counts, len(sizes))
     if fusion.cap_mb is not None:
         return ddp_buckets(sizes, fusion.cap_mb)

@@ -22,13 +22,19 @@ from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records import files
 from keras_matrix.records.codec import to_json
+from keras_matrix.records.fc import spec
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cli.options import check_output, size_bytes
+from keras_matrix.runner.cli.options import DEFAULT_RESULTS, check_output, size_bytes
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.whatif import trace_source, verification
 from keras_matrix.runner.cli.whatif.measuring import measure
-from keras_matrix.runner.cli.whatif.optimize_text import found_lines, strategy_comment
+from keras_matrix.runner.cli.whatif.optimize_text import (
+    command_lines,
+    found_lines,
+    strategy_comment,
+    strategy_heading,
+)
 from keras_matrix.runner.cli.whatif.replay_text import trace_lines
 from keras_matrix.runner.cli.whatif.verification import Work
 from keras_matrix.runner.cli.whatif.verification_text import verified_lines
@@ -84,21 +90,20 @@ def run(args: argparse.Namespace) -> int:
     search = _searched(graph, wanted, _inputs(gains, graph, trace.record, budget))
     search = replace(search, found=strategy_file.possible(search.found, measurement.settings_of(graph.header.settings)))
     best = [one for one in search.found.strategies if one.settings is not None][:BEST]
-    plan = verification.checked_plan(work, graph, best) if args.verify else None
+    comparison = shlex.join([*_link_words(graph), *_replay_words(args, trace.record), *_verify_words(best)])
+    plan = verification.checked_plan(work, graph, _by_time(best)) if args.verify else None
     if args.to is not None:
-        _write(args.to, search, best, shlex.join(work.request.command))
+        _write(args.to, search, best, (shlex.join(work.request.command), comparison))
     if not args.json:
         basis = [f"cost model: {model.basis}"] if model else []
         lines = [*trace_lines(graph), *basis, "", *found_lines(search.baseline, search.found, gains.without)]
-        if args.to:
-            lines.append(
-                f"strategy: {args.to}{'' if best else ', the baseline only'}   runner --matrix {args.to} measures it"
-            )
+        lines += command_lines(args.to, comparison if best else None, verifies=args.verify)
         print("\n".join(map(printable, lines)))
-    result = verification.verified(work, graph, search.baseline, best, plan) if plan else None
+    result = verification.verified(work, graph, search.baseline, _by_time(best), plan) if plan else None
     if args.json:
         own = {"verification": None if result is None else verification.document_of(graph, result)}
-        print(document({**search.document(gains), "strategy_file": str(args.to) if args.to else None, **own}))
+        commands = {"strategy_file": str(args.to) if args.to else None, "comparison": comparison if best else None}
+        print(document({**search.document(gains), **commands, **own}))
     elif result is not None:
         print("\n".join(map(printable, verified_lines(result))))
     return 0 if result is None else result.session.exit_code
@@ -178,18 +183,41 @@ def _searched(graph: Graph, wanted: Families, inputs: Inputs) -> Search:
         raise UsageError(f"TRACE: {error}") from error
 
 
-def _write(path: Path, search: Search, best: Sequence[Strategy], command: str) -> None:
-    """Write the strategy file. Raises `InfrastructureError`."""
+def _by_time(best: Sequence[Strategy]) -> list[Strategy]:
+    return sorted(best, key=lambda one: one.step_time_s)
+
+
+def _link_words(graph: Graph) -> list[str]:
+    """Return the command that makes the links of the traced cell; none for one without."""
+    settings = measurement.settings_of(graph.header.settings)
+    if settings is None or settings.workload != spec.WORKLOAD or spec.problem_of(settings).network == spec.LOCAL:
+        return []
+    problem = spec.problem_of(settings)
+    return ["ci/netns", str(problem.workers), "--rate", problem.network, "--"]
+
+
+def _replay_words(args: argparse.Namespace, record: Record | None) -> list[str]:
+    """Return the command that replays the same trace, with the same link and from the same folder."""
+    words = ["runner", "replay", *args.trace, *(["--run", record.run_id] if record else [])]
+    flags = {"--results": args.results, "--calibration": args.calibration, "--level": args.level}
+    usual = (None, DEFAULT_RESULTS)
+    return words + [word for flag, value in flags.items() if value not in usual for word in (flag, str(value))]
+
+
+def _verify_words(best: Sequence[Strategy]) -> list[str]:
+    """Return the flags that measure the best setting and the baseline."""
+    return [word for one in best[:1] for text in one.what_ifs for word in ("--what-if", text)] + ["--verify"]
+
+
+def _write(path: Path, search: Search, best: Sequence[Strategy], commands: tuple[str, str]) -> None:
+    """Write the strategy file; `commands` wrote it, and compare its cells. Raises `InfrastructureError`."""
     base: Settings = verification.base_settings(search.graph, "--to")
     choices = [Choice(base, strategy_comment(search.baseline, None))]
     choices += [
         Choice(strategy_file.with_changes(base, one.settings or {}), strategy_comment(search.baseline, one))
         for one in best[:1]
     ]
-    heading = [
-        f"Written by: {command}",
-        "Predictions, not measurements; to verify them: the same command with --verify",
-    ]
+    heading = [f"Written by: {commands[0]}", *strategy_heading(commands[1] if best else None)]
     try:
         files.replace(path, strategy_file.written(choices, heading).text)
     except OSError as error:

@@ -85,8 +85,19 @@ def prediction_lines(baseline: Replay, found: Sequence[Prediction], known: Seque
         own = one.strategy
         gain = f"{baseline.step_time_s / own.step_time_s:.2f}x"
         rows.append([one.name, seconds(own.step_time_s), interval(own.low_s, own.high_s), gain, realised(own)])
-    new = [text for one in found for text in one.graph.header.caveats if text not in known]
-    return ["", *columns(rows, frozenset((1, 3))), *(f"caveat: {text}" for text in dict.fromkeys(new))]
+    return ["", *columns(rows, frozenset((1, 3))), *_caveat_lines(found, known)]
+
+
+def _caveat_lines(found: Sequence[Prediction], known: Sequence[str]) -> list[str]:
+    """Return each caveat of predictions once: those of all rows, then the others with the rows that have them."""
+    rows: dict[str, list[str]] = {}
+    for one in found:
+        common = [text for text in one.graph.header.caveats if text not in known]
+        for text in dict.fromkeys((*common, *one.caveats)):
+            rows.setdefault(text, []).append(one.name)
+    shared = [f"caveat: {text}" for text, names in rows.items() if len(names) == len(found)]
+    own = [f"caveat for {' and for '.join(names)}: {text}" for text, names in rows.items() if len(names) < len(found)]
+    return [*shared, *own]
 
 
 def realised(strategy: Strategy) -> str:
@@ -106,7 +117,7 @@ def interval(low_s: float, high_s: float) -> str:
 def prediction_document(baseline_s: float, one: Prediction) -> dict[str, Any]:
     """Return a prediction as plain values."""
     own = one.strategy
-    return {**to_json(own), "name": one.name, "speed_up": baseline_s / own.step_time_s}
+    return {**to_json(own), "name": one.name, "speed_up": baseline_s / own.step_time_s, "caveats": list(one.caveats)}
 
 
 def document_of(graph: Graph, replay: Replay, held_out: Sequence[HeldOut]) -> dict[str, Any]:

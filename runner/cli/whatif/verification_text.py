@@ -2,34 +2,60 @@
 
 from __future__ import annotations
 
-from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.analysis.whatif.verify import Round, Row, Verification
+from collections.abc import Mapping
+
+from keras_matrix.analysis.stats.blocks import Estimate, of_logs, paired_logs
+from keras_matrix.analysis.whatif.verify import BASELINE, Round, Row, Verification
+from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.runner.cli.render.format import NOTHING, columns, seconds
 from keras_matrix.runner.cli.whatif.replay_text import interval
 from keras_matrix.runner.cli.whatif.verification import Verified
+
+Gains = Mapping[str, Estimate]
 
 
 def verified_lines(result: Verified) -> list[str]:
     """Return the table of each round, what follows from it, and what was not measured."""
     found = result.verification
-    lines = ["", "verification"] + (_lines(found) if found else ["nothing was measured: the baseline failed"])
-    lines += [f"not measured: {name}: {reason}" for name, reason in result.left_out.items()]
+    gains = gains_of(result)
+    lines = ["", _title(result)] + (_lines(found, gains) if found else ["nothing was measured: the baseline failed"])
+    names: dict[str, list[str]] = {}
+    for name, reason in result.left_out.items():
+        names.setdefault(reason, []).append(name)
+    lines += [f"not measured: {', '.join(own)}: {reason}" for reason, own in names.items()]
     return lines + ([result.note] if result.note else [])
 
 
-def _lines(found: Verification) -> list[str]:
+def gains_of(result: Verified) -> Gains:
+    """Return the baseline's step time by that of each other setting, paired by block, by the setting's name."""
+    times = {name: one.step_times_s for name, one in result.session.found.items()}
+    base = times.get(BASELINE, {})
+    found = {name: of_logs(list(paired_logs(base, own).values())) for name, own in times.items() if name != BASELINE}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _title(result: Verified) -> str:
+    counts = [len(one.step_times_s) for one in result.session.found.values() if one.step_times_s]
+    if not counts:
+        return "verification"
+    low, high = min(counts), max(counts)
+    each = plural(high, "process", "processes") if low == high else f"{low} to {high} processes"
+    return f"verification: {plural(len(counts), 'setting')} measured interleaved, {each} each"
+
+
+def _lines(found: Verification, gains: Gains) -> list[str]:
     lines = []
     for number, one in enumerate(found.rounds):
         if len(found.rounds) > 1:
             title = "as predicted" if not number else f"after a recalibration of the link: {found.recalibration}"
             lines += ["", f"round {number + 1}, {title}"]
-        lines += _round_lines(one, found)
+        lines += _round_lines(one, found, gains)
     return lines
 
 
-def _round_lines(one: Round, found: Verification) -> list[str]:
-    rows = [["setting", "predicted", "p10 to p90", "measured", "95 % interval", "error", "verdict"]]
-    rows += [_row(row) for row in one.rows]
+def _round_lines(one: Round, found: Verification, gains: Gains) -> list[str]:
+    head = ["setting", "predicted", "p10 to p90", "measured", "95 % interval", "error", "prediction"]
+    rows = [[*head, "measured against the baseline"], *(_row(row, gains) for row in one.rows)]
     lines = columns(rows, frozenset((1, 3, 5)))
     if one.mean_error is not None and one.largest_error is not None:
         lines += ["", f"error: mean {one.mean_error:.1%}, largest {one.largest_error:.1%}"]
@@ -39,11 +65,31 @@ def _round_lines(one: Round, found: Verification) -> list[str]:
         lines.append(f"regret: 0.0 %; {chosen}, and is")
     else:
         lines.append(f"regret: {one.regret:.1%}; {chosen}, {one.best} is")
+    lines.append(_choice_line(one.chosen, gains.get(one.chosen)))
+    limits = found.limits
     lines.append(
-        f"verdict: {one.verdict} (error within {found.limits.error:.0%}, regret within {found.limits.regret:.0%}, rank "
-        f"correlation at least {found.limits.correlation})"
+        f"verdict: {one.verdict} (the predictions; error within {limits.error:.0%}, regret within {limits.regret:.0%}, "
+        f"rank correlation at least {limits.correlation})"
     )
     return [*lines, *(f"  {reason}" for reason in one.reasons)]
+
+
+def _choice_line(name: str, gain: Estimate | None) -> str:
+    """Return whether the setting that was predicted to be fastest is faster than the baseline."""
+    if gain is None:
+        return "choice: no measured setting was predicted to be faster than the baseline"
+    if gain.bounds is None:
+        return f"choice: {name} against the baseline: {gain.centre:.2f}x, without an interval"
+    word = ("faster" if gain.centre > 1 else "slower") if gain.excludes(1.0) else "not separable"
+    return f"choice: {name} against the baseline: {_ratio(gain)}: {word}"
+
+
+def _ratio(gain: Estimate | None) -> str:
+    """Return how many times as fast as the baseline a setting is, paired by block, with the 95 % interval."""
+    if gain is None:
+        return ""
+    bounds = "" if gain.bounds is None else f" ({gain.bounds[0]:.2f}x to {gain.bounds[1]:.2f}x)"
+    return f"{gain.centre:.2f}x{bounds}"
 
 
 def _order_line(one: Round) -> str:
@@ -55,7 +101,7 @@ def _order_line(one: Round) -> str:
     )
 
 
-def _row(row: Row) -> list[str]:
+def _row(row: Row, gains: Gains) -> list[str]:
     own = row.predicted
     error = f"{row.error:+.1%}"
     verdict = f"{row.verdict}" + (" (fitted)" if row.fitted else "")
@@ -67,6 +113,7 @@ def _row(row: Row) -> list[str]:
         _bounds(row.measured),
         error,
         verdict,
+        _ratio(gains.get(row.name)),
     ]
 
 

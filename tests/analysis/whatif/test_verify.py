@@ -64,6 +64,17 @@ def test_few_processes_give_no_verdict() -> None:
     assert (found.rows[0].error_low, found.rows[0].error_high) == (None, None)
 
 
+def test_a_reason_of_several_settings_is_given_once_with_their_names() -> None:
+    found = judge(
+        {name: predicted(time) for name, time in (("a", 1.0), ("b", 2.0), ("c", 3.0))},
+        {"a": measured(1.0, count=4), "b": measured(2.0, count=4), "c": measured(3.0)},
+    )
+    reason = "4 processes give no interval; measure 5 or more"
+    assert found.rounds[0].reasons == (f"a and b: {reason}",)
+    few = judge({"a": predicted(1.0), "b": predicted(2.0)}, {"a": measured(1.0, count=4), "b": measured(2.0, count=4)})
+    assert few.rounds[0].reasons == (f"every setting: {reason}",)
+
+
 def test_a_choice_that_is_clearly_slower_than_the_best_is_refuted() -> None:
     """Each prediction is within 10 %, but the setting predicted to be best is 8 % slower than another."""
     found = compared(a=(0.92, 1.0), b=(0.93, 0.92))

@@ -16,6 +16,7 @@ from keras_matrix.analysis.whatif.build.kineto.rank import trace_of
 from keras_matrix.analysis.whatif.build.kineto.reading import Recording, read
 from keras_matrix.analysis.whatif.build.matching import unusual
 from keras_matrix.analysis.whatif.build.pieces import RankTrace
+from keras_matrix.analysis.whatif.build.ranks import same_rank
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, checked
 from keras_matrix.records.traces.conversion import worker_of
 
@@ -48,7 +49,7 @@ def _graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
         recording = read(path)
         rank = _rank_of(recording, position)
         if rank in recordings:
-            raise GraphError(f"{path}: is of rank {rank}, as is {recordings[rank].path}; give one file per rank")
+            raise same_rank(rank, recordings[rank].path, path)
         recordings[rank], by_rank[rank] = recording, trace_of(recording, rank)
         recording.forget_events()
     ordered = [recordings[rank] for rank in sorted(recordings)]

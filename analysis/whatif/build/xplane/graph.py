@@ -12,13 +12,14 @@ from keras_matrix.analysis.whatif.build import clocks, nodes
 from keras_matrix.analysis.whatif.build.coverage import coverage_of
 from keras_matrix.analysis.whatif.build.facts import Facts
 from keras_matrix.analysis.whatif.build.pieces import RankTrace
+from keras_matrix.analysis.whatif.build.ranks import same_rank
 from keras_matrix.analysis.whatif.build.xplane import between, inferred, packs, segments
 from keras_matrix.analysis.whatif.build.xplane.chain import lay_out
 from keras_matrix.analysis.whatif.build.xplane.collectives import concurrent, number
 from keras_matrix.analysis.whatif.build.xplane.rank import Rank, fill, mark_gradients
 from keras_matrix.analysis.whatif.build.xplane.reading import Profile, read
 from keras_matrix.analysis.whatif.build.xplane.steps import check_steps, leave_out_unusual
-from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, checked
+from keras_matrix.analysis.whatif.graph import Graph, Header, checked
 
 OPERATIONS, SEGMENTS = "operations", "segments"
 SEQUENCE = (
@@ -96,10 +97,7 @@ def _ranks(workers: Mapping[int, list[Profile]], facts: Facts) -> list[Rank]:
         for device in workers[worker][0].runs:
             rank = worker + device
             if rank in devices:
-                raise GraphError(
-                    f"{workers[worker][0].path}: is of rank {rank}, as is {devices[rank][0][0].path}; give the files of"
-                    " one run"
-                )
+                raise same_rank(rank, devices[rank][0][0].path, workers[worker][0].path)
             devices[rank] = workers[worker], device
     settings: Mapping[str, Any] = facts.get("settings", {})
     known = settings.get("workers", 1)

@@ -147,6 +147,8 @@ def test_each_family_begins_with_the_best_setting_of_those_before() -> None:
     assert best.settings == {"recompute": True, "fuse": "2-3", "amp": "0-1", "buckets": "1,3", "bucket_cap_mb": 0.0}
     assert best.changes_numerics
     assert best.step_time_s < found.trajectories[0].baseline_s
+    befores = [one.before for one in found.trajectories]
+    assert befores == [best.what_ifs[:count] for count in range(4)]
 
 
 def test_a_family_without_its_inputs_is_skipped_with_the_reason() -> None:

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_matrix.analysis.whatif.graph import Graph
-from keras_matrix.analysis.whatif.replay import step_time_s
+from keras_matrix.analysis.whatif.replay import replay, step_time_s
 from keras_matrix.analysis.whatif.search.partitions import Partition, earliest, neighbours
 from keras_matrix.analysis.whatif.search.tensor_fusion import search
+from keras_matrix.analysis.whatif.search.trajectory import EQUALLY_FAST
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.records.codec import canonical
 from tests.analysis.whatif.hand_made import Nodes, chain, data_parallel, fc_cell, link
@@ -75,15 +76,55 @@ def test_among_equally_fast_settings_the_one_with_fewer_collectives_is_best() ->
     assert found.best.what_ifs == ("tensor_fusion=3,1",)
 
 
-def test_a_search_reports_every_trial_and_the_best_three() -> None:
+def test_a_search_reports_every_trial_and_replays_the_best_and_those_of_its_trajectory() -> None:
     found = search(registry.apply(fc_cell(), [registry.read("tensor_fusion=4,")]))
     assert (found.family, found.skipped) == ("tensor_fusion", "")
     assert len({trial.what_ifs for trial in found.trials}) == len(found.trials) > 5
     lowest = [trial.step_time_s for trial in found.trials if trial.is_better]
     assert lowest == sorted(lowest, reverse=True)
-    assert len(found.strategies) == 3
+    replayed = {one.what_ifs for one in found.strategies}
+    assert len(replayed) == len(found.strategies) >= 3
+    assert {trial.what_ifs for _, trial in found.better} <= replayed
+    assert [found.trials[number - 1] for number, _ in found.better] == [trial for _, trial in found.better]
     best = found.strategies[0]
     assert best.settings == {"buckets": best.what_ifs[0].partition("=")[2], "bucket_cap_mb": 0.0}
+
+
+def test_each_gradient_alone_is_named_so() -> None:
+    found = search(registry.apply(fc_cell(), [registry.read("tensor_fusion=4,")]))
+    assert ("tensor_fusion=each",) in {trial.what_ifs for trial in found.trials}
+    assert not any(trial.what_ifs == ("tensor_fusion=1,1,1,1",) for trial in found.trials)
+
+
+def varying() -> Graph:
+    """Three traced steps, in which the backward pass and the sums vary against each other."""
+    graph = fc_cell()
+    factors = {"backward": (0.5, 1.0, 1.5), "communication": (1.5, 1.0, 0.5)}
+    nodes = [
+        replace(
+            node,
+            durations_ns=tuple(round(node.durations_ns[0] * by) for by in factors.get(node.phase or "", (1.0,) * 3)),
+            gaps_ns=(0,) * 3,
+        )
+        for node in graph.nodes
+    ]
+    varied = graph.with_nodes(nodes, step_times_s=(1e-6,) * 3)
+    return registry.apply(varied, [registry.read("tensor_fusion=4,")])
+
+
+def test_strategies_are_ordered_by_the_replay_of_each_step_and_trials_by_that_of_the_mean() -> None:
+    graph = varying()
+    found = search(graph)
+    assert found.screened_s == step_time_s(graph)
+    assert found.baseline_s == replay(graph).step_time_s
+    screened = {trial.what_ifs: trial.step_time_s for trial in found.trials}
+    assert any(screened[one.what_ifs] != pytest.approx(one.step_time_s) for one in found.strategies)
+    for one in found.strategies:
+        changed = registry.apply(graph, [registry.read(text) for text in one.what_ifs])
+        assert one.step_time_s == replay(changed).step_time_s
+        assert one.step_time_s < found.baseline_s
+    fastest = min(one.step_time_s for one in found.strategies)
+    assert found.strategies[0].step_time_s <= fastest * (1 + EQUALLY_FAST)
 
 
 def test_a_trajectory_is_stored_as_json() -> None:

@@ -62,6 +62,37 @@ def test_one_what_if_that_no_setting_realises_makes_all_of_them_predicted_only()
     assert found.reason == "latency=2ms: predicted only: unverified, since no setting here adds latency to a link"
 
 
+@pytest.mark.parametrize(
+    ("texts", "excluded"),
+    [
+        (("tensor_fusion=3,1", "no_overlap"), ["tensor_fusion=3,1"]),
+        (("no_overlap", "tensor_fusion=3,1"), ["no_overlap"]),
+        (("workers=1", "tensor_fusion=3,1", "bandwidth=1mbit"), ["tensor_fusion=3,1", "bandwidth=1mbit"]),
+        (("no_overlap", "latency=2ms", "workers=1"), ["no_overlap", "latency=2ms"]),
+        (("workers=4", "tensor_fusion=3,1", "bandwidth=1mbit", "latency=2ms", "batch_size=16"), []),
+    ],
+)
+def test_what_ifs_that_another_one_excludes_change_nothing(texts: tuple[str, ...], excluded: list[str]) -> None:
+    graph, choices = fc_cell(), [registry.read(text) for text in texts]
+    assert [one.text for one, _ in registry.without_effect(graph, choices)] == excluded
+    left = [one for one in choices if one.text not in excluded]
+    assert registry.apply(graph, choices) == registry.apply(graph, left)
+    assert registry.realised(graph, choices).settings == registry.realised(graph, left).settings
+
+
+def test_buckets_of_another_program_remain_without_overlap() -> None:
+    graph = data_parallel()
+    choices = [registry.read(text) for text in ("tensor_fusion=3,1", "no_overlap")]
+    assert registry.without_effect(graph, choices) == []
+    assert step_time_s(registry.apply(graph, choices)) < step_time_s(registry.apply(graph, choices[1:]))
+
+
+def test_an_error_names_the_text_of_the_what_if() -> None:
+    for text in ("tensor_fusion=3,5,2", "op_fusion=0-9:0.8", "no_input_stalls"):
+        with pytest.raises(WhatIfError, match=f"^{text}: "):
+            registry.apply(data_parallel(), [registry.read(text)])
+
+
 def test_a_trace_from_elsewhere_has_no_settings() -> None:
     found = registry.realised(data_parallel(), [registry.read("workers=4")])
     assert (found.settings, found.reason) == (None, "workers=4: the trace is not of a cell of this project")

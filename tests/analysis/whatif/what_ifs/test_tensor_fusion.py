@@ -164,7 +164,7 @@ def test_a_graph_without_sums_is_an_error() -> None:
 
 
 def test_counts_must_be_those_of_all_gradients() -> None:
-    with pytest.raises(Exception, match="buckets: must be positive counts, 4 in all as there are gradients, got 3,2"):
+    with pytest.raises(WhatIfError, match=r"^tensor_fusion: its numbers add up to 5, the trace has 4 gradients; "):
         TENSOR_FUSION.apply(data_parallel(), Fusion(counts=(3, 2)))
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 from keras_matrix.analysis.whatif.replay import replay
 from keras_matrix.analysis.whatif.search.families import Found
-from keras_matrix.analysis.whatif.search.trajectory import Trajectory, Trial
+from keras_matrix.analysis.whatif.search.trajectory import Strategy, Trajectory, Trial
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cli.whatif import verification
 from keras_matrix.runner.cli.whatif.optimize_text import found_lines
+from keras_matrix.runner.matrix.reader import expand, parse
+from keras_matrix.runner.whatif import stored_graph
+from keras_matrix.runner.whatif.source import named_settings
 from tests.runner.cli.whatif.traced_cell import LINK, MATRIX, WRONG_TIMES, executor, runner
 from tests.runner.whatif.graphs import data_parallel
 
@@ -35,7 +39,89 @@ def test_a_search_prints_its_trajectory_and_the_best_settings(capsys: pytest.Cap
     assert "settings replayed; these were better than all before:" in printed
     assert "best settings" in printed
     assert "buckets: " in printed
+    assert "screened: one replay of the mean durations" in printed
     assert fake.jobs == []
+
+
+def rows_below(lines: list[str], head: str) -> list[list[str]]:
+    """The rows of the table whose head begins with this, as cells."""
+    first = next(at for at, line in enumerate(lines) if line.startswith(head))
+    length = next(at for at, line in enumerate(lines[first:]) if len(line.split("  ")) == 1)
+    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines[first + 1 : first + length]]
+
+
+def test_every_setting_of_the_trajectory_is_among_the_best_by_time_with_the_baseline(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The traced cell sums each of its four gradients by itself."""
+    assert runner("optimize", "torch:fc", "--search", "tensor_fusion") == 0
+    lines = capsys.readouterr().out.splitlines()
+    tried, best = rows_below(lines, "trial"), rows_below(lines, "best settings")
+    assert tried[0][:2] == ["0", "baseline"]
+    assert {row[1] for row in tried} <= {row[0] for row in best}
+    times = [float(row[1].removesuffix(" ms")) for row in best]
+    assert times == sorted(times)
+    (base,) = [row for row in best if row[0] == "baseline"]
+    assert base[-2:] == ["1.00x", "as traced"]
+    assert f"best: {best[0][0]}" in "\n".join(lines)
+
+
+def searched(*trials: tuple[str, float], before: tuple[str, ...] = ()) -> Trajectory:
+    """The trajectory of settings of tensor_fusion with their screened times, from a start of 10 ms."""
+    made = tuple(Trial((f"tensor_fusion={name}",), step_s, is_better=True) for name, step_s in trials)
+    return Trajectory("tensor_fusion", 9e-3, made, before=before, screened_s=10e-3)
+
+
+def strategy(name: str, step_s: float, *, possible: bool = True) -> Strategy:
+    return Strategy((f"tensor_fusion={name}",), {"buckets": name} if possible else None, step_s, step_s, step_s, "why")
+
+
+def test_a_later_family_says_what_it_starts_from() -> None:
+    found = Found((searched(("4,", 8e-3), before=("op_fusion=0-1:0.7",)),), (strategy("4,", 8e-3),))
+    lines = found_lines(replay(data_parallel(LINK)), found, {})
+    title = "tensor_fusion, added to op_fusion=0-1:0.7: 1 setting replayed; these were better than all before:"
+    first = lines.index(title)
+    assert lines[first + 2].split() == ["0", "op_fusion=0-1:0.7", "10.0", "ms"]
+    assert lines[first + 3].split() == ["1", "tensor_fusion=4,", "8.00", "ms", "1.25x"]
+
+
+@pytest.mark.parametrize(
+    ("strategies", "line"),
+    [
+        ((strategy("4,", 8e-3), strategy("2,2", 8.5e-3)), "best: tensor_fusion=4,"),
+        (
+            (strategy("4,", 8.01e-3), strategy("2,2", 8e-3)),
+            "best: tensor_fusion=4,; times within 1% of the fastest count as equal, and of these it has the fewest "
+            "collectives",
+        ),
+        (
+            (strategy("4,", 8e-3, possible=False), strategy("2,2", 8.5e-3)),
+            "best: tensor_fusion=2,2; no cell can have the settings that are predicted only",
+        ),
+        ((strategy("4,", 8e-3, possible=False),), "best: none of these settings can be measured"),
+    ],
+)
+def test_the_best_setting_is_named_with_the_reason_if_another_one_is_above_it(
+    strategies: tuple[Strategy, ...], line: str
+) -> None:
+    assert found_lines(replay(data_parallel(LINK)), Found((), strategies), {})[-1] == line
+
+
+def test_more_settings_than_are_shown_are_counted() -> None:
+    many = tuple(strategy(f"{number},", number * 1e-3) for number in range(1, 21))
+    lines = found_lines(replay(data_parallel(LINK)), Found((), many), {})
+    assert "and 8 slower settings" in lines
+    assert len(rows_below(lines, "best settings")) == 13
+
+
+def test_a_baseline_above_the_memory_budget_says_so() -> None:
+    memory = Trajectory(
+        "memory", 9e-3, (Trial(("recomputation=all",), 12e-3, is_better=True),), (strategy("4,", 12e-3),)
+    )
+    lines = found_lines(replay(data_parallel(LINK)), Found((memory,), memory.strategies), {})
+    found = "memory: 1 setting that fit --memory-budget replayed, none better than the baseline; the best is"
+    assert any(line.startswith(found) for line in lines)
+    assert any(line.startswith("baseline") and line.endswith("as traced; above --memory-budget") for line in lines)
 
 
 def test_a_search_that_finds_nothing_better_says_so() -> None:
@@ -62,6 +148,51 @@ def test_a_strategy_file_is_measured_as_it_is(folder: Path, capsys: pytest.Captu
     assert {job.cell_id for job in fake.jobs} > {first.cell_id}
     assert len({job.cell_id for job in fake.jobs}) == 2
     assert len(fake.jobs) == 10
+
+
+def test_the_printed_command_compares_the_cells_of_the_strategy_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert runner("optimize", "torch:fc", "--search", "tensor_fusion", "--to", "strategy.yaml") == 0
+    *_, strategy_line, last = capsys.readouterr().out.splitlines()
+    measures = "runner --matrix strategy.yaml measures both, each in a row of its own"
+    assert strategy_line == f"strategy: strategy.yaml: the baseline and the best setting; {measures}"
+    command = last.partition("with a verdict: ")[2]
+    assert f"# {command}\n" in (folder / "strategy.yaml").read_text()
+    name, *words = shlex.split(command)
+    assert (name, words[0], words[-1]) == ("runner", "replay", "--verify")
+    matrix, comparison = executor(), executor()
+    assert runner("--matrix", "strategy.yaml", fake=matrix) == 0
+    assert "nothing to compare" in " ".join(capsys.readouterr().out.split())
+    assert runner(*words, fake=comparison) == 0
+    assert {job.cell_id for job in matrix.jobs} == {job.cell_id for job in comparison.jobs}
+    printed = capsys.readouterr().out
+    choice = next(line for line in printed.splitlines() if line.startswith("choice: "))
+    assert choice.startswith("choice: tensor_fusion=")
+    assert " against the baseline: 1." in choice
+    assert choice.endswith("x): faster")
+    assert "verdict: verified" in printed
+
+
+def test_the_printed_command_repeats_the_flags_that_determine_the_trace(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "results").rename(folder / "elsewhere")
+    (folder / "wrong.json").write_text(json.dumps(WRONG_TIMES))
+    flags = ("--results", "elsewhere", "--calibration", "wrong.json", "--level", "operations")
+    assert runner("optimize", "torch:fc", "--search", "tensor_fusion", *flags) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert " ".join(flags) in last
+
+
+def test_a_cell_over_a_network_is_compared_within_its_links(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = MATRIX.replace("level: 3", "level: 3, network: 200mbit")
+    (cell,) = expand(parse(Path("matrix.yaml"), text.encode()))
+    graph = data_parallel(LINK)
+    stored_graph.write(graph.with_nodes(graph.nodes, settings=named_settings(cell.settings)), folder / "graph")
+    assert runner("optimize", "graph", "--search", "tensor_fusion") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "with a verdict: ci/netns 2 --rate 200mbit -- runner replay graph --what-if tensor_fusion=" in last
 
 
 def test_the_best_three_are_verified(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

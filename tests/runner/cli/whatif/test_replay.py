@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.analysis.whatif.graph import Graph
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import Head, Kind, Span, Track
@@ -18,6 +19,7 @@ from keras_matrix.runner.whatif import stored_graph
 from tests.analysis.whatif.cost import fake_machine
 from tests.analysis.whatif.cost.fake_machine import FASTER, usual_model
 from tests.conftest import MACHINE
+from tests.records.traces.synthetic import chrome, event, mark
 from tests.runner.whatif.graphs import two_workers
 from tests.synthetic_peaks import make_peaks
 
@@ -232,12 +234,149 @@ def test_what_ifs_of_one_name_are_alternatives(capsys: pytest.CaptureFixture[str
         ("worker=4", "--what-if: 'worker' is not known; did you mean workers?"),
         ("workers=x", "--what-if: workers: must be an integer of at least 1, got 'x'"),
         ("bandwidth", "--what-if: bandwidth needs a value: bandwidth=RATE"),
-        ("tensor_fusion=1,1,1", "--what-if: buckets: must be positive counts, 2 in all"),
+        (
+            "tensor_fusion=1,1,1",
+            "--what-if: tensor_fusion=1,1,1: its numbers add up to 3, the trace has 2 gradients; give numbers that add "
+            "up to 2, or a capacity in MiB such as 8",
+        ),
+        ("tensor_fusion=5,", "--what-if: tensor_fusion=5,: its numbers add up to 5, the trace has 2 gradients"),
+        ("op_fusion=0-9:0.8", "--what-if: op_fusion=0-9:0.8: must be layers from 0 to 0, got '0-9'"),
+        ("op_fusion=0", "--what-if: op_fusion=0: the gain of block 0 is not known; give the ratio of its times"),
+        ("op_fusion=0:x", "--what-if: op_fusion: must be a ratio of times such as 0.8, got 'x'"),
+        ("precision=all", "--what-if: precision=all: the effect on layers 0 is not known; give the ratio"),
+        ("precision=conv", "--what-if: precision=conv: has no layer 'conv'; layers are dense"),
+        ("batch_size=0", "--what-if: batch_size: must be an integer of at least 1, got '0'"),
+        ("batch_size=64", "--what-if: batch_size=64: the batch size of fake.json is not known, so that it cannot be"),
+        ("gradient_accumulation=x", "--what-if: gradient_accumulation: must be an integer of at least 1, got 'x'"),
+        ("recomputation=4", "--what-if: recomputation=4: must be layers from 0 to 0, got '4'"),
+        ("bandwidth=5mb", "--what-if: bandwidth: must be a rate such as 500mbit, or bits per second, got '5mb'"),
+        ("latency=5", "--what-if: latency: must be a time such as 2ms or 500us, got '5'"),
+        ("no_input_stalls", "--what-if: no_input_stalls: fake.json has no operation of an input pipeline"),
     ],
 )
 def test_a_wrong_what_if_is_refused(capsys: pytest.CaptureFixture[str], text: str, message: str) -> None:
     assert main(["replay", "graph", "--what-if", text]) == 2
     assert capsys.readouterr().err.startswith(f"runner: {message}")
+
+
+@pytest.mark.parametrize("text", ["bandwidth=500mbit", "latency=2ms", "tensor_fusion=8", "no_overlap"])
+def test_a_what_if_of_collectives_without_any_is_refused_by_its_own_name(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    graph = two_workers()
+    alone = [replace(node, depends=()) for node in graph.nodes[:3]]
+    stored_graph.write(graph.with_nodes(alone, world_size=1), folder / "alone")
+    assert main(["replay", "alone", "--what-if", text]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"runner: --what-if: {text}: fake.json")
+    assert "trace two workers" in printed
+
+
+def cell_graph(**header: object) -> Graph:
+    """The graph as that of a cell of the workload `fc`, as far as what-ifs read its settings."""
+    graph = two_workers()
+    return graph.with_nodes(graph.nodes, settings={"workload": "fc", "workers": 2, "batch_size": 64}, **header)
+
+
+@pytest.mark.parametrize(
+    ("texts", "caveat"),
+    [
+        (
+            ("tensor_fusion=2,", "no_overlap"),
+            "tensor_fusion=2, has no effect: with no_overlap the workload fc sums each gradient by itself, in no "
+            "buckets",
+        ),
+        (
+            ("no_overlap", "tensor_fusion=2,"),
+            "no_overlap has no effect: the sums of tensor_fusion=2,, which comes later, overlap with the backward pass",
+        ),
+        (
+            ("workers=1", "tensor_fusion=2,"),
+            "tensor_fusion=2, has no effect: with workers=1 nothing is sent or summed over workers",
+        ),
+        (
+            ("latency=2ms", "workers=1"),
+            "latency=2ms has no effect: with workers=1 nothing is sent or summed over workers",
+        ),
+    ],
+)
+def test_a_combination_says_which_what_if_has_no_effect(
+    folder: Path, capsys: pytest.CaptureFixture[str], texts: tuple[str, str], caveat: str
+) -> None:
+    stored_graph.write(cell_graph(), folder / "cell")
+    flags = [word for text in texts for word in ("--what-if", text)]
+    assert main(["replay", "cell", *flags]) == 0
+    assert f"caveat for {' '.join(texts)}: {caveat}" in capsys.readouterr().out.splitlines()
+    assert main(["replay", "cell", *flags, "--json"]) == 0
+    alone, other, both = json.loads(capsys.readouterr().out)["what_ifs"]
+    effective = other if caveat.startswith(texts[0]) else alone
+    assert both["step_time_s"] == effective["step_time_s"]
+    assert both["settings"] == effective["settings"]
+    assert [one["caveats"] for one in (alone, other, both)] == [[], [], [caveat]]
+
+
+def test_what_ifs_that_do_not_exclude_each_other_have_no_caveat(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored_graph.write(cell_graph(), folder / "cell")
+    assert main(["replay", "cell", "--what-if", "tensor_fusion=2,", "--what-if", "workers=4"]) == 0
+    assert "caveat" not in capsys.readouterr().out
+
+
+WAITING = (
+    "collectives have their measured times, which include waiting for the 1 rank without a file; that waiting is "
+    "predicted as if it were transfer"
+)
+
+
+@pytest.fixture
+def one_rank(folder: Path) -> str:
+    """The stored graph of rank 0 of two."""
+    graph = cell_graph(missing_ranks=(1,))
+    stored_graph.write(graph.with_nodes(graph.nodes[:6]), folder / "rank0")
+    return "rank0"
+
+
+@pytest.mark.parametrize("text", ["workers=4", "bandwidth=100mbit", "latency=2ms", "tensor_fusion=2,", "no_overlap"])
+def test_predictions_of_collectives_without_the_files_of_all_ranks_have_a_caveat(
+    one_rank: str, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    assert main(["replay", one_rank, "--what-if", text, "--what-if", "recomputation=all"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert f"caveat for {text} and for {text} recomputation=all: {WAITING}" in printed
+
+
+def test_a_caveat_of_all_predictions_is_printed_once(one_rank: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", one_rank, "--what-if", "workers=4", "--what-if", "latency=2ms"]) == 0
+    printed = capsys.readouterr().out
+    assert [line for line in printed.splitlines() if line.startswith("caveat")] == [f"caveat: {WAITING}"]
+
+
+def test_without_collectives_there_is_no_caveat_of_missing_ranks(
+    one_rank: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", one_rank, "--what-if", "workers=1", "--what-if", "recomputation=all"]) == 0
+    assert "caveat" not in capsys.readouterr().out
+
+
+def test_a_reason_that_all_what_ifs_have_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "graph", "--what-if", "workers=4", "--what-if", "tensor_fusion=2,"]) == 0
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("workers=4 tensor_fusion")]
+    assert line.endswith("predicted only: the trace is not of a cell of this project")
+
+
+def test_two_files_of_one_rank_are_refused_with_what_to_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profiles = folder / "profiles"
+    profiles.mkdir()
+    for name in ("first", "second"):
+        events = [mark("step:1", 0, 90), event("aten::mm", 0, 50)]
+        chrome(profiles / f"{name}.json", events, distributedInfo={"rank": 0})
+    assert main(["replay", "profiles"]) == 2
+    assert capsys.readouterr().err == (
+        "runner: TRACE: profiles/first.json and profiles/second.json are both of rank 0; name one file for each rank, "
+        "with only one of these two, in place of a folder\n"
+    )
+    assert main(["replay", "profiles/first.json"]) == 0
 
 
 def test_a_calibration_determines_the_link(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,15 @@ def test_predictions_are_verified_by_interleaved_measurements(folder: Path, caps
     fake = executor()
     assert runner("replay", "torch:fc", *WHAT_IFS, "--verify", fake=fake) == 0
     printed = capsys.readouterr().out
-    assert "verdict: verified" in printed
+    assert "verdict: verified (the predictions; error within 10%" in printed
     assert "regret: 0.0 %" in printed
+    lines = printed.splitlines()
+    title = lines.index("verification: 4 settings measured interleaved, 5 processes each")
+    assert lines[title + 1].split("  ")[-1].strip() == "measured against the baseline"
+    names = [line.split()[0] for line in lines[title + 2 : title + 6]]
+    assert names == ["baseline", "tensor_fusion=4,", "tensor_fusion=2,2", "tensor_fusion=1,3"]
+    assert lines[title + 2].endswith("verified")
+    assert all(line.endswith("x)") for line in lines[title + 3 : title + 6])
     # Baseline and three settings, which are alternatives: five processes each, one of each a block.
     assert len(fake.jobs) == 20
     assert len({job.cell_id for job in fake.jobs[:4]}) == 4
@@ -148,7 +156,42 @@ def test_too_few_processes_are_inconclusive(capsys: pytest.CaptureFixture[str]) 
     assert runner("replay", "torch:fc", *WHAT_IFS[:2], "--verify", "--repeats", "3") == 0
     printed = capsys.readouterr().out
     assert "verdict: inconclusive" in printed
-    assert "3 processes give no interval" in printed
+    assert "every setting: 3 processes give no interval" in printed
+
+
+def choice_of(printed: str) -> str:
+    return next(line for line in printed.splitlines() if line.startswith("choice: "))
+
+
+def test_the_choice_is_compared_with_the_baseline(capsys: pytest.CaptureFixture[str]) -> None:
+    faster = ("--what-if", "tensor_fusion=1,1,2")
+    assert runner("replay", "torch:fc", *faster, *WHAT_IFS[:2], "--verify") == 0
+    line = choice_of(capsys.readouterr().out)
+    assert line.startswith("choice: tensor_fusion=1,1,2 against the baseline: 1.0")
+    assert line.endswith("x): faster")
+    assert runner("replay", "torch:fc", *faster, "--verify", "--repeats", "3") == 0
+    assert choice_of(capsys.readouterr().out).endswith("x, without an interval")
+    assert runner("replay", "torch:fc", *WHAT_IFS[:2], "--verify") == 0
+    none = "choice: no measured setting was predicted to be faster than the baseline"
+    assert choice_of(capsys.readouterr().out) == none
+
+
+def test_a_choice_that_is_slower_or_not_separable_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    def with_buckets(factor: float) -> Callable[[Settings], float]:
+        """All buckets other than those of the traced cell take so many times the time of the traced cell."""
+        return lambda settings: 0.03 * (factor if settings.params.get("buckets") else 1)
+
+    for factor, word in ((1.2, "slower"), (1.0, "not separable")):
+        flags = ("--what-if", "tensor_fusion=1,1,2", "--verify")
+        assert runner("replay", "torch:fc", *flags, fake=executor(with_buckets(factor))) == 0
+        assert choice_of(capsys.readouterr().out).endswith(f"x): {word}")
+
+
+def test_what_was_not_measured_for_one_reason_is_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = (*WHAT_IFS[:2], "--what-if", "tensor_fusion=2,2", "--what-if", "recomputation=0")
+    assert runner("replay", "torch:fc", *flags, "--what-if", "recomputation=1", "--verify") == 0
+    reason = "the parameter recompute forms its own segments; choose all"
+    assert f"not measured: recomputation=0, recomputation=1: {reason}" in capsys.readouterr().out.splitlines()
 
 
 def test_what_cannot_be_measured_is_listed_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,7 +146,7 @@ def test_facts_of_the_caller_are_in_the_header(tmp_path: Path) -> None:
 
 def test_two_files_of_one_rank_are_rejected(tmp_path: Path) -> None:
     paths = [chrome(tmp_path / f"{name}.json", ranks(0)[0], distributedInfo={"rank": 0}) for name in "ab"]
-    with pytest.raises(GraphError, match=r"b\.json: is of rank 0, as is .*a\.json; give one file per rank"):
+    with pytest.raises(GraphError, match=r"a\.json and .*b\.json are both of rank 0; name one file for each rank"):
         graph_of(paths)
 
 

@@ -77,7 +77,10 @@ def test_two_files_with_the_same_rank_are_named(path: Path) -> None:
     other = path.with_name("epoch2.worker1.xplane.pb")
     write_jax(path, MARKS, [*OPS, *(one._replace(device=1) for one in OPS)])
     write_jax(other, MARKS, OPS)
-    assert message_of(path, other) == f"{other}: is of rank 1, as is {path}; give the files of one run"
+    assert message_of(path, other) == (
+        f"{path} and {other} are both of rank 1; name one file for each rank, with only one of these two, in place of "
+        "a folder"
+    )
 
 
 def test_epochs_with_other_numbers_of_devices_are_named(path: Path) -> None:
