@@ -45,7 +45,7 @@ from keras_matrix.records.traces.request import TraceOrder
 # After the death of a worker, another one may report the broken connection before the death itself is detected.
 NEWS_OF_DEATH_S = 0.5
 # Steps whose collectives are timed may take so many times as long, and reading a profile so many seconds.
-WATCHED_SLOWER, WATCHED_LEAST_S = 10.0, 60.0
+WATCHED_SLOWER, WATCHED_LEAST_S = 10.0, 30.0
 
 
 class WorkerDied(Exception):

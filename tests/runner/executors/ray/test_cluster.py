@@ -211,7 +211,7 @@ def test_a_cell_of_several_machines_that_keras_cannot_train_is_unsupported(work:
 @pytest.mark.parametrize("name", ["one", "two"])
 def test_a_machine_lost_during_a_cell_of_several_is_replaced(work: Path, cluster: LocalCluster, name: str) -> None:
     """The cell is on "two", which measures, and "one"; it is measured again on the machine that is left and "three"."""
-    text = TOGETHER.replace("NODES", "2").replace("level: 3", "level: 3, forward_sleep_ms: 50, backward_sleep_ms: 50")
+    text = TOGETHER.replace("NODES", "2").replace("level: 3", "level: 3, forward_sleep_ms: 20, backward_sleep_ms: 20")
     (work / "matrix.yaml").write_text(text.replace("steps_per_epoch: 4", "steps_per_epoch: 20"))
     begun_s = time.time()
     process = started(work, cluster, "--backend", "torch")

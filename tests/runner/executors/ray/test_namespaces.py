@@ -1,4 +1,4 @@
-"""A node that a network partition cuts off, and that comes back, in network namespaces of this machine."""
+"""Three nodes in network namespaces of this machine: one is cut off and comes back, one is killed, two train together."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.schema import Status
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.schema import MEASURED, Status
 from keras_matrix.records.store import latest_attempts
 from tests.runner.executors.ray.local_cluster import LocalCluster, free_port
-from tests.runner.executors.ray.test_cluster import LIMIT_S, await_none, await_records, records, sleepers, started
+from tests.runner.executors.ray.test_cluster import (
+    LIMIT_S,
+    TOGETHER,
+    await_none,
+    await_records,
+    records,
+    sleepers,
+    started,
+)
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
 BRIDGE, HEAD, SUBNET = "kbm-ray", "10.213.7.1", "10.213.7"
@@ -63,7 +72,12 @@ def namespaces() -> Iterator[None]:
         subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True, check=False)
 
 
-@pytest.fixture
+def join(cluster: LocalCluster, name: str) -> None:
+    """Start a node in its namespace."""
+    cluster.add(name, ["ip", "netns", "exec", f"kbm-ray-{name}"], f"{SUBNET}.{NODES.index(name) + 2}")
+
+
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     if reason := why_not():
         pytest.skip(reason)
@@ -72,8 +86,8 @@ def cluster() -> Iterator[LocalCluster]:
     with namespaces():
         try:
             found.start_head()
-            for number, name in enumerate(NODES):
-                found.add(name, ["ip", "netns", "exec", f"kbm-ray-{name}"], f"{SUBNET}.{number + 2}")
+            for name in NODES:
+                join(found, name)
             yield found
         finally:
             found.stop()
@@ -88,10 +102,53 @@ def test_a_node_that_is_cut_off_and_healed_costs_one_cell(cluster: LocalCluster,
     ip("link", "set", "kbmr1", "up")
     printed, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, printed
-    found = records(tmp_path)
+    check_counted_once(tmp_path, 36)
+    await_none(b"sleep 1.3")
+
+
+def check_counted_once(work: Path, count: int) -> None:
+    """Check that the loss of node "two" cost one cell, and that each is counted once."""
+    found = records(work)
     lost = [record for record in found if record.status is Status.INFRA]
     assert len(lost) == 1
     assert (lost[0].reason or "").startswith("node_lost: two: ")
-    assert Counter(record.status for record in latest_attempts(found)) == {Status.OK: 36}
-    assert len({(record.cell_id, record.repeat) for record in found}) == 36
-    await_none(b"sleep 1.3")
+    assert Counter(record.status for record in latest_attempts(found)) == {Status.OK: count}
+    assert len({(record.cell_id, record.repeat) for record in found}) == count
+
+
+def test_a_node_that_is_killed_midway_costs_one_cell(cluster: LocalCluster, tmp_path: Path) -> None:
+    sleepers(tmp_path, 18, 1.3)
+    process = started(tmp_path, cluster)
+    await_records(tmp_path, 4)
+    cluster.kill("two")
+    printed, _ = process.communicate(timeout=LIMIT_S)
+    join(cluster, "two")
+    assert process.returncode == 0, printed
+    check_counted_once(tmp_path, 18)
+
+
+def test_workers_of_one_cell_communicate_over_the_network_of_their_machines(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """On every backend, with an address of its own in each namespace."""
+    (tmp_path / "matrix.yaml").write_text(TOGETHER.replace("NODES", "2"))
+    before = received_bytes()
+    process = started(tmp_path, cluster)
+    printed, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, printed
+    found = latest_attempts(records(tmp_path))
+    assert {record.settings.backend for record in found} == set(BACKENDS)
+    assert {record.status for record in found} <= MEASURED, [record.reason for record in found]
+    for record in found:
+        assert record.parallel is not None
+        assert len({place.machine for place in record.parallel.places}) == 2
+    # Each step sends the gradients, 49 kB, both ways: two of the three links carry them, on each backend.
+    steps = 3 * 4 * len(BACKENDS)
+    busy = [after - was > steps * 49_000 for was, after in zip(before, received_bytes(), strict=True)]
+    assert sum(busy) == 2
+
+
+def received_bytes() -> list[int]:
+    """Return the bytes that each node's link has received so far."""
+    counters = Path("/sys/class/net")
+    return [int((counters / f"kbmr{at}/statistics/rx_bytes").read_text()) for at in range(len(NODES))]
