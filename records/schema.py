@@ -356,3 +356,9 @@ class Record:
     def key(self) -> tuple[str, int, int]:
         """Return (cell_id, repeat, attempt), which identifies the record within its run."""
         return self.cell_id, self.repeat, self.attempt
+
+    @property
+    def place(self) -> str:
+        """Where it was measured: the `host_id` of its machine; those of its workers' machines, joined by plus signs."""
+        machines = [one.machine for one in self.parallel.places if one.machine] if self.parallel else []
+        return "+".join(dict.fromkeys(machines)) or self.machine.host_id

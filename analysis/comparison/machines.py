@@ -34,8 +34,8 @@ FACTS: Mapping[str, Callable[[Machine], object]] = {
 
 
 def hosts(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return the `host_id` of each machine of these records, sorted."""
-    return tuple(sorted({record.machine.host_id for record in records}))
+    """Return where these records were measured, sorted: the machines by `host_id`, or groups of machines."""
+    return tuple(sorted({record.place for record in records}))
 
 
 def short(host_id: str) -> str:
@@ -45,17 +45,27 @@ def short(host_id: str) -> str:
 
 def difference(records: Sequence[Record]) -> str | None:
     """Return how the machines of one cell's records differ; None if there is one, or if all are equal."""
-    count, machines = len(hosts(records)), [record.machine for record in records]
-    if count < 2:
+    count = len(hosts(records))
+    if count < 2 or (how := _unequal([record.machine for record in records])) is None:
         return None
+    return f"machines differ ({'; '.join(filter(None, (f'{count} hosts', how)))})"
+
+
+def equal(one: Machine, other: Machine) -> bool:
+    """Return whether two machines are known to be equal."""
+    return _unequal([one, other]) is None
+
+
+def _unequal(machines: Sequence[Machine]) -> str | None:
+    """Return how machines differ, empty if that is not known; None if they are equal."""
     for name, fact in FACTS.items():
         if len(values := {str(fact(machine)) for machine in machines}) > 1:
-            return f"machines differ ({count} hosts; {name}: {', '.join(sorted(values))})"
+            return f"{name}: {', '.join(sorted(values))}"
     known = [machine.memory_bytes for machine in machines if machine.memory_bytes is not None]
     if len(known) < len(machines):
-        return f"machines differ ({count} hosts)"
+        return ""
     if min(known) < (1 - MEMORY_TOLERANCE) * max(known):
-        return f"machines differ ({count} hosts; memory: {min(known) / GIB:.4g} to {max(known) / GIB:.4g} GiB)"
+        return f"memory: {min(known) / GIB:.4g} to {max(known) / GIB:.4g} GiB"
     return None
 
 
@@ -66,7 +76,7 @@ def log_levels(records: Sequence[Record], values: Sequence[float]) -> Levels | N
     """
     if len(hosts(records)) < 2 or difference(records) is not None:
         return None
-    return levels(grouped(list(map(math.log, values)), [record.machine.host_id for record in records]))
+    return levels(grouped(list(map(math.log, values)), [record.place for record in records]))
 
 
 def without_levels(records: Sequence[Record], values: Sequence[float]) -> list[float]:
@@ -76,9 +86,7 @@ def without_levels(records: Sequence[Record], values: Sequence[float]) -> list[f
     """
     if len(hosts(records)) < 2:
         return list(values)
-    own = grouped(list(map(math.log, values)), [record.machine.host_id for record in records])
+    own = grouped(list(map(math.log, values)), [record.place for record in records])
     means = {machine: statistics.fmean(logs) for machine, logs in own.items()}
     common = statistics.fmean(map(math.log, values))
-    return [
-        value * math.exp(common - means[record.machine.host_id]) for record, value in zip(records, values, strict=True)
-    ]
+    return [value * math.exp(common - means[record.place]) for record, value in zip(records, values, strict=True)]

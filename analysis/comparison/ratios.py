@@ -35,7 +35,8 @@ class Ratio:
     measured again; None without such blocks. `separate`: the two cells are of separate sessions, without common blocks.
 
     If the blocks were at several machines, `by_machine` has the ratio at each of them, `scatter` is within them, and
-    `disagreement` is the p-value of the F test that it is the same at all. If they disagree, there is no interval.
+    `disagreement` is the p-value of the F test that it is the same at all. If they disagree, or if the interval
+    excludes 1 although the backend is not slower at each of them, there is no interval.
     """
 
     backend: str
@@ -47,11 +48,12 @@ class Ratio:
     separate: bool = False
     by_machine: tuple[MachineRatio, ...] = ()
     disagreement: float | None = None
+    opposed: bool = False
 
     @property
     def machines_disagree(self) -> bool:
-        """Whether the ratio differs between the machines."""
-        return self.disagreement is not None and self.disagreement < DISAGREEMENT_LEVEL
+        """Whether the ratio differs between the machines, or says at one of them the opposite of its mean."""
+        return self.opposed or (self.disagreement is not None and self.disagreement < DISAGREEMENT_LEVEL)
 
 
 def ratio_of(backend: str, logs: Mapping[str, Sequence[float]], looks: Looks) -> Ratio:
@@ -60,15 +62,16 @@ def ratio_of(backend: str, logs: Mapping[str, Sequence[float]], looks: Looks) ->
         return _at_one(backend, next(iter(logs.values())), looks)
     found = levels(logs)
     assert found is not None
-    by_chance = found.p_value()
+    by_chance, estimate = found.p_value(), found.estimate(looks.confidence(found.count))
     ratio = Ratio(
         backend,
-        found.estimate(looks.confidence(found.count)),
+        estimate,
         None if by_chance is None else min(1.0, looks.p_factor * by_chance),
         found.smallest_difference(),
         scatter=found.scatter,
         by_machine=tuple(MachineRatio(name, each) for name, own in logs.items() if (each := of_logs(own))),
         disagreement=found.disagreement(),
+        opposed=estimate.excludes(1.0) and any((mean > 0) != (found.centre > 0) for mean in found.means),
     )
     if not ratio.machines_disagree:
         return ratio
@@ -113,11 +116,15 @@ def open_verdict(lowest: str, ratios: Sequence[Ratio], others: int) -> str:
 
 def _disagreement(lowest: str, ratios: Sequence[Ratio]) -> str:
     """Return the ratio at each machine, of the ratios about which the machines disagree."""
-    several = (f"{ratio.backend} {_by_machine(ratio)} (p {ratio.disagreement:.2g})" for ratio in ratios)
+    several = (f"{ratio.backend} {_by_machine(ratio)}{_chance(ratio)}" for ratio in ratios)
     return (
         f"not separable: the machines disagree: {lowest} against {'; '.join(several)}; compare at one machine: "
         "leave out across_nodes, or name one with machine"
     )
+
+
+def _chance(ratio: Ratio) -> str:
+    return "" if ratio.disagreement is None else f" (p {ratio.disagreement:.2g})"
 
 
 def _by_machine(ratio: Ratio) -> str:

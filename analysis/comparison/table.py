@@ -48,6 +48,7 @@ from keras_matrix.analysis.stats.blocks import (
     spread,
 )
 from keras_matrix.analysis.stats.fixed_time import fixed_time
+from keras_matrix.analysis.stats.levels import levels
 from keras_matrix.analysis.stats.sequential import FIXED, Looks
 from keras_matrix.analysis.stats.sessions import SeparateSessions, SessionValue, separate_ratio
 from keras_matrix.records.backends import BACKENDS
@@ -250,13 +251,26 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
     values, machines = _values(running, separate), _common_machines(running)
     if reason := incomparable(running, apart=bool(values), spread_out=bool(machines)):
         return Row(title, cells, None, f"not comparable: {reason}", values=values)
-    lowest = min(running, key=lambda backend: cost_of(running[backend]))
+    lowest = _lowest(running, machines)
     looks = separate.looks[lowest] if separate else looks
     caveats = work_caveats({backend: cell.measured for backend, cell in running.items()})
     row = Row(title, cells, None, "", caveats=caveats, looks=looks, values=values, machines=machines)
     ratios = tuple(one for backend in running if backend != lowest and (one := _ratio(row, backend, lowest)))
     verdict = open_verdict(lowest, ratios, len(running) - 1)
     return replace(row, verdict=verdict, ratios=ratios, lowest=lowest if ratios else None)
+
+
+def _lowest(running: Mapping[str, CellSummary], machines: Sequence[str]) -> str:
+    """Return the backend with the lowest time; over several machines by the blocks that it has in common with others.
+
+    There, cells without some blocks of a slow machine have lower means.
+    """
+
+    def ahead(backend: str) -> float:
+        logs = [logs_by_machine(running[other], running[backend]) for other in running if other != backend]
+        return min((found.centre for one in logs if (found := levels(one))), default=-math.inf)
+
+    return max(running, key=ahead) if machines else min(running, key=lambda backend: cost_of(running[backend]))
 
 
 def _common_machines(running: Mapping[str, CellSummary]) -> tuple[str, ...]:
@@ -289,7 +303,7 @@ def _ratio(row: Row, backend: str, lowest: str) -> Ratio | None:
 
 def logs_by_machine(one: CellSummary, other: CellSummary) -> dict[str, list[float]]:
     """Return the log ratios one / other of the blocks that both measured at one machine, by its `host_id`."""
-    here, there = ({(r.machine.host_id, r.repeat): r for r in cell.measured} for cell in (one, other))
+    here, there = ({(r.place, r.repeat): r for r in cell.measured} for cell in (one, other))
     return _by_machine(here, there)
 
 
@@ -301,8 +315,7 @@ def all_data(one: CellSummary, other: CellSummary, looks: Looks) -> Estimate | N
     if not one.superseded and not other.superseded:
         return None
     every, all_of_other = (
-        {(r.machine.host_id, r.repeat, r.attempt): r for r in (*cell.measured, *cell.superseded)}
-        for cell in (one, other)
+        {(r.place, r.repeat, r.attempt): r for r in (*cell.measured, *cell.superseded)} for cell in (one, other)
     )
     return estimate_over(_by_machine(every, all_of_other), looks.confidence(len(log_ratios(one, other))))
 
@@ -312,7 +325,7 @@ def _by_machine(numerator: Mapping[Block, Record], denominator: Mapping[Block, R
     costs = [{key: c for key, record in side.items() if (c := cost(record))} for side in (numerator, denominator)]
     logs: dict[str, list[float]] = {}
     for block, log in paired_logs(costs[0], costs[1]).items():
-        logs.setdefault(numerator[block].machine.host_id, []).append(log)
+        logs.setdefault(numerator[block].place, []).append(log)
     return logs
 
 

@@ -1,10 +1,12 @@
 """Values that were measured at several equal machines: the machine is a fixed level of the statistics.
 
 The model of a value, the log ratio of a block or the log step time of a process, is x = m + d + e: the mean m, the
-deviation d of its machine (these sum to 0 over the machines), and noise e of one variance at all machines. The centre
-is the mean of the k machines' means, each of the same weight, however many of the n values a machine has. Its variance
-is s**2 / k**2 * sum(1 / n_j), with s the standard deviation pooled within the machines. Student's t has n - k degrees
-of freedom, so that differences between the machines neither widen the interval nor count as noise.
+deviation d of its machine (these sum to 0 over the machines), and noise e. The centre is the mean of the k machines'
+means, each of the same weight, however many of the n values a machine has. Its variance is sum(s_j**2 / n_j) / k**2,
+with the standard deviation s_j of each machine, since a slower one is often noisier, and Satterthwaite's degrees of
+freedom. If a machine has a single value, noise is taken to have one variance at all machines: s_j is the standard
+deviation pooled within them, with n - k degrees. Differences between the machines neither widen the interval nor count
+as noise.
 
 The inference is about these machines during this run, not about machines in general: the interval does not include the
 variance between machines, which two or three of them cannot estimate. If they disagree about a ratio (the one-way F
@@ -14,9 +16,9 @@ Guarantee: pure. No interval and no test below `LEAST_DEGREES` degrees of freedo
 values at one machine; for one machine everything equals Student's t of `analysis.stats.blocks`.
 
 Sources: one-way layout with fixed effects, its pooled variance and F test: Montgomery, "Design and Analysis of
-Experiments", 8th ed. (2013), ch. 3; the mean of strata: Cochran, "Sampling Techniques", 3rd ed. (1977), ch. 5; why each
-level at which times vary belongs in the model: Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM
-2013.
+Experiments", 8th ed. (2013), ch. 3; the mean of strata and the degrees of freedom of its variance: Cochran, "Sampling
+Techniques", 3rd ed. (1977), ch. 5, and Satterthwaite, Biometrics Bulletin 2 (1946) 110; why each level at which times
+vary belongs in the model: Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013.
 """
 
 from __future__ import annotations
@@ -37,13 +39,14 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The values by machine, as sums: the mean and the number of values of each, and the pooled standard deviation.
+    """The values by machine, as sums: the mean, number and variance of the values of each, and their pooled deviation.
 
-    `scatter` is None if no machine has two values.
+    `scatter` is None if no machine has two values; the variance of a single value is None.
     """
 
     means: tuple[float, ...]
     counts: tuple[int, ...]
+    variances: tuple[float | None, ...]
     scatter: float | None
 
     @property
@@ -66,14 +69,30 @@ class Levels:
         """The standard error of the centre; None below `LEAST_DEGREES`."""
         if self.scatter is None or self.degrees < LEAST_DEGREES:
             return None
-        return self.scatter * math.sqrt(math.fsum(1 / count for count in self.counts)) / len(self.counts)
+        return math.sqrt(math.fsum(self._shares)) / len(self.counts)
+
+    @property
+    def _shares(self) -> list[float]:
+        """The variance of the mean of each machine."""
+        own, pooled = [one for one in self.variances if one is not None], (self.scatter or 0.0) ** 2
+        used = own if len(own) == len(self.counts) else [pooled] * len(self.counts)
+        return [variance / count for variance, count in zip(used, self.counts, strict=True)]
+
+    @property
+    def error_degrees(self) -> float:
+        """The degrees of freedom of the standard error."""
+        shares = self._shares
+        if None in self.variances or not any(shares):
+            return self.degrees
+        parts = math.fsum(share**2 / (count - 1) for share, count in zip(shares, self.counts, strict=True))
+        return math.fsum(shares) ** 2 / parts
 
     def estimate(self, confidence: float = CONFIDENCE) -> Estimate:
         """Return the exponential of the centre, a ratio or a geometric mean, with its interval if there is one."""
         centre, count, error = self.centre, self.count, self.error
         if error is None:
             return Estimate(math.exp(centre), None, None, count)
-        half = t_quantile(self.degrees, confidence) * error
+        half = t_quantile(self.error_degrees, confidence) * error
         return Estimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half), count)
 
     def p_value(self) -> float | None:
@@ -85,7 +104,7 @@ class Levels:
             return None
         if error == 0:
             return 1.0 if distance == 0 else 0.0
-        return float(2 * stdtr(self.degrees, -distance / error))
+        return float(2 * stdtr(self.error_degrees, -distance / error))
 
     def disagreement(self) -> float | None:
         """Return the p-value of the F test that all machines have one mean; None for one, or below `LEAST_DEGREES`."""
@@ -106,7 +125,7 @@ class Levels:
 
         `factor` multiplies the standard error: `sqrt(2)` for two cells with these values, unpaired.
         """
-        return None if self.error is None else detectable(factor * self.error, self.degrees)
+        return None if self.error is None else detectable(factor * self.error, max(1, int(self.error_degrees)))
 
 
 def levels(values: Mapping[str, Sequence[float]]) -> Levels | None:
@@ -116,9 +135,11 @@ def levels(values: Mapping[str, Sequence[float]]) -> Levels | None:
         return None
     means = [statistics.fmean(own) for own in found]
     # `statistics.variance` is exact, so that equal values have no scatter.
-    squares = math.fsum((len(own) - 1) * statistics.variance(own) for own in found if len(own) > 1)
+    variances = [statistics.variance(own) if len(own) > 1 else None for own in found]
+    squares = math.fsum((len(own) - 1) * (one or 0.0) for own, one in zip(found, variances, strict=True))
     degrees = sum(map(len, found)) - len(found)
-    return Levels(tuple(means), tuple(map(len, found)), math.sqrt(squares / degrees) if degrees else None)
+    scatter = math.sqrt(squares / degrees) if degrees else None
+    return Levels(tuple(means), tuple(map(len, found)), tuple(variances), scatter)
 
 
 def grouped(values: Sequence[float], machines: Sequence[str]) -> dict[str, list[float]]:

@@ -339,9 +339,9 @@ def undivided(settings: Settings) -> str | None:
     )
 
 
-def memory_problem(problem: FcProblem, free_bytes: int | None) -> str | None:
-    """Return why a problem does not fit into the free memory, None if it may."""
-    needed = least_memory_bytes(problem)
+def memory_problem(problem: FcProblem, free_bytes: int | None, nodes: int = 1) -> str | None:
+    """Return why a problem that is divided among machines does not fit into the free memory of one, None if it may."""
+    needed = least_memory_bytes(problem) // nodes
     if free_bytes is None or needed <= free_bytes:
         return None
     return (

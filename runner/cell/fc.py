@@ -174,7 +174,7 @@ def refuse_impossible(settings: Settings, free_bytes: int | None) -> None:
     """
     task = spec.problem_of(settings)
     problems = rules.settings_problems(settings)
-    if not problems and settings.device == "cpu" and (fault := rules.memory_problem(task, free_bytes)):
+    if not problems and settings.device == "cpu" and (fault := rules.memory_problem(task, free_bytes, settings.nodes)):
         problems = [fault]
     if problems:
         raise Unsupported("; ".join(problems))

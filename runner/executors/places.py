@@ -20,10 +20,17 @@ class Stopped(Exception):
 
 
 class Place(Protocol):
-    """A machine of a cluster. `identity` is the `host_id` of its records; `name` is for people."""
+    """A machine of a cluster, or several for cells whose workers are on as many; `name` is for people.
+
+    `identity` is the `host_id` of its records; of several machines these are `parts`, joined by plus signs.
+    """
 
     identity: str
     name: str
+
+    @property
+    def parts(self) -> Sequence[str]:
+        """The identities of its machines."""
 
     def acquire(self, give_up: Callable[[], bool]) -> bool:
         """Wait until no other session measures here; False if `give_up` says so before.

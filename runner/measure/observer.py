@@ -65,8 +65,13 @@ class StoredPlacements:
         arms = ", ".join(dict.fromkeys(f"{one.cell.settings.backend} {one.arm}".strip() for one in repeats))
         work = f"{self._titles[first.cell.cell_id]} #{first.repeat}: {arms}"
         since = self._now().isoformat(timespec="seconds")
+        keys = {planned.key for planned in repeats}
+        for name in self._open:  # what was to be measured at a machine that was lost
+            self._open[name] -= keys
+            if not self._open[name]:
+                self._machines[name] = replace(self._machines[name], work=None, since=None)
         self._machines[machine] = replace(known, work=work, since=since)
-        self._open[machine] = {planned.key for planned in repeats}
+        self._open[machine] = keys
         self._store()
 
     def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:

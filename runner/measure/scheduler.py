@@ -78,6 +78,7 @@ class MeasurementContext:
     dataset_dir: str | None = None
     log_dir: Path | None = None
     now: Callable[[], datetime] = utc_now
+    usable: Callable[[], bool] = lambda: True
 
 
 def measure(
@@ -128,19 +129,14 @@ class _Trial:
 
 
 _Ended: TypeAlias = tuple[_Trial, Outcome]
+_Found: TypeAlias = dict[Key, _Trial | None]
 
 
 class Scheduler:
     """Runs repeats, one comparison after the other, of one start of the runner; several may share their `attempts`."""
 
-    def __init__(
-        self,
-        context: MeasurementContext,
-        attempts: Attempts | None = None,
-        usable: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Take `usable`, which says whether the executors can still start cells: at a lost place each start fails."""
-        self._context, self._usable = context, usable
+    def __init__(self, context: MeasurementContext, attempts: Attempts | None = None) -> None:
+        self._context = context
         self._attempts = attempts or Attempts({name: arm.run for name, arm in context.arms.items()})
         self._disturbed: set[Key] = set()
         self._compared = 0
@@ -203,7 +199,7 @@ class Scheduler:
             if warm and not self._has_room(warm, planned.cell):
                 ended += self._interleave(warm)
                 warm = []
-            trial = calibrated.get(planned.key) or (self._begin(planned) if self._usable() else None)
+            trial = calibrated.get(planned.key) or (self._begin(planned) if self._context.usable() else None)
             if trial is not None:
                 trial.running.turn()
                 warm.append(trial)
@@ -260,17 +256,17 @@ class Scheduler:
         group = calibration_group(planned.cell)
         return next(filter(None, (arm.run.calibration(group) for arm in self._context.arms.values())), None)
 
-    def _calibrate(self, repeats: Sequence[PlannedRepeat]) -> dict[Key, _Trial | None]:
+    def _calibrate(self, repeats: Sequence[PlannedRepeat]) -> _Found:
         """Find the steps per epoch that these cells share.
 
         Each process measures its step time and then waits; when all have reported it, each gets the number of steps in
         an epoch. With a warm start the process ends instead, since the measured one must find a full cache. Return the
-        process of each repeat that continues, and None for a repeat that has ended and needs no further attempt.
+        process of each repeat that continues, None for one that needs no further attempt.
         """
         times_s: dict[str, float] = {}
-        found: dict[Key, _Trial | None] = {}
+        found: _Found = {}
         for planned in repeats:
-            if self._missing(planned) or not self._usable():
+            if self._missing(planned) or not self._context.usable():
                 continue
             trial = self._start(planned, None)
             if not isinstance(trial.running, Never):
@@ -286,16 +282,26 @@ class Scheduler:
             if planned.cell.settings.compile_cache == "cold" and self._has_room([trial], planned.cell):
                 found[planned.key] = trial
             else:
-                trial.running.abandon()
-                shutil.rmtree(trial.job.folder, ignore_errors=True)
+                self._discard(trial)
+        return self._agreed(repeats, times_s, found)
+
+    def _agreed(self, repeats: Sequence[PlannedRepeat], times_s: Mapping[str, float], found: _Found) -> _Found:
+        """Give each waiting process the steps of an epoch, which is stored for later repeats; return what goes on."""
+        if not self._context.usable():  # the times of some cells decide nothing
+            for left in filter(None, found.values()):
+                self._discard(left)
+            return {key: None for key, trial in found.items() if trial is None}
         if times_s:
             found_steps = {"step_time_s": times_s, "steps_per_epoch": steps_for(times_s.values())}
             for arm in {planned.arm for planned in repeats}:
                 self._context.arms[arm].run.store_calibration(calibration_group(repeats[0].cell), found_steps)
-        for waiting in found.values():
-            if waiting is not None:
-                waiting.running.resume(self._steps_per_epoch(waiting.planned))
+        for waiting in filter(None, found.values()):
+            waiting.running.resume(self._steps_per_epoch(waiting.planned))
         return found
+
+    def _discard(self, trial: _Trial) -> None:
+        trial.running.abandon()
+        shutil.rmtree(trial.job.folder, ignore_errors=True)
 
     def _missing(self, planned: PlannedRepeat) -> str | None:
         settings = planned.cell.settings

@@ -171,7 +171,7 @@ def hosts(records: Sequence[tuple[str, Record]]) -> Hosts:
     found: dict[tuple[str, str], dict[int, str]] = {}
     for arm in dict.fromkeys(arm for arm, _ in records):
         for record in latest_attempts(record for its, record in records if its == arm):
-            found.setdefault((arm, record.cell_id), {})[record.repeat] = record.machine.host_id
+            found.setdefault((arm, record.cell_id), {})[record.repeat] = record.place
     return found
 
 

@@ -57,7 +57,7 @@ class Meeting:
         if self.order.namespaces:
             network.name_host(address)
         elif address != LOOPBACK and _named(socket.gethostname()) != address:
-            advice = f"let it mean {address} in /etc/hosts of the node, or start the node as root"
+            advice = f"let it mean {address} in /etc/hosts of the node, or start it as root with CAP_SYS_ADMIN"
             network.name_host(address, f"{advice}: the name {socket.gethostname()} has another address")
 
 

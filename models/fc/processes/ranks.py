@@ -56,6 +56,10 @@ class WorkerFailed(Exception):
     """A worker raised an exception; the message contains its rank and the exception."""
 
 
+class NotConnected(WorkerFailed):
+    """The machines of a cell do not reach each other, so that nothing can be said about the cell."""
+
+
 class Ranks(WorkerGroup):
     """A worker group of processes."""
 
@@ -84,7 +88,7 @@ class Ranks(WorkerGroup):
         try:  # after the processes here, which would have these connections, too
             self._pipes += remote.connections(order, timeout_s)
         except NotMet as error:
-            self._fail(str(error))
+            self._fail(str(error), NotConnected)
         self._ask("places")
 
     def run(self, steps: int) -> None:
@@ -152,7 +156,7 @@ class Ranks(WorkerGroup):
         for pipe in self._pipes:
             try:
                 pipe.send((method, arguments))
-            except (BrokenPipeError, ConnectionResetError):
+            except OSError:
                 break  # it has died, which is reported below
         answers: dict[int, Any] = {}
         while len(answers) < len(self._pipes):
@@ -176,11 +180,14 @@ class Ranks(WorkerGroup):
         """Receive a worker's answer, or its message for all, which they get when each has sent one."""
         try:
             kind, answer = self._pipes[rank].recv()
-        except (EOFError, ConnectionError):
-            if rank >= len(self._processes):
-                self._died(f"rank {rank} of {self._size}, on another machine, ended")
-            self._refuse_dead(None)
-            raise
+        except (EOFError, OSError) as error:
+            if rank < len(self._processes):
+                self._refuse_dead(None)
+                raise
+            far = f"rank {rank} of {self._size}, on another machine,"
+            if isinstance(error, (EOFError, ConnectionError)):
+                self._died(f"{far} ended")
+            self._fail(f"{far} cannot be reached any more: {error}", NotConnected)
         if kind == ANSWER:
             answers[rank] = answer
         elif kind == MEET:
@@ -190,7 +197,8 @@ class Ranks(WorkerGroup):
                     pipe.send([self._messages[one] for one in range(self._size)])
         else:
             self._refuse_dead(NEWS_OF_DEATH_S)
-            self._fail(f"rank {rank} of {self._size}: {answer}")
+            apart = len(self._processes) < self._size and answer.startswith(NotMet.__name__)
+            self._fail(f"rank {rank} of {self._size}: {answer}", NotConnected if apart else WorkerFailed)
 
     def _refuse_dead(self, within_s: float | None) -> None:
         """End all workers and raise if one here has died or dies within some seconds (None: wait until it dies)."""
@@ -208,9 +216,9 @@ class Ranks(WorkerGroup):
         self.close()
         raise WorkerDied(f"{text} before its work was done; the other workers were ended")
 
-    def _fail(self, text: str) -> NoReturn:
+    def _fail(self, text: str, kind: type[WorkerFailed] = WorkerFailed) -> NoReturn:
         self.close()
-        raise WorkerFailed(f"{text}; the other workers were ended")
+        raise kind(f"{text}; the other workers were ended")
 
 
 def _end_of(exit_code: int) -> str:

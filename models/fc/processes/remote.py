@@ -1,16 +1,19 @@
 """Workers on other machines: the process that measures connects to one process there for each of its workers.
 
-A connection is a pipe's end over TCP. Both sides prove that they have the key (`multiprocessing.connection`); what they
-send is not encrypted, and whoever has the key may run any code: as for the cluster itself, the network must be private.
+A connection is a pipe's end over TCP. Both sides prove that they have the key, as in `multiprocessing.connection`; what
+they send is not encrypted, and whoever has the key may run any code: as for the cluster itself, the network must be
+private. The connections that a backend then makes between its workers are protected by nothing but that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import socket
+import struct
 import time
 from dataclasses import replace
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 from keras_matrix.models.fc.processes.meeting import NotMet
 from keras_matrix.models.fc.processes.worker import WorkerStart, started
@@ -18,6 +21,12 @@ from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.rendezvous import Site
 
 RETRY_S = 0.1
+# Within this time who connects proves that it has the key.
+HANDSHAKE_S = 5
+# A machine that acknowledges nothing for so long cannot be reached any more: a step may wait longer for a slow one.
+UNREACHABLE_S = 60
+# What a handshake with another program raises: a wrong key or length, its end, or no answer in time.
+NO_WORKER = (AuthenticationError, AssertionError, EOFError, OSError)
 
 
 def connections(order: WorkerSpec, timeout_s: float) -> list[Connection]:
@@ -35,11 +44,14 @@ def connections(order: WorkerSpec, timeout_s: float) -> list[Connection]:
 def _connected(site: Site, key: bytes, until_s: float) -> Connection:
     while True:
         try:
-            return Client((site.address, site.port), authkey=key)
-        except (OSError, EOFError) as error:  # it does not listen yet
+            found = _tuned(socket.create_connection((site.address, site.port), HANDSHAKE_S))
+            answer_challenge(found, key)
+            deliver_challenge(found, key)
+            return _without_limit(found)
+        except NO_WORKER as error:  # it does not listen yet
             if time.monotonic() > until_s:
                 where = f"{site.name} ({site.address}:{site.port})"
-                raise NotMet(f"the workers of {where} cannot be reached: {error}") from error
+                raise NotMet(f"the workers of {where} cannot be reached: {error or type(error).__name__}") from error
             time.sleep(RETRY_S)
 
 
@@ -50,16 +62,40 @@ def serve(start: WorkerStart) -> None:
     """
     meeting = start.order.rendezvous
     assert meeting is not None
-    processes = []
-    with Listener((meeting.here.address, meeting.here.port), authkey=bytes.fromhex(meeting.key)) as listener:
+    processes, key = [], bytes.fromhex(meeting.key)
+    with socket.create_server((meeting.here.address, meeting.here.port)) as server:
         for rank in range(start.rank, start.rank + start.order.workers_here):
-            processes.append(started(replace(start, rank=rank), _accepted(listener), []))
+            processes.append(started(replace(start, rank=rank), accepted(server, key), []))
     for process in processes:
         process.join()
 
 
-def _accepted(listener: Listener) -> Connection:
-    """Return the next connection of a process that has the key."""
+def accepted(server: socket.socket, key: bytes) -> Connection:
+    """Return the next connection of a process that has the key; others are closed."""
     while True:
-        with contextlib.suppress(AuthenticationError, EOFError, ConnectionError):
-            return listener.accept()
+        found = _tuned(server.accept()[0])
+        with contextlib.suppress(*NO_WORKER):
+            deliver_challenge(found, key)
+            answer_challenge(found, key)
+            return _without_limit(found)
+        found.close()
+
+
+def _tuned(own: socket.socket) -> Connection:
+    """Return a socket as a connection with limits: of each answer, and of the time without any acknowledgement."""
+    own.settimeout(None)
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", HANDSHAKE_S, 0))
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, UNREACHABLE_S // 3)
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, UNREACHABLE_S // 6)
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREACHABLE_S * 1000)
+    return Connection(own.detach())
+
+
+def _without_limit(found: Connection) -> Connection:
+    """Return the connection, on which an answer may take as long as a step does."""
+    with socket.socket(fileno=found.fileno()) as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
+        own.detach()
+    return found

@@ -14,7 +14,6 @@ import errno
 import hashlib
 import os
 import shutil
-import signal
 import socket
 import tarfile
 import tempfile
@@ -35,7 +34,7 @@ from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.process.interpreter import installed_versions
 from keras_matrix.runner.executors.ray import folders
 from keras_matrix.runner.executors.ray.machines import NodeFacts
-from keras_matrix.runner.executors.supervise.watch import Never
+from keras_matrix.runner.executors.supervise.watch import Never, Watch
 from keras_matrix.runner.host import machine, process_tree
 from keras_matrix.runner.host.surroundings import pinning
 
@@ -49,7 +48,7 @@ LEAST_FREE_BYTES = 1 << 20
 LEFT_THERE = frozenset({"home", "tmp"})
 # Workers for a process of another machine: that one has the time limit of the cell. Once it has ended, they soon do.
 PROVIDED_S = 7 * 86_400.0
-ENDING_S = 20.0
+ENDING_S = 10.0
 # Ray runs its workers at niceness 15 unless the node was started otherwise.
 NICENESS_ADVICE = "start the node with RAY_worker_niceness=0, or as root"
 
@@ -86,12 +85,11 @@ class _Live:
         """Return the outcome of the process; one that has to be ended after some seconds did nothing wrong."""
         assert self.watching is not None
         self.watching.join(limit_s)
-        root = self.running.root() if self.watching.is_alive() else None
-        if root is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(root, signal.SIGKILL)
+        if self.watching.is_alive() and isinstance(self.running, Watch):
+            self.running.kill()
             self.watching.join()
-            return replace(self.outcome, exit_code=0, signal=None)
+            self.outcome = replace(self.outcome, exit_code=0, signal=None)
+        self.watching.join()
         return self.outcome
 
     def _watch(self) -> None:
@@ -112,7 +110,7 @@ def facts(node_id: str, labels: Mapping[str, str]) -> NodeFacts:
     problem = _niceness_problem()
     return NodeFacts(
         node_id=node_id,
-        name=labels.get("machine") or os.uname().nodename,
+        name=labels.get("machine") or os.environ.get(machine.HOST_VARIABLE) or os.uname().nodename,
         machine=found,
         versions=installed_versions(),
         program=version("keras-matrix"),
@@ -170,10 +168,13 @@ class Agent:
             running = Never(Outcome(infrastructure=self._unwritable(error)))
         self._live[job.nonce] = _Live(running, here, warnings)
 
-    def free_port(self, address: str) -> int:
-        """Return a port of this node's address that no process listens to."""
-        with socket.create_server((address, 0)) as found:
-            return int(found.getsockname()[1])
+    def free_port(self, address: str) -> int | None:
+        """Return a port of this node's address that no process listens to; None if the address is not its own."""
+        try:
+            with socket.create_server((address, 0)) as found:
+                return int(found.getsockname()[1])
+        except OSError:
+            return None
 
     def provide(self, job: Job, roots: Mapping[str, str]) -> None:
         """Start a cell's workers for the process that measures on another machine, until that process ends.

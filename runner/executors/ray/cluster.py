@@ -27,6 +27,8 @@ PACKAGE = "keras-matrix"
 UNAVAILABLE_S = 90.0
 FACTS_S = 120.0
 POLL_S = 0.5
+# So often an agent whose cell works for one on another machine is asked whether it exists.
+ALIVE_S = 5.0
 CONNECT_S = 5.0
 # The server that Ray forks for a client now and then does not start, as the parent has threads.
 CONNECT_ATTEMPTS = 3
@@ -94,14 +96,14 @@ class Cluster:
         Raises `Lost` or `Stopped`, and TimeoutError after a limit.
         """
         errors = self._ray.exceptions
-        begun_s, alive = time.monotonic(), [other.ready.remote() for other in others]
+        begun_s, alive = time.monotonic(), [(other, other.ready.remote(), 0.0) for other in others]
         while True:
             if self._stopping.is_set():
                 raise Stopped
             try:
                 if self._ray.wait([ref], timeout=POLL_S)[0]:
                     return self._ray.get(ref)
-                self._check(alive, others)
+                alive = [self._checked(*one) for one in alive]
             except errors.RayError as error:  # of the agent, its node, or the start of either
                 if self._stopping.is_set():
                     raise Stopped from error
@@ -112,12 +114,13 @@ class Cluster:
             if limit_s is not None and time.monotonic() - begun_s > limit_s:
                 raise TimeoutError
 
-    def _check(self, alive: list[Any], others: Sequence[Any]) -> None:
-        """Raise Ray's error if one of these agents is lost, which is asked again once it has answered."""
-        for number, other in enumerate(others):
-            if self._ray.wait([alive[number]], timeout=0)[0]:
-                self._ray.get(alive[number])
-                alive[number] = other.ready.remote()
+    def _checked(self, agent: Any, ref: Any, asked_s: float) -> tuple[Any, Any, float]:
+        """Return an agent with the call that shows that it exists, a new one every few seconds. Raises Ray's error."""
+        now_s = time.monotonic()
+        if not self._ray.wait([ref], timeout=0)[0]:
+            return agent, ref, asked_s or now_s
+        self._ray.get(ref)
+        return (agent, agent.ready.remote(), now_s) if now_s - asked_s > ALIVE_S else (agent, ref, asked_s)
 
     def stop(self) -> None:
         """Let calls that wait raise `Stopped`."""

@@ -23,6 +23,7 @@ from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCel
 from keras_matrix.runner.executors.ray import folders
 from keras_matrix.runner.executors.ray.agent import Ended
 from keras_matrix.runner.executors.ray.cluster import UNAVAILABLE_S, Cluster, Lost, Unavailable
+from keras_matrix.runner.executors.ray.endings import combined, copied
 from keras_matrix.runner.executors.ray.machines import NodeFacts, Offer, identity_of
 from keras_matrix.runner.executors.supervise.watch import Never
 
@@ -89,6 +90,11 @@ class MachinesOnRay:
         return True
 
     @property
+    def parts(self) -> list[str]:
+        """The identities of the machines."""
+        return [offer.identity for offer in self.offers]
+
+    @property
     def nodes(self) -> list[NodeFacts]:
         """The nodes of all machines."""
         return [node for offer in self.offers for node in offer.nodes]
@@ -115,9 +121,8 @@ class MachinesOnRay:
         """End the agents, which frees the slot."""
         agents, self._agents = self._agents, {}
         for agent in agents.values():
-            if self._lost is None:
-                with contextlib.suppress(Exception):  # it is ended in any case
-                    self.cluster.answer(agent.close.remote(), limit_s=10)
+            with contextlib.suppress(Exception):  # it is ended in any case; one that is lost answers so at once
+                self.cluster.answer(agent.close.remote(), limit_s=10)
             self.cluster.end(agent)
 
     def agent(self, node: NodeFacts) -> Any:
@@ -130,12 +135,13 @@ class MachinesOnRay:
         It is given up if one of `others`, which are agents, is lost. Raises `Lost`, which is remembered, `Stopped`, and
         TimeoutError after a limit.
         """
-        begun_s = time.monotonic()
+        interrupted_s = None
         while True:
             try:
                 return self.cluster.answer(call(), limit_s, others)
             except Unavailable as error:
-                if time.monotonic() - begun_s > UNAVAILABLE_S:
+                interrupted_s = interrupted_s or time.monotonic()
+                if time.monotonic() - interrupted_s > UNAVAILABLE_S:
                     raise Lost(self.note_lost(f"does not answer: {error}")) from error
                 time.sleep(1.0)
             except Lost as error:
@@ -222,6 +228,11 @@ class ExecutorOnMachine:
         place = self._place
         free = [partial(place.agent(node).free_port.remote, node.address) for node in nodes[1:]]
         ports = [0, *(place.asked(call, ANSWER_S) for call in free)]
+        if None in ports:
+            where = nodes[ports.index(None)]
+            raise ExecutorError(
+                f"address: {where.name} cannot listen at {where.address}; start it with its own --node-ip-address"
+            )
         sites = [
             Site(node.name, node.machine.host_id, node.address, port) for node, port in zip(nodes, ports, strict=True)
         ]
@@ -283,19 +294,18 @@ class CellOnNode:
     def finish(self) -> Outcome:
         """Let the process run to its end, copy its files here, and return the outcome."""
         ended: Ended | None = self._call("finish")
-        found = [ended, *self._provided()] if ended is not None else []
+        others = self._provided() if ended is not None else []
         if self._gone is not None or ended is None:
             return self._gone or Outcome(infrastructure="node_lost: the process was not observed")
-        cause = _cause(found)
         try:
-            self._copy(cause)
+            copied(ended, self._job)
+            outcome = combined(ended.outcome, others, self._job) if others else ended.outcome
         except (OSError, tarfile.TarError) as error:
             return Outcome(infrastructure=f"copy: the files of {self._place.name} cannot be written here: {error}")
         self._forget()
-        if cause.outcome.infrastructure is not None:
-            named = f"{cause.outcome.infrastructure} (node {self._place.name})"
-            return replace(cause.outcome, infrastructure=named)
-        return cause.outcome
+        if outcome.infrastructure is not None:
+            return replace(outcome, infrastructure=f"{outcome.infrastructure} (node {self._place.name})")
+        return outcome
 
     def abandon(self) -> None:
         """End the process and discard its outcome."""
@@ -303,12 +313,6 @@ class CellOnNode:
         self._provided()
         if self._gone is None:
             self._forget()
-
-    def _copy(self, ended: Ended) -> None:
-        """Write a cell's files here. Raises OSError and `tarfile.TarError`."""
-        folders.unpacked(ended.folder, Path(self._job.folder))
-        if ended.outputs is not None and self._job.outputs_dir is not None:
-            folders.unpacked(ended.outputs, Path(self._job.outputs_dir))
 
     def _forget(self) -> None:
         for agent in (self._agent, *self._others):
@@ -345,18 +349,3 @@ class CellOnNode:
             self._gone = Outcome(signal=KILLED, oom_kills=1, wall_time_s=wall_s, machine=self._place.offers[0].machine)
         else:
             self._gone = Outcome(infrastructure=str(error), wall_time_s=wall_s)
-
-
-def _cause(ended: Sequence[Ended]) -> Ended:
-    """Return the end of a cell with several processes: that of the one that measured, unless another one failed it.
-
-    A process that provides workers ends well whenever it is let go, however the cell ends.
-    """
-    measured, *others = ended
-    if _is_well(measured.outcome):
-        return measured
-    return next((one for one in others if not _is_well(one.outcome)), measured)
-
-
-def _is_well(outcome: Outcome) -> bool:
-    return outcome.exit_code == 0 and not outcome.oom_kills

@@ -10,14 +10,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from keras_matrix.records.fc import spec
+from keras_matrix.analysis.comparison.machines import equal
 from keras_matrix.records.host import cpu_list
 from keras_matrix.records.schema import Machine
 from keras_matrix.runner.executors.places import Fitting
+from keras_matrix.runner.executors.supervise.visible_gpus import gpus_needed
 from keras_matrix.runner.matrix.entry import Placement
 from keras_matrix.runner.matrix.reader import Cell
 
 GIB = 1 << 30
+# Between the identities of machines that make up one place, as in `Record.place`.
+JOIN = "+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,33 +126,43 @@ def need_of(cells: Sequence[Cell]) -> Need:
     return Need(pairs, cpus, gpus, cells[0].placement, max(cell.settings.nodes for cell in cells))
 
 
-def groups(need: Need, machines: Sequence[Offer]) -> list[tuple[Offer, ...]]:
+def groups(need: Need, machines: Sequence[Offer], known: Iterable[str] = ()) -> list[tuple[Offer, ...]]:
     """Return the machines that fit, in groups of as many as are needed: equal ones, each in one group at most.
 
-    With `across_nodes` all groups are equal. The same machines make the same groups, in the order of their identities.
+    With `across_nodes` all groups are equal. Groups whose identities are `known` stay together, the others are formed
+    in the order of their machines' identities.
     """
-    alike: dict[tuple[object, ...], list[Offer]] = {}
+    kinds: list[list[Offer]] = []
     for offer in sorted(machines, key=lambda one: one.identity):
         if need.problem(offer) is None:
-            alike.setdefault(_hardware(offer.machine), []).append(offer)
-    kinds = sorted(alike.values(), key=len, reverse=True)[:1] if need.placement.across_nodes else alike.values()
-    size = need.nodes
-    return [tuple(one[end - size : end]) for one in kinds for end in range(size, len(one) + 1, size)]
+            kind = next((one for one in kinds if equal(one[0].machine, offer.machine)), None)
+            kinds.append([offer]) if kind is None else kind.append(offer)
+    if need.placement.across_nodes:
+        kinds = sorted(kinds, key=len, reverse=True)[:1]
+    return [group for kind in kinds for group in _grouped(kind, need.nodes, known)]
+
+
+def _grouped(kind: Sequence[Offer], size: int, known: Iterable[str]) -> list[tuple[Offer, ...]]:
+    """Return equal machines in groups of a size, first those that are known."""
+    by_identity = {offer.identity: offer for offer in kind}
+    parts = [identity.split(JOIN) for identity in known]
+    found = [tuple(by_identity.pop(one) for one in own) for own in parts if _is_there(own, size, by_identity)]
+    left = [*by_identity.values()]
+    return found + [tuple(left[end - size : end]) for end in range(size, len(left) + 1, size)]
+
+
+def _is_there(parts: Sequence[str], size: int, there: Mapping[str, Offer]) -> bool:
+    return len(parts) == size and all(one in there for one in parts)
 
 
 def identity_of(offers: Sequence[Offer]) -> str:
     """Return the identity of several machines together."""
-    return "+".join(offer.identity for offer in offers)
+    return JOIN.join(offer.identity for offer in offers)
 
 
-def _hardware(machine: Machine) -> tuple[object, ...]:
-    memory_gib = None if machine.memory_bytes is None else round(machine.memory_bytes / GIB)
-    return machine.cpu_model, machine.logical_cpus, memory_gib, tuple(machine.gpus)
-
-
-def fitting(need: Need, machines: Sequence[Offer]) -> Fitting:
+def fitting(need: Need, machines: Sequence[Offer], known: Iterable[str] = ()) -> Fitting:
     """Return the machines that fit, or groups of them; if there is none, the reason names what each machine lacks."""
-    if found := groups(need, machines):
+    if found := groups(need, machines, known):
         return Fitting(frozenset(map(identity_of, found)))
     names = ", ".join(sorted(offer.name for offer in machines)[:8])
     lacks = [need.problem(offer) for offer in machines]
@@ -173,5 +186,4 @@ def _gpus(cell: Cell) -> int:
         return cell.task.gpus or 0
     if cell.settings.device != "gpu":
         return 0
-    workers = spec.problem_of(cell.settings).workers if cell.settings.workload == spec.WORKLOAD else 1
-    return max(1, workers // cell.settings.nodes)
+    return gpus_needed(cell.settings)

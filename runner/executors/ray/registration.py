@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -71,6 +72,7 @@ class PlacesOnRay:
         self._mark = f"{platform.node()}:{results}"
         self._archives = Archives(results)
         self._places: list[MachinesOnRay] = []
+        self._lock = threading.Lock()
         self._fitting: dict[Need, Fitting] = {}
         self._several: set[Need] = set()
         self._offers: list[Offer] = []
@@ -89,6 +91,10 @@ class PlacesOnRay:
     def current(self) -> Sequence[Place]:
         """Return the machines; one whose agents were lost is there again if its nodes are alive."""
         self._look()
+        with self._lock:
+            return self._updated()
+
+    def _updated(self) -> Sequence[Place]:
         alive = {place.identity: place for place in self._places if place.lost() is None}
         there = {offer.identity: offer for offer in self._offers}
         for place in alive.values():
@@ -101,8 +107,12 @@ class PlacesOnRay:
     def _wanted(self, there: Iterable[Offer]) -> list[tuple[Offer, ...]]:
         """Return the single machines, and the groups of several that comparisons have needed so far."""
         single = [(offer,) for offer in there]
-        several = [found for need in self._several for found in groups(need, self._offers)]
+        several = [found for need in self._several for found in groups(need, self._offers, self._known())]
         return [*{identity_of(found): found for found in (*single, *several)}.values()]
+
+    def _known(self) -> list[str]:
+        """Return the identities of the groups that have been places, and were not lost."""
+        return [place.identity for place in self._places if len(place.parts) > 1 and place.lost() is None]
 
     def changed(self) -> bool:
         """Return whether the machines are others than when this was last asked."""
@@ -114,11 +124,12 @@ class PlacesOnRay:
         if reason := next(filter(None, (rules.undivided(cell.settings) for cell in cells)), None):
             return Fitting(frozenset(), reason)
         need = need_of(cells)
-        if need.nodes > 1:
-            self._several.add(need)
-        if need not in self._fitting:
-            self._fitting[need] = fitting(need, self._offers)
-        return self._fitting[need]
+        with self._lock:
+            if need.nodes > 1:
+                self._several.add(need)
+            if need not in self._fitting:
+                self._fitting[need] = fitting(need, self._offers, self._known())
+            return self._fitting[need]
 
     def about(self) -> str:
         """Return the machines there are, and Ray's dashboard if it has one."""
@@ -139,9 +150,10 @@ class PlacesOnRay:
 
     def _look(self) -> None:
         found = offers(self._cluster.facts(strict=not self._offers))
-        if found != self._offers:
-            self._offers, self._changed = found, True
-            self._fitting.clear()
+        with self._lock:
+            if found != self._offers:
+                self._offers, self._changed = found, True
+                self._fitting.clear()
 
 
 class Nowhere:

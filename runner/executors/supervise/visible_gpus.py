@@ -100,8 +100,9 @@ def gpus_if_visible(settings: Settings) -> tuple[str, ...]:
 
 
 def gpus_needed(settings: Settings) -> int:
-    """Return the GPUs that a cell needs: one for each worker of the FC modes, otherwise one."""
-    return int(settings.params.get("workers", 1)) if settings.workload == spec.WORKLOAD else 1
+    """Return the GPUs that a cell needs on each machine: one for each worker of the FC modes, otherwise one."""
+    workers = int(settings.params.get("workers", 1)) if settings.workload == spec.WORKLOAD else 1
+    return max(1, workers // settings.nodes)
 
 
 def order_warnings(

@@ -267,9 +267,13 @@ class Watch(ProcessWatch):
             start_time_s=self._start_time_s,
         )
 
+    def kill(self) -> None:
+        """End the process; who waits for its end receives it."""
+        self._parent.kill(self._pid)
+
     def abandon(self) -> None:
         """End the process and wait for its end."""
-        self._parent.kill(self._pid)
+        self.kill()
         self._resting = None
         self.finish()
 

@@ -161,10 +161,10 @@ class _Session:
             self.places.current()
 
     def _homes(self, repeats: Sequence[PlannedRepeat]) -> dict[Hashable, str]:
-        """Return the machine of the newest record of each comparison, which an earlier start has measured."""
+        """Return the place of the newest record of each comparison, which an earlier start has measured."""
         groups = {planned.cell.cell_id: planned.cell for planned in repeats}
         return {
-            comparison_of(groups[record.cell_id]): record.machine.host_id
+            comparison_of(groups[record.cell_id]): record.place
             for arm in self.context.arms.values()
             for record in arm.run.load()[0]
             if record.cell_id in groups and record.status in MEASURED
@@ -215,7 +215,11 @@ class _Session:
         place = worker.place
         try:
             while not queue.over() and self._may_work(place):
-                if queue.await_work(place.identity, POLL_S):
+                if not queue.await_work(place.identity, POLL_S):
+                    continue
+                if len(place.parts) == 1 and queue.is_wanted(place.identity):
+                    time.sleep(POLL_S)
+                else:
                     self._measure_here(place, queue)
         except Stopped:
             pass
@@ -230,12 +234,15 @@ class _Session:
 
     def _measure_here(self, place: Place, queue: WorkQueue) -> None:
         try:
-            if not place.acquire(queue.over):
-                return
+            with queue.wanted(place.parts if len(place.parts) > 1 else ()):
+                if not place.acquire(queue.over):
+                    return
             arms = {name: replace(arm, executor=place.executor(arm.run)) for name, arm in self.context.arms.items()}
-            context, usable = replace(self.context, arms=arms), partial(self._may_work, place)
-            scheduler, block = Scheduler(context, self.attempts, usable), None
-            while self._may_work(place) and (item := queue.take(place.identity)) is not None:
+            context = replace(self.context, arms=arms, usable=partial(self._may_work, place))
+            scheduler, block = Scheduler(context, self.attempts), None
+            while self._may_work(place) and not (len(place.parts) == 1 and queue.is_wanted(place.identity)):
+                if (item := queue.take(place.identity)) is None:
+                    break
                 if item.block != block:
                     scheduler.begin_block(item.repeats)
                     block = item.block

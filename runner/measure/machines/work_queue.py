@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from keras_matrix.runner.plan.plan import PlannedRepeat
@@ -44,6 +45,7 @@ class WorkQueue:
         self._failed: dict[Hashable, frozenset[str]] = {}
         self._free: dict[frozenset[str], list[tuple[int, Item]]] = defaultdict(list)
         self._own: dict[str, list[tuple[int, Item]]] = defaultdict(list)
+        self._wanted: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._working = 0
         self._waiting = 0
@@ -83,6 +85,22 @@ class WorkQueue:
         with self._changed:
             self._changed.wait_for(lambda: self._has(place) or self._is_over(), timeout_s)
             return not self._is_over() and self._has(place)
+
+    @contextmanager
+    def wanted(self, places: Sequence[str]) -> Iterator[None]:
+        """Let single places end what they measure and begin nothing more, while several are waited for together."""
+        with self._changed:
+            self._wanted.update(places)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._wanted.subtract(places)
+
+    def is_wanted(self, place: str) -> bool:
+        """Return whether a place is to begin nothing more, as it is waited for together with others."""
+        with self._changed:
+            return self._wanted[place] > 0
 
     def done(self) -> None:
         """An item that was taken is complete."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_matrix.analysis.stats import blocks
-from keras_matrix.analysis.stats.blocks import half_width, of_logs, t_quantile
+from keras_matrix.analysis.stats.blocks import half_width, of_logs
 from keras_matrix.analysis.stats.levels import DISAGREEMENT_LEVEL, LEAST_DEGREES, Levels, grouped, levels
 from keras_matrix.analysis.stats.sequential import LOOKS, decide
 
@@ -39,12 +39,13 @@ def test_centre_error_and_tests_of_hand_numbers() -> None:
     found = levels_of(**HAND)
     assert (found.count, found.degrees, found.centre) == (6, 4, 3.75)
     assert found.scatter == pytest.approx(math.sqrt(7 / 4))
-    assert found.error == pytest.approx(math.sqrt(7 / 4 * (1 / 2 + 1 / 4)) / 2)
+    assert found.error == pytest.approx(math.sqrt(2 / 2 + 5 / 3 / 4) / 2)  # the variances are 2 and 5/3
+    assert found.error_degrees == pytest.approx((1 + 5 / 12) ** 2 / (1 / 1 + (5 / 12) ** 2 / 3))
     estimate = found.estimate(0.95)
     assert estimate.bounds is not None
-    half = 2.7764451 * 0.5728220  # the t quantile of four degrees, the error
+    half = 4.5340852 * 0.5951190  # the t quantile of 1.897 degrees, the error
     assert [math.log(end) for end in estimate.bounds] == pytest.approx([3.75 - half, 3.75 + half], rel=1e-6)
-    assert found.p_value() == pytest.approx(0.0028, abs=1e-4)
+    assert found.p_value() == pytest.approx(0.0276, abs=1e-4)
     # Of two machines F is the square of the t of two samples, 3.5 / sqrt(7/4 * 3/4) = 3.0551, with four degrees.
     assert found.disagreement() == pytest.approx(0.0378, abs=1e-4)
 
@@ -107,6 +108,21 @@ def test_interval_covers_the_mean_of_the_machines_where_one_without_levels_does_
     assert ignoring / runs < 0.6
 
 
+def test_interval_covers_the_mean_if_the_machine_with_few_blocks_is_noisier() -> None:
+    """With one variance for both, the interval would be half as wide, and cover 70 % of these cases."""
+    generator, runs, covered = random.Random(7), 1000, 0
+    for _ in range(runs):
+        own = {"a": [generator.gauss(0, 0.03) for _ in range(3)], "b": [generator.gauss(0, 0.01) for _ in range(15)]}
+        covered += not levels_of(**own).estimate().excludes(1.0)
+    assert covered / runs == pytest.approx(0.95, abs=0.03)
+
+
+def test_a_machine_with_a_single_block_has_the_variance_of_the_others() -> None:
+    found = levels_of(a=[1.0], b=[4.0, 5.0, 6.0, 7.0, 8.0])
+    assert found.error == pytest.approx(math.sqrt(2.5 * (1 + 1 / 5)) / 2)
+    assert found.error_degrees == 4
+
+
 def test_interval_of_step_times_is_not_widened_by_the_machines() -> None:
     offsets, counts = {"a": -0.2, "b": 0.0, "c": 0.2}, dict.fromkeys("abc", 4)
     runs, covered, widths = 1000, 0, []
@@ -116,7 +132,6 @@ def test_interval_of_step_times_is_not_widened_by_the_machines() -> None:
         widths.append(found.half_width or 0.0)
     assert covered / runs == pytest.approx(0.95, abs=0.021)
     assert statistics.fmean(widths) == pytest.approx(half_width(0.01, 12), rel=0.1)
-    assert t_quantile(9, 0.95) > t_quantile(11, 0.95)
 
 
 def test_interval_stopped_by_its_width_covers_the_mean_of_the_machines() -> None:
@@ -128,7 +143,7 @@ def test_interval_stopped_by_its_width_covers_the_mean_of_the_machines() -> None
             found = next(d for at in LOOKS.blocks if (d := decide(logs[:at], 0.03, machines=machines[:at])).stop)
             assert found.estimate is not None
             covered += not found.estimate.excludes(1.0)
-    assert 0.94 < covered / (3 * runs) < 0.99
+    assert 0.94 < covered / (3 * runs) < 0.995
 
 
 @pytest.mark.parametrize(("offset", "least", "most"), [(0.0, 0.002, 0.02), (0.04, 0.95, 1.0)])

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Listener
+from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keras_matrix.models.fc.processes import remote
+from keras_matrix.models.fc.processes import ranks, remote
+from keras_matrix.models.fc.processes.meeting import NotMet
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.fc.rendezvous import Site
 
 ROOT = Path(__file__).parents[4]
 
@@ -58,21 +62,49 @@ def test_a_worker_lost_on_another_machine_is_named_and_ends_the_others(backend: 
 @pytest.mark.process
 def test_a_machine_that_does_not_come_is_named_with_its_address() -> None:
     one = found("torch", "absent")
-    assert one["kind"] == "WorkerFailed"
+    assert one["kind"] == "NotConnected"
     assert one["message"].startswith("the workers of two (127.0.0.1:")
     assert "cannot be reached: [Errno 111] Connection refused" in one["message"]
     assert one["took_s"] < 10
 
 
-def test_only_who_has_the_key_is_connected() -> None:
-    with Listener(("127.0.0.1", 0), authkey=b"right") as listener:
+def test_only_who_has_the_key_is_connected_whatever_else_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "HANDSHAKE_S", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
         accepted: list[Any] = []
-        waiting = threading.Thread(target=lambda: accepted.append(remote._accepted(listener)))
+        waiting = threading.Thread(target=lambda: accepted.append(remote.accepted(server, b"right")))
         waiting.start()
+        silent, talking = socket.create_connection((host, port)), socket.create_connection((host, port))
+        talking.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
         with pytest.raises(AuthenticationError):
-            Client(listener.address, authkey=b"wrong")
-        with Client(listener.address, authkey=b"right") as own:
-            waiting.join(10)
-            own.send("hello")
-            assert accepted[0].recv() == "hello"
-            accepted[0].close()
+            Client((host, port), authkey=b"wrong")
+        own = remote._connected(Site("one", "1", host, port), b"right", time.monotonic() + 30)
+        waiting.join(10)
+        own.send("hello")
+        assert accepted[0].recv() == "hello"
+        for one in (own, accepted[0], silent, talking):
+            one.close()
+
+
+def test_a_port_of_another_program_is_no_machine_of_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "HANDSHAKE_S", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()  # which accepts and never answers
+        with pytest.raises(NotMet, match=rf"^the workers of two \({host}:{port}\) cannot be reached: "):
+            remote._connected(Site("two", "2", host, port), b"key", time.monotonic())
+
+
+def test_a_machine_that_cannot_be_reached_any_more_says_nothing_about_the_cell(tmp_path: Path) -> None:
+    class Unreachable:
+        def recv(self) -> None:
+            raise TimeoutError(110, "Connection timed out")
+
+        def close(self) -> None:
+            pass
+
+    workers = object.__new__(ranks.Ranks)
+    workers._pipes, workers._processes, workers._size = [Unreachable()], [], 1  # type: ignore[list-item]
+    workers._folder = str(tmp_path / "ranks")
+    with pytest.raises(ranks.NotConnected, match=r"^rank 0 of 1, on another machine, cannot be reached any more"):
+        workers._answer(0, {})

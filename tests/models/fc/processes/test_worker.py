@@ -125,10 +125,8 @@ def test_a_host_whose_name_has_another_address_is_renamed_or_named(monkeypatch: 
         monkeypatch.setattr(meeting_module.socket, "gethostname", lambda: "host")
         monkeypatch.setattr(meeting_module, "_named", addresses.get)
         Meeting(order, 1, 1.0, None, lambda message: [message]).name_host()
-    advice = (
-        "let it mean 192.0.2.2 in /etc/hosts of the node, or start the node as root: the name host has another address"
-    )
-    assert renamed == [("192.0.2.2", advice)] * 2
+    advice = "let it mean 192.0.2.2 in /etc/hosts of the node, or start it as root with CAP_SYS_ADMIN"
+    assert renamed == [("192.0.2.2", f"{advice}: the name host has another address")] * 2
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

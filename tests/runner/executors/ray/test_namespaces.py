@@ -1,4 +1,4 @@
-"""Three nodes in network namespaces of this machine: one is cut off and comes back, one is killed, two train together."""
+"""Three nodes in network namespaces of this machine: one is cut off and healed, one is killed, two train together."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from dataclasses import replace
@@ -11,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.codec import dumps
 from keras_matrix.records.fc.rendezvous import Site
 from keras_matrix.records.identity import cell_id
-from keras_matrix.records.schema import Machine
-from keras_matrix.runner.cell.job import Job, read_job, write_job
+from keras_matrix.records.schema import DeviceProof, Machine
+from keras_matrix.records.traces.request import Trace
+from keras_matrix.runner.cell.job import Job, read_job, result_of, write_job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.ray import agent as agents
 from keras_matrix.runner.executors.ray.agent import Agent, Ended
@@ -22,6 +23,9 @@ from keras_matrix.runner.executors.ray.cluster import Lost
 from keras_matrix.runner.executors.ray.executor import Archives, ExecutorOnMachine, MachinesOnRay
 from keras_matrix.runner.executors.ray.folders import packed
 from keras_matrix.runner.executors.ray.machines import GIB, Offer, fitting, groups, identity_of, need_of, offers
+from keras_matrix.runner.executors.supervise.visible_gpus import gpus_of
+from keras_matrix.runner.executors.supervise.watch import Watch
+from keras_matrix.runner.host.gpus.present import PresentGpus
 from keras_matrix.runner.matrix.entry import Placement
 from tests.conftest import make_settings
 from tests.runner.executors.ray.test_executor import PretendedAgent, PretendedCluster
@@ -137,21 +141,48 @@ def ended(folder: Path, text: str, **outcome: Any) -> Ended:
     return Ended(Outcome(**outcome), packed(folder))
 
 
+def result(job: Job, **fields: Any) -> str:
+    return dumps(replace(result_of(job), **fields))
+
+
+FAR = "rank 1 of 2, on another machine, ended before its work was done; the other workers were ended"
+DIED = {"exception": "keras_matrix.models.fc.processes.ranks.WorkerDied", "message": FAR}
+APART = {"exception": "keras_matrix.models.fc.processes.ranks.NotConnected", "message": "two cannot be reached"}
+OWN = {"exception": "ValueError", "message": "no"}
+MEASURED = {"device": DeviceProof("cpu", "cpu", 2)}
+TRACING = {"trace": Trace([1], 2)}
+
+
 @pytest.mark.parametrize(
-    ("first", "second", "whose"),
+    ("first", "outcome", "second", "changes", "expected"),
     [
-        ({"exit_code": 0}, {"exit_code": 0}, "first"),
-        ({"exit_code": 0}, {"exit_code": None, "signal": 9}, "first"),
-        ({"exit_code": 1}, {"exit_code": 0}, "first"),
-        ({"exit_code": 1}, {"exit_code": 1}, "second"),
-        ({"exit_code": 1}, {"exit_code": 0, "oom_kills": 1}, "second"),
-        ({"exit_code": 1}, {"infrastructure": "scratch: full"}, "second"),
+        (MEASURED, {"exit_code": 0}, {"exit_code": 0}, {}, ("first", {"exit_code": 0})),
+        (MEASURED, {"exit_code": 0}, {"exit_code": None, "signal": 9}, {}, ("first", {"exit_code": 0})),
+        (OWN, {"exit_code": 1}, {"exit_code": 0}, {}, ("first", {"exit_code": 1})),
+        (DIED, {"exit_code": 1}, {"exit_code": 1}, {}, ("second", {"exit_code": 1})),
+        # Killed for memory there: as if here. Other processes of that machine may also have been killed.
+        (DIED, {"exit_code": 1}, {"exit_code": 0, "oom_kills": 1}, {}, ("first", {"signal": 9, "oom_kills": 1})),
+        (OWN, {"exit_code": 1}, {"exit_code": 0, "oom_kills": 1}, {}, ("first", {"exit_code": 1, "oom_kills": 0})),
+        (APART, {"exit_code": 1}, {"exit_code": 0}, {}, ("first", {"infrastructure": "rendezvous: two cannot be"})),
+        (DIED, {"exit_code": 1}, {"infrastructure": "scratch: full"}, {}, ("second", {"infrastructure": "scratch: "})),
+        # The figures were complete before the trace failed.
+        (MEASURED, {"exit_code": 1}, {"infrastructure": "scratch: full"}, TRACING, ("first", {"exit_code": 1})),
     ],
 )
-def test_a_cell_ends_as_its_measuring_process_unless_another_one_failed_it(
-    job: Job, tmp_path: Path, first: dict[str, Any], second: dict[str, Any], whose: str
+def test_a_cell_ends_as_its_measuring_process_unless_another_one_says_more(
+    job: Job,
+    tmp_path: Path,
+    first: dict[str, Any],
+    outcome: dict[str, Any],
+    second: dict[str, Any],
+    changes: dict[str, Any],
+    expected: tuple[str, dict[str, Any]],
 ) -> None:
-    ends = {"finish": ended(tmp_path / "1", "first", **first), "provided": ended(tmp_path / "2", "second", **second)}
+    own, far = replace(job, **changes), result(job, message="second")
+    ends = {
+        "finish": ended(tmp_path / "1", result(job, **first), **outcome),
+        "provided": ended(tmp_path / "2", far, **second),
+    }
 
     def says(ref: tuple[Any, ...]) -> Any:
         if "finish" in ref:
@@ -159,9 +190,14 @@ def test_a_cell_ends_as_its_measuring_process_unless_another_one_failed_it(
         return ends["provided"] if ref == ("nonce",) else 1
 
     place, _ = pair(says)
-    found = ExecutorOnMachine(place).start(job, 60.0).finish()
-    assert (Path(job.folder) / "result.json").read_text() == whose
-    assert found.infrastructure == ("scratch: full (node node-a and node-b)" if "infrastructure" in second else None)
+    found = ExecutorOnMachine(place).start(own, 60.0).finish()
+    whose, fields = expected
+    assert ((Path(job.folder) / "result.json").read_text() == far) == (whose == "second")
+    for name, value in fields.items():
+        actual = getattr(found, name)
+        assert actual.startswith(value) if isinstance(value, str) else actual == value
+    if found.infrastructure is not None:
+        assert found.infrastructure.endswith("(node node-a and node-b)")
 
 
 def test_a_lost_machine_fails_the_cell_of_all(job: Job) -> None:
@@ -183,17 +219,17 @@ def test_nodes_that_have_left_make_the_place_lost() -> None:
     assert place.lost() == "node_lost: node-a and node-b: its nodes have left the cluster"
 
 
-class Endless:
+class Endless(Watch):
     """A cell's process that provides workers until it is ended."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
 
-    def root(self) -> int:
-        return 4_000_000
+    def kill(self) -> None:
+        self.over.set()
 
     def finish(self) -> Outcome:
-        self.over.wait()
+        self.over.wait(30)
         return Outcome(signal=signal.SIGKILL)
 
 
@@ -205,16 +241,36 @@ def test_workers_that_do_not_end_are_ended_and_did_nothing_wrong(
     monkeypatch.setattr(agents.process_tree, "end_leftovers", lambda mark: 0)
     monkeypatch.setattr(agents.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(agents, "ENDING_S", 0.01)
-    agent, running, killed = Agent("mark", "fork", {}), Endless(), list[tuple[int, int]]()
-
-    def kill(pid: int, number: int) -> None:
-        killed.append((pid, number))
-        running.over.set()
-
-    monkeypatch.setattr(os, "kill", kill)
+    agent, running = Agent("mark", "fork", {}), Endless()
     monkeypatch.setattr(agent, "_started", lambda job, timeout_s: (running, ()))
     agent.provide(job, {})
     agent.provide(job, {})  # a repeated call starts nothing
-    outcome = agent.provided("nonce").outcome
-    assert killed == [(4_000_000, signal.SIGKILL)]
-    assert (outcome.exit_code, outcome.signal) == (0, None)
+    for _ in range(2):  # the call may be repeated, too
+        outcome = agent.provided("nonce").outcome
+        assert (outcome.exit_code, outcome.signal) == (0, None)
+    assert running.over.is_set()
+
+
+def test_groups_stay_when_machines_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    need, before = need_of([workers(2, 2)]), cluster_of(small("b"), small("c"), small("d"))
+    known = [identity_of(group) for group in groups(need, before)]
+    assert known == ["b+c"]
+    later = [*before, *cluster_of(small("a"))]
+    assert [identity_of(group) for group in groups(need, later, known)] == ["b+c", "a+d"]
+    assert [identity_of(group) for group in groups(need, later[1:], known)] == ["a+c"]
+
+
+def test_an_address_that_is_not_the_nodes_own_is_refused(job: Job) -> None:
+    place, _ = pair(lambda ref: None if ref == ("address of b",) else True)
+    outcome = ExecutorOnMachine(place).start(job, 60.0).finish()
+    assert outcome.infrastructure == (
+        "address: node-b cannot listen at address of b; start it with its own --node-ip-address"
+    )
+
+
+def test_gpus_are_made_visible_by_the_machine() -> None:
+    settings = make_settings(
+        backend="torch", device="gpu", workload="fc", params={"mode": "fc_data", "workers": 4}, nodes=2
+    )
+    present = PresentGpus(("first", "second"), ("H100", "H100"))
+    assert len(gpus_of(settings, {}, present)) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from keras_matrix.runner.executors.places import Fitting, Place, Stopped
 from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.machines import concurrent
+from keras_matrix.runner.measure.machines.work_queue import WorkQueue
 from tests.conftest import MACHINE
 from tests.fakes.executor import FakeExecutor
 
@@ -66,6 +68,10 @@ class FakePlace:
     @property
     def name(self) -> str:
         return f"node {self.identity}"
+
+    @property
+    def parts(self) -> list[str]:
+        return self.identity.split("+")
 
     def acquire(self, give_up: Callable[[], bool]) -> bool:
         if self.gone:
@@ -191,23 +197,62 @@ def test_what_a_lost_place_measured_is_measured_elsewhere_as_a_new_attempt() -> 
 
 
 class LostInCalibration(AtPlace):
-    """An executor that is lost as soon as a cell measures the time of a step."""
+    """An executor that is lost as its n-th cell measures the time of a step."""
+
+    lost_calibration: int = 1
 
     def start(self, job: Job, timeout_s: float) -> Running:
-        if job.steps is None:
+        self.lost_calibration -= job.steps is None
+        if self.lost_calibration <= 0:
             self.place.gone = f"node_lost: {self.place.name}"
             return Never(Outcome(infrastructure=self.place.gone))
         return super().start(job, timeout_s)
 
 
-def test_a_place_that_is_lost_during_a_calibration_costs_one_attempt(folder: Path) -> None:
-    (folder / "matrix.yaml").write_text(MATRIX.replace(", steps_per_epoch: 4", ""))
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_place_that_is_lost_during_a_calibration_costs_one_attempt(folder: Path, number: int) -> None:
+    """If one cell had measured its step, its time alone decides nothing: torch would need half as many steps."""
+    (folder / "matrix.yaml").write_text(MATRIX.replace(", steps_per_epoch: 4", "").replace("repeats: 3", "repeats: 1"))
     executor = LostInCalibration()
-    executor.place = FakePlace("a", executor)
-    code, records = run(FakePlaces([executor.place, place("b")]))
+    executor.place, executor.lost_calibration = FakePlace("a", executor), number
+    code, records = run(FakePlaces([executor.place], later=place("b")))
     assert code == 0
     assert [record.attempt for record in records if record.status is Status.INFRA] == [0]
-    assert Counter(record.status for record in latest_attempts(records)) == {Status.OK: CELLS * REPEATS}
+    latest = latest_attempts(records)
+    assert Counter(record.status for record in latest) == {Status.OK: CELLS}
+    assert len({record.resolved.steps_per_epoch for record in latest if record.resolved}) == 1
+    assert {record.machine.host_id for record in latest} == {"b"}
+
+
+def test_single_places_begin_nothing_while_both_are_waited_for_together(folder: Path) -> None:
+    """The place of both waits for each of them, which therefore ends its comparison and lets the others wait."""
+    queue = WorkQueue([], {})
+    with queue.wanted(["a", "b"]):
+        assert queue.is_wanted("a")
+        assert not queue.is_wanted("c")
+    assert not queue.is_wanted("a")
+    single, both = place("a"), place("a+b")
+    slots: list[str] = []
+    acquire = both.acquire
+
+    def wait_for_the_single_one(give_up: Callable[[], bool]) -> bool:
+        while single.acquired and not give_up():
+            time.sleep(0.01)
+        slots.append(f"{len(single.cells)} of {CELLS * REPEATS}")
+        return acquire(give_up)
+
+    both.acquire = wait_for_the_single_one  # type: ignore[method-assign]
+
+    def slow(job: Job) -> Outcome:
+        time.sleep(0.02)
+        return replace(FakeExecutor.succeed(single.own, job), machine=replace(MACHINE, host_id="a"))
+
+    single.own.behaviours = dict.fromkeys(("mnist_mlp", "gru"), slow)
+    code, records = run(FakePlaces([single, both]))
+    assert code == 0
+    assert len(latest_attempts(records)) == CELLS * REPEATS
+    assert both.cells
+    assert single.cells == [] or len(single.cells) < CELLS * REPEATS
 
 
 def test_a_machine_that_comes_back_gets_its_work() -> None:
