@@ -76,7 +76,7 @@ class SessionReader:
         runs = list(self._runs.values())
         published = [(run, record) for run in runs for record in run.load()[0]]
         placed = placements.load(runs[0]).machines
-        hosts = {record.machine.host_id for _, record in published if record.status is not Status.INFRA}
+        hosts = {record.place for _, record in published if record.status is not Status.INFRA}
         if not placed and len(hosts) < 2:
             return None
         about = [run.about() for run in runs]
@@ -98,7 +98,7 @@ def _heard(published: Sequence[tuple[Run, Record]]) -> dict[str, float]:
         if record.status is not Status.INFRA:
             path = run.folder / "records" / "{}.{}.{}.json".format(*record.key)
             with contextlib.suppress(OSError):
-                host = record.machine.host_id
+                host = record.place
                 found[host] = max(found.get(host, 0.0), path.stat().st_mtime)
     return found
 
@@ -107,7 +107,7 @@ def _nodes(placed: Sequence[Placement], ended: Sequence[Record], heard_s: Mappin
     """Return the machines by name: those that have got work, and those whose records an earlier start published."""
     by_host: dict[str, list[Record]] = {}
     for record in ended:
-        by_host.setdefault(record.machine.host_id, []).append(record)
+        by_host.setdefault(record.place, []).append(record)
     known = {one.host_id for one in placed}
     earlier = [Placement(host[:SHOWN_CHARACTERS], host) for host in by_host if host not in known]
     nodes = [_node(one, by_host.get(one.host_id or "", []), heard_s.get(one.host_id or "")) for one in placed]

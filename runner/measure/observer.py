@@ -87,7 +87,7 @@ class StoredPlacements:
         self._open[machine].discard(planned.key)
         known = self._machines[machine]
         if record.status is not Status.INFRA:
-            known = replace(known, host_id=record.machine.host_id)
+            known = replace(known, host_id=record.place)
         if not self._open[machine]:
             known = replace(known, work=None, since=None)
         if known != self._machines[machine]:

@@ -95,7 +95,7 @@ def environment(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_document_fits_the_published_schema(documents: list[dict[str, Any]]) -> None:
-    assert {one["kind"] for one in documents} == {"RayJob", "PersistentVolumeClaim"}
+    assert {one["kind"] for one in documents} == {"RayJob", "PersistentVolumeClaim", "NetworkPolicy"}
     assert [fault for document in documents for fault in faults(document)] == []
 
 
@@ -198,6 +198,14 @@ def test_only_holders_of_the_token_use_the_cluster(job: dict[str, Any]) -> None:
     for pod in pods(job).values():
         # KubeRay would leave values of ours.
         assert not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(environment(pod))
+
+
+def test_only_nodes_of_the_cluster_reach_a_worker(documents: list[dict[str, Any]]) -> None:
+    """The ports that backends open between the workers of a cell ask for no token."""
+    [policy] = [one["spec"] for one in documents if one["kind"] == "NetworkPolicy"]
+    assert policy["podSelector"] == {"matchLabels": {"ray.io/node-type": "worker"}}
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == [{"from": [{"podSelector": {"matchLabels": {"ray.io/is-ray-node": "yes"}}}]}]
 
 
 def test_workers_have_whole_cpus_of_their_own_and_keep_their_priority(job: dict[str, Any]) -> None:
