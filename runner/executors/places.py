@@ -50,10 +50,14 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """Where the cells of a comparison can run: the identities of the places, or why at none."""
+    """Where the cells of a comparison can run: the identities of the places, or why at none.
+
+    `nowhere` is whether they can run at no place that might join either.
+    """
 
     places: frozenset[str]
     reason: str | None = None
+    nowhere: bool = False
 
 
 class Places(Protocol):

@@ -122,7 +122,7 @@ class PlacesOnRay:
     def fitting(self, cells: Sequence[Cell]) -> Fitting:
         """Return where a comparison can run; comparisons with the same need have the same answer."""
         if reason := next(filter(None, (rules.undivided(cell.settings) for cell in cells)), None):
-            return Fitting(frozenset(), reason)
+            return Fitting(frozenset(), reason, nowhere=True)
         need = need_of(cells)
         with self._lock:
             if need.nodes > 1:

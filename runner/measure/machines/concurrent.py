@@ -20,6 +20,7 @@ from functools import partial
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors.places import Fitting, Place, Places, Stopped
+from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.attempts import Attempts
 from keras_matrix.runner.measure.machines.work_queue import Item, WorkQueue
@@ -155,10 +156,16 @@ class _Session:
         begun_s = time.monotonic()
         while True:
             found = {group: self.places.fitting(cells) for group, cells in groups.items()}
-            if all(one.reason is None for one in found.values()) or time.monotonic() - begun_s > WAIT_FOR_NODES_S:
+            known = all(one.reason is None or one.nowhere for one in found.values())
+            if known or time.monotonic() - begun_s > WAIT_FOR_NODES_S:
                 return found
             time.sleep(min(1.0, WAIT_FOR_NODES_S))
-            self.places.current()
+            self._places()
+
+    def _places(self) -> Sequence[Place]:
+        """Return the places there are; a signal is raised afterwards, since a library may discard exceptions."""
+        with deferring_interrupts():
+            return self.places.current()
 
     def _homes(self, repeats: Sequence[PlannedRepeat]) -> dict[Hashable, str]:
         """Return the place of the newest record of each comparison, which an earlier start has measured."""
@@ -172,10 +179,11 @@ class _Session:
 
     def _begin(self, queue: WorkQueue) -> None:
         """Start a thread for each place that has none, and ask again where items fit, if the machines have changed."""
+        current = self._places()
         known = {id(worker.place) for worker in self.workers}
         # A machine that has come back begins once the thread of its lost place has ended, which leaves the queue.
         ending = {worker.place.identity for worker in self.workers if worker.thread and worker.thread.is_alive()}
-        places = [place for place in self.places.current() if place.lost() is None]
+        places = [place for place in current if place.lost() is None]
         if self.places.changed():
             queue.refit(lambda item: self.places.fitting([planned.cell for planned in item.repeats]).places)
         for place in places:

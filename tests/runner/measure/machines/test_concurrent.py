@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -253,6 +256,27 @@ def test_single_places_begin_nothing_while_both_are_waited_for_together(folder: 
     assert len(latest_attempts(records)) == CELLS * REPEATS
     assert both.cells
     assert single.cells == [] or len(single.cells) < CELLS * REPEATS
+
+
+def test_a_signal_during_a_call_that_discards_exceptions_ends_the_session() -> None:
+    """Ray's calls do not pass every exception of a signal handler on."""
+
+    class Discarding(FakePlaces):
+        asked = 0
+
+        def current(self) -> Sequence[Place]:
+            self.asked += 1
+            if self.asked == 2:
+                with suppress(Exception):
+                    os.kill(os.getpid(), signal.SIGINT)
+                    time.sleep(0.01)
+            return super().current()
+
+    slow = place("a")
+    slow.own.behaviours = dict.fromkeys(("mnist_mlp", "gru"), lambda job: (time.sleep(0.05), slow.own.succeed(job))[1])
+    code, records = run(Discarding([slow]))
+    assert code == 130
+    assert len(records) < CELLS * REPEATS
 
 
 def test_a_machine_that_comes_back_gets_its_work() -> None:
