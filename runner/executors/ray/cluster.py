@@ -231,6 +231,8 @@ def _check_reachable(address: str) -> None:
 def _advice(text: str) -> str:
     if "version mismatch" in text.lower():
         return "install the same versions of Ray and Python here and on the nodes"
+    if "connection timeout" in text.lower():  # what a client sees of a cluster with another token
+        return f"use the token with which the cluster was started; if there is none, {START_ADVICE}"
     if "failed to connect" in text.lower() or "unauthenticated" in text.lower() or "token" in text.lower():
         return "use the token with which the cluster was started, and the same version of Ray"
     return START_ADVICE

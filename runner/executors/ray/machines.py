@@ -167,8 +167,8 @@ def fitting(need: Need, machines: Sequence[Offer], known: Iterable[str] = ()) ->
     names = ", ".join(sorted(offer.name for offer in machines)[:8])
     lacks = [need.problem(offer) for offer in machines]
     if None in lacks:
-        there = f"{lacks.count(None)} fit, which differ or are too few; the cluster has {names}"
-        return Fitting(frozenset(), f"nodes: {need.nodes}: not as many equal machines: {there}")
+        there = f"{lacks.count(None)} of the cluster's fit, equal or not; the cluster has {names}"
+        return Fitting(frozenset(), f"nodes: {need.nodes}: needs {need.nodes} equal machines; {there}")
     wanted = " and ".join(dict.fromkeys(filter(None, lacks)))
     if not wanted:
         return Fitting(frozenset(), "no node: the cluster has no node with a measuring slot")

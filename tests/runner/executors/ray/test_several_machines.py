@@ -61,8 +61,8 @@ def test_a_little_less_memory_is_equal() -> None:
 def test_too_few_equal_machines_are_the_reason() -> None:
     found = fitting(need_of([workers(4, 2)]), cluster_of(SMALL, LARGE))
     assert found.places == frozenset()
-    there = "2 fit, which differ or are too few; the cluster has node-large, node-small"
-    assert found.reason == f"nodes: 2: not as many equal machines: {there}"
+    there = "2 of the cluster's fit, equal or not; the cluster has node-large, node-small"
+    assert found.reason == f"nodes: 2: needs 2 equal machines; {there}"
 
 
 def test_blocks_across_nodes_are_on_equal_machines_those_of_which_there_are_most() -> None:
