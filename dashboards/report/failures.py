@@ -10,7 +10,7 @@ from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, cel
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.report.results import caveat_anchor
-from keras_matrix.records.schema import MEASURED, Evidence, Record
+from keras_matrix.records.schema import MEASURED, Evidence, Record, Status
 from keras_matrix.records.store import latest_attempts
 
 TERMINAL_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -77,9 +77,20 @@ def printable(output: str) -> str:
     return CONTROL.sub("", plain)
 
 
-def superseded(records: Sequence[Record]) -> int:
-    """Return how many attempts were repeated."""
-    return len(records) - len(latest_attempts(records))
+def superseded(records: Sequence[Record]) -> str | None:
+    """Return how many attempts were repeated, and why; None if none was."""
+    counted = {record.key for record in latest_attempts(records)}
+    earlier = [record.status is Status.INFRA for record in records if record.key not in counted]
+    failed, disturbed = sum(earlier), len(earlier) - sum(earlier)
+    parts = []
+    if disturbed:
+        parts.append(f"{disturbed} earlier {'attempt was' if disturbed == 1 else 'attempts were'} disturbed")
+    if failed:
+        kind = "earlier attempt" if failed == 1 else "earlier attempts"
+        parts.append(f"{failed} {kind} failed because of the infrastructure")
+    if not parts:
+        return None
+    return f"{' and '.join(parts)}: measured again, and only the last attempt of each repeat is counted here."
 
 
 def _sorted(found: list[Entry]) -> list[Entry]:
