@@ -82,10 +82,10 @@ class Levels:
     def error_degrees(self) -> float:
         """The degrees of freedom of the standard error."""
         shares = self._shares
-        if None in self.variances or not any(shares):
+        if None in self.variances:
             return self.degrees
         parts = math.fsum(share**2 / (count - 1) for share, count in zip(shares, self.counts, strict=True))
-        return math.fsum(shares) ** 2 / parts
+        return math.fsum(shares) ** 2 / parts if parts else self.degrees  # 0 without noise, or with almost none
 
     def estimate(self, confidence: float = CONFIDENCE) -> Estimate:
         """Return the exponential of the centre, a ratio or a geometric mean, with its interval if there is one."""

@@ -263,8 +263,7 @@ class Scheduler:
         an epoch. With a warm start the process ends instead, since the measured one must find a full cache. Return the
         process of each repeat that continues, None for one that needs no further attempt.
         """
-        times_s: dict[str, float] = {}
-        found: _Found = {}
+        times_s, found = dict[str, float](), _Found()
         for planned in repeats:
             if self._missing(planned) or not self._context.usable():
                 continue
