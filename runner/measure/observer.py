@@ -35,6 +35,28 @@ class Observer(Protocol):
         """An attempt has ended, and its record is published."""
 
 
+class OpenRepeats:
+    """The repeats that each machine of a cluster measures and has not ended."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, set[tuple[str, str, int]]] = {}
+
+    def begin(self, repeats: Sequence[PlannedRepeat], machine: str) -> list[str]:
+        """Note what a machine measures; return other machines that have nothing left, as they were lost with these."""
+        keys = {planned.key for planned in repeats}
+        before = [name for name, own in self._of.items() if name != machine and own & keys]
+        self._of = {name: own - keys for name, own in self._of.items()} | {machine: keys}
+        return [name for name in before if not self._of[name]]
+
+    def end(self, planned: PlannedRepeat) -> tuple[str | None, bool]:
+        """Return the machine that has measured a repeat, None if unknown, and whether it has nothing left."""
+        machine = next((name for name, own in self._of.items() if planned.key in own), None)
+        if machine is None:
+            return None, False
+        self._of[machine].discard(planned.key)
+        return machine, not self._of[machine]
+
+
 class StoredPlacements:
     """Stores what each machine measures at the moment, for displays, and passes every event on.
 
@@ -47,7 +69,7 @@ class StoredPlacements:
         settings = {cell.cell_id: cell.settings for cell in cells}
         self._titles = dict(zip(settings, titles(list(settings.values()), {}), strict=True))
         self._machines: dict[str, Placement] = {}
-        self._open: dict[str, set[tuple[str, str, int]]] = {}
+        self._open = OpenRepeats()
         self._store()
 
     def calibrating(self, cell: Cell) -> None:
@@ -65,13 +87,9 @@ class StoredPlacements:
         arms = ", ".join(dict.fromkeys(f"{one.cell.settings.backend} {one.arm}".strip() for one in repeats))
         work = f"{self._titles[first.cell.cell_id]} #{first.repeat}: {arms}"
         since = self._now().isoformat(timespec="seconds")
-        keys = {planned.key for planned in repeats}
-        for name in self._open:  # what was to be measured at a machine that was lost
-            self._open[name] -= keys
-            if not self._open[name]:
-                self._machines[name] = replace(self._machines[name], work=None, since=None)
+        for name in self._open.begin(repeats, machine):
+            self._machines[name] = replace(self._machines[name], work=None, since=None)
         self._machines[machine] = replace(known, work=work, since=since)
-        self._open[machine] = keys
         self._store()
 
     def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
@@ -81,14 +99,13 @@ class StoredPlacements:
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Store that a machine has nothing to measure, once its last repeat has ended."""
         self._observer.ended(planned, record)
-        machine = next((name for name, keys in self._open.items() if planned.key in keys), None)
+        machine, idle = self._open.end(planned)
         if machine is None:
             return
-        self._open[machine].discard(planned.key)
         known = self._machines[machine]
         if record.status is not Status.INFRA:
             known = replace(known, host_id=record.place)
-        if not self._open[machine]:
+        if idle:
             known = replace(known, work=None, since=None)
         if known != self._machines[machine]:
             self._machines[machine] = known

@@ -78,7 +78,7 @@ class MeasurementContext:
     dataset_dir: str | None = None
     log_dir: Path | None = None
     now: Callable[[], datetime] = utc_now
-    usable: Callable[[], bool] = lambda: True
+    usable: Callable[[], bool] = lambda: True  # whether the executors can start cells: at a lost machine each fails
 
 
 def measure(

@@ -15,6 +15,7 @@ from keras_matrix.records.schema import HARMLESS, Record, Status
 from keras_matrix.runner.cli.render.attempt_text import CellNames, OutcomeText, TimeLeft
 from keras_matrix.runner.cli.render.format import duration
 from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.observer import OpenRepeats
 from keras_matrix.runner.plan.plan import PlannedRepeat
 
 Texts = tuple[TimeLeft, OutcomeText, CellNames]
@@ -30,7 +31,7 @@ class LiveView:
         self._left, self._outcomes, self._names = texts
         self._machines: dict[tuple[str, str, int], str] = {}
         self._working: dict[str, str] = {}
-        self._open: dict[str, set[tuple[str, str, int]]] = {}
+        self._open = OpenRepeats()
 
     def calibrating(self, cell: Cell) -> None:
         """Show which cell is being calibrated."""
@@ -44,7 +45,8 @@ class LiveView:
         """Show what each machine of a cluster measures."""
         self._machines.update((planned.key, f" at {machine}") for planned in repeats)
         self._working[machine] = f"{self._names.of(repeats[0].cell)} #{repeats[0].repeat}"
-        self._open[machine] = {planned.key for planned in repeats}
+        for lost in self._open.begin(repeats, machine):
+            del self._working[lost]
         self._show("")
 
     def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
@@ -61,10 +63,10 @@ class LiveView:
         outcome = escape(self._outcomes.result(record))
         self._bar.console.print(f"[{colour}]{label}[/]: {outcome}")
         self._bar.update(self._task, advance=counted)
-        if (machine := next((name for name, keys in self._open.items() if planned.key in keys), None)) is not None:
-            self._open[machine].discard(planned.key)
-            if not self._open[machine]:
-                del self._open[machine], self._working[machine]
+        machine, idle = self._open.end(planned)
+        if machine is not None and idle:
+            del self._working[machine]
+        if machine is not None:
             self._show("")
 
     def _show(self, what: str) -> None:

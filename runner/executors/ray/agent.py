@@ -89,7 +89,6 @@ class _Live:
             self.running.kill()
             self.watching.join()
             self.outcome = replace(self.outcome, exit_code=0, signal=None)
-        self.watching.join()
         return self.outcome
 
     def _watch(self) -> None:

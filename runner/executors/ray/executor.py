@@ -23,11 +23,10 @@ from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCel
 from keras_matrix.runner.executors.ray import folders
 from keras_matrix.runner.executors.ray.agent import Ended
 from keras_matrix.runner.executors.ray.cluster import UNAVAILABLE_S, Cluster, Lost, Unavailable
-from keras_matrix.runner.executors.ray.endings import combined, copied
+from keras_matrix.runner.executors.ray.endings import KILLED, combined, copied
 from keras_matrix.runner.executors.ray.machines import NodeFacts, Offer, identity_of
 from keras_matrix.runner.executors.supervise.watch import Never
 
-KILLED = 9
 ACQUIRE_POLL_S = 1.0
 # Within this time an agent answers a call that waits for no cell; the import of a backend is a part of the first one.
 ANSWER_S = 180.0

@@ -225,7 +225,7 @@ class _Session:
             while not queue.over() and self._may_work(place):
                 if not queue.await_work(place.identity, POLL_S):
                     continue
-                if len(place.parts) == 1 and queue.is_wanted(place.identity):
+                if queue.is_wanted(place.identity):
                     time.sleep(POLL_S)
                 else:
                     self._measure_here(place, queue)
@@ -248,7 +248,7 @@ class _Session:
             arms = {name: replace(arm, executor=place.executor(arm.run)) for name, arm in self.context.arms.items()}
             context = replace(self.context, arms=arms, usable=partial(self._may_work, place))
             scheduler, block = Scheduler(context, self.attempts), None
-            while self._may_work(place) and not (len(place.parts) == 1 and queue.is_wanted(place.identity)):
+            while self._may_work(place) and not queue.is_wanted(place.identity):
                 if (item := queue.take(place.identity)) is None:
                     break
                 if item.block != block:

@@ -88,7 +88,7 @@ class WorkQueue:
 
     @contextmanager
     def wanted(self, places: Sequence[str]) -> Iterator[None]:
-        """Let single places end what they measure and begin nothing more, while several are waited for together."""
+        """Let these single places end what they measure and begin nothing more; a place of several is none of them."""
         with self._changed:
             self._wanted.update(places)
         try:

@@ -16,7 +16,7 @@ from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.cli.render.progress import Silent
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.measure.machines import concurrent
-from keras_matrix.runner.measure.observer import StoredPlacements
+from keras_matrix.runner.measure.observer import OpenRepeats, StoredPlacements
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from tests.conftest import MACHINE, make_record
 from tests.fakes.executor import FakeExecutor
@@ -53,6 +53,16 @@ def test_machine_has_its_comparison_until_the_last_repeat_has_ended(tmp_path: Pa
     observer.ended(repeats[4], replace(record, status=Status.INFRA))
     observer.ended(repeats[5], replace(record, status=Status.INFRA))
     assert placements.load(run).machines == [Placement("node a", HOST), Placement("node b")]
+
+
+def test_what_a_lost_machine_was_to_measure_belongs_to_the_one_that_gets_it() -> None:
+    repeats, open_repeats = planned(), OpenRepeats()
+    assert open_repeats.begin(repeats[:2], "a") == []
+    assert open_repeats.end(repeats[0]) == ("a", False)
+    assert open_repeats.begin(repeats[1:2], "b") == ["a"]
+    assert open_repeats.end(repeats[1]) == ("b", True)
+    assert open_repeats.end(repeats[1]) == (None, False)
+    assert open_repeats.begin(repeats[2:4], "a") == []
 
 
 def test_measured_session_stores_its_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,15 +251,6 @@ class Counting:
         return None
 
 
-@pytest.fixture
-def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Agent:
-    monkeypatch.setattr(agents, "restored", lambda: None)
-    monkeypatch.setenv(agents.machine.HOST_VARIABLE, "")  # the agent sets it
-    monkeypatch.setattr(agents.process_tree, "end_leftovers", lambda mark: 0)
-    monkeypatch.setattr(agents.tempfile, "gettempdir", lambda: str(tmp_path))
-    return Agent("mark", "fork", {"machine": "one", "machine-type": "n1-standard-8"})
-
-
 def test_the_agent_answers_a_number_once(agent: Agent, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     running = Counting()
     monkeypatch.setattr(agent, "_started", lambda job, timeout_s: (running, ()))

@@ -234,14 +234,10 @@ class Endless(Watch):
 
 
 def test_workers_that_do_not_end_are_ended_and_did_nothing_wrong(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, job: Job
+    monkeypatch: pytest.MonkeyPatch, agent: Agent, job: Job
 ) -> None:
-    monkeypatch.setattr(agents, "restored", lambda: None)
-    monkeypatch.setenv(agents.machine.HOST_VARIABLE, "")
-    monkeypatch.setattr(agents.process_tree, "end_leftovers", lambda mark: 0)
-    monkeypatch.setattr(agents.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(agents, "ENDING_S", 0.01)
-    agent, running = Agent("mark", "fork", {}), Endless()
+    running = Endless()
     monkeypatch.setattr(agent, "_started", lambda job, timeout_s: (running, ()))
     agent.provide(job, {})
     agent.provide(job, {})  # a repeated call starts nothing
