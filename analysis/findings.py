@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from keras_matrix.analysis.comparison import primary_metric
-from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, same_work
+from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
 from keras_matrix.analysis.comparison.ratios import Ratio
 from keras_matrix.analysis.comparison.table import CellSummary, Row, work_key
 from keras_matrix.analysis.fc import parallel
@@ -179,7 +179,7 @@ def _verdict(row: Row, run_context: RunContext) -> Finding:
         p_value=row.adjusted_p,
         verdict=word if len(row.cells) > 1 else "nothing to compare",
         said=row.verdict,
-        facts={"same work": same_work(run_context.parity, row).text, **caveats, **_over(len(row.machines))},
+        facts={"same work": run_context.same_work(row).text, **caveats, **_over(len(row.machines))},
     )
 
 

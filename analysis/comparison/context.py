@@ -1,8 +1,9 @@
 """The context of each speed: whether the backends did the same work, how much of the machine the cell used, caveats.
 
 Parity is compared separately (`runner parity`), at a workload's small parameters and with the versions of that time;
-the figure shown is the worst pair's among the backends of a row. Guarantee: pure; only checked facts are claimed. A row
-with an unchecked backend is "same work not checked", and a check with other versions is "stale".
+the figure shown is the worst pair's among the backends of a row. The FC modes are compared with NumPy instead
+(`runner fc --prove`). Guarantee: pure; only checked facts are claimed. A row with an unchecked backend is "same work
+not checked", and a check with other versions is "stale".
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from enum import StrEnum
 
 from keras_matrix.analysis.comparison.merge import MergeSummary
 from keras_matrix.analysis.comparison.table import CellSummary, Row
+from keras_matrix.analysis.fc.proofs import proofs_of
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.parity.deviations import StoredComparison, latest_comparison
 from keras_matrix.analysis.stalls.report import StallReport
 from keras_matrix.analysis.whatif.verify import Verification
+from keras_matrix.records.fc.proof import ProvedMode
+from keras_matrix.records.fc.spec import is_native
 from keras_matrix.records.instruments.parity import Pair, ParityRecord
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.task import PREFIX
@@ -34,6 +38,12 @@ class WorkStatus(StrEnum):
     DEVIATES = "deviates"
     STALE = "stale"
     NOT_CHECKED = "same work not checked"
+
+
+STALE_TEXT = "same work at other versions"
+SAME = (WorkStatus.AGREES, WorkStatus.EXPLAINED)
+AGAINST_NUMPY = "float64, against NumPy"
+ON_A_CPU = "compared on a CPU, not on this kind of device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,13 @@ class SameWork:
     @property
     def text(self) -> str:
         """The result as text, such as `same work: 3e-9 (float64 gradient)`."""
-        return str(self.status) if self.value is None else f"{self.status}: {self.value} ({self.figure})"
+        status = STALE_TEXT if self.status is WorkStatus.STALE else str(self.status)
+        return status if self.value is None else f"{status}: {self.value} ({self.figure})"
+
+    @property
+    def checked(self) -> bool:
+        """Whether the backends were compared at these versions, and did the same work."""
+        return self.status in SAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +84,8 @@ class ShownTrace:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Facts from outside a run's own records: parity comparisons, shares of the peak by cell_id, notes on the peaks.
+    """Facts from outside a run's own records: parity comparisons, proofs of the FC modes, shares of the peak by
+    cell_id, notes on the peaks.
 
     `traces` has the newest trace of each cell by its id, `usage_series` the usage of attempts over time, by their key.
     `merge` lists the runs of a merged table; None for the table of one run. `stalls` are the run's stall analyses,
@@ -83,11 +100,19 @@ class RunContext:
     merge: MergeSummary | None = None
     stalls: tuple[StallReport, ...] = ()
     verification: Verification | None = None
+    proofs: tuple[ProvedMode, ...] = ()
 
     @property
     def has_peaks(self) -> bool:
         """Whether any cell can be compared with a measured peak."""
         return any(share.peak_flop_per_s for share in self.shares.values())
+
+    def same_work(self, row: Row, backend: str | None = None) -> SameWork:
+        """Return whether a row's backends did the same work, or one of them the same as the others."""
+        cells = [cell for cell in row.cells.values() if cell.step_time]
+        if cells and all(is_native(cell.settings) for cell in cells):
+            return same_fc_work(self.proofs, row, backend)
+        return same_work(self.parity, row, backend)
 
 
 NO_CONTEXT = RunContext()
@@ -95,8 +120,8 @@ NO_CONTEXT = RunContext()
 
 def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = None) -> SameWork:
     """Return the parity of a row's backends, or of one of them with the others."""
-    cells = {name: cell for name, cell in row.cells.items() if cell.step_time}
-    if not cells or (backend is not None and backend not in cells):
+    cells = _running(row, backend)
+    if not cells:
         return SameWork(WorkStatus.NOT_CHECKED)
     settings = next(iter(cells.values())).settings
     if settings.workload.startswith(PREFIX):
@@ -115,10 +140,40 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
     concerned = {name for pair in pairs for name in pair.backends}
     stale = [name for name in stored.stale if name in concerned]
     status, absent = _work_status(pairs, stale), sorted(set(cells) - concerned) if backend is None else []
-    if absent and status in (WorkStatus.AGREES, WorkStatus.EXPLAINED):
+    if absent and status in SAME:
         remark = f"{', '.join(absent)} was not compared with the others: runner parity {settings.workload}"
         return SameWork(WorkStatus.NOT_CHECKED, remarks=(remark,))
-    return SameWork(status, max(known, default=None), f"{precision} {figure}", _remarks(stored, pairs, stale))
+    remarks = (*_remarks(stored, pairs, stale), *([] if settings.device == "cpu" else [ON_A_CPU]))
+    return SameWork(status, max(known, default=None), f"{precision} {figure}", remarks)
+
+
+def same_fc_work(proofs: Sequence[ProvedMode], row: Row, backend: str | None = None) -> SameWork:
+    """Return the proof of a row of an FC mode: how far each backend is from NumPy, or one of them."""
+    cells = _running(row, backend)
+    if not cells:
+        return SameWork(WorkStatus.NOT_CHECKED)
+    settings = next(iter(cells.values())).settings
+    mode = str(settings.params["mode"])
+    concerned = [name for name in cells if backend in (None, name)]
+    versions = {name: each[name] for name in concerned if (each := _versions(name, cells[name]))}
+    found = [proof for proof in proofs_of(proofs, mode, versions) if proof.backend in concerned]
+    advice = f"runner fc --prove --mode {mode}"
+    if absent := sorted(set(concerned) - {proof.backend for proof in found}):
+        return SameWork(WorkStatus.NOT_CHECKED, remarks=(f"{', '.join(absent)} was not compared with NumPy: {advice}",))
+    stale = sorted({one.backend for one in found if versions.get(one.backend) not in (None, one.version)})
+    failures = [f"{one.backend}, {one.precision}: {one.failure}" for one in found if one.failure]
+    status = WorkStatus.STALE if stale else WorkStatus.DEVIATES if failures else WorkStatus.AGREES
+    remarks = [*([_stale_remark(stale, advice)] if stale else []), *failures]
+    if settings.device != "cpu" and all(proof.device == "cpu" for proof in found):
+        remarks.append(ON_A_CPU)
+    worst = [one.worst_error for one in found if one.precision == "float64" and one.worst_error is not None]
+    return SameWork(status, max(worst, default=None), AGAINST_NUMPY, tuple(remarks))
+
+
+def _running(row: Row, backend: str | None) -> dict[str, CellSummary]:
+    """Return the measured cells of a row by backend; none if the wanted backend is not among them."""
+    cells = {name: cell for name, cell in row.cells.items() if cell.step_time}
+    return {} if backend is not None and backend not in cells else cells
 
 
 def cell_caveats(cell: CellSummary, run_context: RunContext = NO_CONTEXT) -> tuple[str, ...]:
@@ -142,13 +197,14 @@ def _work_status(pairs: Sequence[Pair], stale: Sequence[str]) -> WorkStatus:
     return WorkStatus.EXPLAINED if any(pair.findings for pair in pairs) else WorkStatus.AGREES
 
 
+def _stale_remark(stale: Sequence[str], command: str) -> str:
+    return f"the versions of {', '.join(stale)} differ from those compared: compare again with: {command}"
+
+
 def _remarks(found: StoredComparison, pairs: Sequence[Pair], stale: Sequence[str]) -> tuple[str, ...]:
     lines = []
     if stale:
-        lines.append(
-            f"the versions of {', '.join(stale)} have changed since: compare again with: "
-            f"runner parity {found.record.workload}"
-        )
+        lines.append(_stale_remark(stale, f"runner parity {found.record.workload}"))
     for pair in pairs:
         for finding in pair.findings:
             value = "not finite" if finding.value is None else f"{finding.value:.0e}, limit {finding.limit:.0e}"

@@ -203,22 +203,24 @@ def latest_comparison(
     params: Mapping[str, Scalar] | None = None,
     versions: Mapping[str, Mapping[str, str]] | None = None,
 ) -> StoredComparison | None:
-    """Return the newest comparison of a workload: of these parameters if there is one, else of any.
+    """Return the newest comparison of a workload, if possible of these versions, and then of these parameters.
 
     `versions` by backend are those of the figures it is shown with; backends whose versions differ are `stale`. None if
     the workload was never compared.
     """
-    own = [record for record in records if record.workload == workload]
-    if not own:
-        return None
-    exact = [record for record in own if params is not None and record.params == dict(params)]
-    newest = max(exact or own, key=lambda record: record.started_at)
-    stale = [
-        backend
-        for backend, found in (versions or {}).items()
-        if any(newest.versions.get(backend, {}).get(name) != found.get(name) for name in ("keras", backend))
-    ]
-    return StoredComparison(newest, bool(exact), tuple(stale))
+
+    def stale(record: ParityRecord) -> tuple[str, ...]:
+        return tuple(
+            backend
+            for backend, found in (versions or {}).items()
+            if any(record.versions.get(backend, {}).get(name) != found.get(name) for name in ("keras", backend))
+        )
+
+    def suits(record: ParityRecord) -> tuple[bool, bool, str]:
+        return not stale(record), params is not None and record.params == dict(params), record.started_at
+
+    best = max((record for record in records if record.workload == workload), key=suits, default=None)
+    return None if best is None else StoredComparison(best, suits(best)[1], stale(best))
 
 
 @dataclass(frozen=True, slots=True)

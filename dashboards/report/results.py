@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, WorkStatus, cell_caveats, same_work
+from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, WorkStatus, cell_caveats
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
     MetricSummary,
@@ -93,7 +93,7 @@ def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Blo
             row.verdict,
             slot_of(row.fastest) if row.fastest else None,
             _lines(row, [(backend, row.cells.get(backend)) for backend in columns], run_context, parallel, unit),
-            same_work(run_context.parity, row),
+            run_context.same_work(row),
             row.caveats,
         )
         for index, row in enumerate(rows)
@@ -294,7 +294,7 @@ def _same_work_value(row: Row, backend: str, cell: CellSummary | None, run_conte
     """Return the deviation of a backend's parity process from the others', a dash if it was not checked."""
     if cell is None or cell.step_time is None:
         return NOT_MEASURED
-    found = same_work(run_context.parity, row, backend)
+    found = run_context.same_work(row, backend)
     if found.status is WorkStatus.NOT_CHECKED:
         return Value(DASH, hint="not checked")
     status = "" if found.status is WorkStatus.AGREES else f", {found.status}"

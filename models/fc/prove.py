@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,9 @@ def prove(order: ProofOrder) -> ProofAnswer:
     """Run each problem for the requested steps and return its errors against NumPy."""
     backend = os.environ["KERAS_BACKEND"]
     _configure(backend, order)
-    return ProofAnswer(backend, [_proof(backend, problem, order) for problem in order.problems])
+    proofs = [_proof(backend, problem, order) for problem in order.problems]
+    # Imported at the end, when no worker will be forked from this process any more.
+    return ProofAnswer(backend, proofs, import_module(backend).__version__)
 
 
 def found(backend: str, problem: FcProblem, order: ProofOrder) -> tuple[Trained, Parallel]:

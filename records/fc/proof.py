@@ -1,10 +1,21 @@
-"""The proof of the FC modes as data: the problems that one process proves on its backend, and the errors found."""
+"""The proof of the FC modes as data: the problems that one process proves on its backend, and the errors found.
+
+`runner fc --prove` stores what it showed of each mode in `results/parity/fc/proof.json`, one entry per backend, mode,
+precision and device; a newer entry replaces an older one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from keras_matrix.records import files
+from keras_matrix.records.codec import CodecError, about, decode, dumps, loads
 from keras_matrix.records.fc.spec import FcProblem, Parallel
+
+PROOF_VERSION = 1
+PATH = Path("parity", "fc", "proof.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +51,57 @@ class ProofAnswer:
 
     backend: str
     proofs: list[Proof]
+    version: str | None = None  # of the backend
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedMode:
+    """The proof of a mode on a backend, over all its problems: its variants and numbers of workers."""
+
+    backend: str
+    mode: str
+    precision: str
+    device: str = about("cpu or gpu")
+    workers: list[int] = about("numbers of workers that were proved")
+    problems: int = about("problems that were proved")
+    worst_error: float | None = about("largest error of any problem against NumPy in float64: see `Proof`")
+    failure: str | None = about("why the first problem that failed did; null if all passed", default=None)
+    version: str | None = about("version of the backend", default=None)
+    started_at: str = about("wall-clock label, UTC, ISO 8601", default="")
+    machine: str | None = about("the CPU, their number and the system", default=None)
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What a newer proof replaces."""
+        return self.backend, self.mode, self.precision, self.device
+
+
+@dataclass(frozen=True, slots=True)
+class StoredProofs:
+    """The content of the file."""
+
+    version: int
+    modes: list[ProvedMode]
+
+
+def save(results: Path, modes: Sequence[ProvedMode]) -> Path:
+    """Store proofs, replacing older ones of the same modes. Raises OSError."""
+    known = {one.key: one for one in (*load(results)[0], *modes)}
+    path = results / PATH
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(path, dumps(StoredProofs(PROOF_VERSION, [known[key] for key in sorted(known)])))
+    return path
+
+
+def load(results: Path) -> tuple[list[ProvedMode], list[str]]:
+    """Return the stored proofs, and a line if the file is invalid. Changes no file."""
+    path = results / PATH
+    try:
+        found = decode(StoredProofs, loads(path.read_bytes()), "proof")
+    except FileNotFoundError:
+        return [], []
+    except (OSError, CodecError) as error:
+        return [], [f"{path}: not a proof of the FC modes: {error}"]
+    if found.version != PROOF_VERSION:
+        return [], [f"{path}: not a proof of the FC modes: version must be {PROOF_VERSION}, got {found.version}"]
+    return found.modes, []

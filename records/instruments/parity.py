@@ -152,6 +152,7 @@ class ParityRecord:
     failures: dict[str, str] = about("processes that could not be compared, and why", default_factory=dict)
     unsupported: dict[str, str] = about("processes that a backend does not support, and why", default_factory=dict)
     versions: dict[str, dict[str, str]] = about("by backend", default_factory=dict)
+    machine: str | None = about("the CPU, their number and the system; null in older records", default=None)
 
     @property
     def agrees(self) -> bool:

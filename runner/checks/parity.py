@@ -35,6 +35,7 @@ from keras_matrix.runner.cell.job import WEIGHTS_NAME, ParityWorker
 from keras_matrix.runner.checks.parity_processes import Key, ParityContext, ProcessSlot, Reply, Subject, process_slots
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.host import machine
 from keras_matrix.runner.host.mounts import import_roots
 from keras_matrix.runner.host.process_tree import end_leftovers
 from keras_matrix.runner.measure.scheduler import utc_now
@@ -91,6 +92,7 @@ def _context(request: ParityRequest, slots: Sequence[ProcessSlot]) -> ParityCont
         work=folder / "work",
         import_roots=[str(root) for root in import_roots(Path.cwd())],
         started_at=utc_now().isoformat(timespec="seconds"),
+        machine=machine.summary(),
         timeout_s=request.timeout_s,
         weights=folder / "weights" if request.keep_weights else None,
     )
@@ -162,6 +164,7 @@ class _Comparison:
             failures=self.failures,
             unsupported=self.unsupported,
             versions={key.backend: output.trace.versions for key, output in self.outputs.items()},
+            machine=self.context.machine,
         )
 
     def _make_weights(self) -> bool:

@@ -103,7 +103,10 @@ def process_slots(executor: Callable[[], Executor], most: int) -> list[ProcessSl
 
 @dataclass(frozen=True, slots=True)
 class ParityContext:
-    """The context of all comparisons. `work` is a scratch folder; `weights` stores initial weights, None to discard."""
+    """The context of all comparisons. `work` is a scratch folder; `weights` stores initial weights, None to discard.
+
+    `machine` is the summary of the machine for the records.
+    """
 
     process_slots: Sequence[ProcessSlot]
     backends: Sequence[str]
@@ -111,6 +114,7 @@ class ParityContext:
     work: Path
     import_roots: Sequence[str]
     started_at: str
+    machine: str | None = None
     timeout_s: float = 600.0
     weights: Path | None = None
 

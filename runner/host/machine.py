@@ -42,6 +42,12 @@ def detect() -> Machine:
     )
 
 
+def summary() -> str:
+    """Return this machine in a few words, for stored checks that do not depend on its speed."""
+    found = detect()
+    return ", ".join(filter(None, (found.cpu_model, f"{found.logical_cpus} CPUs", found.os)))
+
+
 def _host_id() -> str:
     if named := os.environ.get(HOST_VARIABLE):
         return hashlib.sha256(named.encode()).hexdigest()[:16]

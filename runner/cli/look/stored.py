@@ -13,7 +13,7 @@ from keras_matrix.analysis.findings import run_findings
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records import findings, history_reader, left_out
-from keras_matrix.records.instruments import parity
+from keras_matrix.records.instruments import shipped
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.schema import Record
@@ -88,7 +88,13 @@ def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
     results = run.folder.parent
     found = stored(results, rows, run.about())
     shares = {share.cell_id: share for share in found.shares}
-    return RunContext(tuple(parity.load(results)[0]), shares, found.notes, usage_series=_usage_series(run, rows))
+    return RunContext(
+        shipped.parity_records([results]),
+        shares,
+        found.notes,
+        usage_series=_usage_series(run, rows),
+        proofs=shipped.proofs([results]),
+    )
 
 
 def _usage_series(run: Run, rows: Sequence[Row]) -> dict[tuple[str, int, int], UsageSeries]:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.analysis.fc.cells import LIMITS, proof_problem
+from keras_matrix.analysis.fc.proofs import Origin, proved_modes, worst_error
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
+from keras_matrix.records.fc import proof
 from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
 from keras_matrix.records.fc.rules import DEFAULTS, PARAMETERS, WHAT_IF, backend_problems, parameter_problems
 from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem
@@ -25,7 +27,9 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.executors.probe import ProcessProbe
 from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.host import machine
 from keras_matrix.runner.interrupts import interruptible
+from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.measure.seams import Seams
 
 # Flags that apply to all tasks of a proof, by the names of a matrix file. bfloat16, which `amp` selects, is beyond any
@@ -64,6 +68,9 @@ def prove(flags: FcFlags, results: Path, seams: Seams, *, as_json: bool) -> int:
         with interruptible():
             order = ProofOrder(tasks, seed=seed, device=device)
             answers, refused = fc.prove(probe, backends, order, lambda line: print(line, file=sys.stderr))
+    if answers:
+        origin = Origin(utc_now().isoformat(timespec="seconds"), device, machine.summary())
+        proof.save(results, proved_modes(answers, origin))
     proved = bool(answers) and not refused and not any(proof_problem(p) for a in answers for p in a.proofs)
     if as_json:
         found = {"holds": proved, "seed": seed, "device": device, "answers": to_json(answers), "refused": refused}
@@ -146,10 +153,8 @@ def proof_lines(answers: Sequence[ProofAnswer], refused: Mapping[str, str]) -> l
 
 def _worst(answer: ProofAnswer, mode: str, precision: str) -> str:
     own = [p for p in answer.proofs if (p.problem.mode, p.problem.precision) == (mode, precision)]
-    found = [e for p in own for e in (p.gradient_error, p.weight_error, p.update_error, p.loss_error)]
-    errors = [error for error in found if error is not None]
-    mark = "" if not any(map(proof_problem, own)) else " *"
-    return f"{max(errors):.0e}{mark}" if errors else "-"
+    worst, mark = worst_error(own), "" if not any(map(proof_problem, own)) else " *"
+    return "-" if worst is None else f"{worst:.0e}{mark}"
 
 
 def _named(backend: str, task: FcProblem) -> str:

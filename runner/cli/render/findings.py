@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from keras_matrix.analysis.comparison import run_summary
-from keras_matrix.analysis.comparison.context import RunContext, cell_caveats, same_work
+from keras_matrix.analysis.comparison.context import RunContext, cell_caveats
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
     completed,
@@ -77,7 +77,7 @@ def print_table(found: Findings, printed: Collection[str] = ()) -> None:
 def _title_text(row: Row, run_context: RunContext) -> str:
     if any(cell.settings.workload.startswith(PREFIX) for cell in row.cells.values()):
         return _plain(row.title)
-    return f"{_plain(row.title)}\n[dim]{_plain(same_work(run_context.parity, row).text)}[/]"
+    return f"{_plain(row.title)}\n[dim]{_plain(run_context.same_work(row).text)}[/]"
 
 
 STEP_LEGEND = "step time, 95 % interval between processes; samples/s; first epoch against a steady one."
@@ -200,7 +200,7 @@ def as_document(head: Mapping[str, object], found: Findings) -> str:
 
 def _row_json(row: Row, run_context: RunContext) -> dict[str, Any]:
     plain: dict[str, Any] = to_json(row)
-    plain["same_work"] = to_json(same_work(run_context.parity, row))
+    plain["same_work"] = to_json(run_context.same_work(row))
     for name, cell in plain["cells"].items():
         cell["statistics"] = values(row.cells[name])
         cell["metrics"] = to_json(metrics_over(completed(row.cells[name].records)))
@@ -285,7 +285,7 @@ def _process_lines(cell: CellSummary) -> list[str]:
 
 def _context_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str]:
     """Return the parity of a cell with the other backends and its share of the machine's peak, with remarks."""
-    found, share = same_work(run_context.parity, row, cell.settings.backend), run_context.shares.get(cell.cell_id)
+    found, share = run_context.same_work(row, cell.settings.backend), run_context.shares.get(cell.cell_id)
     lines = {"against the other backends": found.text}
     if share and share.share_of_peak is not None:
         whose = f" ({share.peak_of})" if share.peak_of else ""

@@ -48,7 +48,7 @@ def test_parity_result_is_summarised_as_text(record: ParityRecord, phase: str, t
 
 def test_comparison_of_other_versions_is_stale_with_advice() -> None:
     found = same_work([parity()], row(keras="3.16.0"))
-    assert found.text == "stale: 3e-9 (float64 gradient)"
+    assert found.text == "same work at other versions: 3e-9 (float64 gradient)"
     assert found.remarks[0].endswith("runner parity mnist_mlp")
 
 

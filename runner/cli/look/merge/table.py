@@ -79,8 +79,9 @@ def _run_context(
 ) -> RunContext:
     """Return the context of the cells, each from its own run in `owners`; links are relative to the page's folder."""
     contexts = {name: found.run_context for name, found in runs.items()}
+    newest = next(reversed(contexts.values()))  # what is from the results folder is the same in all
     return RunContext(
-        next(reversed(contexts.values())).parity,  # from the results folder, so it is the same in all
+        newest.parity,
         {cell: one for name, own in contexts.items() for cell, one in own.shares.items() if owners.get(cell) == name},
         tuple(dict.fromkeys(note for own in contexts.values() for note in own.notes)),
         {
@@ -90,6 +91,7 @@ def _run_context(
             if owners.get(cell) == name
         },
         {k: one for name, own in contexts.items() for k, one in own.usage_series.items() if owners.get(k[0]) == name},
+        proofs=newest.proofs,
     )
 
 

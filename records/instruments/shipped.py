@@ -1,0 +1,33 @@
+"""Checks that ship with the distribution: parity of the workloads and the proof of the FC modes.
+
+`records/evidence` has the layout of a results folder, written by `ci/evidence` with the locked versions. A check of
+one's own, stored in a results folder, counts before these if it is newer or of the versions that were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from keras_matrix.records.fc import proof
+from keras_matrix.records.fc.proof import ProvedMode
+from keras_matrix.records.instruments import parity
+from keras_matrix.records.instruments.parity import ParityRecord
+
+EVIDENCE = Path(__file__).parents[1] / "evidence"
+
+
+def parity_records(results: Iterable[Path]) -> tuple[ParityRecord, ...]:
+    """Return the parity comparisons of these results folders and the shipped ones; invalid files are left out."""
+    return (*(record for folder in results for record in parity.load(folder)[0]), *_shipped()[0])
+
+
+def proofs(results: Iterable[Path]) -> tuple[ProvedMode, ...]:
+    """Return the proofs of the FC modes in these results folders and the shipped ones; invalid files are left out."""
+    return (*(mode for folder in results for mode in proof.load(folder)[0]), *_shipped()[1])
+
+
+@cache
+def _shipped() -> tuple[tuple[ParityRecord, ...], tuple[ProvedMode, ...]]:
+    return tuple(parity.load(EVIDENCE)[0]), tuple(proof.load(EVIDENCE)[0])
