@@ -40,7 +40,10 @@ class WorkStatus(StrEnum):
     NOT_CHECKED = "same work not checked"
 
 
-STALE_TEXT = "same work at other versions"
+TEXTS = {
+    WorkStatus.EXPLAINED: "same work, with an explained deviation",
+    WorkStatus.STALE: "same work at other versions",
+}
 SAME = (WorkStatus.AGREES, WorkStatus.EXPLAINED)
 AGAINST_NUMPY = "float64, against NumPy"
 ON_A_CPU = "compared on a CPU, not on this kind of device"
@@ -65,7 +68,7 @@ class SameWork:
     @property
     def text(self) -> str:
         """The result as text, such as `same work: 3e-9 (float64 gradient)`."""
-        status = STALE_TEXT if self.status is WorkStatus.STALE else str(self.status)
+        status = TEXTS.get(self.status, str(self.status))
         return status if self.value is None else f"{status}: {self.value} ({self.figure})"
 
     @property
@@ -89,7 +92,7 @@ class RunContext:
 
     `traces` has the newest trace of each cell by its id, `usage_series` the usage of attempts over time, by their key.
     `merge` lists the runs of a merged table; None for the table of one run. `stalls` are the run's stall analyses,
-    `verification` what it measured of predictions.
+    `verification` what it measured of predictions, `matrix` the path of its matrix file.
     """
 
     parity: tuple[ParityRecord, ...] = ()
@@ -101,6 +104,7 @@ class RunContext:
     stalls: tuple[StallReport, ...] = ()
     verification: Verification | None = None
     proofs: tuple[ProvedMode, ...] = ()
+    matrix: str | None = None
 
     @property
     def has_peaks(self) -> bool:
@@ -159,7 +163,7 @@ def same_fc_work(proofs: Sequence[ProvedMode], row: Row, backend: str | None = N
     found = [proof for proof in proofs_of(proofs, mode, versions) if proof.backend in concerned]
     advice = f"runner fc --prove --mode {mode}"
     if absent := sorted(set(concerned) - {proof.backend for proof in found}):
-        return SameWork(WorkStatus.NOT_CHECKED, remarks=(f"{', '.join(absent)} was not compared with NumPy: {advice}",))
+        return SameWork(WorkStatus.NOT_CHECKED, remarks=(f"not compared with NumPy: {', '.join(absent)}: {advice}",))
     stale = sorted({one.backend for one in found if versions.get(one.backend) not in (None, one.version)})
     failures = [f"{one.backend}, {one.precision}: {one.failure}" for one in found if one.failure]
     status = WorkStatus.STALE if stale else WorkStatus.DEVIATES if failures else WorkStatus.AGREES

@@ -107,11 +107,11 @@ def open_verdict(lowest: str, ratios: Sequence[Ratio], others: int) -> str:
         return _too_few(without)
     if len(ratios) < others:
         return "not separable: some cells have no repeat in common"
-    text = ", ".join(interval_text(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
+    text = ", ".join(ratio_text(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
     known = [ratio.smallest_difference for ratio in ratios if ratio.smallest_difference is not None]
     shown = f"; a difference of {percent(max(known))} would have shown" if known else ""
     separate = any(ratio.separate for ratio in ratios)
-    return f"not separable: {lowest} against {text}{'' if separate else shown}{how(ratios)}"
+    return f"not separable: {text} against {lowest}{'' if separate else shown}{how(ratios)}"
 
 
 def _disagreement(lowest: str, ratios: Sequence[Ratio]) -> str:
@@ -162,12 +162,19 @@ def how(ratios: Sequence[Ratio]) -> str:
     return f" (over {machines} machines)" if machines else ""
 
 
-def interval_text(ratio: Ratio) -> str:
-    """Return a backend with the interval of its ratio."""
-    return f"{ratio.backend} {ratio.estimate.low:.2f}-{ratio.estimate.high:.2f}x{with_disturbed(ratio)}"
+def bracketed(estimate: Estimate) -> str:
+    """Return a ratio with its interval, such as `1.42x [1.30 1.55]`; without an interval only the ratio."""
+    ends = f" [{estimate.low:.2f} {estimate.high:.2f}]" if estimate.bounds else ""
+    return f"{estimate.centre:.2f}x{ends}"
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """Return a ratio with its interval and the backend, such as `1.42x jax [1.30 1.55]`."""
+    number, _, ends = bracketed(ratio.estimate).partition(" ")
+    return f"{number} {ratio.backend}{' ' + ends if ends else ''}{with_disturbed(ratio)}"
 
 
 def with_disturbed(ratio: Ratio) -> str:
     """Return the interval that includes the disturbed blocks, in brackets; empty without such blocks."""
     bounds = ratio.all_data.bounds if ratio.all_data else None
-    return f" (with disturbed blocks {bounds[0]:.2f}-{bounds[1]:.2f}x)" if bounds else ""
+    return f" (with disturbed blocks [{bounds[0]:.2f} {bounds[1]:.2f}])" if bounds else ""

@@ -103,4 +103,4 @@ def _bounds(ratio: SuiteRatio) -> str:
     if not bounds:
         several = f" ({ratio.machines} machines: no interval)" if ratio.machines else ""
         return " (separate sessions: no interval)" if ratio.separate else several
-    return f" ({bounds[0]:.2f}-{bounds[1]:.2f}{', separate sessions' if ratio.separate else ''})"
+    return f" [{bounds[0]:.2f} {bounds[1]:.2f}]{' (separate sessions)' if ratio.separate else ''}"

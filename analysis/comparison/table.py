@@ -30,10 +30,9 @@ from keras_matrix.analysis.comparison.ratios import (
     Ratio,
     estimate_over,
     how,
-    interval_text,
     open_verdict,
     ratio_of,
-    with_disturbed,
+    ratio_text,
 )
 from keras_matrix.analysis.comparison.same_work import differing, mixed, work_caveats
 from keras_matrix.analysis.comparison.titles import Usual, titles
@@ -350,12 +349,12 @@ def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
     lowest = row.lowest
     assert lowest is not None
     if adjusted_p > LEVEL:
-        text = ", ".join(interval_text(ratio) for ratio in row.ratios)
+        text = ", ".join(ratio_text(ratio) for ratio in row.ratios)
         chance = f"not a discovery among {rows} rows (p {adjusted_p:.2g})"
-        return replace(row, verdict=f"not separable: {lowest} against {text}: {chance}{how(row.ratios)}")
+        return replace(row, verdict=f"not separable: {text} against {lowest}: {chance}{how(row.ratios)}")
     figure = row.cells[lowest].figure
     best = "fastest" if figure == STEP_TIME else f"best by {figure.name}"
-    text = ", ".join(f"{r.estimate.centre:.2f}x {r.backend}{with_disturbed(r)}" for r in row.ratios)
+    text = ", ".join(ratio_text(ratio) for ratio in row.ratios)
     return replace(row, fastest=lowest, verdict=f"{lowest} is {best}: {text}{how(row.ratios)}")
 
 

@@ -94,7 +94,14 @@ def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
         found.notes,
         usage_series=_usage_series(run, rows),
         proofs=shipped.proofs([results]),
+        matrix=_matrix_path(run),
     )
+
+
+def _matrix_path(run: Run) -> str | None:
+    """Return the path of a run's matrix file; None for what a command measured without one."""
+    path = str(run.about().get("matrix_path") or "")
+    return path if path.endswith((".yaml", ".yml")) else None
 
 
 def _usage_series(run: Run, rows: Sequence[Row]) -> dict[tuple[str, int, int], UsageSeries]:

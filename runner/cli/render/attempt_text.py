@@ -1,8 +1,7 @@
-"""Texts of the progress lines: short names of repeats, outcomes of attempts, and the time left."""
+"""Texts of the progress lines: short names of repeats, and outcomes of attempts."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from keras_matrix.analysis.comparison.titles import flat_settings, varying_keys
@@ -16,31 +15,6 @@ from keras_matrix.runner.plan.plan import PlannedRepeat
 
 REASON_CHARACTERS = 200
 SYMBOLS = {Status.OK: "ok", Status.UNSTABLE: "unstable"}
-
-
-class TimeLeft:
-    """Estimates the time left from the plan's estimates, scaled by how far they were off so far."""
-
-    def __init__(self, estimates_s: Mapping[str, float], repeats: Sequence[PlannedRepeat]) -> None:
-        self._estimates_s = estimates_s
-        self._ahead_s = sum(estimates_s.get(planned.cell.cell_id, 0.0) for planned in repeats)
-        self._done_s = 0.0
-        self._begun_s = time.perf_counter()
-        self._measured: set[tuple[str, str, int]] = set()
-
-    def done(self, planned: PlannedRepeat) -> bool:
-        """Count a repeat as done; return False if it was already counted and has been measured again."""
-        if planned.key in self._measured:
-            return False
-        self._measured.add(planned.key)
-        self._done_s += self._estimates_s.get(planned.cell.cell_id, 0.0)
-        return True
-
-    def seconds(self, machines: int = 1) -> float:
-        """Return the estimated seconds left; `machines` measure at the same time, until the first repeat has ended."""
-        left_s = max(0.0, self._ahead_s - self._done_s)
-        taken_s = time.perf_counter() - self._begun_s
-        return left_s * (taken_s / self._done_s if self._done_s else 1 / machines)
 
 
 class OutcomeText:

@@ -14,52 +14,38 @@ from keras_matrix.analysis.comparison.primary_metric import (
     completed,
     epoch_quantiles,
     metrics_over,
-    primary_value,
 )
 from keras_matrix.analysis.comparison.ratios import repeats_for_intervals
-from keras_matrix.analysis.comparison.table import CellSummary, Row, in_order
+from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.fc import gap_to_peak
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, hidden, values
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import Run
-from keras_matrix.records.task import DEFINITION, PREFIX, TaskRun
+from keras_matrix.records.task import DEFINITION, TaskRun
 from keras_matrix.runner.cli.look.stored import Findings
-from keras_matrix.runner.cli.render.figures import between, metric_lines, quantity, task_lines
+from keras_matrix.runner.cli.render.figures import quantity, task_lines
 from keras_matrix.runner.cli.render.format import columns, document, seconds, significant, size
+from keras_matrix.runner.cli.render.verdicts import interval, table_lines
 from keras_matrix.runner.executors.supervise.output import printable
 
 WARNINGS_SHOWN = 12
 
 
 def print_table(found: Findings, printed: Collection[str] = ()) -> None:
-    """Print a table with a row per workload and a column per backend; then failures, warnings and caveats.
+    """Print the table of verdicts; then the summary of the run, failures, warnings and caveats.
 
     `printed` are reasons that were already printed in full: of these only the name is repeated.
     """
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
 
     rows, run_context = found.rows, found.run_context
-    backends = in_order(backend for row in rows for backend in row.cells)
-    primary_value = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=True)
-    primary_value.add_column("workload", overflow="fold")
-    for backend in backends:
-        primary_value.add_column(backend, justify="right", no_wrap=True)
-    for row in rows:
-        texts = [_cell_text(row, backend, run_context) for backend in backends]
-        primary_value.add_row(_title_text(row, run_context), *texts)
     console = Console(highlight=False)
     console.print()
-    console.print(primary_value)
-    console.print(_legend(found), style="dim")
+    for shown in table_lines(rows, run_context, console.width if console.is_terminal else None):
+        console.print(shown.text, style=shown.style or None, markup=False, soft_wrap=True)
     console.print()
-    for row in rows:
-        console.print(f"{_plain(row.title)}: {_plain(row.verdict)}")
-        for caveat in row.caveats:
-            console.print(f"[yellow]caveat[/] {_plain(caveat)}")
     for line in (*run_summary.lines(rows), *gap_to_peak.lines(rows, run_context.shares)):
         console.print(line)
     if advice := few_repeats(rows):
@@ -74,30 +60,6 @@ def print_table(found: Findings, printed: Collection[str] = ()) -> None:
         console.print(_plain(line), soft_wrap=True)
 
 
-def _title_text(row: Row, run_context: RunContext) -> str:
-    if any(cell.settings.workload.startswith(PREFIX) for cell in row.cells.values()):
-        return _plain(row.title)
-    return f"{_plain(row.title)}\n[dim]{_plain(run_context.same_work(row).text)}[/]"
-
-
-STEP_LEGEND = "step time, 95 % interval between processes; samples/s; first epoch against a steady one."
-COMMAND_LEGEND = "Of a command: its primary metric, 95 % interval between processes; its other metrics."
-FASTEST_LEGEND = "* marks the fastest, where the intervals of the ratios separate it."
-PEAK_LEGEND = "The last line is the share of the machine's best measured matrix product."
-
-
-def _legend(found: Findings) -> str:
-    """Return an explanation of the lines of a cell, for the kinds of cells in the table."""
-    ours = {cell.figure == STEP_TIME for row in found.rows for cell in row.cells.values()}
-    parts = [
-        (STEP_LEGEND, True in ours),
-        (COMMAND_LEGEND, False in ours),
-        (FASTEST_LEGEND, True),
-        (PEAK_LEGEND, found.run_context.has_peaks),
-    ]
-    return " ".join(text for text, applies in parts if applies)
-
-
 def few_repeats(rows: Sequence[Row]) -> str | None:
     """Return advice if some rows have ratios but too few repeats for an interval, else None."""
     wanted = [repeats for row in rows if (repeats := repeats_for_intervals(row.ratios)) is not None]
@@ -107,39 +69,6 @@ def few_repeats(rows: Sequence[Row]) -> str | None:
         f"{len(wanted)} of {len(rows)} rows have too few repeats for an interval; "
         f"for verdicts measure with --repeats {max(wanted)}, or --repeats auto"
     )
-
-
-def _cell_text(row: Row, backend: str, run_context: RunContext) -> str:
-    cell = row.cells.get(backend)
-    if cell is None:
-        return "-"
-    if cell.step_time is None and not cell.measured:
-        failed = f"[red]{', '.join(sorted({status.value for status, _ in cell.failures}))}[/]"
-        return "\n".join([failed, *map(_plain, metric_lines(cell) if completed(cell.records) else ())])
-    if cell.step_time is None:
-        return "\n".join(map(_plain, [quantity(primary_value(cell.measured), cell.figure), *metric_lines(cell)]))
-    centre = quantity(cell.step_time.centre, cell.figure)
-    if cell.figure != STEP_TIME:
-        best = f"[bold green]* {_plain(centre)}[/]" if row.fastest == backend else _plain(centre)
-        return "\n".join([best, _plain(_interval(cell)), *map(_plain, metric_lines(cell))])
-    lines = [
-        f"[bold green]* {centre}[/]" if row.fastest == backend else centre,
-        _interval(cell),
-        f"{significant(cell.samples_per_s)}/s",
-        f"{seconds(cell.first_epoch_time_s)} : {seconds(cell.epoch_time_s)}",
-    ]
-    share = run_context.shares.get(cell.cell_id)
-    if share and share.share_of_peak is not None:
-        lines.append(f"{significant(share.share_of_peak * 100, 2)} % of peak")
-    return "\n".join(lines)
-
-
-def _interval(cell: CellSummary) -> str:
-    assert cell.step_time is not None
-    over = f", {len(cell.machines)} machines" if cell.machines else ""
-    if cell.step_time.low is None or cell.step_time.high is None:
-        return f"{cell.step_time.count} process{'es'[: 2 * (cell.step_time.count > 1)]}{over}"
-    return f"{between(cell.step_time.low, cell.step_time.high, cell.figure)}{over}"
 
 
 def _print_failures(console: Any, rows: Sequence[Row], printed: Collection[str]) -> None:
@@ -328,7 +257,7 @@ def _summary_lines(cell: CellSummary) -> list[str]:
     assert cell.step_time is not None
     pairs = {
         cell.figure.name: quantity(cell.step_time.centre, cell.figure),
-        "95 % interval": _interval(cell),
+        "95 % interval": interval(cell),
         **_statistics(cell),
         "spread between processes": "-" if cell.spread is None else f"{cell.spread:.1%}",
         "smallest difference seen": "-" if cell.smallest_difference is None else f"{cell.smallest_difference:.1%}",

@@ -9,11 +9,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
 
 from keras_matrix.records.schema import HARMLESS, Record, Status
-from keras_matrix.runner.cli.render.attempt_text import CellNames, OutcomeText, TimeLeft
+from keras_matrix.runner.cli.render.attempt_text import CellNames, OutcomeText
 from keras_matrix.runner.cli.render.format import duration
+from keras_matrix.runner.cli.render.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import OpenRepeats
 from keras_matrix.runner.plan.plan import PlannedRepeat
@@ -74,9 +85,20 @@ class LiveView:
         if len(lines) > MOST_MACHINE_LINES:
             more = len(lines) - MOST_MACHINE_LINES + 1
             lines = [*lines[: MOST_MACHINE_LINES - 1], f"and {more} more machines"]
-        left = f"{duration(self._left.seconds(len(self._working) or 1))} left"
-        self._bar.update(self._task, description=escape("\n".join(lines) or what), left=left)
+        self._bar.update(self._task, description=escape("\n".join(lines) or what), machines=len(self._working) or 1)
         self._bar.refresh()
+
+
+class TimeLeftColumn(ProgressColumn):
+    """Shows the time left; the number of machines is the field `machines` of the task."""
+
+    def __init__(self, left: TimeLeft) -> None:
+        super().__init__()
+        self._left = left
+
+    def render(self, task: Task) -> Text:
+        """Return the time left now."""
+        return Text(f"{duration(self._left.seconds(task.fields['machines']))} left")
 
 
 @contextmanager
@@ -87,8 +109,8 @@ def live(total: int, done: int, texts: Texts) -> Iterator[LiveView]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
+        TimeLeftColumn(texts[0]),
     )
     with Progress(*columns, refresh_per_second=1) as bar:
-        task = bar.add_task("starting", total=total, completed=done, left="")
+        task = bar.add_task("starting", total=total, completed=done, machines=1)
         yield LiveView(bar, task, texts)

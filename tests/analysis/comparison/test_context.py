@@ -9,6 +9,7 @@ import pytest
 from keras_matrix.analysis.comparison.context import RunContext, WorkStatus, cell_caveats, same_work
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.hardware.roofline import roofline
+from keras_matrix.records.fc.proof import ProvedMode
 from keras_matrix.records.instruments.parity import Deviation, Pair, ParityFinding, ParityRecord
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from tests.conftest import make_record, make_settings
@@ -36,7 +37,7 @@ def parity(*findings: ParityFinding, backends: tuple[str, str] = ("jax", "torch"
     [
         (parity(), "fit", "same work: 3e-9 (float64 gradient)"),
         (parity(), "predict", "same work: 2e-12 (float64 loss)"),
-        (parity(EXPLAINED), "fit", "explained: 3e-9 (float64 gradient)"),
+        (parity(EXPLAINED), "fit", "same work, with an explained deviation: 3e-9 (float64 gradient)"),
         (parity(replace(EXPLAINED, explanation=None)), "fit", "deviates: 3e-9 (float64 gradient)"),
         (parity(backends=("tensorflow", "jax")), "fit", "same work not checked"),
         (replace(parity(), workload="lstm"), "fit", "same work not checked"),
@@ -80,7 +81,10 @@ def test_worst_of_several_pairs_is_shown_with_a_speed() -> None:
     assert same_work([compared(found)], three, "jax").text == "same work: 2e-9 (float64 gradient)"
     parted = replace(EXPLAINED, explanation=None)
     assert same_work([compared(found, parted)], three).text == "deviates: 3e-9 (float64 gradient)"
-    assert same_work([compared(found, EXPLAINED)], three).text == "explained: 3e-9 (float64 gradient)"
+    assert (
+        same_work([compared(found, EXPLAINED)], three).text
+        == "same work, with an explained deviation: 3e-9 (float64 gradient)"
+    )
 
 
 def test_row_with_a_backend_that_was_left_out_is_not_checked() -> None:
@@ -123,3 +127,74 @@ def test_cell_above_the_measured_peak_gets_a_caveat() -> None:
     (share,) = roofline([("mnist_mlp", cell)], {}, None).shares
     above = replace(share, share_of_peak=1.2, note="above the measured peak: the machine was busier then")
     assert cell_caveats(cell, RunContext(shares={cell.cell_id: above})) == (above.note,)
+
+
+PROOFS = tuple(
+    ProvedMode(name, "fc_data", precision, "cpu", [1, 2], 24, error, version="1.0", started_at="2026-01-01")
+    for name, error in (("jax", 2e-16), ("torch", 6e-16))
+    for precision in ("float64", "float32")
+)
+
+
+def fc_row(mode: str = "fc_data", version: str = "1.0", device: str = "cpu") -> Row:
+    (found,) = table(
+        make_record(
+            settings=make_settings(
+                backend=name, workload="fc", params={"mode": mode, "workers": 2}, batch_size=8, device=device
+            ),
+            versions={"keras": "9", name: version},
+        )
+        for name in ("jax", "torch")
+    )
+    return found
+
+
+def test_fc_mode_has_the_worst_error_of_its_proof_against_numpy() -> None:
+    context = RunContext(proofs=PROOFS)
+    assert context.same_work(fc_row()).text == "same work: 6e-16 (float64, against NumPy)"
+    assert context.same_work(fc_row(), "jax").text == "same work: 2e-16 (float64, against NumPy)"
+    assert context.same_work(row()).status is WorkStatus.NOT_CHECKED
+
+
+def test_failed_proof_in_any_precision_deviates_and_says_why() -> None:
+    failed = replace(PROOFS[1], failure="weights are 1.0e-03 from plain NumPy, limit 1e-05")
+    found = RunContext(proofs=(PROOFS[0], failed, *PROOFS[2:])).same_work(fc_row())
+    assert found.status is WorkStatus.DEVIATES
+    assert found.remarks == ("jax, float32: weights are 1.0e-03 from plain NumPy, limit 1e-05",)
+
+
+def test_proof_of_another_version_is_stale_and_one_on_a_cpu_says_so_on_a_gpu() -> None:
+    context = RunContext(proofs=PROOFS)
+    found = context.same_work(fc_row(version="2.0"))
+    assert found.text == "same work at other versions: 6e-16 (float64, against NumPy)"
+    assert found.remarks[0].endswith("compare again with: runner fc --prove --mode fc_data")
+    assert context.same_work(fc_row(device="gpu")).remarks == ("compared on a CPU, not on this kind of device",)
+    assert context.same_work(fc_row()).remarks == ()
+
+
+def test_mode_without_a_proof_on_a_backend_is_not_checked() -> None:
+    found = RunContext(proofs=PROOFS[:2]).same_work(fc_row())
+    assert found.status is WorkStatus.NOT_CHECKED
+    assert found.remarks == ("not compared with NumPy: torch: runner fc --prove --mode fc_data",)
+
+
+def test_keras_path_of_the_fc_network_has_its_parity_as_other_workloads() -> None:
+    record = replace(parity(), workload="fc", params={"mode": "fc_keras"})
+    assert (
+        RunContext((record,), proofs=PROOFS)
+        .same_work(fc_row("fc_keras"))
+        .text.startswith("same work at other versions")
+    )
+
+
+def test_comparison_of_the_measured_versions_counts_before_a_newer_one_of_others() -> None:
+    newer = replace(parity(), versions={}, started_at="2026-02-01")
+    assert same_work([parity(), newer], row()).status is WorkStatus.AGREES
+
+
+def test_comparison_on_a_cpu_is_remarked_on_a_gpu() -> None:
+    (found,) = table(
+        make_record(settings=make_settings(backend=name, device="gpu"), versions=VERSIONS[name])
+        for name in ("jax", "torch")
+    )
+    assert same_work([parity()], found).remarks[-1] == "compared on a CPU, not on this kind of device"

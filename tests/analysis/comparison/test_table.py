@@ -53,13 +53,16 @@ def only_row(records: list[Record]) -> Row:
 def test_clear_winner_is_named_with_its_ratios() -> None:
     row = only_row(records_of(APART))
     assert row.fastest == "tensorflow"
-    assert row.verdict == "tensorflow is fastest: 2.02x jax, 4.02x torch"
+    assert row.verdict == "tensorflow is fastest: 2.02x jax [1.95 2.08], 4.02x torch [3.86 4.18]"
 
 
 def test_close_backends_are_not_separable() -> None:
     row = only_row(records_of(CLOSE))
     assert row.fastest is None
-    assert row.verdict.startswith("not separable: tensorflow against")
+    assert row.verdict == (
+        "not separable: 1.02x jax [0.98 1.05], 1.02x torch [0.98 1.07] against tensorflow; "
+        "a difference of 5.7 % would have shown"
+    )
 
 
 def test_close_second_prevents_naming_the_fastest() -> None:
@@ -161,7 +164,7 @@ def test_fastest_must_be_a_discovery_among_the_rows() -> None:
     others = [record for i in range(20) for record in pair(f"w{i:02}", 0.0)]
     row = table(pair("gru", 0.027) + others)[0]
     assert (row.title, row.fastest) == ("gru", None)
-    assert row.verdict == "not separable: jax against torch 1.00-1.05x: not a discovery among 21 rows (p 0.73)"
+    assert row.verdict == "not separable: 1.03x torch [1.00 1.05] against jax: not a discovery among 21 rows (p 0.73)"
 
 
 @pytest.mark.parametrize(("looks", "factor"), [(FIXED, 1), (LOOKS, 2), (GATE_LOOKS, 2)])
@@ -413,4 +416,4 @@ def test_verdict_not_separable_includes_the_ratio_with_disturbed_blocks() -> Non
     again = [replace(record, attempt=1) for record in calm if record.repeat == 2]
     row = only_row([*calm, *again])
     assert row.fastest is None
-    assert "x (with disturbed blocks 0." in row.verdict
+    assert "] (with disturbed blocks [0.98 1.02]) against torch" in row.verdict

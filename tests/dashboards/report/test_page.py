@@ -310,7 +310,7 @@ def test_a_thousand_cells_of_five_processes_are_a_page_of_at_most_five_megabytes
 
 def test_parity_peak_and_caveats_are_on_the_page(synthetic: Any) -> None:
     text = Page(synthetic.html).text
-    assert "explained: 3e-9 (float64 gradient)" in text
+    assert "same work, with an explained deviation: 3e-9 (float64 gradient)" in text
     assert "tensorflow and torch, float64 update 4e-02, limit 1e-06: a cause that was found" in text
     assert "share of peak , % 43.0 215 GFLOP/s" in text
     links = re.findall(r'<a class="caveat" href="#([^"]+)">1 caveat</a>', synthetic.html)

@@ -541,17 +541,6 @@ def test_unsupported_cells_leave_the_exit_code_0(folder: Path, capsys: pytest.Ca
     assert "no such thing" in capsys.readouterr().out
 
 
-def test_only_the_fastest_has_a_star(folder: Path) -> None:
-    from keras_matrix.analysis.comparison.context import NO_CONTEXT
-    from keras_matrix.analysis.comparison.table import table
-    from keras_matrix.runner.cli.render.findings import _cell_text
-
-    runner()
-    for row in table(newest_records(folder)):
-        for backend in row.cells:
-            assert _cell_text(row, backend, NO_CONTEXT).startswith("[bold green]* ") is (row.fastest == backend)
-
-
 def test_plan_estimates_from_the_times_of_the_newest_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner()
     capsys.readouterr()

@@ -13,14 +13,14 @@ from keras_matrix.analysis.fc.cells import proof_problem
 from keras_matrix.analysis.fc.sweep import BATCH_SIZES, COLUMNS, WEIGHT_SIZES
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.fc import rules, spec
+from keras_matrix.records.fc import proof, rules, spec
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProofOrder
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import CellResult, Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job, write_result
-from keras_matrix.runner.checks.fc import ProofRequest, matrix_of
+from keras_matrix.runner.checks.fc import PRECISIONS, ProofRequest, matrix_of
 from keras_matrix.runner.checks.preflight.cells import Preflight
 from keras_matrix.runner.checks.preflight.facts import GpuFacts
 from keras_matrix.runner.checks.preflight.rules import NO_DRIVER
@@ -317,6 +317,16 @@ def test_a_lost_worker_is_named_in_the_status(folder: Path) -> None:
 def test_batches_are_timed_in_tens_if_divisible(batches: int, epochs: tuple[int, int]) -> None:
     defaults = matrix_of(["jax"], {}, batches, 1)["defaults"]
     assert (defaults["epochs"] - defaults["discard"], defaults["steps_per_epoch"]) == epochs
+
+
+def test_proof_is_stored_for_the_rows_of_later_runs(folder: Path) -> None:
+    runner("--prove", "--mode", "fc_data", probe=FakeProbe())
+    found, problems = proof.load(folder / "results")
+    assert problems == []
+    assert {(one.backend, one.mode, one.precision, one.device) for one in found} == {
+        (backend, "fc_data", precision, "cpu") for backend in BACKENDS for precision in PRECISIONS
+    }
+    assert {(one.worst_error, one.failure, tuple(one.workers)) for one in found} == {(1e-16, None, (1, 2, 3, 4))}
 
 
 def test_successful_proof_is_a_table_and_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:

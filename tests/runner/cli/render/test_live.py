@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
-from keras_matrix.runner.cli.render.attempt_text import CellNames, OutcomeText, TimeLeft
-from keras_matrix.runner.cli.render.live import MOST_MACHINE_LINES, LiveView
+from keras_matrix.runner.cli.render.attempt_text import CellNames, OutcomeText
+from keras_matrix.runner.cli.render.live import MOST_MACHINE_LINES, LiveView, TimeLeftColumn
+from keras_matrix.runner.cli.render.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from tests.conftest import make_record
@@ -26,11 +27,12 @@ REPEATS = [PlannedRepeat(cell, 0) for cell in expand(parse(Path("m.yaml"), MATRI
 class Shown:
     """A live view and the text of its last lines."""
 
-    def __init__(self, bar: Progress) -> None:
-        estimates_s = {planned.cell.cell_id: 10.0 for planned in REPEATS}
-        texts = (TimeLeft(estimates_s, REPEATS), OutcomeText(), CellNames(REPEATS))
-        self._bar = bar
-        self.view = LiveView(bar, bar.add_task("starting", total=len(REPEATS), left=""), texts)
+    def __init__(self) -> None:
+        left = TimeLeft({planned.cell.cell_id: 10.0 for planned in REPEATS}, REPEATS, clock=lambda: 0.0)
+        columns = TextColumn("{task.description}"), MofNCompleteColumn(), TimeLeftColumn(left)
+        self._bar = Progress(*columns, console=Console(file=io.StringIO()))
+        task = self._bar.add_task("starting", total=len(REPEATS), machines=1)
+        self.view = LiveView(self._bar, task, (left, OutcomeText(), CellNames(REPEATS)))
 
     def text(self) -> str:
         console = Console(file=io.StringIO(), width=120)
@@ -41,8 +43,7 @@ class Shown:
 
 @pytest.fixture
 def shown() -> Shown:
-    ends = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
-    return Shown(Progress(ends[0], MofNCompleteColumn(), ends[1], console=Console(file=io.StringIO())))
+    return Shown()
 
 
 def test_each_machine_has_a_line_until_its_last_repeat_has_ended(shown: Shown) -> None:

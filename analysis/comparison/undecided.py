@@ -1,0 +1,84 @@
+"""What would decide the rows that are not separable: a command that measures only them again, with more repeats.
+
+Guarantee: pure. The number of repeats assumes the scatter of the blocks so far; it does not know of noisier hours.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from keras_matrix.analysis.comparison.run_summary import NOTABLE
+from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.analysis.comparison.titles import flat_settings, varying_keys
+from keras_matrix.analysis.stats.blocks import blocks_needed, minimum_detectable_effect
+from keras_matrix.analysis.stats.sequential import LOOKS
+from keras_matrix.analysis.surroundings.disturbance import percent
+from keras_matrix.records.settings import Scalar, Settings
+
+USUAL_MATRIX = "matrix.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """How to decide a row: `filters` select its cells in the matrix; `repeats` is about the number that shows `effect`,
+    a relative difference."""
+
+    filters: tuple[str, ...]
+    repeats: int
+    effect: float
+
+    def text(self, matrix: str | None) -> str:
+        """Return the command, given the path of the matrix file, and what it would show."""
+        filters = " ".join(f"--filter {shlex.quote(one)}" for one in self.filters)
+        command = f"runner --matrix {shlex.quote(matrix or USUAL_MATRIX)} {filters} --repeats auto"
+        return f"to decide: {command} (about {self.repeats} repeats show a difference of {percent(self.effect)})"
+
+
+def undecided(rows: Sequence[Row]) -> dict[str, Undecided]:
+    """Return how to decide each row that is not separable although it has intervals, by its title."""
+    settings = {row.title: next(iter(row.cells.values())).settings for row in rows if row.cells}
+    filters = _filters(settings)
+    return {
+        row.title: Undecided(filters[row.title], *wanted)
+        for row in rows
+        if row.fastest is None and (wanted := _wanted(row)) is not None
+    }
+
+
+def _wanted(row: Row) -> tuple[int, float] | None:
+    """Return the repeats after which the open ratios show a notable difference, or the most repeats and what they show.
+
+    None if more repeats are not what the row lacks, or if it has all of them.
+    """
+    ratios = [ratio for ratio in row.ratios if ratio.estimate.bounds and (ratio.estimate.low or 0) <= 1]
+    most = LOOKS.blocks[-1]
+    if not ratios or any(one.separate or one.machines_disagree or one.scatter is None for one in row.ratios):
+        return None
+    if min(ratio.estimate.count for ratio in ratios) >= most:
+        return None
+    scatter = max(ratio.scatter or 0.0 for ratio in ratios)
+    needed = blocks_needed(scatter, NOTABLE)
+    if needed is not None and needed <= most:
+        return next(at for at in LOOKS.blocks if at >= needed), NOTABLE
+    effect = minimum_detectable_effect(scatter, most)
+    return None if effect is None else (most, effect)
+
+
+def _filters(settings: Mapping[str, Settings]) -> dict[str, tuple[str, ...]]:
+    """Return by title the filters that select a work: its workload, and what other works of it have otherwise."""
+    flat = {title: flat_settings(one) for title, one in settings.items()}
+    found = {}
+    for title, own in flat.items():
+        workload = settings[title].workload
+        varying = varying_keys([flat[other] for other, one in settings.items() if one.workload == workload])
+        found[title] = (
+            f"workload={workload}",
+            *(f"{key}={_text(value)}" for key, value in own.items() if key in varying),
+        )
+    return found
+
+
+def _text(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

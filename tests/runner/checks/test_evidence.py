@@ -1,0 +1,76 @@
+"""The shipped evidence that the backends do the same work is complete, agrees, and is of the locked versions.
+
+If a test fails here because a version or a workload has changed: run `ci/evidence WORKLOAD...`, and commit the result.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.fc.spec import MODES
+from keras_matrix.records.instruments import parity, shipped
+from keras_matrix.records.instruments.parity import ParityRecord
+from keras_matrix.runner.matrix import catalog
+from tests.scripts import script
+
+ROOT = Path(__file__).parents[3]
+evidence = script("evidence")
+
+
+def locked(package: str) -> str:
+    """Return the version of a package in the locks of the CPU environment."""
+    lines = [
+        line for name in ("cpu", "torch-build-cpu") for line in (ROOT / f"locks/{name}.txt").read_text().split("\n")
+    ]
+    (found,) = [line.split()[0].partition("==")[2] for line in lines if line.startswith(f"{package}==")]
+    return found
+
+
+VERSIONS = {
+    "keras": locked("keras"),
+    "tensorflow": locked("tensorflow-cpu"),
+    "jax": locked("jax"),
+    "torch": locked("torch"),
+}
+
+
+def record_of(workload: str) -> ParityRecord:
+    (found,) = [record for record in shipped.parity_records([]) if record.workload == workload]
+    return found
+
+
+def test_every_file_is_valid() -> None:
+    assert parity.load(shipped.EVIDENCE)[1] == []
+
+
+@pytest.mark.parametrize("workload", sorted(catalog.load().workloads))
+def test_every_workload_agrees_on_every_two_backends_at_the_locked_versions(workload: str) -> None:
+    record = record_of(workload)
+    assert record.agrees, f"ci/evidence {workload}"
+    assert [tuple(pair.backends) for pair in record.pairs] == list(combinations(BACKENDS, 2))
+    for backend in BACKENDS:
+        found = {name: record.versions[backend][name] for name in ("keras", backend)}
+        assert found == {name: VERSIONS[name] for name in ("keras", backend)}, f"stale: ci/evidence {workload}"
+    assert record.machine is not None
+    assert record.started_at
+
+
+@pytest.mark.parametrize("workload", sorted(evidence.families()))
+def test_no_workload_has_changed_since_its_parity_was_compared(workload: str) -> None:
+    hashes = json.loads(evidence.SOURCES.read_bytes())
+    family = evidence.families()[workload]
+    assert hashes[workload] == evidence.source_hash(family), f"models/{family}.py has changed: ci/evidence {workload}"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_native_mode_is_proved_at_the_locked_version(backend: str) -> None:
+    own = [proof for proof in shipped.proofs([]) if proof.backend == backend]
+    modes = {(mode.name, precision) for mode in MODES.values() if mode.native for precision in ("float64", "float32")}
+    assert {(proof.mode, proof.precision) for proof in own} == modes
+    assert {(proof.version, proof.failure) for proof in own} == {(VERSIONS[backend], None)}, "stale: ci/evidence fc"
+    assert all(proof.machine and proof.started_at and {1, 2} <= {*proof.workers} for proof in own)

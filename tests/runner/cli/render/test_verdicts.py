@@ -1,0 +1,111 @@
+"""The table of verdicts in the terminal: a line per backend under headings, and the verdict in words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
+from keras_matrix.analysis.comparison.table import Row, table
+from keras_matrix.analysis.hardware.roofline import roofline
+from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.task import Goal, Metric, TaskRun
+from keras_matrix.runner.cli.render.verdicts import FASTEST, table_lines
+from tests.conftest import make_record, make_settings
+
+CLEAR = {"tensorflow": 0.010, "jax": 0.020}
+ALIKE = {"tensorflow": 0.0100, "jax": 0.0101}
+
+
+def records_of(step_times_s: dict[str, float], workload: str = "mnist_mlp") -> list[Record]:
+    """Return five repeats of each backend, which scatter by some per cent."""
+    scatter = [0.0, 0.01, 0.02, 0.03, 0.04]
+    return [
+        make_record(
+            time_s * (1 + share * (-1 if backend == "jax" else 1)),
+            n,
+            settings=make_settings(workload=workload, backend=backend),
+        )
+        for backend, time_s in step_times_s.items()
+        for n, share in enumerate(scatter)
+    ]
+
+
+def printed(rows: list[Row], context: RunContext = NO_CONTEXT, width: int | None = None) -> list[str]:
+    return [line.text for line in table_lines(rows, context, width)]
+
+
+def test_each_backend_has_a_line_under_headings_and_the_verdict_follows() -> None:
+    head, _, title, work, first, second, verdict = printed(table(records_of(CLEAR)))
+    headings = ["backend", "time per step", "95 % interval", "ratio to lowest"]
+    assert re.split(" {2,}", head.strip()) == [*headings, "samples/s", "first epoch", "steady epoch"]
+    assert (title, work) == (
+        "mnist_mlp",
+        "  same work not checked: compare the backends with: runner parity mnist_mlp",
+    )
+    assert first.split()[:4] == ["*", "tensorflow", "10.2", "ms"]
+    assert "1.00x" in first
+    assert second.split()[:3] == ["jax", "19.6", "ms"]
+    assert verdict == "  tensorflow is fastest: 1.92x jax [1.85 2.00]"
+
+
+def test_only_the_fastest_is_marked() -> None:
+    clear, alike = table_lines(table(records_of(CLEAR)), NO_CONTEXT), table_lines(table(records_of(ALIKE)), NO_CONTEXT)
+    assert [line.text.split()[1] for line in clear if line.text.startswith("* ")] == ["tensorflow"]
+    assert [line.style for line in clear if line.text.startswith("* ")] == [FASTEST]
+    assert [line.text for line in alike if line.text.startswith("* ")] == []
+
+
+def test_row_that_is_not_separable_has_the_command_that_would_decide() -> None:
+    *_, verdict, advice = printed(table(records_of(ALIKE)), replace(NO_CONTEXT, matrix="night.yaml"))
+    assert verdict.startswith("  not separable: 1.")
+    assert advice == (
+        "  to decide: runner --matrix night.yaml --filter workload=mnist_mlp --repeats auto "
+        "(about 8 repeats show a difference of 5.0 %)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [(None, []), (200, []), (95, ["steady epoch"]), (80, ["first epoch", "steady epoch"])],
+)
+def test_narrow_terminal_loses_columns_in_their_order_and_says_so(width: int | None, left_out: list[str]) -> None:
+    lines = printed(table(records_of(CLEAR)), width=width)
+    assert [heading for heading in ("samples/s", "first epoch", "steady epoch") if heading not in lines[0]] == left_out
+    notes = [line for line in lines if line.startswith("(a wider terminal")]
+    assert notes == ([f"(a wider terminal also shows: {', '.join(left_out)})"] if left_out else [])
+    backends = [line for line in lines if "tensorflow  " in line or "jax  " in line]
+    assert width is None or max(map(len, backends)) <= width
+
+
+def test_share_of_the_peak_is_a_column_once_the_peaks_are_measured() -> None:
+    rows = table(records_of(CLEAR))
+    (cell_id, other) = (cell.cell_id for cell in rows[0].cells.values())
+    nothing = roofline([("mnist_mlp", cell) for cell in rows[0].cells.values()], {}, None).shares[0]
+    share = replace(nothing, share_of_peak=0.42, peak_flop_per_s=1e12)
+    lines = printed(rows, replace(NO_CONTEXT, shares={cell_id: share, other: nothing}))
+    assert lines[0].endswith("  of peak")
+    assert [line.rpartition("  ")[2].strip() for line in lines if "ms  " in line] == ["42 %", "-"]
+
+
+def test_cell_without_figures_has_its_status_below_its_line() -> None:
+    failed = make_record(None, 0, Status.CRASH, settings=make_settings(backend="jax"), reason="signal 11")
+    lines = printed(table([*records_of({"tensorflow": 0.01}), failed]))
+    at = next(i for i, line in enumerate(lines) if line.startswith("  jax"))
+    assert lines[at].split() == ["jax", *["-"] * 6]
+    assert lines[at + 1].strip() == "crash"
+
+
+def test_external_command_has_its_metric_and_below_it_the_others() -> None:
+    metrics = [Metric("speed", 100.0, "samples/s", goal=Goal.HIGHER), Metric("loss", 0.5, None, goal=Goal.LOWER)]
+    task = TaskRun("train", ["./train"], "speed", metrics)
+    lines = printed(
+        table([make_record(None, n, settings=make_settings(workload="task train"), task=task) for n in range(2)])
+    )
+    assert re.split(" {2,}", lines[0].strip()) == ["backend", "metric", "95 % interval", "ratio to lowest"]
+    at = next(i for i, line in enumerate(lines) if "samples/s" in line)
+    assert lines[at].split()[1:5] == ["100", "samples/s", "2", "processes"]
+    assert lines[at + 1].strip() == "speed, loss 0.500"
+    assert not any("same work" in line for line in lines)
