@@ -16,6 +16,7 @@ from keras_matrix.analysis.regression import gate, regression_kinds
 from keras_matrix.analysis.stalls import advice, bottleneck, split, verify
 from keras_matrix.analysis.stats import blocks as figures
 from keras_matrix.analysis.stats import epochs, levels, processes
+from keras_matrix.analysis.stats.cell_statistics import STATISTICS
 from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
 from keras_matrix.analysis.surroundings import activity, disturbance, gpu, resolution, setting
 from keras_matrix.analysis.surroundings.findings import Limit
@@ -229,3 +230,18 @@ def test_parameters_of_finetune_have_their_documented_defaults_and_values(name: 
     assert re.split(r"[,;]", values)[0].strip("`") == shown(rule)
     if values.count("`") > 2:
         assert re.findall(r"`(\w+)`", values) == list(rule.choices)
+
+
+def test_every_figure_of_report_and_terminal_has_an_entry_in_the_glossary() -> None:
+    entries = {
+        word.strip()
+        for line in (DOCS / "glossary.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ")
+        for word in line.split("|")[1].split(",")
+    }
+    shown = {one.label for one in STATISTICS if one.in_tables} | {
+        "time per step",
+        "time per call",
+        "smallest difference",
+    }
+    assert {label for label in shown if label.partition(",")[0] not in entries} == set()

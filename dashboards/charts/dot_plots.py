@@ -124,7 +124,10 @@ def slot_of(backend: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RatioPlot:
-    """A verdict with its ratios as one small picture, `height` pixels high (0: no picture), in the colour of `slot`."""
+    """A verdict with its ratios as one small picture, `height` pixels high (0: no picture), in the colour of `slot`.
+
+    `advice` is what would decide a verdict that is open.
+    """
 
     title: str
     text: str
@@ -136,6 +139,7 @@ class RatioPlot:
     words: list[Word] = field(default_factory=list)
     anchor: str = ""
     caveat: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,13 @@ NOT_RESOLVED = "not resolved"
 
 @dataclass(frozen=True, slots=True)
 class FigureRow:
-    """One figure of all backends."""
+    """One figure of all backends; `explained` unless a user has named it, as a metric of a command."""
 
     name: str
     unit: str
     values: list[Value]
     primary: bool = False
+    explained: bool = True
 
     @property
     def measured(self) -> bool:

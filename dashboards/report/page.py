@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -45,7 +46,7 @@ def render(
     `rows` is the table of these records, `about` the content of the run's `run.json` (any key may be missing),
     `pending` the number of planned repeats without a record, `run_context` the results of other measurements.
     """
-    found, ratio_axis = results.findings(rows)
+    found, ratio_axis = results.findings(rows, run_context.matrix)
     drawn = {
         "epochs": pictures.epoch_pictures(rows),
         "starts": pictures.start_pictures(rows),
@@ -142,6 +143,11 @@ def stylesheet(*names: str) -> str:
     return "".join((TEMPLATES / f"{name}.css").read_text(encoding="utf-8") for name in ("report", *names))
 
 
+def term(label: str) -> str:
+    """Return the anchor of the explanation of a figure on a page."""
+    return "t-" + re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
+
+
 @cache
 def templates() -> Environment:
     """Return the templates, compiled once per process; all values are escaped."""
@@ -156,4 +162,5 @@ def templates() -> Environment:
         keep_trailing_newline=True,
     )
     found.globals.update(slot_of=slot_of, DASH=DASH)
+    found.filters["term"] = term
     return found

@@ -18,6 +18,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
     primary_value,
 )
 from keras_matrix.analysis.comparison.table import CellSummary, Row, cost_of, in_order
+from keras_matrix.analysis.comparison.undecided import undecided
 from keras_matrix.analysis.fc.parallel import FcFigure, figures
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, hidden, values
 from keras_matrix.dashboards.charts import axes
@@ -71,13 +72,17 @@ def backends(rows: Sequence[Row]) -> list[str]:
     return in_order(backend for row in rows for backend in row.cells)
 
 
-def findings(rows: Sequence[Row]) -> tuple[list[RatioPlot], Axis | None]:
-    """Return a verdict per row, and the common axis of their ratios, None if no row has ratios."""
+def findings(rows: Sequence[Row], matrix: str | None = None) -> tuple[list[RatioPlot], Axis | None]:
+    """Return a verdict per row, and the common axis of their ratios, None if no row has ratios.
+
+    `matrix` is the path of the matrix file, for the commands that would decide open verdicts.
+    """
     ends = [e for row in rows for r in row.ratios for e in (r.estimate.low, r.estimate.centre, r.estimate.high) if e]
     timed = all(cell.figure == STEP_TIME for row in rows for cell in row.cells.values())
     what = "time per step relative to the lowest" if timed else "cost relative to the best: a time, or similar"
     axis = axes.logarithmic([1.0, *ends], f"{what}, × (logarithmic)", RATIO) if ends else None
-    return [_finding(index, row, axis) for index, row in enumerate(rows)], axis
+    advice = {title: one.text(matrix) for title, one in undecided(rows).items()}
+    return [_finding(index, row, axis, advice.get(row.title, "")) for index, row in enumerate(rows)], axis
 
 
 def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Block]:
@@ -104,7 +109,7 @@ def _anchor(index: int) -> str:
     return f"work-{index + 1}"
 
 
-def _finding(index: int, row: Row, axis: Axis | None) -> RatioPlot:
+def _finding(index: int, row: Row, axis: Axis | None, advice: str) -> RatioPlot:
     finding = RatioPlot(
         row.title,
         row.verdict,
@@ -113,6 +118,7 @@ def _finding(index: int, row: Row, axis: Axis | None) -> RatioPlot:
         FOREST_LINE * (len(row.ratios) + 1) if row.ratios else 0,
         anchor=_anchor(index),
         caveat=next((caveat for caveat in row.caveats if caveat.startswith("TF32: ")), ""),
+        advice=advice,
     )
     if axis is None or not row.ratios:
         return finding
@@ -188,9 +194,13 @@ def _task_lines(row: Row, columns: Sequence[Column], run_context: RunContext) ->
             primary.unit or "—",
             [_step_value(row, *column, run_context) for column in columns],
             primary=True,
+            explained=False,
         ),
         FigureRow("relative to the best", "×", [_ratio_value(row, *column) for column in columns]),
-        *(FigureRow(name, units[name] or "—", [_metric_value(found, name, *c) for c in columns]) for name in names),
+        *(
+            FigureRow(name, units[name] or "—", [_metric_value(found, name, *c) for c in columns], explained=False)
+            for name in names
+        ),
         FigureRow("peak memory", "MiB", [_scaled(peak, MEBI) or NOT_MEASURED for peak in peaks]),
         FigureRow("smallest difference", "%", [_difference_value(cell) for cell in cells]),
         FigureRow("processes", "", [_endings_value(cell) for cell in cells]),

@@ -391,3 +391,11 @@ def test_figure_of_a_process_is_the_mean_of_its_measured_epochs() -> None:
     reading = (report.TEMPLATES / "reading.html").read_text(encoding="utf-8")
     assert "one process gives one figure, the mean of its measured epochs" in reading
     assert (MIN_BLOCKS, "Fewer than five processes give no interval" in reading) == (5, True)
+
+
+def test_every_figure_of_the_table_links_to_its_explanation(synthetic: Any) -> None:
+    whole_page = Page(synthetic.html)
+    anchors = {attributes.get("id") for _, attributes in whole_page.tags}
+    links = [str(a["href"]) for tag, a in whole_page.tags if tag == "a" and str(a.get("href")).startswith("#t-")]
+    assert len(links) > 20
+    assert {link for link in links if link.removeprefix("#") not in anchors} == set()
