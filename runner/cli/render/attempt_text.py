@@ -48,6 +48,10 @@ class CellNames:
         """Return the name of a cell: workload, phase, batch size, arm and change; the plan lists all settings."""
         return _name(cell, self._details.get(cell.cell_id, ""))
 
+    def comparison(self, cell: Cell) -> str:
+        """Return the name of a cell's comparison: that of the cell, without its arm and backend."""
+        return _comparison_name(cell, self._details.get(cell.cell_id, ""))
+
     def label(self, planned: PlannedRepeat) -> str:
         """Return the name of a repeat: its cell, its arm, its number."""
         return f"{self.of(planned.cell)} {planned.arm} #{planned.repeat}".replace("  ", " ")
@@ -56,10 +60,16 @@ class CellNames:
 def _name(cell: Cell, details: str = "") -> str:
     if cell.task is not None:
         return f"{work(cell.settings)}{details} {cell.settings.backend}"
-    phase = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
     arm = f" {arm_of(cell.settings)}" if cell.together else ""
     arm += f" ({cell.change})" if cell.change else ""
-    return f"{work(cell.settings)}{phase} b{cell.settings.batch_size}{arm}{details} on {cell.settings.backend}"
+    return f"{_comparison_name(cell, arm + details)} on {cell.settings.backend}"
+
+
+def _comparison_name(cell: Cell, details: str) -> str:
+    if cell.task is not None:
+        return f"{work(cell.settings)}{details}"
+    phase = "" if cell.settings.phase == "fit" else f" {cell.settings.phase}"
+    return f"{work(cell.settings)}{phase} b{cell.settings.batch_size}{details}"
 
 
 def distinguishing(repeats: Sequence[PlannedRepeat], name: Callable[[Cell], str]) -> dict[str, str]:

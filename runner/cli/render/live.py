@@ -64,7 +64,8 @@ class LiveView:
         """Show which repeats are interleaved."""
         if len(repeats) > 1:
             arms = " | ".join(f"{planned.cell.settings.backend} {planned.arm}".strip() for planned in repeats)
-            self._show(f"{repeats[0].cell.settings.workload} #{repeats[0].repeat}, interleaved: {arms}")
+            name = self._names.comparison(repeats[0].cell)
+            self._show(f"{name} #{repeats[0].repeat}, interleaved: {arms}")
 
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Print how the attempt ended, above the bar."""

@@ -23,7 +23,7 @@ from keras_matrix.dashboards.report import failures, results
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import Evidence, Memory, Record, Status, Surroundings, Times
-from tests.conftest import make_record
+from tests.conftest import make_record, make_settings
 from tests.dashboards import thousand
 from tests.dashboards.conftest import REPEATS
 
@@ -399,3 +399,15 @@ def test_every_figure_of_the_table_links_to_its_explanation(synthetic: Any) -> N
     links = [str(a["href"]) for tag, a in whole_page.tags if tag == "a" and str(a.get("href")).startswith("#t-")]
     assert len(links) > 20
     assert {link for link in links if link.removeprefix("#") not in anchors} == set()
+
+
+def test_open_verdict_has_the_command_that_would_decide_it() -> None:
+    records = [
+        make_record(0.01 * (1 + sign * share), repeat, settings=make_settings(backend=backend))
+        for backend, sign in (("tensorflow", 1), ("jax", -1))
+        for repeat, share in enumerate([-0.02, -0.01, 0.0, 0.01, 0.02])
+    ]
+    page = Page(report.render(records, table(records), {}, run_context=RunContext(matrix="night.yaml")))
+    assert "to decide: runner --matrix night.yaml --filter workload=mnist_mlp --repeats auto" in " ".join(
+        page.text.split()
+    )

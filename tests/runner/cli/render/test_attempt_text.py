@@ -27,3 +27,16 @@ def test_cells_of_one_workload_have_the_settings_that_differ_between_them() -> N
     assert "user:build b8 width=256 on torch #0" in found
     assert "lstm b32 threads=1 on jax #0" in found
     assert any(one.startswith("mnist_mlp b") and one.endswith(" on jax #0") and "=" not in one for one in found)
+
+
+def test_comparison_is_named_without_the_backend() -> None:
+    cells = expand(parse(Path("m.yaml"), MATRIX.encode()))
+    names = CellNames([PlannedRepeat(cell, 0) for cell in cells])
+    found = {names.comparison(cell) for cell in cells}
+    assert found == {
+        "user:build b8 width=64",
+        "user:build b8 width=256",
+        "lstm b32 threads=1",
+        "lstm b32 threads=2",
+        "mnist_mlp b32",
+    }
