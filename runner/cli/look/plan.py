@@ -16,8 +16,8 @@ from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
-from keras_matrix.runner.cli.render.attempt_text import distinguishing
 from keras_matrix.runner.cli.render.format import document, duration, settings_text, work
+from keras_matrix.runner.cli.render.progress.attempt_text import distinguishing
 from keras_matrix.runner.matrix.grammar import LARGEST
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.estimates import Estimates, estimates

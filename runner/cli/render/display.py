@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from keras_matrix.runner.cli.measure.largest import tried_line
-from keras_matrix.runner.cli.render.progress import progress
+from keras_matrix.runner.cli.render.progress.lines import progress
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.plan.largest_batch import Try

@@ -13,7 +13,7 @@ from keras_matrix.records.instruments.placements import Placement
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.main import Seams, main
-from keras_matrix.runner.cli.render.progress import Silent
+from keras_matrix.runner.cli.render.progress.lines import Silent
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.measure.machines import concurrent
 from keras_matrix.runner.measure.observer import OpenRepeats, StoredPlacements

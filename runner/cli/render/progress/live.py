@@ -22,9 +22,9 @@ from rich.progress import (
 from rich.text import Text
 
 from keras_matrix.records.schema import HARMLESS, Record, Status
-from keras_matrix.runner.cli.render.attempt_text import CellNames, OutcomeText
 from keras_matrix.runner.cli.render.format import duration
-from keras_matrix.runner.cli.render.time_left import TimeLeft
+from keras_matrix.runner.cli.render.progress.attempt_text import CellNames, OutcomeText
+from keras_matrix.runner.cli.render.progress.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import OpenRepeats
 from keras_matrix.runner.plan.plan import PlannedRepeat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keras_matrix.runner.cli.render.attempt_text import CellNames
+from keras_matrix.runner.cli.render.progress.attempt_text import CellNames
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.plan.plan import PlannedRepeat
 

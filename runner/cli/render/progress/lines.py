@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from keras_matrix.records.schema import Record, Status
-from keras_matrix.runner.cli.render.attempt_text import CellNames, OutcomeText
 from keras_matrix.runner.cli.render.format import duration
-from keras_matrix.runner.cli.render.time_left import TimeLeft
+from keras_matrix.runner.cli.render.progress.attempt_text import CellNames, OutcomeText
+from keras_matrix.runner.cli.render.progress.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.plan.plan import PlannedRepeat
@@ -96,7 +96,7 @@ def progress(
     if not sys.stdout.isatty():
         yield Lines(len(repeats), done, left, OutcomeText(printed), names)
     else:
-        from keras_matrix.runner.cli.render.live import live
+        from keras_matrix.runner.cli.render.progress.live import live
 
         with live(len(repeats), done, (left, OutcomeText(printed), names)) as observer:
             yield observer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.cli.render.time_left import TimeLeft
+from keras_matrix.runner.cli.render.progress.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from keras_matrix.runner.plan.plan import PlannedRepeat, comparisons
 

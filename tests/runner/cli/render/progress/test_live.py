@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
-from keras_matrix.runner.cli.render.attempt_text import CellNames, OutcomeText
-from keras_matrix.runner.cli.render.live import MOST_MACHINE_LINES, LiveView, TimeLeftColumn
-from keras_matrix.runner.cli.render.time_left import TimeLeft
+from keras_matrix.runner.cli.render.progress.attempt_text import CellNames, OutcomeText
+from keras_matrix.runner.cli.render.progress.live import MOST_MACHINE_LINES, LiveView, TimeLeftColumn
+from keras_matrix.runner.cli.render.progress.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from tests.conftest import make_record

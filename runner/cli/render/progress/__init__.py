@@ -1,0 +1,1 @@
+"""The progress of a measurement: a bar on a terminal, lines otherwise."""
