@@ -83,8 +83,7 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
     """Run the command line and return the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        words = _spelled(_with_command(given))
-        args = parser(words[:1]).parse_args(words)
+        args = parse(given)
         args.seams = seams or Seams()
         args.given = given
         service.pin(args)
@@ -103,6 +102,12 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
         )
     except KeyboardInterrupt:
         return _complain("stopped", 130)
+
+
+def parse(given: Sequence[str]) -> argparse.Namespace:
+    """Return the parsed arguments of a command line. Raises `UsageError` for an unknown command."""
+    words = _spelled(_with_command(list(given)))
+    return parser(words[:1]).parse_args(words)
 
 
 def _with_command(given: list[str]) -> list[str]:

@@ -1,0 +1,52 @@
+"""Every code block of the documentation is run, or a mark above it says why not.
+
+In the unit tier each block is checked without running it: commands and options exist, matrix files load, JSON parses. The
+process tier runs, page by page, what is not marked.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import NOT_RUN, ROOT, pages, read
+from tests.docs.checks import of_page
+from tests.docs.sandbox import run_page, template
+
+TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in pages()}
+BLOCKS = {page: [one for one in read(page, text)[0] if one.language != "inline"] for page, text in TEXTS.items()}
+RUN = ("sh", "console", "python", "sql")
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_blocks_of_a_page_are_valid_and_run_or_marked(page: str) -> None:
+    problems = of_page(page, TEXTS[page])
+    assert not problems, "\n".join(problems)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of which each page gets a copy."""
+    return template(tmp_path_factory.mktemp("template"))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "page", [page for page, blocks in BLOCKS.items() if any(one.language in RUN and one.mark != NOT_RUN for one in blocks)]
+)
+def test_blocks_of_a_page_run_one_after_another(page: str, made: Path, tmp_path: Path) -> None:
+    problems = run_page(BLOCKS[page], shutil.copytree(made, tmp_path / "work", symlinks=True))
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("page", [page for page, blocks in BLOCKS.items() if any(one.is_shell for one in blocks)])
+def test_a_shell_accepts_the_blocks_of_a_page(page: str) -> None:
+    check = ["shellcheck", "--shell=bash", "--severity=warning", "-"] if shutil.which("shellcheck") else ["bash", "-n"]
+    for block in BLOCKS[page]:
+        if block.is_shell:
+            done = subprocess.run(check, input=block.commands, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, block.problem(done.stdout + done.stderr)
