@@ -82,8 +82,9 @@ def run_page(blocks: Sequence[Block], folder: Path) -> list[str]:
             ended.append((block, *shell(_script(block), folder)))
     if python := [block for block in ran if block.language == "python"]:
         ended.append((python[0], *_python(python, folder)))
+    advice = f"correct it, or mark it: <!-- {NOT_RUN}: REASON -->"
     return [
-        block.problem(f"exit code {code}: {printed[-1500:]}: correct it, or mark it: <!-- {NOT_RUN}: REASON -->")
+        block.problem("\n".join([f"exit code {code}: {advice}; the last lines were:", *printed.splitlines()[-6:]]))
         for block, code, printed in ended
         if code
     ]

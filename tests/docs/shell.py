@@ -50,9 +50,11 @@ def statements(text: str) -> Iterator[tuple[int, str]]:
 def _ends(statement: str) -> bool:
     if document := re.search(r"<<-?\s*['\"]?(\w+)", statement):
         return statement.splitlines()[-1].strip() == document[1]
-    with contextlib.suppress(ValueError):
-        return bool(shlex.split(statement.replace("\\\n", " "), comments=True)) or True
-    return False
+    try:
+        shlex.split(statement.replace("\\\n", " "), comments=True)
+    except ValueError:  # an open quote, or a backslash at the end
+        return False
+    return True
 
 
 def commands(statement: str) -> Iterator[Words]:
@@ -85,7 +87,9 @@ def runnable(words: Words) -> bool:
     if any(PLACEHOLDER.search(word) for word in rest if " " not in word):
         return False
     if name in ("runner", "keras-matrix"):
-        given = getattr(parse(rest), "command", "")
+        if {"-h", "--help", "--version"} & {*rest}:
+            return True
+        given = parse(rest).command
         return given in RUN and not RUN[given] & {word.partition("=")[0] for word in rest}
     return name in PLAIN or (name == "uploader" and rest[0] in RUN_OF_UPLOADER and "--to" not in rest)
 

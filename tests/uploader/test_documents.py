@@ -1,45 +1,20 @@
-"""The commands in the documentation are valid, and its SQL has the documented meaning."""
+"""The views and the SQL in the documentation have the documented meaning; tests/docs checks its commands."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keras_matrix.runner.cli.main import parser as runner
-from keras_matrix.uploader.cli.main import parser as uploader
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from keras_matrix.uploader.schema import BY_NAME
 from keras_matrix.uploader.sql import views
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "bigquery.md").read_text(encoding="utf-8")
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("commands.md", "bigquery.md", "history.md")))
-COMMAND = re.compile(r"^    ((?:uploader|runner dashboard|runner history|runner report)\b(?:.*\\\n)*.*)$", re.MULTILINE)
-NAMED = re.compile(r"`((?:uploader|runner dashboard|runner report) [^`]*)`")
-
-
-def commands() -> list[str]:
-    """Every command in the pages, one per line, without comments."""
-    shown = [one for page in PAGES for one in COMMAND.findall(page.read_text(encoding="utf-8"))]
-    return sorted(
-        {shlex.join(shlex.split(one.replace("\\\n", " "), comments=True)) for one in shown + NAMED.findall(TEXT)}
-    )
-
-
-@pytest.mark.parametrize("command", commands())
-def test_documented_command_is_valid(command: str) -> None:
-    program, *arguments = shlex.split(command)
-    given = {"uploader": uploader, "runner": runner}[program]().parse_args(arguments)
-    assert given.command == arguments[0]
-
-
-def test_every_documented_command_is_found() -> None:
-    assert len(commands()) > 25
 
 
 def test_documented_views_are_the_created_ones() -> None:
