@@ -59,8 +59,7 @@ def _of_shell(block: Block) -> Iterator[str]:
         line, words = others[0]
         yield block.problem(f"no test runs `{' '.join(words)}`: put <!-- {way} --> directly above the fence", line)
     if block.mark == IN_PART and len(others) in (0, len(found)):
-        way = f"no test runs any of these commands: mark them as {NOT_RUN}" if others else "all of it is run: remove the mark"
-        yield block.problem(way, -2)
+        yield block.problem(f"no test runs any of it: {NOT_RUN}" if others else "all of it is run: remove the mark", -2)
 
 
 def _of_yaml(block: Block) -> None:

@@ -1,7 +1,7 @@
 """A folder in which the blocks of a page are run, over a stored run and its warehouse, with pretended cells.
 
-bash runs a block as it is. The commands `runner` and `uploader` are functions there, which ask this process to run them by
-their real command lines: a command takes milliseconds, and a fake executor takes the place of measured processes.
+bash runs a block as it is. The commands `runner` and `uploader` are functions there, which ask this process to run them
+by their real command lines: a command takes milliseconds, and a fake executor takes the place of measured processes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO
 
 from keras_matrix.runner.cli.main import main as runner
@@ -69,10 +70,12 @@ def command_line(words: Sequence[str], folder: Path) -> tuple[int, str]:
 
 def run_page(blocks: Sequence[Block], folder: Path) -> list[str]:
     """Run the blocks of a page in order, those of Python at the end as one program; return what failed."""
-    ran = [block for block in blocks if block.mark != NOT_RUN and block.language != "inline"]
-    for block in ran:
+    for block in blocks:
         if block.title:
-            (folder / block.title).write_text(block.text + "\n", encoding="utf-8")
+            path = folder / block.title.lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text + "\n", encoding="utf-8")
+    ran = [block for block in blocks if block.mark != NOT_RUN and block.language != "inline"]
     ended = []
     for block in ran:
         if block.language == "sql":
@@ -103,7 +106,7 @@ def shell(text: str, folder: Path) -> tuple[int, str]:
     (asked, requests), (answers, answer) = os.pipe(), os.pipe()
     printed = folder.parent / "printed"
     pipes = {"REQUESTS": str(requests), "ANSWERS": str(answers), "PRINTED": str(printed)}
-    with open(asked, "rb") as reading, open(answer, "wb", buffering=0) as writing, printed.with_name("all").open("w+") as all_:  # noqa: PTH123
+    with os.fdopen(asked, "rb") as reading, os.fdopen(answer, "wb", 0) as writing, TemporaryFile("w+") as all_:
         process = subprocess.Popen(
             ["bash", "-c", FUNCTIONS + text],
             cwd=folder,

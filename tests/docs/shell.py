@@ -6,13 +6,13 @@ and not run. Of programs that are not ours only bash checks the syntax.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import re
 import shlex
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -25,6 +25,8 @@ from tests.docs.blocks import ROOT
 Words = tuple[str, ...]
 PLACEHOLDER = re.compile(r"(?<![\w$])[A-Z][A-Z_]+(?![\w=])|\d{8}T\d{6}Z-\w{6}")
 BEFORE_A_COMMAND = {"!", "{", "do", "else", "elif", "exec", "if", "sudo", "then", "time", "until", "while"}
+# Options of docker compose.
+VALUE_FOLLOWS = {"-e", "-f", "-v", "--entrypoint", "--file", "--profile", "--signal", "--volume"}
 # Programs that a block may use besides ours and still be run.
 PLAIN = {".", "cat", "cd", "cp", "diff", "echo", "export", "grep", "head", "ls", "mkdir", "sort", "tail", "umask"}
 # Commands that work with pretended cells within seconds, and the options with which they do not.
@@ -151,41 +153,25 @@ def _of_make(given: Words) -> str | None:
 
 
 def _of_compose(given: Words) -> str | None:
-    """Check services, profiles, and the arguments of a service that is one of our programs."""
-    found = argparse.Namespace()
-    if refused := _refusal(lambda words: _compose().parse_args(words, found), given):
-        return refused
-    if found.verb != "run":
-        unknown = {word for word in found.rest if not word.startswith("-")} - {*_services()}
-        return f"compose.yaml has no service {', '.join(sorted(unknown))}" if unknown and found.verb != "kill" else None
-    if refused := _refusal(lambda words: _compose_run().parse_args(words, found), tuple(found.rest)):
-        return refused
-    programs = {"uploader": ("uploader",), "report": ("runner", "report", "--merge")}
-    program = programs.get(found.service, ("runner",) if found.service[-4:] in ("-cpu", "-gpu", "-tpu") else ("",))
-    return problem((*program, *found.arguments)) if found.arguments or len(program) > 1 else None
+    """Check profiles, services, and the arguments of a service that is one of our programs."""
+    services = _services()
+    profiles = {name for one in services.values() for name in one.get("profiles", [])}
+    pairs = list(pairwise(("", *given)))
+    if unknown := {word for before, word in pairs if before == "--profile"} - profiles:
+        return f"compose.yaml has no profile {', '.join(sorted(unknown))}"
+    verb, *named = [word for before, word in pairs if not word.startswith("-") and before not in VALUE_FOLLOWS] or [""]
+    if unknown := {*(named[:1] if verb == "run" else named)} - {*services}:
+        return f"compose.yaml has no service {', '.join(sorted(unknown))}"
+    if verb != "run" or not named:
+        return None
+    arguments = given[given.index(named[0]) + 1 :]
+    if named[0] in ("uploader", "report"):
+        program = ("uploader",) if named[0] == "uploader" else ("runner", "report", "--merge")
+        return problem((*program, *arguments))
+    return problem(("runner", *arguments)) if named[0].endswith(("-cpu", "-gpu", "-tpu")) else None
 
 
 @cache
 def _services() -> dict[str, Any]:
     files = [yaml.safe_load((ROOT / name).read_text()) for name in ("docker/ray-dashboard.yaml", "compose.yaml")]
     return {name: service for file in files for name, service in file["services"].items()}
-
-
-def _compose() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser()
-    top.add_argument("--profile", choices={name for one in _services().values() for name in one.get("profiles", [])})
-    top.add_argument("--file", "-f", action="append")
-    top.add_argument("verb", choices=("build", "config", "down", "images", "kill", "logs", "ps", "pull", "run", "stop", "up"))
-    top.add_argument("rest", nargs=argparse.REMAINDER)
-    return top
-
-
-def _compose_run() -> argparse.ArgumentParser:
-    run = argparse.ArgumentParser()
-    for option in ("-v", "-e", "--entrypoint"):
-        run.add_argument(option, action="append")
-    for option in ("--rm", "-T", "--build"):
-        run.add_argument(option, action="store_true")
-    run.add_argument("service", choices=sorted(_services()))
-    run.add_argument("arguments", nargs=argparse.REMAINDER)
-    return run

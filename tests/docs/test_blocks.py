@@ -1,6 +1,6 @@
 """Every code block of the documentation is run, or a mark above it says why not.
 
-In the unit tier each block is checked without running it: commands and options exist, matrix files load, JSON parses. The
+The unit tier checks each block without running it: commands and options exist, matrix files load, JSON parses. The
 process tier runs, page by page, what is not marked.
 """
 
@@ -19,6 +19,8 @@ from tests.docs.sandbox import run_page, template
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in pages()}
 BLOCKS = {page: [one for one in read(page, text)[0] if one.language != "inline"] for page, text in TEXTS.items()}
 RUN = ("sh", "console", "python", "sql")
+RAN = {page: [one for one in blocks if one.language in RUN and one.mark != NOT_RUN] for page, blocks in BLOCKS.items()}
+SHELL = {page: [one for one in blocks if one.is_shell] for page, blocks in BLOCKS.items()}
 
 
 @pytest.mark.parametrize("page", TEXTS)
@@ -34,19 +36,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "page", [page for page, blocks in BLOCKS.items() if any(one.language in RUN and one.mark != NOT_RUN for one in blocks)]
-)
+@pytest.mark.parametrize("page", [page for page, blocks in RAN.items() if blocks])
 def test_blocks_of_a_page_run_one_after_another(page: str, made: Path, tmp_path: Path) -> None:
     problems = run_page(BLOCKS[page], shutil.copytree(made, tmp_path / "work", symlinks=True))
     assert not problems, "\n".join(problems)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("page", [page for page, blocks in BLOCKS.items() if any(one.is_shell for one in blocks)])
+@pytest.mark.parametrize("page", [page for page, blocks in SHELL.items() if blocks])
 def test_a_shell_accepts_the_blocks_of_a_page(page: str) -> None:
-    check = ["shellcheck", "--shell=bash", "--severity=warning", "-"] if shutil.which("shellcheck") else ["bash", "-n"]
-    for block in BLOCKS[page]:
-        if block.is_shell:
-            done = subprocess.run(check, input=block.commands, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, block.problem(done.stdout + done.stderr)
+    check = ["bash", "-n"]
+    if shutil.which("shellcheck"):  # SC2164: `cd` without `|| exit`, which a reader at a terminal does not want
+        check = ["shellcheck", "--shell=bash", "--severity=warning", "--exclude=SC2164", "-"]
+    for block in SHELL[page]:
+        done = subprocess.run(check, input=block.commands, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, block.problem(done.stdout + done.stderr)
