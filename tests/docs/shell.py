@@ -24,6 +24,7 @@ from tests.docs.blocks import ROOT
 
 Words = tuple[str, ...]
 PLACEHOLDER = re.compile(r"(?<![\w$])[A-Z][A-Z_]+(?![\w=])|\d{8}T\d{6}Z-\w{6}")
+HERE_DOCUMENT = r"(?<!<)<<-?(?!<)\s*"
 BEFORE_A_COMMAND = {"!", "{", "do", "else", "elif", "exec", "if", "sudo", "then", "time", "until", "while"}
 # Options of docker compose.
 VALUE_FOLLOWS = {"-e", "-f", "-v", "--entrypoint", "--file", "--profile", "--signal", "--volume"}
@@ -37,7 +38,7 @@ RUN = {
     "history": {"--results", "--calibrate"},
     **{name: set[str]() for name in ("plan", "list", "show", "report", "trace", "completion", "schema")},
 }
-RUN_OF_UPLOADER = {"push", "query", "status", "verify", "schema"}
+RUN_OF_UPLOADER = {"init", "push", "query", "status", "verify", "schema"}
 
 
 def statements(text: str) -> Iterator[tuple[int, str]]:
@@ -50,7 +51,7 @@ def statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _ends(statement: str) -> bool:
-    if document := re.search(r"<<-?\s*['\"]?(\w+)", statement):
+    if document := re.search(HERE_DOCUMENT + r"['\"]?(\w+)", statement):
         return statement.splitlines()[-1].strip() == document[1]
     try:
         shlex.split(statement.replace("\\\n", " "), comments=True)
@@ -61,7 +62,7 @@ def _ends(statement: str) -> bool:
 
 def commands(statement: str) -> Iterator[Words]:
     """Yield the simple commands of a statement, without assignments, keywords and redirections."""
-    text = re.sub(r"<<.*", "", statement.replace("\\\n", " "), flags=re.DOTALL)
+    text = re.sub(HERE_DOCUMENT + ".*", "", statement.replace("\\\n", " "), flags=re.DOTALL)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] = []
@@ -76,7 +77,7 @@ def commands(statement: str) -> Iterator[Words]:
 def _commands(words: list[str]) -> Iterator[Words]:
     """Yield a command without redirections, and the one after its `--`."""
     end = next((at for at, word in enumerate(words) if re.fullmatch(r"[<>&]+", word)), len(words))
-    words = words[: end - (end < len(words) and words[end - 1] in "12")]
+    words = words[: end - (end < len(words) and words[end - 1] in ("1", "2"))]
     if words:
         yield tuple(words)
         if words[0].startswith("ci/") and "--" in words:

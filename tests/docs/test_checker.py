@@ -71,6 +71,7 @@ def test_what_is_wrong_in_a_page_is_named_with_its_line(page: str, expected: str
     "page",
     [
         fenced("sh", "runner plan --json | head >plan.txt  # a run's", "cat <<'END' >x", "runner nothing", "END"),
+        fenced("sh", 'sort <<<"a"', "ls 2>/dev/null && (cd matrices; ls)"),
         fenced("sh", "runner compare BASE NEW", mark="<!-- not run: placeholders -->"),
         fenced("sh", "runner plan", "runner check", mark="<!-- run in part: the other measures -->"),
         fenced("console", "$ runner plan", "runner nothing"),
