@@ -21,7 +21,7 @@ from typing import IO
 from keras_matrix.runner.cli.main import main as runner
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.uploader.cli.main import main as uploader
-from tests.docs.blocks import IN_PART, NOT_RUN, ROOT, Block
+from tests.docs.blocks import NOT_RUN, ROOT, Block
 from tests.docs.shell import commands, runnable, statements
 from tests.fakes.executor import FakeExecutor
 
@@ -94,9 +94,7 @@ def run_page(blocks: Sequence[Block], folder: Path) -> list[str]:
 
 
 def _script(block: Block) -> str:
-    """Return what bash runs: the whole block or, if it is marked as run in part, the statements that can be run."""
-    if block.mark != IN_PART:
-        return block.commands
+    """Return the statements of a block that can be run: all of them, unless it is marked as run in part."""
     found = [statement for _, statement in statements(block.commands)]
     return "\n".join(one for one in found if all(runnable(words) for words in commands(one)))
 

@@ -29,7 +29,8 @@ BEFORE_A_COMMAND = {"!", "{", "do", "else", "elif", "exec", "if", "sudo", "then"
 # Options of docker compose.
 VALUE_FOLLOWS = {"-e", "-f", "-v", "--entrypoint", "--file", "--profile", "--signal", "--volume"}
 # Programs that a block may use besides ours and still be run.
-PLAIN = {".", "cat", "cd", "cp", "diff", "echo", "export", "grep", "head", "ls", "mkdir", "sort", "tail", "umask"}
+PLAIN = {".", "cat", "cd", "cp", "diff", "echo", "export", "grep", "head", "ls", "mkdir", "sort", "tail", "true"}
+PLAIN |= {"for", "done", "fi"}  # keywords
 # Commands that work with pretended cells within seconds, and the options with which they do not.
 RUN = {
     "run": {"--executor", "--upload"},

@@ -71,6 +71,7 @@ def test_what_is_wrong_in_a_page_is_named_with_its_line(page: str, expected: str
     "page",
     [
         fenced("sh", "runner plan --json | head >plan.txt  # a run's", "cat <<'END' >x", "runner nothing", "END"),
+        fenced("sh", "for f in 1 2; do", "    if true; then runner plan; fi", "done"),
         fenced("sh", 'sort <<<"a"', "ls 2>/dev/null && (cd matrices; ls)"),
         fenced("sh", "runner compare BASE NEW", mark="<!-- not run: placeholders -->"),
         fenced("sh", "runner plan", "runner check", mark="<!-- run in part: the other measures -->"),
@@ -107,7 +108,7 @@ def test_blocks_of_a_page_are_one_session_in_its_folder(tmp_path: Path) -> None:
     """A block with a title is a file, what one block writes another reads, and the shell is a complete one."""
     page = (
         fenced('yaml title="matrix.yaml"', "version: 1", "backends: [jax]", "cells: [{workload: lstm}]")
-        + fenced("sh", "mkdir sub", "cd sub", "for f in 1 2; do runner plan --matrix ../matrix.yaml >$f; done")
+        + fenced("sh", "mkdir sub", "cd sub", "for f in 1 2", "do runner plan --matrix ../matrix.yaml >$f", "done")
         + fenced("sh", "runner check", "grep lstm sub/2 | head -1", mark="<!-- run in part: the other measures -->")
         + fenced("sh", "runner selftest", "exit 1", mark="<!-- not run: measures -->")
         + fenced("python", "from pathlib import Path")
