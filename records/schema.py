@@ -49,6 +49,21 @@ class Status(StrEnum):
 
 MEASURED = frozenset({Status.OK, Status.UNSTABLE})
 HARMLESS = MEASURED | {Status.UNSUPPORTED}
+STATUS_MEANINGS = {
+    Status.OK: "measured",
+    Status.UNSTABLE: "measured, but the first measured epoch was still slower than the later ones",
+    Status.DIVERGED: "the loss, or the primary metric of an external command, was not finite",
+    Status.UNSUPPORTED: "this backend, or this machine, cannot apply the settings",
+    Status.NOT_MEASURED: "not used by this version",
+    Status.ERROR: "the process raised an exception, ended with another exit code than 0, or wrote no valid result",
+    Status.CRASH: "a signal ended the process",
+    Status.OOM_HOST: "the host's memory was exhausted",
+    Status.OOM_DEVICE: "the device's memory was exhausted",
+    Status.TIMEOUT: "the process took longer than `timeout_s`",
+    Status.DEVICE_MISMATCH: "the device is missing, or another one did the work",
+    Status.WORK_MISMATCH: "less or other work was done than requested",
+    Status.INFRA: "a failure outside the cell; the repeat is tried again, then stays pending",
+}
 
 
 @dataclass(frozen=True, slots=True)

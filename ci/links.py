@@ -1,0 +1,202 @@
+"""Checks every link of the documents: of the Markdown files, and of the pages of the built site.
+
+Guarantee: a link within the documents has an existing target and an existing anchor, also on GitHub, whose anchors the
+site uses too; a page of docs/ links to nothing outside of docs/, which the site does not contain; the site's navigation
+lists every page once; a page of the site loads nothing from another host. Every problem names file, line and link.
+Limit: links to other hosts are only listed, or requested once with --external, which needs a network.
+
+python ci/links.py [--site FOLDER] [--external]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).parent.parent
+OUTSIDE_DOCS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+TIMEOUT_S = 20
+INLINE = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
+DEFINITION = re.compile(r"^ {0,3}\[[^\]]+\]:\s+<?([^\s>]+)", re.MULTILINE)
+ATTRIBUTE = re.compile(r"<(?:a|img)\b[^>]*?\b(?:href|src)=\"([^\"]+)\"")
+CODE = re.compile(r"^(?P<fence> *(`{3,}|~{3,})).*?^ *\2`*~* *$|(?<=\n\n) {4}.*?(?=\n\n {0,3}\S|\Z)|(`+)[^`].*?\3", re.M | re.S)
+HEADING = re.compile(r"^#{1,6} +(.+?)(?: +#+)? *$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link: the file it is in, its line, and its target as written."""
+
+    file: Path
+    line: int
+    target: str
+
+    def problem(self, text: str) -> str:
+        """The link in one line, with what is wrong with it."""
+        name = self.file.relative_to(ROOT) if self.file.is_relative_to(ROOT) else self.file
+        return f"{name}:{self.line}: {self.target}: {text}"
+
+
+# --- Markdown ---------------------------------------------------------------------------------------------------------
+
+
+def without_code(text: str) -> str:
+    """A document in which every character of code is a blank, so that places stay the same."""
+    return CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+
+
+def markdown_links(file: Path) -> Iterator[Link]:
+    """Yield the links of a Markdown file."""
+    text = without_code(file.read_text(encoding="utf-8"))
+    for pattern in (INLINE, DEFINITION, ATTRIBUTE):
+        for found in pattern.finditer(text):
+            yield Link(file, text.count("\n", 0, found.start(1)) + 1, found[1])
+
+
+@cache
+def markdown_anchors(file: Path) -> frozenset[str]:
+    """The anchors of a Markdown file as GitHub makes them from its headings, and those of its HTML."""
+    text = file.read_text(encoding="utf-8")
+    prose = re.sub(r"^( *)(`{3,}|~{3,}).*?^ *\2.*?$", "", text, flags=re.M | re.S)
+    found: list[str] = re.findall(r"<\w+[^>]*? (?:id|name)=\"([^\"]+)\"", prose)
+    for heading in HEADING.findall(prose):
+        words = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
+        copies = sum(re.fullmatch(rf"{re.escape(slug)}(-\d+)?", one) is not None for one in found)
+        found.append(f"{slug}-{copies}" if copies else slug)
+    return frozenset(found)
+
+
+def markdown_problem(link: Link, root: Path) -> str | None:
+    """What is wrong with a link of a Markdown file, or None."""
+    parts = urlsplit(link.target)
+    target = (link.file.parent / unquote(parts.path)).resolve() if parts.path else link.file
+    if parts.path.startswith("/") or not target.is_relative_to(root):
+        return "must be a relative path within the repository"
+    if not target.exists():
+        return "no such file"
+    if link.file.is_relative_to(root / "docs") and not target.is_relative_to(root / "docs"):
+        return "is outside docs/, which the site does not contain: write it as `code`, without a link"
+    if parts.fragment and (target.suffix != ".md" or unquote(parts.fragment) not in markdown_anchors(target)):
+        return f"{target.name} has no such heading"
+    return None
+
+
+def navigation(entry: object) -> Iterator[str]:
+    """Yield the pages of the site's navigation."""
+    if isinstance(entry, str):
+        yield entry
+    for one in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+        yield from navigation(one)
+
+
+def navigation_problems(root: Path) -> Iterator[str]:
+    """Yield what is wrong with the navigation."""
+    listed = list(navigation(tomllib.loads((root / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]))
+    pages = {str(path.relative_to(root / "docs")) for path in (root / "docs").rglob("*.md")}
+    yield from (f"zensical.toml: nav: {name}: no such page in docs/" for name in sorted({*listed} - pages))
+    yield from (f"zensical.toml: nav: docs/{name} is missing" for name in sorted(pages - {*listed}))
+    yield from (f"zensical.toml: nav: {name} is listed twice" for name in sorted({*listed}) if listed.count(name) > 1)
+
+
+# --- The site ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Page(HTMLParser):
+    """The links, the anchors and the loaded files of a page of the site."""
+
+    file: Path
+    links: list[Link] = field(default_factory=list)
+    loaded: list[Link] = field(default_factory=list)
+    anchors: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.feed(self.file.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note what one element links to, loads and is named."""
+        given = {key: value for key, value in attrs if value is not None}
+        self.anchors.update(given[key] for key in ("id", "name") if key in given)
+        link = given.get("href") or given.get("src")
+        if link is not None and given.get("rel") not in ("canonical", "next", "prev"):
+            kind = self.links if tag == "a" else self.loaded
+            kind.append(Link(self.file, self.getpos()[0], link))
+
+
+def site_problems(site: Path) -> Iterator[str]:
+    """Yield what is wrong with the links of the built pages."""
+    # 404.html is served under any address; its links are those of every other page.
+    pages = {path: Page(path) for path in sorted(site.rglob("*.html")) if path.name != "404.html"}
+    for page in pages.values():
+        yield from (link.problem("must not be loaded from another host") for link in page.loaded if is_external(link))
+        for link in (one for one in (*page.links, *page.loaded) if not is_external(one)):
+            parts = urlsplit(link.target)
+            target = (page.file.parent / unquote(parts.path)).resolve() if parts.path else page.file
+            target = target / "index.html" if target.is_dir() else target
+            if not target.is_file():
+                yield link.problem("no such file in the site")
+            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
+                yield link.problem(f"{target.relative_to(site)} has no such anchor")
+
+
+def is_external(link: Link) -> bool:
+    """Whether a link has another host, or an address for something else than a page."""
+    return urlsplit(link.target).scheme != "" or link.target.startswith("//")
+
+
+# --- Other hosts ------------------------------------------------------------------------------------------------------
+
+
+def refused(address: str) -> str | None:
+    """Why an address cannot be read, or None."""
+    request = urllib.request.Request(address, headers={"User-Agent": "Mozilla/5.0 (link checker)"})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S):
+            return None
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        return str(error)
+
+
+def problems(root: Path, site: Path | None, *, external: bool) -> Iterator[str]:
+    """Yield every problem; print the addresses of other hosts."""
+    files = [*sorted((root / "docs").rglob("*.md")), *(root / name for name in OUTSIDE_DOCS)]
+    links = [link for file in files for link in markdown_links(file)]
+    yield from navigation_problems(root)
+    for link in links:
+        if not is_external(link) and (problem := markdown_problem(link, root)):
+            yield link.problem(problem)
+    yield from site_problems(site.resolve()) if site else ()
+    elsewhere = {link.target: link for link in links if is_external(link)}
+    print(f"links: {len(links) - len(elsewhere)} within the documents; other hosts: {len(elsewhere)}")
+    for address, link in sorted(elsewhere.items()):
+        print(f"  {address}")
+        if external and address.startswith("http") and (problem := refused(address)):
+            yield link.problem(problem)
+
+
+def main() -> int:
+    """Print every problem; return 0 without problems, else 1."""
+    parser = argparse.ArgumentParser(description="check every link of the documents and of the built site")
+    parser.add_argument("--site", type=Path, help="also check the pages of this built site")
+    parser.add_argument("--external", action="store_true", help="also request the links to other hosts")
+    args = parser.parse_args()
+    found = list(problems(ROOT, args.site, external=args.external))
+    for problem in found:
+        print(problem, file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,299 @@
+"""Writes the pages of docs/reference/ from the code: commands, keys of a matrix file, statuses and the Python API.
+
+Guarantee: the pages are the same under each supported Python; nothing depends on argparse's own layout or on the machine.
+Limit: the tables of the warehouse are another page, docs/schema.md, which `uploader schema --markdown` writes.
+
+python ci/reference.py   write the pages; a test checks that they are current
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import json
+import re
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import keras_matrix
+from keras_matrix.records.schema import STATUS_MEANINGS
+from keras_matrix.runner import errors as runner_errors
+from keras_matrix.runner.cli import main as runner
+from keras_matrix.runner.cli.measure.run import exit_code
+from keras_matrix.runner.matrix import catalog, grammar, stall_rules, trace_rules
+from keras_matrix.runner.matrix.grammar import Rule
+from keras_matrix.runner.tasks import rules as task_rules
+from keras_matrix.uploader import errors as uploader_errors
+from keras_matrix.uploader.cli import main as uploader
+
+FOLDER = Path(__file__).parent.parent / "docs" / "reference"
+NOTE = "Written by `python ci/reference.py` from {source}; a test checks that the page is current."
+
+Options = list[tuple[str, str]]
+"""The title of a group of options, empty for a command's own, and its table."""
+
+# --- Markdown ---------------------------------------------------------------------------------------------------------
+
+
+def escaped(text: str) -> str:
+    """Plain text with `code` as Markdown that shows the same characters, also in a table."""
+    parts = re.split(r"`([^`\n]*)`", text)
+    shown = [re.sub(r"([\\*\[\]|])", r"\\\1", part).replace("<", "&lt;") for part in parts]
+    shown = [re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](../\1)", part) for part in shown]
+    return "".join(code(part) if at % 2 else shown[at] for at, part in enumerate(parts))
+
+
+def code(text: str) -> str:
+    """A code span, also in a table, where the processors of Markdown disagree about a bar in backticks."""
+    return f"<code>{text.replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
+
+
+def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table of cells that are Markdown."""
+    lines = [heads, ("---",) * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(' '.join(cell.split()) for cell in line)} |" for line in lines) + "\n"
+
+
+def prose(text: str | None) -> str:
+    """A docstring without its own indentation as Markdown: its indented blocks become fenced ones."""
+    parts = (text or "").strip().split("\n\n")
+    fenced = (f"```text\n{textwrap.dedent(part)}\n```" if part.startswith("    ") else escaped(part) for part in parts)
+    return "\n\n".join(fenced) + "\n"
+
+
+def page(title: str, source: str, *parts: str) -> str:
+    """A page with its note; every part ends with a line break."""
+    return "\n".join([f"# {title}\n", NOTE.format(source=source) + "\n", *parts])
+
+
+# --- Commands ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a program, with its groups of options."""
+
+    name: str
+    description: str
+    groups: Options
+
+
+def commands(parser: argparse.ArgumentParser, name: str) -> Iterator[Command]:
+    """Yield a command and those below it; its text is the summary if it has no description."""
+    titled = [(group.title or "", options(parser, group._group_actions)) for group in parser._action_groups[2:]]
+    # argparse makes the first two groups itself: positional arguments, and options without a group.
+    own = options(parser, [one for group in parser._action_groups[:2] for one in group._group_actions])
+    yield Command(name, parser.description or "", [group for group in (("", own), *titled) if group[1]])
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            for word, below in action.choices.items():
+                below.description = below.description or f"{summaries[word][:1].upper()}{summaries[word][1:]}."
+                yield from commands(below, f"{name} {word}")
+
+
+def options(parser: argparse.ArgumentParser, actions: Iterable[argparse.Action]) -> str:
+    """The table of some options; empty if there are none but `--help` and the choice of a command."""
+    left_out = (argparse._HelpAction, argparse._SubParsersAction)
+    listed = [one for one in actions if not isinstance(one, left_out) and one.help != argparse.SUPPRESS]
+    rows = [(code(spelling(one)), escaped(meaning(parser, one))) for one in listed]
+    return table(("option", "meaning"), rows) if rows else ""
+
+
+def spelling(action: argparse.Action) -> str:
+    """An option with its value, as one types it."""
+    values = "|".join(map(str, action.choices or ()))
+    metavar = action.metavar if isinstance(action.metavar, str) else values or action.dest.upper()
+    value = "" if action.nargs == 0 else {"?": f"[{metavar}]", "*": f"[{metavar} ...]", "+": f"{metavar} ..."}.get(
+        str(action.nargs), metavar
+    )
+    return " ".join(filter(None, (", ".join(action.option_strings), value)))
+
+
+def meaning(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    """What `--help` says about an option."""
+    text = (action.help or "") % {**vars(action), "prog": parser.prog}
+    return f"{text} (required)" if action.required and action.option_strings else text
+
+
+def commands_page() -> str:
+    """docs/reference/cli.md: options that several commands share are listed once, at its end."""
+    found = [*commands(runner.parser(), "runner"), *commands(uploader.parser(), "uploader")]
+    counts = Counter(group for one in found for group in one.groups if group[0])
+    shared = {group: shared_title(group, counts) for group, count in counts.items() if count > 1}
+    return page(
+        "Commands and options",
+        "the parsers",
+        "`keras-matrix` is another name of `runner`. Which command to use: [commands.md](../commands.md).\n",
+        *(section(one, found, shared) for one in found),
+        *(f"## Options {title}\n\n{rows}" for (_, rows), title in shared.items()),
+    )
+
+
+def shared_title(group: tuple[str, str], counts: Mapping[tuple[str, str], int]) -> str:
+    """The title of a shared group, with its first option where another one has the same title."""
+    title, rows = group
+    if sum(other == title and count > 1 for (other, _), count in counts.items()) == 1:
+        return title
+    return f"{title}, from {rows.splitlines()[2].split('`')[1].split()[0]}"
+
+
+def section(one: Command, every: list[Command], shared: Mapping[tuple[str, str], str]) -> str:
+    """A command: its text, the commands below it, its own options, and the links to those it shares."""
+    below = [other for other in every if other.name.rpartition(" ")[0] == one.name]
+    own = [f"{title}:\n\n{rows}" if title else rows for title, rows in one.groups if (title, rows) not in shared]
+    links = ", ".join(f"[{shared[group]}](#{slug(f'Options {shared[group]}')})" for group in one.groups if group in shared)
+    summaries = [(f"[{other.name}](#{slug(other.name)})", first_sentence(other.description)) for other in below]
+    return "\n".join(
+        filter(
+            None,
+            [
+                f"{'#' * (2 + one.name.count(' '))} {one.name}\n",
+                prose(one.description),
+                table(("command", "does"), summaries) if summaries else "",
+                *own,
+                f"Shared options: {links}.\n" if links else "",
+            ],
+        )
+    )
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a description."""
+    return escaped(re.split(r"(?<=[.:])\s", text.strip(), maxsplit=1)[0].rstrip(".:"))
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+# --- The keys of a matrix file ----------------------------------------------------------------------------------------
+
+
+def keys(rules: Mapping[str, Rule]) -> str:
+    """The table of some keys."""
+    rows = (
+        (code(key), spelled(rule.default), escaped(rule.words()), escaped(rule.meaning)) for key, rule in rules.items()
+    )
+    return table(("key", "default", "values", "meaning"), rows)
+
+
+def spelled(value: object) -> str:
+    """A default as a matrix file spells it; empty if there is none."""
+    return "" if value is None else code(value if isinstance(value, str) and value else json.dumps(value))
+
+
+def words_of(names: Iterable[str]) -> str:
+    """The allowed keys in one sentence."""
+    return f"Keys: {', '.join(map(code, names))}.\n"
+
+
+def keys_page() -> str:
+    """docs/reference/matrix-keys.md."""
+    trace = {trace_rules.EPOCHS: trace_rules.EPOCH, trace_rules.STEPS: trace_rules.STEP_COUNT}
+    workloads = [
+        f"### {name}\n\n{escaped(one.summary)}\n\n{keys(one.params)}"
+        for name, one in catalog.load().workloads.items()
+        if one.params
+    ]
+    return page(
+        "Keys of a matrix file",
+        "the rules that also make `matrix.schema.json`",
+        "What they do together: [matrix.md](../matrix.md). A setting or a parameter may be a list, which is an axis.\n",
+        f"## Top level\n\n{words_of(grammar.TOP_KEYS)}\n{keys(grammar.FILE_RULES)}",
+        f"## An entry of cells\n\n{words_of(grammar.ENTRY_KEYS)}\nEvery setting and limit below is a key, too.\n",
+        f"## Settings\n\n{keys(grammar.SETTINGS)}",
+        f"## Limits\n\nOne value for an entry, not part of a cell's identity.\n\n{keys(grammar.LIMITS)}",
+        f"## {trace_rules.KEY}\n\n{trace_rules.MEANING.capitalize()}.\n\n{keys(trace)}",
+        f"## {stall_rules.KEY}\n\n{keys({stall_rules.KEY: stall_rules.RULE})}",
+        f"## An entry of tasks\n\n{words_of(task_rules.KEYS)}\n{keys(task_rules.SWITCHES)}",
+        f"## A metric of a task\n\nIts `pattern`, and:\n\n{keys(task_rules.METRIC)}",
+        "## Parameters of the workloads\n",
+        *workloads,
+    )
+
+
+# --- Statuses and exit codes ------------------------------------------------------------------------------------------
+
+
+def statuses_page() -> str:
+    """docs/reference/statuses.md."""
+    rows = (
+        (code(str(status)), escaped(text), str(exit_code([SimpleNamespace(status=status)], 0)))  # type: ignore[list-item]
+        for status, text in STATUS_MEANINGS.items()
+    )
+    return page(
+        "Statuses and exit codes",
+        "the code",
+        "What to do about each: [troubleshooting.md](../troubleshooting.md).\n",
+        "## Statuses\n\nEach repeat ends in exactly one. The exit code is that of a run with such a repeat.\n",
+        table(("status", "meaning", "exit code"), rows),
+        f"## Exit codes of runner\n\n{error_table(runner.EPILOG, runner_errors)}",
+        f"## Exit codes of uploader\n\n{error_table(uploader.EPILOG, uploader_errors)}",
+    )
+
+
+def error_table(epilog: str, module: Any) -> str:
+    """The exit codes as `--help` lists them, and the errors of a program with theirs."""
+    codes = epilog[epilog.index("exit codes:") :]
+    found = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    rows = ((code(one.__name__), str(one.exit_code), escaped(inspect.getdoc(one) or "")) for one in found)
+    return f"{codes[:1].upper()}{codes[1:]}.\n\n{table(('error', 'exit code', 'meaning'), rows)}"
+
+
+# --- The Python API ---------------------------------------------------------------------------------------------------
+
+
+def python_page() -> str:
+    """docs/reference/python.md: the public names of `keras_matrix`, with their signatures and docstrings."""
+    names = getattr(keras_matrix, "__all__", ())
+    return page(
+        "Python API",
+        "signatures and docstrings",
+        f"How to use it: [python.md](../python.md). `import keras_matrix as km` provides {', '.join(map(code, names))}.\n",
+        *(documented(name, getattr(keras_matrix, name)) for name in names),
+    )
+
+
+def documented(name: str, value: Any) -> str:
+    """A public name: a function, or a class with its public members in their order."""
+    if not isinstance(value, type):
+        return f"## {name}\n\n{described(value)}"
+    members = {key: member for key, member in vars(value).items() if not key.startswith("_") and inspect.getdoc(member)}
+    parts = [f"### {name}.{key}\n\n{described(member)}" for key, member in members.items()]
+    return "\n".join([f"## {name}\n\n{prose(inspect.getdoc(value))}", *parts])
+
+
+def described(member: Any) -> str:
+    """The signature of a function or property as its source spells it, and its docstring."""
+    function = next((found for at in ("fget", "func", "__func__") if (found := getattr(member, at, None))), member)
+    if not inspect.isroutine(function):
+        return prose(inspect.getdoc(member))
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    returned = f" -> {ast.unparse(tree.returns)}" if tree.returns else ""
+    given = "" if function is not member and not hasattr(member, "__func__") else f"({ast.unparse(tree.args)})"
+    return f"```text\n{tree.name}{given}{returned}\n```\n\n{prose(inspect.getdoc(function))}"
+
+
+PAGES = {"cli": commands_page, "matrix-keys": keys_page, "statuses": statuses_page, "python": python_page}
+
+
+def main() -> int:
+    """Write the pages."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in PAGES.items():
+        (FOLDER / f"{name}.md").write_text(text(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
