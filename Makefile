@@ -8,7 +8,7 @@ ARGS ?=
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: bench test unit process lint types browser wheel setup clean help
+.PHONY: bench test unit process lint types docs browser wheel setup clean help
 
 bench: setup  ## measure: run matrix.yaml on the three CPU backends, print the table, write results/latest/report.html
 	@.venv/bin/runner --matrix $(MATRIX) $(ARGS)
@@ -28,6 +28,9 @@ lint:  ## check rules and format with ruff, and the locks against pyproject.toml
 types:  ## mypy, strict
 	@ci/types
 
+docs:  ## build the documentation site in build/site, and check every link
+	@ci/docs $(ARGS)
+
 browser:  ## the tests in headless Chromium
 	@ci/browser $(ARGS)
 
@@ -38,7 +41,7 @@ setup:  ## make .venv (bench, test and the others do this automatically)
 	@ci/setup
 
 clean:  ## remove .venv and caches; results stay
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-docs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './results/*' -prune -exec rm -rf {} +
 
 help:  ## this list

@@ -46,6 +46,7 @@ LOCKS = (
     Lock("ray-head", ("ray-head",)),
     Lock("dashboard", ("dashboard", "bigquery")),
     Lock("uploader", groups=("uploader",), groups_only=True),
+    Lock("docs", groups=("docs",), groups_only=True),
     Lock(
         "cpu",
         ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery", "tensorboard", "whatif"),

@@ -1,6 +1,6 @@
 """Writes the pages of docs/reference/ from the code: commands, keys of a matrix file, statuses and the Python API.
 
-Guarantee: the pages are the same under each supported Python; nothing depends on argparse's own layout or on the machine.
+Guarantee: the pages are the same under each supported Python and on each machine; argparse's own layout is not used.
 Limit: the tables of the warehouse are another page, docs/schema.md, which `uploader schema --markdown` writes.
 
 python ci/reference.py   write the pages; a test checks that they are current
@@ -111,8 +111,10 @@ def spelling(action: argparse.Action) -> str:
     """An option with its value, as one types it."""
     values = "|".join(map(str, action.choices or ()))
     metavar = action.metavar if isinstance(action.metavar, str) else values or action.dest.upper()
-    value = "" if action.nargs == 0 else {"?": f"[{metavar}]", "*": f"[{metavar} ...]", "+": f"{metavar} ..."}.get(
-        str(action.nargs), metavar
+    value = (
+        ""
+        if action.nargs == 0
+        else {"?": f"[{metavar}]", "*": f"[{metavar} ...]", "+": f"{metavar} ..."}.get(str(action.nargs), metavar)
     )
     return " ".join(filter(None, (", ".join(action.option_strings), value)))
 
@@ -149,7 +151,9 @@ def section(one: Command, every: list[Command], shared: Mapping[tuple[str, str],
     """A command: its text, the commands below it, its own options, and the links to those it shares."""
     below = [other for other in every if other.name.rpartition(" ")[0] == one.name]
     own = [f"{title}:\n\n{rows}" if title else rows for title, rows in one.groups if (title, rows) not in shared]
-    links = ", ".join(f"[{shared[group]}](#{slug(f'Options {shared[group]}')})" for group in one.groups if group in shared)
+    links = ", ".join(
+        f"[{shared[group]}](#{slug(f'Options {shared[group]}')})" for group in one.groups if group in shared
+    )
     summaries = [(f"[{other.name}](#{slug(other.name)})", first_sentence(other.description)) for other in below]
     return "\n".join(
         filter(
@@ -258,7 +262,7 @@ def python_page() -> str:
     return page(
         "Python API",
         "signatures and docstrings",
-        f"How to use it: [python.md](../python.md). `import keras_matrix as km` provides {', '.join(map(code, names))}.\n",
+        f"How to use it: [python.md](../python.md). `import keras_matrix` provides {', '.join(map(code, names))}.\n",
         *(documented(name, getattr(keras_matrix, name)) for name in names),
     )
 
