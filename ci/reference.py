@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import inspect
 import json
 import re
@@ -17,7 +18,6 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,7 +76,7 @@ def page(title: str, source: str, *parts: str) -> str:
 # --- Commands ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Command:
     """One command of a program, with its groups of options."""
 
@@ -231,7 +231,7 @@ def keys_page() -> str:
 def statuses_page() -> str:
     """docs/reference/statuses.md."""
     rows = (
-        (code(str(status)), escaped(text), str(exit_code([SimpleNamespace(status=status)], 0)))  # type: ignore[list-item]
+        (code(str(status)), str(exit_code([SimpleNamespace(status=status)], 0)), escaped(text))  # type: ignore[list-item]
         for status, text in STATUS_MEANINGS.items()
     )
     return page(
@@ -239,7 +239,7 @@ def statuses_page() -> str:
         "the code",
         "What to do about each: [troubleshooting.md](../troubleshooting.md).\n",
         "## Statuses\n\nEach repeat ends in exactly one. The exit code is that of a run with such a repeat.\n",
-        table(("status", "meaning", "exit code"), rows),
+        table(("status", "exit code", "meaning"), rows),
         f"## Exit codes of runner\n\n{error_table(runner.EPILOG, runner_errors)}",
         f"## Exit codes of uploader\n\n{error_table(uploader.EPILOG, uploader_errors)}",
     )
@@ -268,23 +268,32 @@ def python_page() -> str:
 
 
 def documented(name: str, value: Any) -> str:
-    """A public name: a function, or a class with its public members in their order."""
+    """A public name: a function, or a class with its fields and its public members in their order."""
     if not isinstance(value, type):
         return f"## {name}\n\n{described(value)}"
-    members = {key: member for key, member in vars(value).items() if not key.startswith("_") and inspect.getdoc(member)}
+    fields = [
+        (code(one.name), code(str(one.type)))
+        for one in (dataclasses.fields(value) if dataclasses.is_dataclass(value) else ())
+    ]
+    members = {key: member for key, member in vars(value).items() if not key.startswith("_") and function_of(member)}
     parts = [f"### {name}.{key}\n\n{described(member)}" for key, member in members.items()]
-    return "\n".join([f"## {name}\n\n{prose(inspect.getdoc(value))}", *parts])
+    shown = [table(("field", "type"), fields)] if fields else []
+    return "\n".join([f"## {name}\n\n{prose(inspect.getdoc(value))}", *shown, *parts])
 
 
-def described(member: Any) -> str:
-    """The signature of a function or property as its source spells it, and its docstring."""
-    function = next((found for at in ("fget", "func", "__func__") if (found := getattr(member, at, None))), member)
-    if not inspect.isroutine(function):
-        return prose(inspect.getdoc(member))
+def function_of(member: object) -> Any:
+    """The function of a method or a property; None for another member."""
+    found = (getattr(member, name, None) for name in ("fget", "func", "__func__"))
+    return next(filter(None, found), member if inspect.isfunction(member) else None)
+
+
+def described(member: object) -> str:
+    """The signature of a function or a property as its source spells it, and its docstring."""
+    function = function_of(member)
     tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     assert isinstance(tree, ast.FunctionDef)
+    given = "" if hasattr(member, "fget") or hasattr(member, "func") else f"({ast.unparse(tree.args)})"
     returned = f" -> {ast.unparse(tree.returns)}" if tree.returns else ""
-    given = "" if function is not member and not hasattr(member, "__func__") else f"({ast.unparse(tree.args)})"
     return f"```text\n{tree.name}{given}{returned}\n```\n\n{prose(inspect.getdoc(function))}"
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.scripts import script
 
 ROOT = Path(__file__).parents[2]
-OTHER = '# Other\n\n## A `code` [link](index.md), twice\n\n## A code link, twice\n<a id="own"></a>\n\n```sh\n# no\n```\n'
+OTHER = '# Other\n\n## A `code` [link](index.md), twice\n## A code link, twice\n<a id="own"></a>\n\n```sh\n# no\n```\n'
 NAV = '[project]\nnav = [{ "Home" = "index.md" }, { "More" = [{ "Other" = "other.md" }] }]\n'
 
 

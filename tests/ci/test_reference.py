@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from types import ModuleType
+from typing import ClassVar
 
 import pytest
 
@@ -66,11 +68,15 @@ def test_options_of_several_commands_are_listed_once_and_linked(reference: Modul
     assert "[which cells](#options-which-cells)" in page
 
 
+@dataclass
 class Example:
     """A class of an API.
 
     One more line.
     """
+
+    name: str | None
+    code: ClassVar[int] = 3
 
     @property
     def size(self) -> int:
@@ -88,6 +94,7 @@ class Example:
 def test_class_is_documented_with_its_public_members_as_the_source_spells_them(reference: ModuleType) -> None:
     assert reference.documented("Example", Example) == (
         "## Example\n\nA class of an API.\n\nOne more line.\n\n"
+        "| field | type |\n| --- | --- |\n| `name` | <code>str &#124; None</code> |\n\n"
         "### Example.size\n\n```text\nsize -> int\n```\n\nIts size.\n\n"
         "### Example.grow\n\n```text\ngrow(self, by: int=1, *, name: str | None=None) -> Example\n```\n\n"
         "Return a larger one.\n"
