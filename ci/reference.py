@@ -231,7 +231,7 @@ def keys_page() -> str:
 def statuses_page() -> str:
     """docs/reference/statuses.md."""
     rows = (
-        (code(str(status)), str(exit_code([SimpleNamespace(status=status)], 0)), escaped(text))  # type: ignore[list-item]
+        (code(str(status)), str(exit_code([SimpleNamespace(status=status)], 0)), escaped(text))
         for status, text in STATUS_MEANINGS.items()
     )
     return page(
