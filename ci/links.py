@@ -29,9 +29,8 @@ TIMEOUT_S = 20
 INLINE = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 DEFINITION = re.compile(r"^ {0,3}\[[^\]]+\]:\s+<?([^\s>]+)", re.MULTILINE)
 ATTRIBUTE = re.compile(r"<(?:a|img)\b[^>]*?\b(?:href|src)=\"([^\"]+)\"")
-CODE = re.compile(
-    r"^(?P<fence> *(`{3,}|~{3,})).*?^ *\2`*~* *$|(?<=\n\n) {4}.*?(?=\n\n {0,3}\S|\Z)|(`+)[^`].*?\3", re.M | re.S
-)
+# A fenced block, an indented one, a code span.
+CODE = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1 *$|(?<=\n\n) {4}.*?(?=\n\n {0,3}\S|\Z)|(`+)[^`].*?\2", re.M | re.S)
 HEADING = re.compile(r"^#{1,6} +(.+?)(?: +#+)? *$", re.MULTILINE)
 
 
