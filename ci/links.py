@@ -1,8 +1,8 @@
 """Checks every link of the documents: of the Markdown files, and of the pages of the built site.
 
 Guarantee: a link within the documents has an existing target and an existing anchor, also on GitHub, whose anchors the
-site uses too; a page of docs/ links to nothing outside of docs/, which the site does not contain; the site's navigation
-lists every page once; a page of the site loads nothing from another host. Every problem names file, line and link.
+site uses too; the site's navigation lists every page once; a page of the site loads nothing from another host. Every
+problem names file, line and link.
 Limit: links to other hosts are only listed, or requested once with --external, which needs a network.
 
 python ci/links.py [--site FOLDER] [--external]
@@ -86,8 +86,6 @@ def markdown_problem(link: Link, root: Path) -> str | None:
         return "must be a relative path within the repository"
     if not target.exists():
         return "no such file"
-    if link.file.is_relative_to(root / "docs") and not target.is_relative_to(root / "docs"):
-        return "is outside docs/, which the site does not contain: write it as `code`, without a link"
     if parts.fragment and (target.suffix != ".md" or unquote(parts.fragment) not in markdown_anchors(target)):
         return f"{target.name} has no such heading"
     return None
