@@ -17,6 +17,7 @@ from keras_matrix.analysis.regression.gate import Outcome
 from keras_matrix.runner.cli.compare import compare
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options
 
+EXIT_CODES = {Outcome.NO_WORSE: 0, Outcome.NOT_MEASURED: 1, Outcome.REGRESSED: 4, Outcome.UNDECIDED: 5}
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
@@ -38,5 +39,4 @@ def run(args: argparse.Namespace) -> int:
     compare.check_pages(args.markdown, args.out)
     found = compare.findings(compare.sides_of(args), compare.rule_of(args.threshold, args.also), to_decide=True)
     compare.show(found, args.threshold, args.markdown, args.out, as_json=args.json)
-    codes = {Outcome.NO_WORSE: 0, Outcome.NOT_MEASURED: 1, Outcome.REGRESSED: 4, Outcome.UNDECIDED: 5}
-    return codes[found.outcome]
+    return EXIT_CODES[found.outcome]
