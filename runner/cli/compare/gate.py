@@ -19,6 +19,7 @@ from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_op
 
 EXIT_CODES = {Outcome.NO_WORSE: 0, Outcome.NOT_MEASURED: 1, Outcome.REGRESSED: 4, Outcome.UNDECIDED: 5}
 
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     compare.add_sides(parser)
