@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keras_matrix.records import left_out
-from keras_matrix.records.codec import to_json
-from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.schema import Machine
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.errors import UsageError
@@ -84,12 +82,6 @@ def session_request(
         {"command": list(request.command), **about},
         stopping(cells, to_decide=to_decide),
     )
-
-
-def about_matrix(path: Path, not_run: Sequence[LeftOut] = ()) -> dict[str, Any]:
-    """Return the values of a matrix file for `run.json`, with the cells that a service leaves out."""
-    text = path.read_text(encoding="utf-8")
-    return {"matrix_path": str(path), "matrix_text": text, left_out.KEY: to_json(not_run)}
 
 
 def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None) -> ArmRequest:

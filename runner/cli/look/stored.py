@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
+from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, ShownTrace
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.dashboards.charts.format import plural
@@ -71,16 +71,21 @@ def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Pro
 
 def findings_of(run: Run) -> Findings:
     """Return the findings of a stored run, with the context from its results folder. Measures nothing."""
-    records, _ = run.load()
-    about = run.about()
-    rows = table(records, title_defaults(), looks_of(about))
+    found = read_table(run)
     context = replace(
-        run_context(run, rows),
-        traces=_traces(run, records),
-        stalls=tuple(stall_reports(run, records)),
+        run_context(run, found.rows),
+        traces=_traces(run, found.records),
+        stalls=tuple(stall_reports(run, found.records)),
         verification=verification_file.stored(run),
     )
-    return Findings(rows, records, context, left_out.read(about))
+    return replace(found, run_context=context)
+
+
+def read_table(run: Run) -> Findings:
+    """Return the table of a stored run without the context of its figures, for which many files are read."""
+    records, _ = run.load()
+    about = run.about()
+    return Findings(table(records, title_defaults(), looks_of(about)), records, NO_CONTEXT, left_out.read(about))
 
 
 def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
