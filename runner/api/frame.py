@@ -36,9 +36,8 @@ def frame(cells: Sequence[Cell], library: str | None) -> Any:
     try:
         made = import_module(library).DataFrame(found)
     except ImportError as error:
-        raise UsageError(
-            f"to_frame: {library} is not installed ({error}); install it with: pip install {library}"
-        ) from error
+        advice = f"install it with: pip install {library}"
+        raise UsageError(f"to_frame: {library} cannot be imported ({error}); {advice}") from error
     return made
 
 

@@ -106,9 +106,12 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
         preflight = _preflight(request, session, display)
         adaptive = Adaptive(session, wanted.cells, goal)
         expected_s = estimates(request.results, wanted.cells).within_limit_s
+        arms = {name: _arm(request, session.runs[name], arm, preflight) for name, arm in wanted.arms.items()}
+        if request.executors.contract.local_machine:
+            display.problems(_not_installed(arms, session.pending))
         with display.progress(session.repeats, session.pending, expected_s) as observer:
             context = MeasurementContext(
-                arms={name: _arm(request, session.runs[name], arm, preflight) for name, arm in wanted.arms.items()},
+                arms=arms,
                 observer=observer,
                 machine=here,
                 import_roots=[str(root) for root in import_roots(request.choice.matrix.resolve().parent)],
@@ -181,6 +184,13 @@ def _arm(request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | 
     if preflight is not None:
         preflight = preflight if arm.python is None else replace(preflight, versions={})
     return Arm(run, executor, arm.fault, contract, preflight)
+
+
+def _not_installed(arms: Mapping[str, Arm], pending: Sequence[PlannedRepeat]) -> list[str]:
+    """Return why backends of pending cells cannot run, once for each; the cells of the others are measured."""
+    settings = dict.fromkeys((p.arm, p.cell.settings.backend, p.cell.settings.device) for p in pending if not p.cell.task)
+    found = (arms[arm].executor.missing(backend, device) for arm, backend, device in settings)
+    return list(dict.fromkeys(filter(None, found)))
 
 
 def dataset_dir(request: RunRequest) -> str | None:
