@@ -107,7 +107,7 @@ def _decoder(kind: Any) -> _Decoder:
     if origin is dict:
         return partial(_decode_mapping, _decoder(arguments[1]))
     if is_dataclass(kind):
-        return partial(_decode_dataclass, kind)
+        return partial(_decode_dataclass, cast(type, kind))
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return partial(_decode_enum, kind)
     return _decode_null if kind is types.NoneType else partial(_decode_scalar, kind)
@@ -196,7 +196,7 @@ def _decode_scalar(kind: type, data: Any) -> Any:
             return float(data)
         except OverflowError as error:
             raise _Misfit(f"must be float, got {_short(data)}") from error
-    if type(data) is not kind or (kind is float and not math.isfinite(data)):
+    if type(data) is not kind or (isinstance(data, float) and not math.isfinite(data)):
         raise _Misfit(f"must be {kind.__name__}, got {_short(data)}")
     return data
 

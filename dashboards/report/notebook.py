@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.context import RunContext, same_work
+from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.format import interval, number
@@ -57,7 +57,7 @@ def scoped(style: str) -> str:
 
 def _verdict(row: Row, run_context: RunContext) -> Verdict:
     ratios = tuple(_ratio(one.backend, one.estimate.centre, one.estimate.low, one.estimate.high) for one in row.ratios)
-    return Verdict(row.title, row.verdict, ratios, same_work(run_context.parity, row).text, row.caveats)
+    return Verdict(row.title, row.verdict, ratios, run_context.same_work(row).text, row.caveats)
 
 
 def _ratio(backend: str, centre: float, low: float | None, high: float | None) -> str:

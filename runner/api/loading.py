@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from keras_matrix.analysis.comparison.context import RunContext
-from keras_matrix.records.instruments import parity
 from keras_matrix.records.store import Run as StoredRun
 from keras_matrix.records.store import StoreFailure
 from keras_matrix.runner.api.stored_run import Run, Source
@@ -36,8 +34,7 @@ def of_stored(run: StoredRun, found: Findings | None = None) -> Run:
 
     def read() -> Findings:
         with explained():
-            known = tuple(parity.load(run.folder.parent)[0])
-            return found or replace(read_table(run), run_context=RunContext(parity=known))
+            return found or read_table(run)
 
     def pending(found: Findings) -> int:
         with explained():

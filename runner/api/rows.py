@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from keras_matrix.analysis.comparison import primary_metric
-from keras_matrix.analysis.comparison.context import RunContext, cell_caveats, same_work
+from keras_matrix.analysis.comparison.context import RunContext, cell_caveats
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.stats import cell_statistics
 from keras_matrix.records.schema import Status
@@ -172,6 +172,6 @@ def _comparison(row: Row, run_context: RunContext) -> Comparison:
             if row.lowest is not None
         ),
         verdict=row.verdict,
-        same_work=same_work(run_context.parity, row).text,
+        same_work=run_context.same_work(row).text,
         caveats=row.caveats,
     )

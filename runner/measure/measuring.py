@@ -188,8 +188,9 @@ def _arm(request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | 
 
 def _not_installed(arms: Mapping[str, Arm], pending: Sequence[PlannedRepeat]) -> list[str]:
     """Return why backends of pending cells cannot run, once for each; the cells of the others are measured."""
-    settings = dict.fromkeys((p.arm, p.cell.settings.backend, p.cell.settings.device) for p in pending if not p.cell.task)
-    found = (arms[arm].executor.missing(backend, device) for arm, backend, device in settings)
+    ours = ((planned.arm, planned.cell.settings) for planned in pending if planned.cell.task is None)
+    builds = dict.fromkeys((arm, settings.backend, settings.device) for arm, settings in ours)
+    found = (arms[arm].executor.missing(backend, device) for arm, backend, device in builds)
     return list(dict.fromkeys(filter(None, found)))
 
 

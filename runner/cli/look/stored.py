@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, ShownTrace
+from keras_matrix.analysis.comparison.context import RunContext, ShownTrace
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.dashboards.charts.format import plural
@@ -82,10 +82,11 @@ def findings_of(run: Run) -> Findings:
 
 
 def read_table(run: Run) -> Findings:
-    """Return the table of a stored run without the context of its figures, for which many files are read."""
+    """Return the table of a stored run; of its context only the checks, since the rest needs many more files."""
     records, _ = run.load()
     about = run.about()
-    return Findings(table(records, title_defaults(), looks_of(about)), records, NO_CONTEXT, left_out.read(about))
+    rows = table(records, title_defaults(), looks_of(about))
+    return Findings(rows, records, _checks(run), left_out.read(about))
 
 
 def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
@@ -93,14 +94,13 @@ def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
     results = run.folder.parent
     found = stored(results, rows, run.about())
     shares = {share.cell_id: share for share in found.shares}
-    return RunContext(
-        shipped.parity_records([results]),
-        shares,
-        found.notes,
-        usage_series=_usage_series(run, rows),
-        proofs=shipped.proofs([results]),
-        matrix=_matrix_path(run),
-    )
+    return replace(_checks(run), shares=shares, notes=found.notes, usage_series=_usage_series(run, rows))
+
+
+def _checks(run: Run) -> RunContext:
+    """Return what the sentences of a row need: the checks that backends do the same work, and the matrix file."""
+    results = [run.folder.parent]
+    return RunContext(shipped.parity_records(results), proofs=shipped.proofs(results), matrix=_matrix_path(run))
 
 
 def _matrix_path(run: Run) -> str | None:

@@ -54,7 +54,9 @@ def write(folder: Path, backends: Sequence[str]) -> None:
     """Write the files for these backends. Raises `UsageError` if one of them exists, `StoreError` if that fails."""
     for path in (folder / name for name in FILES):
         if path.exists() or path.is_symlink():
-            raise UsageError(f"init: {path}: already exists and is never replaced; name another folder, or move it away")
+            raise UsageError(
+                f"init: {path}: already exists and is never replaced; name another folder, or move it away"
+            )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, source in FILES.items():

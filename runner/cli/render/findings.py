@@ -22,7 +22,7 @@ from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, h
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.store import Run
 from keras_matrix.records.task import DEFINITION, TaskRun
 from keras_matrix.runner.cli.look.stored import Findings
@@ -73,7 +73,7 @@ def few_repeats(rows: Sequence[Row]) -> str | None:
 
 
 def _print_failures(console: Any, rows: Sequence[Row], printed: Collection[str]) -> None:
-    known = Counter[tuple[str, str, str]]()
+    known = Counter[tuple[Status, str, str]]()
     for row in rows:
         for backend, cell in row.cells.items():
             for status, reason in cell.failures:

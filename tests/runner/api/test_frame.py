@@ -71,5 +71,5 @@ def test_unknown_and_missing_libraries_are_refused(folder: Path, monkeypatch: py
     run = measured(repeats=1)
     with pytest.raises(km.UsageError, match=r"one of pandas, polars, dict, got 'panda'; did you mean pandas\?"):
         run.to_frame("panda")
-    with pytest.raises(km.UsageError, match="polars cannot be imported .*pip install polars"):
+    with pytest.raises(km.UsageError, match=r"polars cannot be imported .*pip install polars"):
         run.to_frame("polars")
