@@ -165,10 +165,10 @@ def _decode_mapping(decoder: _Decoder, data: Any) -> Any:
 def _decode_dataclass(cls: type, data: Any) -> Any:
     given = _is(dict, data)
     decoders, required = _fields(cls)
-    if unknown := sorted(given.keys() - decoders.keys()):
-        raise _Misfit(f"unknown field {unknown[0]!r}")
-    if missing := [name for name in required if name not in given]:
-        raise _Misfit(f"field {missing[0]!r} is missing")
+    if not given.keys() <= decoders.keys():
+        raise _Misfit(f"unknown field {min(given.keys() - decoders.keys())!r}")
+    if not required.keys() <= given.keys():
+        raise _Misfit(f"field {next(name for name in required if name not in given)!r} is missing")
     found = {}
     for name, item in given.items():
         try:
