@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from keras_matrix.records.schema import Status
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.api.frame import frame
 from keras_matrix.runner.api.rows import Cell, Comparison, cells_of, comparisons_of
@@ -23,7 +24,7 @@ SHOWN = 20  # comparisons in a terminal
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a run is read from: its folders, its table with parity, its planned repeats without a record, its page.
+    """Where a run is read from: its folders, its table with its checks, its pending repeats, its page.
 
     `write` writes the page, to the given path or else to the usual one, and returns where it is.
     """
@@ -68,7 +69,7 @@ class Run:
 
     @cached_property
     def pending(self) -> int:
-        """The number of planned processes without a record: 0 for a finished run."""
+        """The number of planned processes that are still to run, those with status `infra` included."""
         return self._source.pending(self._found)
 
     def to_frame(self, library: str | None = None) -> Any:
@@ -90,7 +91,7 @@ class Run:
 
     def __repr__(self) -> str:
         """Return the verdicts as text."""
-        counts = [f"{count} {status}" for status, count in self.statuses.items()]
+        counts = [f"{count} {status}" for status, count in self.statuses.items() if status != Status.INFRA]
         counts += [f"{self.pending} pending"] * bool(self.pending)
         lines = [f"<Run {' + '.join(self.run_ids)}: {len(self.cells)} cells; processes: {', '.join(counts) or 'none'}>"]
         for one in self.comparisons[:SHOWN]:

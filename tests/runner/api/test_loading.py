@@ -13,6 +13,7 @@ from keras_matrix.analysis.comparison.table import table
 from keras_matrix.records.schema import Status
 from keras_matrix.runner.cli.render.format import title_defaults
 from tests.conftest import make_record, make_settings
+from tests.fakes.executor import FakeExecutor
 from tests.runner.api.conftest import measured
 from tests.sessions import run_name, store_session
 
@@ -140,6 +141,11 @@ def test_text_of_a_run_has_its_verdicts_without_control_characters(folder: Path)
     head, verdict = text.splitlines()
     assert head == f"<Run {run_name(0)}: 2 cells; processes: 2 ok>"
     assert verdict == "evil: not separable: fewer than 5 repeats give no interval [same work not checked]"
+
+
+def test_text_of_an_unfinished_run_counts_what_is_pending_once(folder: Path) -> None:
+    run = measured(fake=FakeExecutor(absent=frozenset({"torch"})), repeats=1)
+    assert repr(run).splitlines()[0].endswith(": 6 cells; processes: 4 ok, 2 pending>")
 
 
 def test_text_of_many_comparisons_says_how_many_more_there_are(folder: Path) -> None:

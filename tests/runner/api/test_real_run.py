@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ def test_run_measures_in_processes_that_ignore_the_callers_settings(
     (wrong / "keras.py").write_text("raise SystemExit('the keras of PYTHONPATH')")
     environment = {"HOME": settings.parents[1], "KERAS_HOME": settings.parent, "PYTHONPATH": wrong}
     for name, value in {**environment, "KERAS_BACKEND": "torch"}.items():
-        monkeypatch.setitem(os.environ, name, str(value))
+        monkeypatch.setenv(name, str(value))
     run = km.run({"version": 1, "backends": ["jax"], "cells": [CELL]}, repeats=1, progress=False)
     [cell] = run.cells
     assert (cell.status, cell.reasons, cell.backend, cell.processes) == ("ok", (), "jax", 1)
