@@ -35,15 +35,16 @@ class Verdict:
 def render(records: Sequence[Record], rows: Sequence[Row], run_context: RunContext, pending: int) -> str:
     """Return the HTML of a run: how its processes ended, and at most `SHOWN` comparisons."""
     shown = rows[:SHOWN]
-    plots, axis = results.findings(shown)
+    plots, axis = results.findings(shown, run_context.matrix)
+    # Links to sections of the report have no target here; a command needs the matrix file that it names.
+    plots = [replace(one, anchor="", caveat="", advice=one.advice if run_context.matrix else "") for one in plots]
     style = stylesheet("notebook") + (axes.rules(".findings > .finding > .plot", axis, strong=1.0) if axis else "")
     return rendered(
         "notebook.html",
         scoped(style),
         machine_line=environment.machine_line(records),
         tallies=results.tallies(records, pending),
-        # Links to sections of the report have no target here.
-        findings=[replace(one, anchor="", caveat="") for one in plots],
+        findings=plots,
         ratio_axis=axis,
         verdicts=[_verdict(row, run_context) for row in shown],
         more=len(rows) - len(shown),

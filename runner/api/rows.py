@@ -12,6 +12,7 @@ from typing import Any
 from keras_matrix.analysis.comparison import primary_metric
 from keras_matrix.analysis.comparison.context import RunContext, cell_caveats
 from keras_matrix.analysis.comparison.table import CellSummary, Row
+from keras_matrix.analysis.comparison.undecided import undecided
 from keras_matrix.analysis.stats import cell_statistics
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Scalar, Settings
@@ -82,7 +83,8 @@ class Comparison:
     """One work on several backends.
 
     `fastest` is None unless the intervals separate a backend from every other; `lowest` has the lowest time per step,
-    separated or not. `verdict` and `same_work` are the sentences of the report.
+    separated or not. `verdict` and `same_work` are the sentences of the report; `advice` is the command that would decide
+    an open verdict, empty without one and for a matrix that was no file.
     """
 
     run_id: str
@@ -92,6 +94,7 @@ class Comparison:
     lowest: str | None
     ratios: tuple[Ratio, ...]
     verdict: str
+    advice: str
     same_work: str
     caveats: tuple[str, ...]
 
@@ -103,7 +106,9 @@ def cells_of(rows: Sequence[Row], run_context: RunContext) -> list[Cell]:
 
 def comparisons_of(rows: Sequence[Row], run_context: RunContext) -> list[Comparison]:
     """Return the comparisons of a table: its rows with more than one backend."""
-    return [_comparison(row, run_context) for row in rows if len(row.cells) > 1]
+    matrix = run_context.matrix
+    advice = {title: one.text(matrix) for title, one in undecided(rows).items()} if matrix else {}
+    return [_comparison(row, run_context, advice.get(row.title, "")) for row in rows if len(row.cells) > 1]
 
 
 def _cell(row: Row, cell: CellSummary, run_context: RunContext) -> Cell:
@@ -151,7 +156,7 @@ def _statistics(cell: CellSummary) -> dict[str, float]:
     return cell_statistics.values(cell) | {one.name: one.value for one in metrics if one.value is not None}
 
 
-def _comparison(row: Row, run_context: RunContext) -> Comparison:
+def _comparison(row: Row, run_context: RunContext, advice: str) -> Comparison:
     return Comparison(
         run_id=next(iter(row.cells.values())).records[0].run_id,
         name=row.title,
@@ -172,6 +177,7 @@ def _comparison(row: Row, run_context: RunContext) -> Comparison:
             if row.lowest is not None
         ),
         verdict=row.verdict,
+        advice=advice,
         same_work=run_context.same_work(row).text,
         caveats=row.caveats,
     )

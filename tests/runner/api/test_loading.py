@@ -82,6 +82,19 @@ def test_comparisons_have_verdict_ratios_and_same_work_of_the_report(folder: Pat
     assert second.name == "mnist_mlp batch_size=64"
 
 
+def test_open_comparison_has_the_command_that_would_decide_it(folder: Path) -> None:
+    matrix = "version: 1\nbackends: [jax, torch]\ncells:\n  - workload: mnist_mlp\n    repeats: 5\n"
+    equal = FakeExecutor(
+        step_time_s=lambda settings, repeat: 0.01 * (1 + 0.01 * ((repeat + (settings.backend == "jax")) % 3))
+    )
+    (folder / "some.yaml").write_text(matrix)
+    [one] = measured("some.yaml", fake=equal).comparisons
+    assert one.fastest is None
+    assert one.advice.startswith("to decide: runner --matrix some.yaml --filter workload=mnist_mlp --repeats auto")
+    [without_file] = measured(matrix, fake=equal).comparisons
+    assert without_file.advice == ""
+
+
 def test_comparisons_leave_out_what_ran_on_one_backend(folder: Path) -> None:
     assert measured(backends=["jax"]).comparisons == []
 
