@@ -83,8 +83,8 @@ class Comparison:
     """One work on several backends.
 
     `fastest` is None unless the intervals separate a backend from every other; `lowest` has the lowest time per step,
-    separated or not. `verdict` and `same_work` are the sentences of the report; `advice` is the command that would decide
-    an open verdict, empty without one and for a matrix that was no file.
+    separated or not. `verdict` and `same_work` are the sentences of the report. `advice` is the command that would
+    decide an open verdict, empty if there is no such command and for a matrix that was no file.
     """
 
     run_id: str
