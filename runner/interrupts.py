@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -36,7 +37,13 @@ class _Stop:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within, SIGINT, SIGTERM and SIGHUP raise `Interrupted`; a second one exits with 130 at once."""
+    """Within, SIGINT, SIGTERM and SIGHUP raise `Interrupted`; a second one exits with 130 at once.
+
+    In another thread than the main one, which receives no signals, this has no effect.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     stop = _Stop()
     # Signals that the caller ignores, as nohup ignores SIGHUP, stay ignored.
     handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]

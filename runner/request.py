@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from keras_matrix.records import left_out
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.left_out import LeftOut
 from keras_matrix.runner.executors.registry import Executors
 from keras_matrix.runner.host.mounts import import_roots, missing
 from keras_matrix.runner.matrix.overrides import Overrides
-from keras_matrix.runner.matrix.reader import Cell, Matrix, expand, load
+from keras_matrix.runner.matrix.reader import Cell, Matrix, expand, load, parse
 from keras_matrix.runner.matrix.service_selection import Service, chosen
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.largest_cells import refuse
@@ -21,21 +26,31 @@ MATRIX = Path("matrix.yaml")
 
 @dataclass(frozen=True, slots=True)
 class CellChoice:
-    """The matrix file, what is changed in it, and the service that limits the cells."""
+    """The matrix file, what is changed in it, and the service that limits the cells.
+
+    With `text` that is the matrix, and `matrix` is only the name for it in messages.
+    """
 
     matrix: Path
     overrides: Overrides
     service: Service | None = None
+    text: str | None = None
 
     def load(self, *, largest: bool = False) -> tuple[Matrix, list[Cell]]:
         """Return the matrix and the chosen cells; those with `batch_size: largest` are refused without `largest`.
 
         Raises `InputError`.
         """
-        matrix, cells = self.cells_of(load(self.matrix))
+        read = load(self.matrix) if self.text is None else parse(self.matrix, self.text.encode())
+        matrix, cells = self.cells_of(read)
         if not largest:
             refuse(cells)
         return matrix, cells
+
+    def about(self, not_run: Sequence[LeftOut] = ()) -> dict[str, Any]:
+        """Return the values of the matrix for `run.json`, with the cells that a service leaves out."""
+        text = self.matrix.read_text(encoding="utf-8") if self.text is None else self.text
+        return {"matrix_path": str(self.matrix), "matrix_text": text, left_out.KEY: to_json(not_run)}
 
     def cells_of(self, matrix: Matrix) -> tuple[Matrix, list[Cell]]:
         """Return the chosen cells of a matrix; its `left_out` lists what the service cannot run.
@@ -45,8 +60,8 @@ class CellChoice:
         if self.service is None:
             return matrix, expand(matrix, self.overrides)
         roots = import_roots(self.matrix.resolve().parent)
-        cells, left_out = chosen(matrix, self.service, self.overrides, lambda cell: missing(cell, roots))
-        return replace(matrix, left_out=tuple(left_out)), cells
+        cells, not_run = chosen(matrix, self.service, self.overrides, lambda cell: missing(cell, roots))
+        return replace(matrix, left_out=tuple(not_run)), cells
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ MAY_IMPORT = {
     "runner.cell": {"records", "models"},
     "runner": {"records", "analysis", "uploader", "dashboards"},
 }
+# The parts of `runner` that are on top of everything, and what may import them.
+ON_TOP = {"runner.cli": ("runner.cli", "runner.api", "runner.__main__"), "runner.api": ("runner.api",)}
 # The host and a cell speak through these; they import no backend.
 SHARED_WITH_HOST = ("runner.cell.job",)
 
@@ -65,6 +67,8 @@ def faults(module: str, text: str) -> list[str]:
             found.append(f"{module} imports {name}")
         if room == "runner" and name.startswith("runner.cell.") and not name.startswith(SHARED_WITH_HOST):
             found.append(f"{module} imports {name}")
+        if any(name.startswith(part) and not module.startswith(users) for part, users in ON_TOP.items()):
+            found.append(f"{module} imports {name}")
         if room not in ("models", "runner.cell") and root in BACKENDS:
             found.append(f"{module} imports {name}")
     return found
@@ -91,6 +95,8 @@ def test_no_import_runs_upward() -> None:
         ("runner.cli.measure.run", "from keras_matrix.models.registry import load"),
         ("runner.measure.scheduler", "from keras_matrix.runner.cell.measure import measure"),
         ("dashboards.report.page", "from keras_matrix.runner.cli.render import format"),
+        ("runner.measure.scheduler", "from keras_matrix.runner.cli.look.stored import findings_of"),
+        ("runner.cli.look.show", "from keras_matrix.runner.api import load"),
         ("models.mlp", "from keras_matrix.runner.cell.job import Job"),
         ("uploader.push", "from keras_matrix.analysis.comparison.table import table"),
         ("analysis.findings", "from keras_matrix.uploader.schema import TABLES"),

@@ -44,6 +44,12 @@ def test_the_wheel_has_one_import_name(wheel: dict[str, bytes]) -> None:
     assert [path for path in wheel if "/tests/" in path] == []
 
 
+def test_the_wheel_has_the_files_that_init_writes(wheel: dict[str, bytes]) -> None:
+    starter = "keras_matrix/runner/cli/machine/starter"
+    assert wheel[f"{starter}/my_workload.py.txt"] == (ROOT / "docs" / "examples" / "my_workload.py").read_bytes()
+    assert b"backends: [@BACKENDS@]" in wheel[f"{starter}/matrix.yaml"]
+
+
 def test_the_wheel_may_be_published_as_keras_matrix(wheel: dict[str, bytes]) -> None:
     lines = metadata(wheel, "METADATA").splitlines()
     assert "Name: keras-matrix" in lines

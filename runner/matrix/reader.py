@@ -38,6 +38,7 @@ from keras_matrix.runner.matrix.strict_yaml import path_text, printable
 
 MAX_CELLS = 100_000
 TO_BE_FOUND = 0  # the batch size of a planned cell with batch_size: largest; no record has it
+NO_FILE = "give the path with --matrix, or write a first matrix with: keras-matrix init"
 FIRST_LOOK = 5  # the fewest repeats that give an interval
 MAX_REPEATS = 1_000_000  # of all cells together; a planned repeat takes about 50 bytes
 
@@ -164,7 +165,7 @@ def _points(entry: Entry) -> int:
 
 def _bytes(path: Path) -> bytes:
     if not path.is_file():
-        what = "is not a regular file" if path.exists() else "no such file; give the path with --matrix"
+        what = "is not a regular file" if path.exists() else f"no such file; {NO_FILE}"
         raise MatrixError([f"{_name(path)}: {what}"])
     try:
         with path.open("rb") as file:

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keras_matrix.records import left_out
-from keras_matrix.records.codec import to_json
-from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.schema import Machine
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.errors import UsageError
@@ -86,12 +84,6 @@ def session_request(
     )
 
 
-def about_matrix(path: Path, not_run: Sequence[LeftOut] = ()) -> dict[str, Any]:
-    """Return the values of a matrix file for `run.json`, with the cells that a service leaves out."""
-    text = path.read_text(encoding="utf-8")
-    return {"matrix_path": str(path), "matrix_text": text, left_out.KEY: to_json(not_run)}
-
-
 def own_arm(request: RunRequest, cells: Sequence[Cell], fault: str | None = None) -> ArmRequest:
     """Return the request for an arm with the software that the executor's cells use."""
     return ArmRequest(None, fault, request.executors.software(cells))
@@ -114,9 +106,12 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
         preflight = _preflight(request, session, display)
         adaptive = Adaptive(session, wanted.cells, goal)
         expected_s = estimates(request.results, wanted.cells).within_limit_s
+        arms = {name: _arm(request, session.runs[name], arm, preflight) for name, arm in wanted.arms.items()}
+        if request.executors.contract.local_machine:
+            display.problems(_not_installed(arms, session.pending))
         with display.progress(session.repeats, session.pending, expected_s) as observer:
             context = MeasurementContext(
-                arms={name: _arm(request, session.runs[name], arm, preflight) for name, arm in wanted.arms.items()},
+                arms=arms,
                 observer=observer,
                 machine=here,
                 import_roots=[str(root) for root in import_roots(request.choice.matrix.resolve().parent)],
@@ -189,6 +184,14 @@ def _arm(request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | 
     if preflight is not None:
         preflight = preflight if arm.python is None else replace(preflight, versions={})
     return Arm(run, executor, arm.fault, contract, preflight)
+
+
+def _not_installed(arms: Mapping[str, Arm], pending: Sequence[PlannedRepeat]) -> list[str]:
+    """Return why backends of pending cells cannot run, once for each; the cells of the others are measured."""
+    ours = ((planned.arm, planned.cell.settings) for planned in pending if planned.cell.task is None)
+    builds = dict.fromkeys((arm, settings.backend, settings.device) for arm, settings in ours)
+    found = (arms[arm].executor.missing(backend, device) for arm, backend, device in builds)
+    return list(dict.fromkeys(filter(None, found)))
 
 
 def dataset_dir(request: RunRequest) -> str | None:

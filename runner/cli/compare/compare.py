@@ -31,7 +31,7 @@ from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.executors.process.interpreter import Interpreter
 from keras_matrix.runner.matrix.grammar import near
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
+from keras_matrix.runner.measure.measuring import measure_session, own_arm, session_request
 from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.plan.stopping import looks_of
@@ -196,7 +196,7 @@ def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
         else own_arm(request, cells, fault)
         for name, environment, fault in ((BASE, base, counterpart(sides.fault)), (NEW, new, sides.fault))
     }
-    about = about_matrix(request.choice.matrix, matrix.left_out)
+    about = request.choice.about(matrix.left_out)
     wanted = session_request(request, cells, about, arms, to_decide=rule is not None)
     session = measure_session(request, wanted, Goal(request.budget_of(matrix), rule), sides.display)
     for run in session.runs.values():

@@ -26,7 +26,7 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.timing_cost import cost_of_timing
-from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
+from keras_matrix.runner.measure.measuring import measure_session, own_arm, session_request
 from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.request import RunRequest
 
@@ -72,7 +72,7 @@ def _measure(request: RunRequest, fault: str | None, display: TerminalDisplay) -
     matrix, cells = request.choice.load()
     faults = dict(zip(LABELS, (counterpart(fault), fault), strict=True))
     arms = {label: own_arm(request, cells, planted) for label, planted in faults.items()}
-    wanted = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out), arms)
+    wanted = session_request(request, cells, request.choice.about(matrix.left_out), arms)
     session = measure_session(request, wanted, Goal(request.budget_of(matrix)), display)
     for run in session.runs.values():
         write_report(run)

@@ -71,16 +71,22 @@ def notes(name: str, run: Run, records: Sequence[Record], problems: Sequence[Pro
 
 def findings_of(run: Run) -> Findings:
     """Return the findings of a stored run, with the context from its results folder. Measures nothing."""
+    found = read_table(run)
+    context = replace(
+        run_context(run, found.rows),
+        traces=_traces(run, found.records),
+        stalls=tuple(stall_reports(run, found.records)),
+        verification=verification_file.stored(run),
+    )
+    return replace(found, run_context=context)
+
+
+def read_table(run: Run) -> Findings:
+    """Return the table of a stored run; of its context only the checks, since the rest needs many more files."""
     records, _ = run.load()
     about = run.about()
     rows = table(records, title_defaults(), looks_of(about))
-    context = replace(
-        run_context(run, rows),
-        traces=_traces(run, records),
-        stalls=tuple(stall_reports(run, records)),
-        verification=verification_file.stored(run),
-    )
-    return Findings(rows, records, context, left_out.read(about))
+    return Findings(rows, records, _checks(run), left_out.read(about))
 
 
 def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
@@ -88,14 +94,13 @@ def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
     results = run.folder.parent
     found = stored(results, rows, run.about())
     shares = {share.cell_id: share for share in found.shares}
-    return RunContext(
-        shipped.parity_records([results]),
-        shares,
-        found.notes,
-        usage_series=_usage_series(run, rows),
-        proofs=shipped.proofs([results]),
-        matrix=_matrix_path(run),
-    )
+    return replace(_checks(run), shares=shares, notes=found.notes, usage_series=_usage_series(run, rows))
+
+
+def _checks(run: Run) -> RunContext:
+    """Return what the sentences of a row need: the checks that backends do the same work, and the matrix file."""
+    results = [run.folder.parent]
+    return RunContext(shipped.parity_records(results), proofs=shipped.proofs(results), matrix=_matrix_path(run))
 
 
 def _matrix_path(run: Run) -> str | None:

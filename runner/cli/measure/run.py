@@ -20,7 +20,7 @@ from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_op
 from keras_matrix.runner.cli.render import findings
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.measure.largest_search import with_largest
-from keras_matrix.runner.measure.measuring import about_matrix, measure_session, session_request
+from keras_matrix.runner.measure.measuring import measure_session, session_request
 from keras_matrix.runner.plan.adaptive import Goal
 from keras_matrix.runner.plan.session import Session
 from keras_matrix.runner.request import RunRequest
@@ -38,16 +38,17 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print the table and upload. Returns the exit code."""
     request, upload = run_request(args), sending.upload_of(args)
     display = TerminalDisplay(args.json)
-    session = _measured(request, display)
+    session = measured(request, display)
     code = conclude(request, session, display)
     if upload is not None:
         sending.after_run(upload, request.results)
     return code
 
 
-def _measured(request: RunRequest, display: TerminalDisplay) -> Session:
+def measured(request: RunRequest, display: TerminalDisplay) -> Session:
+    """Measure the chosen cells of a matrix, largest batch sizes included, and return the finished session."""
     matrix, cells = request.choice.load(largest=True)
-    wanted = session_request(request, cells, about_matrix(request.choice.matrix, matrix.left_out))
+    wanted = session_request(request, cells, request.choice.about(matrix.left_out))
     wanted, found = with_largest(request, wanted, display)
     if found is not None:
         display.say("\n".join(largest.lines(found, display.known_problems)))

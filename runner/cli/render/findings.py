@@ -19,9 +19,10 @@ from keras_matrix.analysis.comparison.ratios import repeats_for_intervals
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.fc import gap_to_peak
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, hidden, values
+from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.store import Run
 from keras_matrix.records.task import DEFINITION, TaskRun
 from keras_matrix.runner.cli.look.stored import Findings
@@ -72,11 +73,17 @@ def few_repeats(rows: Sequence[Row]) -> str | None:
 
 
 def _print_failures(console: Any, rows: Sequence[Row], printed: Collection[str]) -> None:
+    known = Counter[tuple[Status, str, str]]()
     for row in rows:
         for backend, cell in row.cells.items():
             for status, reason in cell.failures:
-                text = reason.partition(":")[0] if reason in printed else reason
-                console.print(f"[red]{status}[/] {_plain(row.title)} on {backend} ({cell.cell_id}): {_plain(text)}")
+                if reason in printed:
+                    known[status, backend, reason.partition(":")[0]] += 1
+                else:
+                    where = f"{_plain(row.title)} on {backend} ({cell.cell_id})"
+                    console.print(f"[red]{status}[/] {where}: {_plain(reason)}")
+    for (status, backend, name), cells in known.items():
+        console.print(f"[red]{status}[/] {plural(cells, 'cell')} on {_plain(backend)}: {_plain(name)}")
 
 
 def warning_lines(records: Sequence[Record]) -> list[str]:

@@ -70,7 +70,8 @@ class ProcessExecutor:
             absent = self._interpreter.absent(("keras", backend))
             self._missing[backend, device] = (
                 f"backend_not_installed: {' and '.join(absent)} cannot be found by {self._interpreter.python}; "
-                f"install it with: pip install 'keras-matrix[{service_name(backend, device)}]'"
+                f"install it with: pip install 'keras-matrix[{service_name(backend, device)}]', "
+                "or choose other backends with --backend"
                 if absent
                 else None
             )

@@ -91,5 +91,5 @@ def test_the_advice_for_a_missing_backend_names_the_extra_of_the_device(device: 
     why = ProcessExecutor(interpreter=interpreter).missing("jax", device)
     assert why == (
         "backend_not_installed: jax cannot be found by python; "
-        f"install it with: pip install 'keras-matrix[jax-{device}]'"
+        f"install it with: pip install 'keras-matrix[jax-{device}]', or choose other backends with --backend"
     )

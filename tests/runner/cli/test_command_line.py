@@ -221,7 +221,11 @@ def test_a_backend_that_is_not_installed_leaves_its_cells_pending_and_the_others
     assert runner(executor=FakeExecutor(absent=frozenset({"torch"}))) == 3
     statuses = {(r.settings.backend, r.status) for r in newest_records(folder)}
     assert statuses == {("tensorflow", Status.OK), ("jax", Status.OK), ("torch", Status.INFRA)}
-    assert "backend_not_installed" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert printed.err == "preflight: backend_not_installed: torch\n"
+    assert [line for line in printed.out.splitlines() if "backend_not_installed" in line] == [
+        "infra 2 cells on torch: backend_not_installed"
+    ]
     assert runner() == 0
     assert len(Results(folder / "results").runs()) == 1
 

@@ -424,7 +424,10 @@ def test_at_most_fifty_problems_are_reported(problems_of: Callable[..., list[str
 
 
 def test_missing_file_and_folder_are_refused_with_their_path(tmp_path: Path) -> None:
-    with pytest.raises(MatrixError, match=r"none\.yaml: no such file; give the path with --matrix"):
+    with pytest.raises(
+        MatrixError,
+        match=r"none\.yaml: no such file; give the path with --matrix, or write a first .*keras-matrix init",
+    ):
         load(tmp_path / "none.yaml", CATALOG)
     with pytest.raises(MatrixError, match="is not a regular file"):
         load(tmp_path, CATALOG)

@@ -27,6 +27,10 @@ class OutcomeText:
         self._printed = printed
         self._reasons: set[str] = set()
 
+    def is_known(self, record: Record) -> bool:
+        """Return whether an attempt could not be started for a reason that was printed before, such as no backend."""
+        return record.status is Status.INFRA and record.reason in self._printed
+
     def result(self, record: Record) -> str:
         """Return how an attempt ended."""
         reason = record.reason or ""

@@ -59,6 +59,8 @@ class Lines(Silent):
 
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Print how an attempt ended."""
+        if self._outcomes.is_known(record):
+            return
         counted = record.status is not Status.INFRA and self._left.done(planned)
         self._done += counted
         again = record.status is not Status.INFRA and not counted

@@ -70,16 +70,19 @@ class LiveView:
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Print how the attempt ended, above the bar."""
         counted = record.status is not Status.INFRA and self._left.done(planned)
-        colour = "red" if record.status not in HARMLESS else "yellow" if record.warnings or record.reason else "green"
-        label = escape(self._names.label(planned) + self._machines.get(planned.key, ""))
-        outcome = escape(self._outcomes.result(record))
-        self._bar.console.print(f"[{colour}]{label}[/]: {outcome}")
+        if not self._outcomes.is_known(record):
+            self._print(planned, record)
         self._bar.update(self._task, advance=counted)
         machine, idle = self._open.end(planned)
         if machine is not None and idle:
             del self._working[machine]
         if machine is not None:
             self._show("")
+
+    def _print(self, planned: PlannedRepeat, record: Record) -> None:
+        colour = "red" if record.status not in HARMLESS else "yellow" if record.warnings or record.reason else "green"
+        label = escape(self._names.label(planned) + self._machines.get(planned.key, ""))
+        self._bar.console.print(f"[{colour}]{label}[/]: {escape(self._outcomes.result(record))}")
 
     def _show(self, what: str) -> None:
         lines = [f"{machine}: {cell}" for machine, cell in self._working.items()]

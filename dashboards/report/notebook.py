@@ -1,0 +1,66 @@
+"""A run in a notebook: the report's picture of the comparisons, and their verdicts as a table.
+
+`render` is pure. The result is a part of a page: its style applies only inside it, it runs no script and loads nothing,
+and every name is escaped. Where a viewer removes styles and drawings, the table remains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from keras_matrix.analysis.comparison.context import RunContext
+from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.dashboards.charts import axes
+from keras_matrix.dashboards.charts.format import interval, number
+from keras_matrix.dashboards.report import environment, results
+from keras_matrix.dashboards.report.page import rendered, stylesheet
+from keras_matrix.records.schema import Record
+
+SHOWN = 50  # comparisons; a notebook is stored with its outputs
+SCOPE = ".keras-matrix"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A line of the table."""
+
+    title: str
+    text: str
+    ratios: tuple[str, ...]
+    same_work: str
+    caveats: tuple[str, ...]
+
+
+def render(records: Sequence[Record], rows: Sequence[Row], run_context: RunContext, pending: int) -> str:
+    """Return the HTML of a run: how its processes ended, and at most `SHOWN` comparisons."""
+    shown = rows[:SHOWN]
+    plots, axis = results.findings(shown, run_context.matrix)
+    # Links to sections of the report have no target here; a command needs the matrix file that it names.
+    plots = [replace(one, anchor="", caveat="", advice=one.advice if run_context.matrix else "") for one in plots]
+    style = stylesheet("notebook") + (axes.rules(".findings > .finding > .plot", axis, strong=1.0) if axis else "")
+    return rendered(
+        "notebook.html",
+        scoped(style),
+        machine_line=environment.machine_line(records),
+        tallies=results.tallies(records, pending),
+        findings=plots,
+        ratio_axis=axis,
+        verdicts=[_verdict(row, run_context) for row in shown],
+        more=len(rows) - len(shown),
+    )
+
+
+def scoped(style: str) -> str:
+    """Return a page's style sheet such that it applies only inside `SCOPE`, which takes the place of the body."""
+    return f"{SCOPE} {{{style.replace(':root', '&').replace('body {', '& {')}}}"
+
+
+def _verdict(row: Row, run_context: RunContext) -> Verdict:
+    ratios = tuple(_ratio(one.backend, one.estimate.centre, one.estimate.low, one.estimate.high) for one in row.ratios)
+    return Verdict(row.title, row.verdict, ratios, run_context.same_work(row).text, row.caveats)
+
+
+def _ratio(backend: str, centre: float, low: float | None, high: float | None) -> str:
+    ends = interval(low, high, centre)
+    return f"{backend} {number(centre)}×" + (f" ({ends})" if ends else "")

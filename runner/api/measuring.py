@@ -1,0 +1,129 @@
+"""Measures a matrix from Python, as `runner --matrix` does on the command line: the same session, store and report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from keras_matrix.records.settings import Scalar
+from keras_matrix.records.store import Run as StoredRun
+from keras_matrix.runner.api.loading import explained, of_stored
+from keras_matrix.runner.api.stored_run import Run
+from keras_matrix.runner.cli.measure.run import finished, measured
+from keras_matrix.runner.cli.options import DEFAULT_RESULTS, check_backends
+from keras_matrix.runner.cli.render.display import TerminalDisplay
+from keras_matrix.runner.errors import MatrixError, UsageError
+from keras_matrix.runner.executors import registry
+from keras_matrix.runner.matrix.grammar import FILE_RULES, near
+from keras_matrix.runner.matrix.overrides import Overrides
+from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.runner.request import CellChoice, RunRequest
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `run`, all optional."""
+
+    results: str | Path
+    backends: Sequence[str]
+    filters: Sequence[str]
+    settings: Mapping[str, Scalar]
+    repeats: int | str
+    budget_s: float
+    executor: str
+    executor_options: Mapping[str, str | int]
+    new: bool
+    progress: bool
+
+
+def run(matrix: str | Path | Mapping[str, Any], **options: Unpack[RunOptions]) -> Run:
+    """Measure a matrix and return the finished run; an unfinished one of the same plan is continued.
+
+    `matrix` is the path of a matrix file, its content as a dict, or as YAML text: a text with a line break, or that
+    begins with a brace. Options, with the flags of `runner` that they are:
+
+    - `results` (--results): the results folder; "results" by default
+    - `backends`, `filters` (--backend, --filter): only these backends, only the cells that match all filters
+    - `settings` (--set): settings and parameters of every cell, over the matrix
+    - `repeats` (--repeats): the processes of each cell, or "auto"; `budget_s` (--budget): the seconds for "auto"
+    - `executor` (--executor): "process" by default; `executor_options`: its flags, as in {"memory": 8 << 30}
+    - `new` (--new): start a new run even if an unfinished one could be continued
+    - `progress`: print a line for each process; True by default
+
+    Cells run in processes of their own; the caller's variables, `keras.json` and imports do not reach them. A cell that
+    fails is a cell with another status, not an exception. Raises `MatrixError` for the matrix, `UsageError` for an
+    option, `InfrastructureError` if nothing can be measured, `Interrupted` when interrupted.
+    """
+    return measure(matrix, options, Seams())
+
+
+def measure(matrix: str | Path | Mapping[str, Any], options: RunOptions, seams: Seams) -> Run:
+    """Measure as `run` does, with the parts that a test replaces."""
+    _check_names("run", options, RunOptions.__annotations__)
+    with explained():
+        done = finished(measured(_request(matrix, options, seams), TerminalDisplay(not options.get("progress", True))))
+    return of_stored(StoredRun(done.run.folder.resolve()), done.found)  # also found from another working folder
+
+
+def _request(matrix: str | Path | Mapping[str, Any], options: RunOptions, seams: Seams) -> RunRequest:
+    """Return the request for these options. Raises `MatrixError` and `UsageError`."""
+    budget_s = options.get("budget_s")
+    if budget_s is not None and (problem := FILE_RULES["budget"].problem(budget_s)):
+        raise UsageError(f"--budget: {problem}")
+    given: dict[str, Any] = dict(options.get("executor_options", {}))
+    return RunRequest(
+        command=("keras_matrix.run",),
+        choice=_choice(matrix, _overrides(options)),
+        results=Path(options.get("results", DEFAULT_RESULTS)).expanduser(),
+        executors=_executors(options.get("executor", registry.DEFAULT), given, seams),
+        memory_bytes=given.get("memory"),
+        budget_s=budget_s,
+        new=options.get("new", False),
+        seams=seams,
+    )
+
+
+def _overrides(options: RunOptions) -> Overrides:
+    backends = _several("backends", options.get("backends", ()))
+    check_backends(backends)
+    filters, settings = _several("filters", options.get("filters", ())), options.get("settings", {})
+    return Overrides(backends, filters, settings, options.get("repeats"))
+
+
+def _executors(name: str, given: Mapping[str, Any], seams: Seams) -> registry.Executors:
+    _check_names("--executor", [name], registry.ENTRIES)
+    known = ("start", *(option.name for entry in registry.ENTRIES.values() for option in entry.options))
+    _check_names("executor_options", given, known)
+    return registry.chosen(name, given.get("start"), given, seams.engine)
+
+
+def _check_names(what: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse a name that is not known. Raises `UsageError`."""
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{what}: must be one of {', '.join(known)}, got {name!r}{near(str(name), known)}")
+
+
+def _several(name: str, values: Sequence[str]) -> tuple[str, ...]:
+    """Return the values of a list; a single text would be read as its letters. Raises `UsageError`."""
+    if isinstance(values, str):
+        raise UsageError(f"run: {name} must be a list of texts, got {values!r}; write [{values!r}]")
+    return tuple(values)
+
+
+def _choice(matrix: str | Path | Mapping[str, Any], overrides: Overrides) -> CellChoice:
+    """Return the choice of cells of a path, a dict or a text; the latter two are relative to the working folder."""
+    if isinstance(matrix, Mapping):
+        return CellChoice(Path("matrix"), overrides, text=_as_text(matrix))
+    if isinstance(matrix, str) and ("\n" in matrix or matrix.lstrip().startswith("{")):
+        return CellChoice(Path("matrix"), overrides, text=matrix)
+    return CellChoice(Path(matrix).expanduser(), overrides)
+
+
+def _as_text(matrix: Mapping[str, Any]) -> str:
+    """Return a dict as JSON, which is YAML without its ambiguities. Raises `MatrixError`."""
+    try:
+        return json.dumps(matrix, indent=1, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise MatrixError([f"matrix: must consist of dicts, lists, texts, numbers and booleans: {error}"]) from error

@@ -1,0 +1,183 @@
+"""The rows of a run as values: its cells, and the comparisons of its backends. Pure.
+
+Every figure is one that `analysis` computed for the report; here it only gets a name. None means not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from keras_matrix.analysis.comparison import primary_metric
+from keras_matrix.analysis.comparison.context import RunContext, cell_caveats
+from keras_matrix.analysis.comparison.table import CellSummary, Row
+from keras_matrix.analysis.comparison.undecided import undecided
+from keras_matrix.analysis.stats import cell_statistics
+from keras_matrix.records.schema import Status
+from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.task import DEFINITION
+
+SETTINGS = tuple(f.name for f in fields(Settings) if f.name not in ("backend", "workload", "params"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a run over its processes. Times are in seconds, memory in bytes; None means not measured.
+
+    `work` is the title of its row in the report: cells of equal `work` are compared. `status` is `ok` if every process
+    ended so, else the other statuses, and `reasons` say why. `low` and `high` are the ends of the 95 % interval between
+    processes. An external command has no time per step: it is compared by its primary metric, named `metric`, in its
+    own `metric_unit`. `statistics` has the other figures of the report, and the metrics of a command, by name.
+    """
+
+    run_id: str
+    name: str
+    work: str
+    workload: str
+    backend: str
+    settings: Mapping[str, Scalar]
+    params: Mapping[str, Scalar]
+    status: str
+    reasons: tuple[str, ...]
+    processes: int
+    fastest: bool
+    step_time_s: float | None
+    step_time_low_s: float | None
+    step_time_high_s: float | None
+    samples_per_s: float | None
+    first_epoch_time_s: float | None
+    epoch_time_s: float | None
+    peak_host_memory_bytes: int | None
+    peak_device_memory_bytes: int | None
+    smallest_difference: float | None
+    metric: str | None
+    metric_unit: str | None
+    metric_value: float | None
+    metric_low: float | None
+    metric_high: float | None
+    statistics: Mapping[str, float]
+    warnings: tuple[str, ...]
+    caveats: tuple[str, ...]
+    cell_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """The time per step on `backend` divided by that on `against`, the lowest; the ends of its interval.
+
+    `smallest_difference` is the relative one that the run would probably have shown; None below 5 repeats.
+    """
+
+    backend: str
+    against: str
+    ratio: float
+    low: float | None
+    high: float | None
+    p_value: float | None
+    smallest_difference: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One work on several backends.
+
+    `fastest` is None unless the intervals separate a backend from every other; `lowest` has the lowest time per step,
+    separated or not. `verdict` and `same_work` are the sentences of the report. `advice` is the command that would
+    decide an open verdict, empty if there is no such command and for a matrix that was no file.
+    """
+
+    run_id: str
+    name: str
+    backends: tuple[str, ...]
+    fastest: str | None
+    lowest: str | None
+    ratios: tuple[Ratio, ...]
+    verdict: str
+    advice: str
+    same_work: str
+    caveats: tuple[str, ...]
+
+
+def cells_of(rows: Sequence[Row], run_context: RunContext) -> list[Cell]:
+    """Return the cells of a table, in its order."""
+    return [_cell(row, cell, run_context) for row in rows for cell in row.cells.values()]
+
+
+def comparisons_of(rows: Sequence[Row], run_context: RunContext) -> list[Comparison]:
+    """Return the comparisons of a table: its rows with more than one backend."""
+    matrix = run_context.matrix
+    advice = {title: one.text(matrix) for title, one in undecided(rows).items()} if matrix else {}
+    return [_comparison(row, run_context, advice.get(row.title, "")) for row in rows if len(row.cells) > 1]
+
+
+def _cell(row: Row, cell: CellSummary, run_context: RunContext) -> Cell:
+    settings, ended = cell.settings, {record.status for record in cell.records}
+    return Cell(
+        run_id=cell.records[0].run_id,
+        name=f"{row.title} on {settings.backend}",
+        work=row.title,
+        workload=settings.workload,
+        backend=settings.backend,
+        settings={name: getattr(settings, name) for name in SETTINGS},
+        params={name: value for name, value in settings.params.items() if name != DEFINITION},
+        status=", ".join(status for status in Status if status in ended - {Status.OK}) or str(Status.OK),
+        reasons=tuple(f"{status}: {reason}" for status, reason in cell.failures),
+        processes=len(cell.measured),
+        fastest=row.fastest == settings.backend,
+        samples_per_s=cell.samples_per_s,
+        first_epoch_time_s=cell.first_epoch_time_s,
+        epoch_time_s=cell.epoch_time_s,
+        peak_host_memory_bytes=cell.peak_host_memory_bytes,
+        peak_device_memory_bytes=cell.peak_device_memory_bytes,
+        smallest_difference=cell.smallest_difference,
+        statistics=_statistics(cell),
+        warnings=cell.warnings,
+        caveats=cell_caveats(cell, run_context),
+        cell_id=cell.cell_id,
+        **_compared_by(cell),
+    )
+
+
+def _compared_by(cell: CellSummary) -> dict[str, Any]:
+    """Return the figure that the cell is compared by, with its interval, as fields of `Cell`."""
+    found, figure = cell.step_time, cell.figure
+    timed = figure == primary_metric.STEP_TIME
+    centre = found.centre if found else None if timed else primary_metric.primary_value(cell.measured)
+    low, high = (found.low, found.high) if found else (None, None)
+    step: dict[str, Any] = {"step_time_s": centre, "step_time_low_s": low, "step_time_high_s": high}
+    metric: dict[str, Any] = {"metric": figure.name, "metric_unit": figure.unit}
+    metric |= {"metric_value": centre, "metric_low": low, "metric_high": high}
+    return {**step, **dict.fromkeys(metric)} if timed else {**dict.fromkeys(step), **metric}
+
+
+def _statistics(cell: CellSummary) -> dict[str, float]:
+    metrics = primary_metric.metrics_over(primary_metric.completed(cell.records))
+    return cell_statistics.values(cell) | {one.name: one.value for one in metrics if one.value is not None}
+
+
+def _comparison(row: Row, run_context: RunContext, advice: str) -> Comparison:
+    return Comparison(
+        run_id=next(iter(row.cells.values())).records[0].run_id,
+        name=row.title,
+        backends=tuple(row.cells),
+        fastest=row.fastest,
+        lowest=row.lowest,
+        ratios=tuple(
+            Ratio(
+                one.backend,
+                row.lowest,
+                one.estimate.centre,
+                one.estimate.low,
+                one.estimate.high,
+                one.p_value,
+                one.smallest_difference,
+            )
+            for one in row.ratios
+            if row.lowest is not None
+        ),
+        verdict=row.verdict,
+        advice=advice,
+        same_work=run_context.same_work(row).text,
+        caveats=row.caveats,
+    )

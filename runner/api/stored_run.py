@@ -1,0 +1,107 @@
+"""A stored run: its cells, comparisons, report, and how notebooks and terminals show it.
+
+Its files are read when something of them is first asked for, once; what a runner publishes later needs a new `load`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from keras_matrix.records.schema import Status
+from keras_matrix.records.store import latest_attempts
+from keras_matrix.runner.api.frame import frame
+from keras_matrix.runner.api.rows import Cell, Comparison, cells_of, comparisons_of
+from keras_matrix.runner.cli.look.stored import Findings
+from keras_matrix.runner.executors.supervise.output import printable
+
+SHOWN = 20  # comparisons in a terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a run is read from: its folders, its table with its checks, its pending repeats, its page.
+
+    `write` writes the page, to the given path or else to the usual one, and returns where it is.
+    """
+
+    folders: tuple[Path, ...]
+    read: Callable[[], Findings]
+    pending: Callable[[Findings], int]
+    write: Callable[[Path | None], Path]
+
+
+class Run:
+    """A run, or several merged ones, as `load` and `run` return it. The figures are those of its report."""
+
+    def __init__(self, source: Source) -> None:
+        """Take what the run is read from; it is read later."""
+        self._source = source
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folder of the run; of merged runs, of each of them."""
+        return self._source.folders
+
+    @property
+    def run_ids(self) -> tuple[str, ...]:
+        """The id of the run; of merged runs, of each of them."""
+        return tuple(folder.name for folder in self.folders)
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The cells, in the order of the report."""
+        return cells_of(self._found.rows, self._found.run_context)
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        """A comparison for each work that was planned on several backends, in the order of the report."""
+        return comparisons_of(self._found.rows, self._found.run_context)
+
+    @cached_property
+    def statuses(self) -> dict[str, int]:
+        """The number of processes by status; of a repeat that was measured again only the last one counts."""
+        return dict(Counter(str(record.status) for record in latest_attempts(self._found.records)))
+
+    @cached_property
+    def pending(self) -> int:
+        """The number of planned processes that are still to run, those with status `infra` included."""
+        return self._source.pending(self._found)
+
+    def to_frame(self, library: str | None = None) -> Any:
+        """Return the cells as a table with a row for each cell.
+
+        A DataFrame of pandas if that is installed, else of polars, else a dict of columns; `library` chooses one of
+        "pandas", "polars" and "dict". Settings and statistics are columns of their names; parameters begin with
+        `params.`. Raises `UsageError` for a library that is not installed.
+        """
+        return frame(self.cells, library)
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the HTML report, by default `report.html` in the run's folder, and return its path."""
+        return self._source.write(None if path is None else Path(path))
+
+    @cached_property
+    def _found(self) -> Findings:
+        return self._source.read()
+
+    def __repr__(self) -> str:
+        """Return the verdicts as text."""
+        counts = [f"{count} {status}" for status, count in self.statuses.items() if status != Status.INFRA]
+        counts += [f"{self.pending} pending"] * bool(self.pending)
+        lines = [f"<Run {' + '.join(self.run_ids)}: {len(self.cells)} cells; processes: {', '.join(counts) or 'none'}>"]
+        for one in self.comparisons[:SHOWN]:
+            lines += [f"{one.name}: {one.verdict} [{one.same_work}]", *(f"  caveat: {text}" for text in one.caveats)]
+        if len(self.comparisons) > SHOWN:
+            lines.append(f"and {len(self.comparisons) - SHOWN} more: .comparisons")
+        return printable("\n".join(lines))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the picture of the comparisons, and the verdicts as a table."""
+        from keras_matrix.dashboards.report import notebook  # imports Jinja
+
+        return notebook.render(self._found.records, self._found.rows, self._found.run_context, self.pending)

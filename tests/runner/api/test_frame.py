@@ -1,0 +1,75 @@
+"""Cells as columns, with and without a library for tables."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import keras_matrix as km
+from keras_matrix.runner.api import frame
+from tests.runner.api.conftest import measured
+
+
+class FakeTable:
+    """Stands for a library's DataFrame."""
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self.columns = columns
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The libraries that a test pretends are installed; the real ones are hidden."""
+    names: list[str] = []
+    for name in frame.LIBRARIES:
+        library = ModuleType(name)
+        library.DataFrame = type(f"{name}_table", (FakeTable,), {})  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, library)
+    monkeypatch.setattr(frame, "find_spec", lambda name: name if name in names else None)
+    return names
+
+
+def test_without_a_library_a_frame_is_a_dict_of_equally_long_columns(folder: Path, installed: list[str]) -> None:
+    found = measured().to_frame()
+    assert isinstance(found, dict)
+    assert {len(column) for column in found.values()} == {6}
+    assert found["backend"] == ["tensorflow", "jax", "torch"] * 2
+    assert found["batch_size"] == [32] * 3 + [64] * 3
+    assert found["step_time_s"][1] == pytest.approx(0.02, rel=0.02)
+    assert found["metric"] == [None] * 6
+    assert "times.samples_per_s" in found
+
+
+def test_parameters_are_columns_that_are_none_where_a_cell_has_no_such_parameter(folder: Path) -> None:
+    cells = [{"workload": "mnist_mlp"}, {"workload": "fc", "mode": "fc_data", "workers": 2}]
+    found = measured({"version": 1, "backends": ["jax"], "cells": cells}).to_frame("dict")
+    assert found["params.workers"] == [2, None]
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "made"),
+    [
+        (["pandas", "polars"], None, "pandas_table"),
+        (["polars"], None, "polars_table"),
+        (["pandas", "polars"], "polars", "polars_table"),
+        (["pandas"], "dict", "dict"),
+    ],
+)
+def test_pandas_is_taken_before_polars_unless_one_is_named(
+    folder: Path, installed: list[str], there: list[str], asked: str | None, made: str
+) -> None:
+    installed += there
+    assert type(measured(repeats=1).to_frame(asked)).__name__ == made
+
+
+def test_unknown_and_missing_libraries_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    run = measured(repeats=1)
+    with pytest.raises(km.UsageError, match=r"one of pandas, polars, dict, got 'panda'; did you mean pandas\?"):
+        run.to_frame("panda")
+    with pytest.raises(km.UsageError, match=r"polars cannot be imported .*pip install polars"):
+        run.to_frame("polars")

@@ -1,0 +1,121 @@
+"""`km.run`: what is measured is what the command line measures; errors are exceptions with the same messages."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keras_matrix as km
+from keras_matrix.records.store import Results
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.measure.seams import Seams
+from tests.fakes.executor import FakeExecutor, crash
+from tests.runner.api.conftest import MATRIX, measured
+
+TEXT = "version: 1\nbackends: [jax]\ncells:\n  - workload: mnist_mlp\n"
+
+
+def test_run_of_a_dict_returns_the_finished_run_with_its_report(folder: Path) -> None:
+    run = measured()
+    assert (len(run.cells), run.statuses, run.pending) == (6, {"ok": 30}, 0)
+    assert run.folders == ((folder / "results" / "latest").resolve(),)
+    assert (run.folders[0] / "report.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("given", [TEXT, '{"version": 1, "backends": ["jax"], "cells": [{"workload": "mnist_mlp"}]}'])
+def test_run_of_a_text_measures_its_cells(folder: Path, given: str) -> None:
+    assert [cell.name for cell in measured(given).cells] == ["mnist_mlp on jax"]
+
+
+@pytest.mark.parametrize("path", [Path("some.yaml"), "some.yaml"])
+def test_run_of_a_path_measures_the_file_as_the_command_line_does(folder: Path, path: str | Path) -> None:
+    (folder / "some.yaml").write_text(TEXT)
+    run = measured(path)
+    assert main(["--matrix", "some.yaml", "--results", "other"], Seams(executor=FakeExecutor())) == 0
+    other = km.load("other")
+    assert [cell.cell_id for cell in run.cells] == [cell.cell_id for cell in other.cells]
+    assert [cell.step_time_s for cell in run.cells] == [cell.step_time_s for cell in other.cells]
+
+
+def test_options_select_cells_and_repeats(folder: Path) -> None:
+    options: dict[str, Any] = {"backends": ["jax"], "filters": ["batch_size=64"], "repeats": 2, "results": "elsewhere"}
+    run = measured(**options)
+    assert [(cell.backend, cell.settings["batch_size"], cell.processes) for cell in run.cells] == [("jax", 64, 2)]
+    assert run.folders[0].parent == folder / "elsewhere"
+
+
+def test_settings_replace_those_of_the_matrix(folder: Path) -> None:
+    assert {cell.settings["epochs"] for cell in measured(settings={"epochs": 7}).cells} == {7}
+
+
+def test_the_same_call_continues_an_unfinished_run_unless_it_is_new(folder: Path) -> None:
+    first = measured(fake=FakeExecutor(absent=frozenset({"torch"})))
+    assert (first.statuses, first.pending) == ({"infra": 10, "ok": 20}, 10)
+    again = measured()
+    assert (again.run_ids, again.pending) == (first.run_ids, 0)
+    assert len(Results(folder / "results").runs()) == 1
+    measured(new=True)
+    assert len(Results(folder / "results").runs()) == 2
+
+
+def test_a_cell_that_fails_has_its_status_and_reason(folder: Path) -> None:
+    run = measured(fake=FakeExecutor(behaviours={"mnist_mlp": crash()}), repeats=1)
+    assert {cell.status for cell in run.cells} == {"crash"}
+    assert {(cell.step_time_s, cell.samples_per_s, cell.processes) for cell in run.cells} == {(None, None, 0)}
+    assert all(cell.reasons[0].startswith("crash: ") for cell in run.cells)
+
+
+def test_quiet_run_prints_nothing_and_progress_prints_a_line_per_process(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured(repeats=1)
+    assert capsys.readouterr() == ("", "")
+    measured(repeats=1, progress=True)
+    assert "6/6" in capsys.readouterr().out
+
+
+def test_run_works_outside_the_main_thread(folder: Path) -> None:
+    found: list[km.Run] = []
+    thread = threading.Thread(target=lambda: found.append(measured(repeats=1)))
+    thread.start()
+    thread.join()
+    assert [run.statuses for run in found] == [{"ok": 6}]
+
+
+WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    ("missing.yaml", {}, km.MatrixError, "missing.yaml: no such file; give the path with --matrix, or write a first"),
+    ({"version": 1, "cells": [{"workload": "x"}]}, {}, km.MatrixError, "matrix:"),
+    ({"version": 1, "cells": {1, 2}}, {}, km.MatrixError, "matrix: must consist of dicts, lists, texts, numbers"),
+    ({"version": float("nan")}, {}, km.MatrixError, "matrix: must consist of"),
+    (MATRIX, {"backends": ["jaxx"]}, km.UsageError, "--backend: must be one of tensorflow, jax, torch, got 'jaxx'"),
+    (MATRIX, {"backends": "jax"}, km.UsageError, "run: backends must be a list of texts, got 'jax'; write ['jax']"),
+    (MATRIX, {"filters": ["nothing*"]}, km.UsageError, "--filter nothing*: matches no cell"),
+    (MATRIX, {"repeats": 0}, km.UsageError, "--repeats: must be "),
+    (MATRIX, {"settings": {"epochs": [1]}}, km.UsageError, "--set epochs=a list of 1: must be "),
+    (MATRIX, {"settings": {"epoch": 1}}, km.UsageError, "got 'epoch'; did you mean epochs?"),
+    (MATRIX, {"budget_s": -1}, km.UsageError, "--budget: must be "),
+    (MATRIX, {"executor": "dokcer"}, km.UsageError, "--executor: must be one of process, docker, ray, got 'dokcer'"),
+    (MATRIX, {"executor_options": {"memori": 1}}, km.UsageError, "executor_options: must be one of start, images"),
+    (MATRIX, {"executor_options": {"memory": 1}}, km.UsageError, "--memory: applies only to containers"),
+    (MATRIX, {"repeat": 3}, km.UsageError, "executor_options, new, progress, got 'repeat'; did you mean repeats?"),
+]
+
+
+@pytest.mark.parametrize(("matrix", "options", "error", "message"), WRONG)
+def test_wrong_input_raises_an_error_that_names_it(
+    folder: Path, matrix: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as raised:
+        measured(matrix, **options)
+    assert message in str(raised.value)
+    assert isinstance(raised.value, km.InputError)
+    assert not (folder / "results").exists()
+
+
+def test_results_that_are_a_file_raise_a_store_error(folder: Path) -> None:
+    (folder / "results").write_text("")
+    with pytest.raises(km.StoreError, match="results: must be a folder, got a file"):
+        measured()

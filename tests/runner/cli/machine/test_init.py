@@ -1,0 +1,107 @@
+"""`keras-matrix init`: two files that can be measured, and nothing overwritten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.backends import BACKENDS, service_name
+from keras_matrix.runner.cli.machine import init
+from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.executors.process.interpreter import Interpreter
+from keras_matrix.runner.matrix.reader import expand, load
+from tests.fakes.executor import FakeExecutor
+from tests.sessions import newest_records
+
+EXAMPLE = Path(__file__).parents[4] / "docs" / "examples" / "my_workload.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def present(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The packages that a test pretends are installed."""
+    names = ["keras", "jax"]
+    monkeypatch.setattr(Interpreter, "absent", lambda self, asked: [name for name in asked if name not in names])
+    return names
+
+
+def test_init_writes_a_matrix_for_the_installed_backends_and_the_example_workload(
+    folder: Path, present: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init"]) == 0
+    cells = expand(load(Path("matrix.yaml")))
+    assert {cell.settings.backend for cell in cells} == {"jax"}
+    assert {cell.settings.workload for cell in cells} == {"my_workload:build", "mnist_mlp"}
+    assert Path("my_workload.py").read_text() == EXAMPLE.read_text()
+    assert capsys.readouterr().out == (
+        "wrote matrix.yaml and my_workload.py, for jax\nmeasure them with: keras-matrix --matrix matrix.yaml\n"
+    )
+
+
+def test_matrix_of_init_is_measured_with_a_verdict_for_each_work(folder: Path, present: list[str]) -> None:
+    present += BACKENDS
+    assert main(["init"]) == 0
+    assert main(["--matrix", "matrix.yaml"], Seams(executor=FakeExecutor())) == 0
+    assert len(newest_records(folder)) == 4 * len(BACKENDS) * 5
+
+
+def test_init_names_the_extras_of_the_other_backends_in_the_file(folder: Path, present: list[str]) -> None:
+    main(["init"])
+    [line] = [line for line in Path("matrix.yaml").read_text().splitlines() if "Installed" in line]
+    others = ", ".join(f"keras-matrix[{service_name(name, 'cpu')}]" for name in BACKENDS if name != "jax")
+    assert line == f"# Installed in this environment: jax. Others are installed with pip: {others}."
+
+
+def test_init_makes_the_folder_and_prints_how_to_enter_it(
+    folder: Path, present: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "a new/folder"]) == 0
+    assert Path("a new/folder/matrix.yaml").is_file()
+    assert "measure them with: cd 'a new/folder' && keras-matrix --matrix matrix.yaml" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", init.FILES)
+def test_init_overwrites_no_file_and_writes_none_of_the_others(
+    folder: Path, present: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(name).write_text("mine")
+    assert main(["init"]) == 2
+    assert capsys.readouterr().err == (
+        f"runner: init: {name}: already exists and is never replaced; name another folder, or move it away\n"
+    )
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [(name, "mine")]
+
+
+@pytest.mark.parametrize("there", [[], ["keras"], ["jax"]])
+def test_init_without_a_backend_and_keras_says_what_to_install(
+    folder: Path, present: list[str], there: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    present[:] = there
+    assert main(["init"]) == 2
+    assert "install one or more of them with: pip install 'keras-matrix[tf-cpu,jax-cpu," in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+
+
+def test_init_into_a_file_is_an_error_with_its_reason(
+    folder: Path, present: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").write_text("")
+    assert main(["init", "file"]) == 3
+    assert "init: file: File exists; name another folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--matrix", "missing.yaml"]])
+def test_without_a_matrix_file_the_runner_names_init(
+    folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    name = arguments[-1] if arguments else "matrix.yaml"
+    assert capsys.readouterr().err == (
+        f"runner: {name}: no such file; give the path with --matrix, or write a first matrix with: keras-matrix init\n"
+    )
