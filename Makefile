@@ -6,6 +6,8 @@ MATRIX ?= matrix.yaml
 # ARGS is passed on: make bench ARGS='--backend jax', make test ARGS='-k plan'
 ARGS ?=
 export PYTHON
+# .venv has all packages; modules of other programs must not take their place.
+unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .PHONY: bench test unit process lint types docs browser wheel setup clean help

@@ -1,0 +1,162 @@
+"""`ci/setup` in a bad environment: it works, or ends with one line that says what to do, before anything is installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PYTHON = """\
+#!/bin/sh
+# Reports a version; makes a virtual environment whose Python notes pip's arguments and environment.
+case "$*" in
+*print*) echo "{version} $0" ;;
+*ensurepip*) exit {without_venv} ;;
+"-m venv"*)
+    mkdir -p .venv/bin
+    cp "$0" .venv/bin/python
+    echo "executable = $0" >.venv/pyvenv.cfg ;;
+"-m pip install --no-compile --require-hashes"*)
+    env | sort >pip-environment
+    {pip} ;;
+esac
+"""
+
+
+class Clone:
+    """What `ci/setup` reads of a clone, in a folder with a space and a letter beyond ASCII, with programs of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "ein Ordner für uns"
+        self.programs = folder / "programs"
+        self.programs.mkdir()
+        for name in ("ci/setup", "ci/pythons", "pyproject.toml", "locks"):
+            target = self.folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, target)
+        (self.folder / "src" / "keras_matrix").mkdir(parents=True)
+        self.add("df", "echo 4000")
+
+    def add(self, name: str, text: str) -> None:
+        """Add a program that hides the one of the same name."""
+        path = self.programs / name
+        path.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def add_python(self, name: str, version: str = "3.11.2", *, venv: bool = True, pip: str = "exit 0") -> None:
+        """Add a Python that reports this version, and installs nothing."""
+        self.add(name, PYTHON.format(version=version, without_venv=int(not venv), pip=pip))
+
+    def set_up(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run it among these programs and the system's."""
+        known: Mapping[str, str] = {
+            "PATH": f"{self.programs}:/usr/bin:/bin",
+            "HOME": str(self.programs),
+            "PYENV_ROOT": str(self.programs / "none"),
+        }
+        command = [str(self.folder / "ci" / "setup")]
+        return subprocess.run(command, env={**known, **environment}, capture_output=True, text=True, check=False)
+
+    def complaint(self, **environment: str) -> str:
+        """Return the one line with which it ends."""
+        done = self.set_up(**environment)
+        assert done.returncode == 3
+        [line] = done.stderr.splitlines()
+        return line.replace(str(self.folder), "CLONE").replace(str(self.programs), "PROGRAMS")
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    made = Clone(tmp_path)
+    made.add_python("python3")
+    for name in ("python3.11", "python3.12", "python3.13"):  # whatever this machine has is hidden
+        made.add(name, "exit 127")
+    return made
+
+
+def test_clone_in_a_folder_with_spaces_and_umlauts_is_set_up_once(clone: Clone) -> None:
+    first, second = clone.set_up(), clone.set_up()
+    assert (first.returncode, first.stderr, second.returncode, second.stderr) == (0, "", 0, "")
+    assert re.sub(r"\d+ s$", "N s", first.stdout.splitlines()[-1]) == "set-up: done in N s"
+    assert second.stdout == ""
+
+
+@pytest.mark.parametrize("version", ["3.10.13", "3.14.0"])
+def test_unsupported_python_is_named_with_one_that_would_do(clone: Clone, version: str) -> None:
+    clone.add_python("python3", version)
+    needed = f"error: PROGRAMS/python3 is Python {version}: Python 3.11, 3.12 or 3.13 is needed; "
+    assert clone.complaint() == f"{needed}install one with its venv, and name it if it is not python3: PYTHON=..."
+    clone.add("python3.12", "echo /opt/python3.12")
+    assert clone.complaint() == f"{needed}use the one found here: PYTHON=/opt/python3.12"
+
+
+def test_missing_venv_names_its_package(clone: Clone) -> None:
+    clone.add_python("python3", "3.12.3", venv=False)
+    expected = "cannot make a virtual environment: apt-get install python3.12-venv (Debian, Ubuntu)"
+    assert clone.complaint() == f"error: PROGRAMS/python3 {expected}"
+
+
+def test_other_processor_is_refused_with_the_way_to_install_there(clone: Clone) -> None:
+    clone.add("uname", "echo Linux aarch64")
+    expected = "this is Linux aarch64: install without them (docs/commands.md)"
+    assert clone.complaint() == f"error: the locks are for Linux on x86-64, {expected}"
+
+
+def test_full_disk_is_reported_before_anything_is_installed(clone: Clone) -> None:
+    clone.add("df", "echo 900")
+    expected = "has 900 MiB free, .venv needs 3000: make room, or clone to another file system"
+    assert clone.complaint() == f"error: CLONE {expected}"
+    assert not (clone.folder / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (
+            "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+            "no space left: make room in CLONE (4000 MiB free) or PROGRAMS (4000 MiB free), where pip unpacks",
+        ),
+        (
+            "WARNING: Retrying after connection broken by 'NewConnectionError(...)'",
+            "no connection to the package index; check the network or pip's proxy and index settings",
+        ),
+        ("ERROR: No matching distribution found for x==1", "ERROR: No matching distribution found for x==1"),
+    ],
+)
+def test_failed_installation_is_one_line_with_its_cause(clone: Clone, output: str, expected: str) -> None:
+    clone.add_python("python3", pip=f'echo "{output}" >&2; exit 1')
+    line = clone.complaint(TMPDIR=str(clone.programs))
+    assert re.sub(r"^error: \d+", "error: N", line) == (
+        f"error: N locked packages: {expected} (log: build/set-up.log)"
+    )
+
+
+def test_settings_for_other_programs_do_not_reach_pip_and_those_of_the_network_do(clone: Clone) -> None:
+    network = {"PIP_INDEX_URL": "https://index", "PIP_CERT": "/cert", "PIP_PROXY": "proxy", "PIP_CACHE_DIR": "/c"}
+    others = {"PIP_TARGET": "/t", "PIP_PREFIX": "/p", "PIP_CONSTRAINT": "/c.txt", "PIP_REQUIRE_VIRTUALENV": "1"}
+    python = {"PYTHONPATH": "/hostile", "PYTHONHOME": "/nowhere", "PYTHONWARNINGS": "error"}
+    neither = {"KERAS_BACKEND": "torch", "VIRTUAL_ENV": "/other", "CONDA_PREFIX": "/conda"}
+    done = clone.set_up(**network, **others, **python, **neither)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = (clone.folder / "pip-environment").read_text().splitlines()
+    seen = dict(line.split("=", 1) for line in lines if line.startswith(("PIP_", "PYTHON")))
+    own = {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
+    assert seen == {**network, **own}
+
+
+def test_hostile_pythonpath_does_not_reach_the_real_python(clone: Clone, tmp_path: Path) -> None:
+    """Python imports `site` and `os` before anything else: with such modules it does not even start."""
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    for name in ("site", "os", "venv", "ensurepip", "numpy"):
+        (hostile / f"{name}.py").write_text("raise SystemExit('hostile')\n")
+    clone.add("df", "echo 0")  # it ends once it has asked Python
+    line = clone.complaint(PYTHONPATH=str(hostile), PYTHON=os.path.realpath(sys._base_executable))
+    assert "0 MiB free" in line
