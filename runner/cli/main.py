@@ -11,11 +11,11 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
+from pathlib import Path
 
 from keras_matrix.records.store import StoreFailure
 from keras_matrix.runner.cli.measure import service
 from keras_matrix.runner.errors import RunnerError, UsageError
-from keras_matrix.runner.matrix.grammar import near
 from keras_matrix.runner.measure.seams import Seams
 
 # The name of each command: its module, and its line in `runner --help`.
@@ -82,6 +82,8 @@ def parser(called: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser
 
 def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
     """Run the command line and return the exit code."""
+    if argv is None:
+        _prefer_installed_packages()
     given = list(sys.argv[1:] if argv is None else argv)
     try:
         args = parse(given)
@@ -111,11 +113,22 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     return parser(words[:1]).parse_args(words)
 
 
+def _prefer_installed_packages() -> None:
+    """Move PYTHONPATH's folders, which are for other programs, behind the installed packages.
+
+    Its `numpy` or `yaml`, perhaps of another Python, would otherwise replace the runner's; cells do not get PYTHONPATH.
+    """
+    folders = {str(Path(one).absolute()) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one}
+    sys.path.sort(key=lambda folder: folder in folders)
+
+
 def _with_command(given: list[str]) -> list[str]:
     """Insert `run` if no command is named. Help and version belong to the program itself."""
     if given and (given[0] in COMMANDS or given[0] in ("-h", "--help", "--version")):
         return given
     if given and not given[0].startswith("-"):
+        from keras_matrix.runner.matrix.grammar import near
+
         known = ", ".join(sorted(COMMANDS))
         raise UsageError(f"COMMAND: must be one of {known}, got {given[0]!r}{near(given[0], COMMANDS)}")
     return ["run", *given]

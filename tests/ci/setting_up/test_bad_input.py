@@ -1,4 +1,4 @@
-"""`ci/setup` in a bad environment: it works, or ends with one line that says what to do, before anything is installed."""
+"""`ci/setup` in a bad environment works, or ends with one line that says what to do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ esac
 
 
 class Clone:
-    """What `ci/setup` reads of a clone, in a folder with a space and a letter beyond ASCII, with programs of its own."""
+    """What `ci/setup` reads of a clone, in a folder with spaces and an umlaut, and programs of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "ein Ordner für uns"
@@ -133,9 +133,7 @@ def test_full_disk_is_reported_before_anything_is_installed(clone: Clone) -> Non
 def test_failed_installation_is_one_line_with_its_cause(clone: Clone, output: str, expected: str) -> None:
     clone.add_python("python3", pip=f'echo "{output}" >&2; exit 1')
     line = clone.complaint(TMPDIR=str(clone.programs))
-    assert re.sub(r"^error: \d+", "error: N", line) == (
-        f"error: N locked packages: {expected} (log: build/set-up.log)"
-    )
+    assert re.sub(r"^error: \d+", "error: N", line) == (f"error: N locked packages: {expected} (log: build/set-up.log)")
 
 
 def test_settings_for_other_programs_do_not_reach_pip_and_those_of_the_network_do(clone: Clone) -> None:

@@ -1,0 +1,112 @@
+"""action.yml and its example workflows: inputs are described and used, scripts are safe, tokens can do little."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+ACTIONS = ("action.yml", "ci/action/comment/action.yml")
+EXAMPLES = ("docs/examples/github/benchmark.yml", "docs/examples/github/benchmark-comment.yml")
+SCRIPTS = ("ci/action/environments", "ci/action/measure", "ci/action/verdict", "ci/action-runner")
+STARTS = True  # what YAML 1.1 reads for the key `on`
+COMMIT = re.compile(r"[\w./-]+@[0-9a-f]{40}")
+OURS = re.compile(r"OWNER/keras-benchmark-matrix(/ci/action/comment)?@COMMIT")
+
+
+def read(path: str) -> dict[Any, Any]:
+    found: dict[Any, Any] = yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+    return found
+
+
+def steps(path: str) -> list[dict[str, Any]]:
+    about = read(path)
+    groups = [about["runs"]] if "runs" in about else about["jobs"].values()
+    return [step for group in groups for step in group["steps"]]
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+def test_every_input_is_described_and_used(path: str) -> None:
+    text, inputs = (ROOT / path).read_text(encoding="utf-8"), read(path)["inputs"]
+    assert {name for name in inputs if not inputs[name].get("description")} == set()
+    assert set(re.findall(r"inputs\.([\w-]+)", text)) == set(inputs)
+
+
+def test_documentation_lists_every_input_with_its_default() -> None:
+    text = (ROOT / "docs" / "github-actions.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^\| `([\w-]+)` \| (.*?) \|", text, flags=re.M))
+    defaults = {name: one["default"] for name, one in read("action.yml")["inputs"].items()}
+    assert {name: table.get(name, "").strip("`") for name in defaults} == defaults
+
+
+@pytest.mark.parametrize("path", [*ACTIONS, *EXAMPLES])
+def test_scripts_contain_no_expression_which_could_inject_commands(path: str) -> None:
+    """An expression is replaced in the script's text before bash reads it: values come through `env`."""
+    assert [step["run"] for step in steps(path) if "${{" in step.get("run", "")] == []
+
+
+@pytest.mark.parametrize("path", [*ACTIONS, *EXAMPLES])
+def test_other_actions_are_pinned_to_a_commit(path: str) -> None:
+    used = [step["uses"] for step in steps(path) if "uses" in step]
+    assert [name for name in used if not (COMMIT.fullmatch(name) or OURS.fullmatch(name))] == []
+
+
+def test_workflow_that_runs_a_pull_requests_code_can_only_read() -> None:
+    workflow = read(EXAMPLES[0])
+    assert workflow[STARTS] == {"pull_request": None}
+    assert workflow["permissions"] == {"contents": "read"}
+    assert [job["permissions"] for job in workflow["jobs"].values() if "permissions" in job] == []
+    assert steps(EXAMPLES[0])[0]["with"]["persist-credentials"] is False
+    assert "secrets." not in (ROOT / EXAMPLES[0]).read_text(encoding="utf-8")
+
+
+def test_workflow_that_can_write_runs_only_the_comment_action() -> None:
+    workflow = read(EXAMPLES[1])
+    assert workflow[STARTS] == {"workflow_run": {"workflows": [read(EXAMPLES[0])["name"]], "types": ["completed"]}}
+    assert workflow["permissions"] == {}
+    [job] = workflow["jobs"].values()
+    assert job["permissions"] == {"actions": "read", "pull-requests": "write"}
+    assert [step["uses"].partition("@")[0] for step in job["steps"]] == [
+        "OWNER/keras-benchmark-matrix/ci/action/comment"
+    ]
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_examples_set_only_inputs_that_the_action_has(path: str) -> None:
+    for step in steps(path):
+        if found := OURS.fullmatch(step["uses"]):
+            inputs = read(f"{(found[1] or '').lstrip('/')}/action.yml".lstrip("/"))["inputs"]
+            assert set(step.get("with", {})) <= set(inputs)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_are_valid_and_executable(name: str) -> None:
+    script = ROOT / name
+    assert script.stat().st_mode & 0o111
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+    if shutil.which("shellcheck"):  # ci/lint runs it, too
+        assert subprocess.run(["shellcheck", "--severity=warning", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "undecided", "ended", "annotation"),
+    [
+        (0, "pass", 0, "::notice title=Benchmarks::no worse"),
+        (1, "pass", 1, "::error title=Benchmarks::a cell was not measured on both sides: see the job's summary"),
+        (4, "pass", 4, "::error title=Benchmarks::the head is slower than the base: see the job's summary"),
+        (5, "pass", 0, "::warning title=Benchmarks::undecided within the budget, which does not fail this job: see "),
+        (5, "fail", 5, "::error title=Benchmarks::undecided within the budget: see the job's summary"),
+    ],
+)
+def test_verdict_fails_the_job_by_the_gates_exit_code(code: int, undecided: str, ended: int, annotation: str) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "EXIT_CODE": str(code), "UNDECIDED": undecided}
+    command = [str(ROOT / "ci" / "action" / "verdict")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == ended
+    assert done.stdout.startswith(annotation)
