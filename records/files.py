@@ -62,6 +62,10 @@ def _temporary(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # a full disk is noticed by a write, which names no file
+            error.filename = str(path)
+        raise
     finally:
         with suppress(OSError):
             temporary.unlink()

@@ -7,6 +7,7 @@ only if that command is called: `runner --help` and each command load nothing th
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Collection, Sequence
@@ -100,9 +101,9 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _complain(
-            f"{error.filename or 'this machine'}: {error.strerror or error}; no published record is lost", 3
-        )
+        advice = "free some space and run the same command again; " if error.errno == errno.ENOSPC else ""
+        where = error.filename or "this machine"
+        return _complain(f"{where}: {error.strerror or error}; {advice}no published record is lost", 3)
     except KeyboardInterrupt:
         return _complain("stopped", 130)
 

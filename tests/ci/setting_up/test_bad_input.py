@@ -42,7 +42,7 @@ class Clone:
             target.parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, target)
         (self.folder / "src" / "keras_matrix").mkdir(parents=True)
-        self.add("df", "echo 4000")
+        self.add("df", "echo 9000")
 
     def add(self, name: str, text: str) -> None:
         """Add a program that hides the one of the same name."""
@@ -111,7 +111,7 @@ def test_other_processor_is_refused_with_the_way_to_install_there(clone: Clone) 
 
 def test_full_disk_is_reported_before_anything_is_installed(clone: Clone) -> None:
     clone.add("df", "echo 900")
-    expected = "has 900 MiB free, .venv needs 3000: make room, or clone to another file system"
+    expected = "has 900 MiB free, .venv needs 4200: make room, or clone to another file system"
     assert clone.complaint() == f"error: CLONE {expected}"
     assert not (clone.folder / ".venv").exists()
 
@@ -121,7 +121,7 @@ def test_full_disk_is_reported_before_anything_is_installed(clone: Clone) -> Non
     [
         (
             "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
-            "no space left: make room in CLONE (4000 MiB free) or PROGRAMS (4000 MiB free), where pip unpacks",
+            "no space left: make room in CLONE (9000 MiB free) or PROGRAMS (9000 MiB free), where pip unpacks",
         ),
         (
             "WARNING: Retrying after connection broken by 'NewConnectionError(...)'",

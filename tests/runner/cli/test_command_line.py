@@ -373,6 +373,29 @@ def test_completion_knows_the_commands(shell: str, capsys: pytest.CaptureFixture
     assert "--matrix" in capsys.readouterr().out
 
 
+def test_report_that_finds_the_disk_full_is_named_with_what_to_do(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+
+    from keras_matrix.records import files
+
+    real = files._write
+
+    def full(path: Path, text: str) -> None:
+        if ".report.html." in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, text)
+
+    monkeypatch.setattr(files, "_write", full)
+    assert runner() == 3
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        "/report.html: No space left on device; free some space and run the same command again; "
+        "no published record is lost"
+    )
+
+
 def test_record_that_cannot_be_stored_ends_the_run_with_exit_code_3(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
