@@ -92,9 +92,9 @@ def test_clone_in_a_folder_with_spaces_and_umlauts_is_set_up_once(clone: Clone) 
 def test_unsupported_python_is_named_with_one_that_would_do(clone: Clone, version: str) -> None:
     clone.add_python("python3", version)
     needed = f"error: PROGRAMS/python3 is Python {version}: Python 3.11, 3.12 or 3.13 is needed; "
-    assert clone.complaint() == f"{needed}install one with its venv, and name it if it is not python3: PYTHON=..."
+    assert clone.complaint() == f"{needed}install one with its venv, and set PYTHON to it if it is not python3"
     clone.add("python3.12", "echo /opt/python3.12")
-    assert clone.complaint() == f"{needed}use the one found here: PYTHON=/opt/python3.12"
+    assert clone.complaint() == f"{needed}set PYTHON to one that is here: /opt/python3.12"
 
 
 def test_missing_venv_names_its_package(clone: Clone) -> None:
