@@ -20,9 +20,10 @@ from keras_matrix.analysis.parity.deviations import StoredComparison, latest_com
 from keras_matrix.analysis.stalls.report import StallReport
 from keras_matrix.analysis.whatif.verify import Verification
 from keras_matrix.records.fc.proof import ProvedMode
-from keras_matrix.records.fc.spec import is_native
+from keras_matrix.records.fc.spec import is_native, problem_of
 from keras_matrix.records.instruments.parity import Pair, ParityRecord
 from keras_matrix.records.instruments.usage import UsageSeries
+from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import PREFIX
 from keras_matrix.records.traces.table import Table
 
@@ -40,13 +41,15 @@ class WorkStatus(StrEnum):
     NOT_CHECKED = "same work not checked"
 
 
-TEXTS = {
+STATUS_TEXTS = {
     WorkStatus.EXPLAINED: "same work, with an explained deviation",
     WorkStatus.STALE: "same work at other versions",
 }
-SAME = (WorkStatus.AGREES, WorkStatus.EXPLAINED)
+SAME_WORK = (WorkStatus.AGREES, WorkStatus.EXPLAINED)
 AGAINST_NUMPY = "float64, against NumPy"
-ON_A_CPU = "compared on a CPU, not on this kind of device"
+ON_A_CPU = ", compared on a CPU"
+ON_A_SMALL_NETWORK = "proved on a small network: docs/fc.md"
+PRECISIONS = ("float64", "float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +71,13 @@ class SameWork:
     @property
     def text(self) -> str:
         """The result as text, such as `same work: 3e-9 (float64 gradient)`."""
-        status = TEXTS.get(self.status, str(self.status))
+        status = STATUS_TEXTS.get(self.status, str(self.status))
         return status if self.value is None else f"{status}: {self.value} ({self.figure})"
 
     @property
     def checked(self) -> bool:
         """Whether the backends were compared at these versions, and did the same work."""
-        return self.status in SAME
+        return self.status in SAME_WORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class RunContext:
 
     `traces` has the newest trace of each cell by its id, `usage_series` the usage of attempts over time, by their key.
     `merge` lists the runs of a merged table; None for the table of one run. `stalls` are the run's stall analyses,
-    `verification` what it measured of predictions, `matrix` the path of its matrix file.
+    `verification` what it measured of predictions, `command` the one that measures its cells; None without a matrix.
     """
 
     parity: tuple[ParityRecord, ...] = ()
@@ -104,7 +107,7 @@ class RunContext:
     stalls: tuple[StallReport, ...] = ()
     verification: Verification | None = None
     proofs: tuple[ProvedMode, ...] = ()
-    matrix: str | None = None
+    command: str | None = None
 
     @property
     def has_peaks(self) -> bool:
@@ -144,11 +147,12 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
     concerned = {name for pair in pairs for name in pair.backends}
     stale = [name for name in stored.stale if name in concerned]
     status, absent = _work_status(pairs, stale), sorted(set(cells) - concerned) if backend is None else []
-    if absent and status in SAME:
+    if absent and status in SAME_WORK:
         remark = f"{', '.join(absent)} was not compared with the others: runner parity {settings.workload}"
         return SameWork(WorkStatus.NOT_CHECKED, remarks=(remark,))
-    remarks = (*_remarks(stored, pairs, stale), *([] if settings.device == "cpu" else [ON_A_CPU]))
-    return SameWork(status, max(known, default=None), f"{precision} {figure}", remarks)
+    where = "" if settings.device == "cpu" else ON_A_CPU
+    remarks = (*_remarks(stored, pairs, stale), *_other_precision(settings))
+    return SameWork(status, max(known, default=None), f"{precision} {figure}{where}", remarks)
 
 
 def same_fc_work(proofs: Sequence[ProvedMode], row: Row, backend: str | None = None) -> SameWork:
@@ -157,21 +161,30 @@ def same_fc_work(proofs: Sequence[ProvedMode], row: Row, backend: str | None = N
     if not cells:
         return SameWork(WorkStatus.NOT_CHECKED)
     settings = next(iter(cells.values())).settings
-    mode = str(settings.params["mode"])
+    task = problem_of(settings)
     concerned = [name for name in cells if backend in (None, name)]
     versions = {name: each[name] for name in concerned if (each := _versions(name, cells[name]))}
-    found = [proof for proof in proofs_of(proofs, mode, versions) if proof.backend in concerned]
-    advice = f"runner fc --prove --mode {mode}"
+    found = [proof for proof in proofs_of(proofs, task, versions) if proof.backend in concerned]
+    advice = f"runner fc --prove --mode {task.mode} --num-workers {task.workers}"
     if absent := sorted(set(concerned) - {proof.backend for proof in found}):
-        return SameWork(WorkStatus.NOT_CHECKED, remarks=(f"not compared with NumPy: {', '.join(absent)}: {advice}",))
+        return SameWork(
+            WorkStatus.NOT_CHECKED,
+            remarks=(f"not compared with NumPy with {task.workers} workers: {', '.join(absent)}: {advice}",),
+        )
     stale = sorted({one.backend for one in found if versions.get(one.backend) not in (None, one.version)})
     failures = [f"{one.backend}, {one.precision}: {one.failure}" for one in found if one.failure]
     status = WorkStatus.STALE if stale else WorkStatus.DEVIATES if failures else WorkStatus.AGREES
-    remarks = [*([_stale_remark(stale, advice)] if stale else []), *failures]
-    if settings.device != "cpu" and all(proof.device == "cpu" for proof in found):
-        remarks.append(ON_A_CPU)
+    remarks = (*([_stale_remark(stale, advice)] if stale else []), *failures, ON_A_SMALL_NETWORK)
     worst = [one.worst_error for one in found if one.precision == "float64" and one.worst_error is not None]
-    return SameWork(status, max(worst, default=None), AGAINST_NUMPY, tuple(remarks))
+    where = "" if all(proof.device == settings.device for proof in found) else ON_A_CPU
+    return SameWork(
+        status, max(worst, default=None), f"{AGAINST_NUMPY}{where}", (*remarks, *_other_precision(settings))
+    )
+
+
+def _other_precision(settings: Settings) -> list[str]:
+    """Return the remark on a precision that is not compared."""
+    return [] if settings.precision in PRECISIONS else [f"compared in {' and '.join(PRECISIONS)} only"]
 
 
 def _running(row: Row, backend: str | None) -> dict[str, CellSummary]:

@@ -164,14 +164,16 @@ def how(ratios: Sequence[Ratio]) -> str:
 
 def bracketed(estimate: Estimate) -> str:
     """Return a ratio with its interval, such as `1.42x [1.30 1.55]`; without an interval only the ratio."""
-    ends = f" [{estimate.low:.2f} {estimate.high:.2f}]" if estimate.bounds else ""
-    return f"{estimate.centre:.2f}x{ends}"
+    return f"{estimate.centre:.2f}x{_ends(estimate)}"
+
+
+def _ends(estimate: Estimate) -> str:
+    return f" [{estimate.low:.2f} {estimate.high:.2f}]" if estimate.bounds else ""
 
 
 def ratio_text(ratio: Ratio) -> str:
     """Return a ratio with its interval and the backend, such as `1.42x jax [1.30 1.55]`."""
-    number, _, ends = bracketed(ratio.estimate).partition(" ")
-    return f"{number} {ratio.backend}{' ' + ends if ends else ''}{with_disturbed(ratio)}"
+    return f"{ratio.estimate.centre:.2f}x {ratio.backend}{_ends(ratio.estimate)}{with_disturbed(ratio)}"
 
 
 def with_disturbed(ratio: Ratio) -> str:

@@ -212,7 +212,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         smallest_difference=over.smallest_difference(math.sqrt(2))
         if over
         else minimum_detectable_effect(math.sqrt(2) * (scatter or 0.0), len(step_times)),
-        samples_per_s=median(t.samples_per_s for t in times),
+        samples_per_s=_geometric_mean(t.samples_per_s for t in times),
         first_epoch_time_s=median(t.first_epoch_time_s for t in times),
         epoch_time_s=median(t.epoch_time_median_s for t in times),
         fixed_time=next((one for record in measured if (one := fixed_time(record))), None),
@@ -378,6 +378,12 @@ def median(values: Iterable[float | None]) -> float | None:
     """Return the median of the values that are known; None if there are none."""
     found = [value for value in values if value is not None]
     return statistics.median(found) if found else None
+
+
+def _geometric_mean(values: Iterable[float | None]) -> float | None:
+    """Return the geometric mean of the values that are known and positive: of throughputs as of the times per step."""
+    found = [value for value in values if value]
+    return statistics.geometric_mean(found) if found else None
 
 
 def _maximum(values: Iterable[int | None]) -> int | None:

@@ -17,8 +17,6 @@ from keras_matrix.analysis.stats.sequential import LOOKS
 from keras_matrix.analysis.surroundings.disturbance import percent
 from keras_matrix.records.settings import Scalar, Settings
 
-USUAL_MATRIX = "matrix.yaml"
-
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
@@ -29,11 +27,13 @@ class Undecided:
     repeats: int
     effect: float
 
-    def text(self, matrix: str | None) -> str:
-        """Return the command, given the path of the matrix file, and what it would show."""
+    def text(self, command: str | None) -> str:
+        """Return what would decide; `command` measures the run's cells again, None if there is no such command."""
+        needed = f"about {self.repeats} repeats show a difference of {percent(self.effect)}"
+        if command is None:
+            return f"to decide: {needed}"
         filters = " ".join(f"--filter {shlex.quote(one)}" for one in self.filters)
-        command = f"runner --matrix {shlex.quote(matrix or USUAL_MATRIX)} {filters} --repeats auto"
-        return f"to decide: {command} (about {self.repeats} repeats show a difference of {percent(self.effect)})"
+        return f"to decide: {command} {filters} --repeats auto ({needed})"
 
 
 def undecided(rows: Sequence[Row]) -> dict[str, Undecided]:
@@ -50,11 +50,14 @@ def undecided(rows: Sequence[Row]) -> dict[str, Undecided]:
 def _wanted(row: Row) -> tuple[int, float] | None:
     """Return the repeats after which the open ratios show a notable difference, or the most repeats and what they show.
 
-    None if more repeats are not what the row lacks, or if it has all of them.
+    None if more repeats are not what the row lacks, or if it has all of them. Without an open ratio, the row is no
+    discovery among the others: then all ratios count.
     """
-    ratios = [ratio for ratio in row.ratios if ratio.estimate.bounds and (ratio.estimate.low or 0) <= 1]
+    if any(one.separate or one.machines_disagree or one.estimate.low is None for one in row.ratios):
+        return None
+    ratios = [ratio for ratio in row.ratios if (ratio.estimate.low or 0) <= 1] or list(row.ratios)
     most = LOOKS.blocks[-1]
-    if not ratios or any(one.separate or one.machines_disagree or one.scatter is None for one in row.ratios):
+    if not ratios:
         return None
     if min(ratio.estimate.count for ratio in ratios) >= most:
         return None

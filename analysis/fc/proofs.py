@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.fc.cells import proof_problem
 from keras_matrix.records.fc.proof import Proof, ProofAnswer, ProvedMode
+from keras_matrix.records.fc.spec import FcProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,13 @@ def proved_modes(answers: Sequence[ProofAnswer], origin: Origin) -> list[ProvedM
     return found
 
 
-def proofs_of(proofs: Sequence[ProvedMode], mode: str, versions: Mapping[str, str]) -> list[ProvedMode]:
-    """Return the proofs of a mode, one per backend and precision: of the version in `versions`, else the newest."""
+def proofs_of(proofs: Sequence[ProvedMode], task: FcProblem, versions: Mapping[str, str]) -> list[ProvedMode]:
+    """Return the proofs of a task's mode with its number of workers, one per backend and precision.
+
+    Those of the version in `versions` count before newer ones of other versions.
+    """
     found: dict[tuple[str, str], ProvedMode] = {}
     for proof in sorted(proofs, key=lambda one: (one.version == versions.get(one.backend), one.started_at)):
-        if proof.mode == mode:
+        if proof.mode == task.mode and task.workers in proof.workers:
             found[proof.backend, proof.precision] = proof
     return list(found.values())

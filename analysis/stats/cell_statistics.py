@@ -20,6 +20,7 @@ from keras_matrix.records.schema import Record
 
 STEP_TIME_NAME = "times.step_time_s"
 MEDIAN, LARGEST, P95 = "median over processes", "largest of the processes", "95th percentile over processes"
+GEOMETRIC = "geometric mean over processes"
 SEPARATE = "one process, if separate from 0"
 MILLISECOND, MEBIBYTE, PERCENT = ("ms", 1e-3), ("MiB", 2.0**20), ("%", 0.01)
 
@@ -120,8 +121,8 @@ STATISTICS = (
               "Standard deviation over mean of the measured epochs of a process; the median over the processes.",
               over_processes(_variation), PERCENT),
     Statistic("times.samples_per_s", "throughput", "samples/s",
-              "Samples trained, or predicted, per second of the measured epochs.",
-              lambda cell: cell.samples_per_s, always=True),
+              "Samples trained, or predicted, per second of the measured epochs; the geometric mean over the processes,"
+              " as of the time per step.", lambda cell: cell.samples_per_s, method=GEOMETRIC, version=2, always=True),
     Statistic("times.first_epoch_time_s", "first epoch", "s",
               "The first of the discarded epochs: tracing, compiling and the first run included.",
               lambda cell: cell.first_epoch_time_s, always=True),

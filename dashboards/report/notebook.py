@@ -35,9 +35,9 @@ class Verdict:
 def render(records: Sequence[Record], rows: Sequence[Row], run_context: RunContext, pending: int) -> str:
     """Return the HTML of a run: how its processes ended, and at most `SHOWN` comparisons."""
     shown = rows[:SHOWN]
-    plots, axis = results.findings(shown, run_context.matrix)
-    # Links to sections of the report have no target here; a command needs the matrix file that it names.
-    plots = [replace(one, anchor="", caveat="", advice=one.advice if run_context.matrix else "") for one in plots]
+    plots, axis = results.findings(shown, run_context.command)
+    # Links to sections of the report have no target here.
+    plots = [replace(one, anchor="", caveat="") for one in plots]
     style = stylesheet("notebook") + (axes.rules(".findings > .finding > .plot", axis, strong=1.0) if axis else "")
     return rendered(
         "notebook.html",

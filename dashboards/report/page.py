@@ -46,7 +46,7 @@ def render(
     `rows` is the table of these records, `about` the content of the run's `run.json` (any key may be missing),
     `pending` the number of planned repeats without a record, `run_context` the results of other measurements.
     """
-    found, ratio_axis = results.findings(rows, run_context.matrix)
+    found, ratio_axis = results.findings(rows, run_context.command)
     drawn = {
         "epochs": pictures.epoch_pictures(rows),
         "starts": pictures.start_pictures(rows),

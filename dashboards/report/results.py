@@ -72,16 +72,16 @@ def backends(rows: Sequence[Row]) -> list[str]:
     return in_order(backend for row in rows for backend in row.cells)
 
 
-def findings(rows: Sequence[Row], matrix: str | None = None) -> tuple[list[RatioPlot], Axis | None]:
+def findings(rows: Sequence[Row], command: str | None = None) -> tuple[list[RatioPlot], Axis | None]:
     """Return a verdict per row, and the common axis of their ratios, None if no row has ratios.
 
-    `matrix` is the path of the matrix file, for the commands that would decide open verdicts.
+    `command` measures the cells of the run again, for the commands that would decide open verdicts.
     """
     ends = [e for row in rows for r in row.ratios for e in (r.estimate.low, r.estimate.centre, r.estimate.high) if e]
     timed = all(cell.figure == STEP_TIME for row in rows for cell in row.cells.values())
     what = "time per step relative to the lowest" if timed else "cost relative to the best: a time, or similar"
     axis = axes.logarithmic([1.0, *ends], f"{what}, × (logarithmic)", RATIO) if ends else None
-    advice = {title: one.text(matrix) for title, one in undecided(rows).items()}
+    advice = {title: one.text(command) for title, one in undecided(rows).items()}
     return [_finding(index, row, axis, advice.get(row.title, "")) for index, row in enumerate(rows)], axis
 
 

@@ -1,7 +1,7 @@
 """The proof of the FC modes as data: the problems that one process proves on its backend, and the errors found.
 
 `runner fc --prove` stores what it showed of each mode in `results/parity/fc/proof.json`, one entry per backend, mode,
-precision and device; a newer entry replaces an older one.
+precision, device and numbers of workers; a newer entry replaces an older one.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class ProvedMode:
     machine: str | None = about("the CPU, their number and the system", default=None)
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def key(self) -> tuple[str, str, str, str, tuple[int, ...]]:
         """What a newer proof replaces."""
-        return self.backend, self.mode, self.precision, self.device
+        return self.backend, self.mode, self.precision, self.device, tuple(self.workers)
 
 
 @dataclass(frozen=True, slots=True)

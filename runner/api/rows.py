@@ -83,8 +83,8 @@ class Comparison:
     """One work on several backends.
 
     `fastest` is None unless the intervals separate a backend from every other; `lowest` has the lowest time per step,
-    separated or not. `verdict` and `same_work` are the sentences of the report. `advice` is the command that would
-    decide an open verdict, empty if there is no such command and for a matrix that was no file.
+    separated or not. `verdict` and `same_work` are the sentences of the report. `advice` is what would decide
+    an open verdict, with the command if the matrix was a file; empty for other verdicts.
     """
 
     run_id: str
@@ -106,8 +106,7 @@ def cells_of(rows: Sequence[Row], run_context: RunContext) -> list[Cell]:
 
 def comparisons_of(rows: Sequence[Row], run_context: RunContext) -> list[Comparison]:
     """Return the comparisons of a table: its rows with more than one backend."""
-    matrix = run_context.matrix
-    advice = {title: one.text(matrix) for title, one in undecided(rows).items()} if matrix else {}
+    advice = {title: one.text(run_context.command) for title, one in undecided(rows).items()}
     return [_comparison(row, run_context, advice.get(row.title, "")) for row in rows if len(row.cells) > 1]
 
 

@@ -21,6 +21,7 @@ from keras_matrix.records.store import Problem, Results, Run, latest_attempts
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import stored
 from keras_matrix.runner.cli.compare.histories import assessed
+from keras_matrix.runner.cli.look.merge.commands import measuring_again
 from keras_matrix.runner.cli.render.format import title_defaults
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.output import printable
@@ -98,15 +99,11 @@ def run_context(run: Run, rows: Sequence[Row]) -> RunContext:
 
 
 def _checks(run: Run) -> RunContext:
-    """Return what the sentences of a row need: the checks that backends do the same work, and the matrix file."""
+    """Return what the sentences of a row need: the checks that backends do the same work, and the command
+    that measures it again."""
     results = [run.folder.parent]
-    return RunContext(shipped.parity_records(results), proofs=shipped.proofs(results), matrix=_matrix_path(run))
-
-
-def _matrix_path(run: Run) -> str | None:
-    """Return the path of a run's matrix file; None for what a command measured without one."""
-    path = str(run.about().get("matrix_path") or "")
-    return path if path.endswith((".yaml", ".yml")) else None
+    command = measuring_again(run.about())
+    return RunContext(shipped.parity_records(results), proofs=shipped.proofs(results), command=command)
 
 
 def _usage_series(run: Run, rows: Sequence[Row]) -> dict[tuple[str, int, int], UsageSeries]:

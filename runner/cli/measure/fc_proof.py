@@ -68,7 +68,9 @@ def prove(flags: FcFlags, results: Path, seams: Seams, *, as_json: bool) -> int:
         with interruptible():
             order = ProofOrder(tasks, seed=seed, device=device)
             answers, refused = fc.prove(probe, backends, order, lambda line: print(line, file=sys.stderr))
-    if answers:
+    if answers and not request.fixed:  # a proof of other sizes, or of some variants only, is not what rows show
+        for problem in proof.load(results)[1]:
+            print(f"{problem}; it is replaced", file=sys.stderr)
         origin = Origin(utc_now().isoformat(timespec="seconds"), device, machine.summary())
         proof.save(results, proved_modes(answers, origin))
     proved = bool(answers) and not refused and not any(proof_problem(p) for a in answers for p in a.proofs)

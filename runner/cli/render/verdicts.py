@@ -137,7 +137,7 @@ def table_lines(rows: Sequence[Row], context: RunContext, width: int | None = No
             lines += [Line(f"{' ' * named}{GAP}{text}", NOTE) for text in _below(cell)]
         lines.append(Line(f"  {printable(row.verdict)}", FASTEST if row.fastest else VERDICT))
         if found := open_rows.get(row.title):
-            lines.append(Line(f"  {printable(found.text(context.matrix))}", NOTE))
+            lines.append(Line(f"  {printable(found.text(context.command))}", NOTE))
         lines += [Line(f"  caveat: {printable(caveat)}", "yellow") for caveat in row.caveats]
     left_out = [column.heading for index, column in enumerate(columns) if index not in shown]
     return [*lines, *([Line(f"(a wider terminal also shows: {', '.join(left_out)})", NOTE)] if left_out else [])]

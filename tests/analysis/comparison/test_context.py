@@ -160,22 +160,39 @@ def test_failed_proof_in_any_precision_deviates_and_says_why() -> None:
     failed = replace(PROOFS[1], failure="weights are 1.0e-03 from plain NumPy, limit 1e-05")
     found = RunContext(proofs=(PROOFS[0], failed, *PROOFS[2:])).same_work(fc_row())
     assert found.status is WorkStatus.DEVIATES
-    assert found.remarks == ("jax, float32: weights are 1.0e-03 from plain NumPy, limit 1e-05",)
+    assert found.remarks[0] == "jax, float32: weights are 1.0e-03 from plain NumPy, limit 1e-05"
 
 
 def test_proof_of_another_version_is_stale_and_one_on_a_cpu_says_so_on_a_gpu() -> None:
     context = RunContext(proofs=PROOFS)
     found = context.same_work(fc_row(version="2.0"))
     assert found.text == "same work at other versions: 6e-16 (float64, against NumPy)"
-    assert found.remarks[0].endswith("compare again with: runner fc --prove --mode fc_data")
-    assert context.same_work(fc_row(device="gpu")).remarks == ("compared on a CPU, not on this kind of device",)
-    assert context.same_work(fc_row()).remarks == ()
+    assert found.remarks[0].endswith("compare again with: runner fc --prove --mode fc_data --num-workers 2")
+    assert context.same_work(fc_row(device="gpu")).text == (
+        "same work: 6e-16 (float64, against NumPy, compared on a CPU)"
+    )
+    assert context.same_work(fc_row()).remarks == ("proved on a small network: docs/fc.md",)
+
+
+def test_proof_with_other_numbers_of_workers_is_none() -> None:
+    alone = tuple(replace(proof, workers=[1, 4]) for proof in PROOFS)
+    assert RunContext(proofs=alone).same_work(fc_row()).status is WorkStatus.NOT_CHECKED
+
+
+def test_precision_that_is_not_compared_is_a_remark() -> None:
+    (found,) = table(
+        make_record(settings=make_settings(backend=name, precision="mixed_bfloat16"), versions=VERSIONS[name])
+        for name in ("jax", "torch")
+    )
+    assert same_work([parity()], found).remarks[-1] == "compared in float64 and float32 only"
 
 
 def test_mode_without_a_proof_on_a_backend_is_not_checked() -> None:
     found = RunContext(proofs=PROOFS[:2]).same_work(fc_row())
     assert found.status is WorkStatus.NOT_CHECKED
-    assert found.remarks == ("not compared with NumPy: torch: runner fc --prove --mode fc_data",)
+    assert found.remarks == (
+        "not compared with NumPy with 2 workers: torch: runner fc --prove --mode fc_data --num-workers 2",
+    )
 
 
 def test_keras_path_of_the_fc_network_has_its_parity_as_other_workloads() -> None:
@@ -192,9 +209,9 @@ def test_comparison_of_the_measured_versions_counts_before_a_newer_one_of_others
     assert same_work([parity(), newer], row()).status is WorkStatus.AGREES
 
 
-def test_comparison_on_a_cpu_is_remarked_on_a_gpu() -> None:
+def test_comparison_on_a_cpu_says_so_on_a_gpu() -> None:
     (found,) = table(
         make_record(settings=make_settings(backend=name, device="gpu"), versions=VERSIONS[name])
         for name in ("jax", "torch")
     )
-    assert same_work([parity()], found).remarks[-1] == "compared on a CPU, not on this kind of device"
+    assert same_work([parity()], found).text == "same work: 3e-9 (float64 gradient, compared on a CPU)"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.comparison.undecided import Undecided, undecided
 from keras_matrix.records.schema import Record
@@ -44,6 +42,14 @@ def test_row_with_all_repeats_has_no_command() -> None:
     assert undecided(rows_of(*records_of(0.3, repeats=40))) == {}
 
 
+def test_row_that_is_no_discovery_among_the_others_needs_more_repeats() -> None:
+    close = records_of(0.02, ratio=1.03, repeats=5, workload="gru")
+    others = [record for n in range(20) for record in records_of(0.02, workload=f"w{n}", repeats=5)]
+    rows = rows_of(*close, *others)
+    assert "not a discovery among 21 rows" in rows[0].verdict
+    assert undecided(rows)["gru"].repeats == 5
+
+
 def test_filters_name_what_tells_the_works_of_a_workload_apart() -> None:
     found = undecided(rows_of(*records_of(0.02, batch_size=32), *records_of(0.02, batch_size=64)))
     assert [one.filters for one in found.values()] == [
@@ -54,8 +60,8 @@ def test_filters_name_what_tells_the_works_of_a_workload_apart() -> None:
 
 def test_text_is_a_command_for_a_shell() -> None:
     one = Undecided(("workload=my models:build",), 12, 0.05)
-    assert one.text("my matrix.yaml") == (
+    assert one.text("runner --matrix 'my matrix.yaml'") == (
         "to decide: runner --matrix 'my matrix.yaml' --filter 'workload=my models:build' --repeats auto "
         "(about 12 repeats show a difference of 5.0 %)"
     )
-    assert replace(one, filters=("workload=lstm",)).text(None).startswith("to decide: runner --matrix matrix.yaml ")
+    assert one.text(None) == "to decide: about 12 repeats show a difference of 5.0 %"

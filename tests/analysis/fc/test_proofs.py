@@ -55,8 +55,9 @@ def test_failed_problem_is_the_failure_of_its_mode(found: dict[str, Any], worst:
 
 
 def test_proof_of_the_measured_version_counts_before_a_newer_one_of_another() -> None:
-    own = ProvedMode("jax", "fc_data", "float64", "cpu", [1], 1, 1e-16, version="1", started_at="2026-01-01")
+    own = ProvedMode("jax", "fc_data", "float64", "cpu", [1, 2], 1, 1e-16, version="1", started_at="2026-01-01")
     newer = replace(own, version="2", started_at="2026-02-01")
-    assert proofs_of([own, newer], "fc_data", {"jax": "1"}) == [own]
-    assert proofs_of([newer, own], "fc_data", {"jax": "3"}) == [newer]
-    assert proofs_of([own], "fc_model", {"jax": "1"}) == []
+    assert proofs_of([own, newer], TASK, {"jax": "1"}) == [own]
+    assert proofs_of([newer, own], TASK, {"jax": "3"}) == [newer]
+    assert proofs_of([own], TASK.changed(mode="fc_model"), {"jax": "1"}) == []
+    assert proofs_of([own], TASK.changed(workers=4), {"jax": "1"}) == []

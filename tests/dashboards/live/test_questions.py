@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.analysis.comparison.context import same_work
+from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.stats import cell_statistics
@@ -22,6 +22,7 @@ from keras_matrix.dashboards.live.questions import Choice, answer, checked, ques
 from keras_matrix.records import findings
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.findings import Kind
+from keras_matrix.records.instruments import shipped
 from keras_matrix.records.schema import Resolved, Status
 from keras_matrix.records.store import Results, Run
 from keras_matrix.uploader.cli.main import main as uploader
@@ -242,6 +243,7 @@ def test_matrix_counts_recompiles_in_measured_epochs_of_the_worst_process(tmp_pa
 
 def test_comparison_shows_the_ratios_from_analysis(warehouse: LocalWarehouse, results: Results) -> None:
     rows = table(results.runs()[-1].load()[0])
+    context = RunContext(shipped.parity_records([]), proofs=shipped.proofs([]))
     found = {
         (row.cells[ratio.backend].cell_id, ratio.estimate.centre, ratio.estimate.low, ratio.p_value)
         for row in rows
@@ -249,7 +251,7 @@ def test_comparison_shows_the_ratios_from_analysis(warehouse: LocalWarehouse, re
     }
     shown = answer(warehouse, questions()["comparison"], Choice()).dicts()
     assert {(one["cell_id"], one["ratio"], one["low"], one["p_value"]) for one in shown} == found
-    assert {one["same_work"] for one in shown} == {same_work((), row).text for row in rows if row.ratios}
+    assert {one["same_work"] for one in shown} == {context.same_work(row).text for row in rows if row.ratios}
 
 
 def test_external_command_shows_primary_metric_and_ratio_to_the_best(

@@ -407,7 +407,9 @@ def test_open_verdict_has_the_command_that_would_decide_it() -> None:
         for backend, sign in (("tensorflow", 1), ("jax", -1))
         for repeat, share in enumerate([-0.02, -0.01, 0.0, 0.01, 0.02])
     ]
-    page = Page(report.render(records, table(records), {}, run_context=RunContext(matrix="night.yaml")))
+    page = Page(
+        report.render(records, table(records), {}, run_context=RunContext(command="runner --matrix night.yaml"))
+    )
     assert "to decide: runner --matrix night.yaml --filter workload=mnist_mlp --repeats auto" in " ".join(
         page.text.split()
     )

@@ -9,6 +9,7 @@ import pytest
 
 import keras_matrix as km
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.schema import MEASURED
 from keras_matrix.runner.cli.machine.init import write
 from keras_matrix.runner.cli.main import main
 
@@ -33,7 +34,8 @@ def test_run_measures_in_processes_that_ignore_the_callers_settings(
         monkeypatch.setenv(name, str(value))
     run = km.run({"version": 1, "backends": ["jax"], "cells": [CELL]}, repeats=1, progress=False)
     [cell] = run.cells
-    assert (cell.status, cell.reasons, cell.backend, cell.processes) == ("ok", (), "jax", 1)
+    assert (cell.backend, cell.processes) == ("jax", 1)
+    assert cell.status in MEASURED, cell.reasons
     assert cell.step_time_s is not None
     assert run.report().is_file()
 
@@ -42,5 +44,6 @@ def test_what_init_writes_is_measured(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     assert main(["init"]) == 0
     assert main(["--repeats", "1", "--backend", "jax", "--set", "steps_per_epoch=2", "--filter", "my_workload"]) == 0
-    assert {(cell.status, cell.params["width"]) for cell in km.load().cells} == {("ok", 64), ("ok", 256)}
+    found = {cell.params["width"]: cell.status for cell in km.load().cells}
+    assert (sorted(found), set(found.values()) <= MEASURED) == ([64, 256], True)
     assert "backends: [" + ", ".join(BACKENDS) + "]" in (tmp_path / "matrix.yaml").read_text()

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from keras_matrix.records.backends import service_name
 
 TAKEN_OVER = ("--matrix", "--filter", "--set", "--repeats")  # the flags that choose the cells
+MEASURED_AGAIN = ("--matrix", "--filter", "--set", "--backend", "--executor", "--results")
 USUAL_MATRIX = "matrix.yaml"
 
 
@@ -40,25 +41,31 @@ def alternating(about: Mapping[str, object], device: str, *, service: bool) -> s
     return shlex.join(["runner", *_with_matrix(about, flags), *own, "--executor", "docker"])
 
 
+def measuring_again(about: Mapping[str, object]) -> str | None:
+    """Return the command that measures the cells of a run again, without its number of repeats."""
+    flags = _flags(about, MEASURED_AGAIN)
+    return None if flags is None else shlex.join(["runner", *_with_matrix(about, flags)])
+
+
 def _with_matrix(about: Mapping[str, object], flags: Sequence[str]) -> list[str]:
     if any(word.partition("=")[0] == "--matrix" for word in flags):
         return list(flags)
     return ["--matrix", str(about.get("matrix_path") or USUAL_MATRIX), *flags]
 
 
-def _flags(about: Mapping[str, object]) -> list[str] | None:
-    """Return the words of a run's command that choose the cells; None for a command without a matrix."""
+def _flags(about: Mapping[str, object], names: Sequence[str] = TAKEN_OVER) -> list[str] | None:
+    """Return these flags of a run's command with their values; None for a command without a matrix."""
     command = about.get("command")
     words = [str(word) for word in command][1:] if isinstance(command, (list, tuple)) else []
     if words and not words[0].startswith("-") and words[0] != "run":
         return None
-    return list(_taken_over(words))
+    return list(_taken_over(words, names))
 
 
-def _taken_over(words: Sequence[str]) -> Iterator[str]:
+def _taken_over(words: Sequence[str], names: Sequence[str]) -> Iterator[str]:
     is_value = False
     for word in words:
-        if is_value or word.partition("=")[0] in TAKEN_OVER:
+        if is_value or word.partition("=")[0] in names:
             yield word
             is_value = not is_value and "=" not in word
         # The value of any other flag is skipped with it.

@@ -21,9 +21,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from keras_matrix.records.schema import HARMLESS, Record, Status
+from keras_matrix.records.schema import HARMLESS, Record
 from keras_matrix.runner.cli.render.format import duration
 from keras_matrix.runner.cli.render.progress.attempt_text import CellNames, OutcomeText
+from keras_matrix.runner.cli.render.progress.lines import count
 from keras_matrix.runner.cli.render.progress.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import OpenRepeats
@@ -69,7 +70,7 @@ class LiveView:
 
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Print how the attempt ended, above the bar."""
-        counted = record.status is not Status.INFRA and self._left.done(planned)
+        counted = count(self._left, planned, record)
         if not self._outcomes.is_known(record):
             self._print(planned, record)
         self._bar.update(self._task, advance=counted)

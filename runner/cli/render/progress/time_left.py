@@ -85,6 +85,7 @@ class TimeLeft:
     ) -> None:
         self._clock, self._last_s = clock, clock()
         self._measured: set[tuple[str, str, int]] = set()
+        self._ended: set[tuple[str, str, int]] = set()  # measured or failed
         self._comparisons: dict[Hashable, _Comparison] = {}
         for planned in repeats:
             one = self._of(planned)
@@ -108,10 +109,22 @@ class TimeLeft:
         self._last_s = now_s
         first = planned.key not in self._measured
         self._measured.add(planned.key)
-        if first and planned.repeat in one.pending:
-            one.pending[planned.repeat] -= 1
+        self._expect_no_more(one, planned)
         self._sums = self._sums.replaced(before, one.parts())
         return first
+
+    def failed(self, planned: PlannedRepeat) -> None:
+        """Expect nothing more of a repeat that infrastructure has failed, such as a missing backend."""
+        one = self._of(planned)
+        one.cells.add((planned.cell.cell_id, planned.arm))
+        before = one.parts()
+        self._expect_no_more(one, planned)
+        self._sums = self._sums.replaced(before, one.parts())
+
+    def _expect_no_more(self, one: _Comparison, planned: PlannedRepeat) -> None:
+        if planned.key not in self._ended and planned.repeat in one.pending:
+            one.pending[planned.repeat] -= 1
+        self._ended.add(planned.key)
 
     def seconds(self, machines: int = 1) -> float:
         """Return the estimated seconds left; `machines` measure at the same time, until the first repeat has ended."""

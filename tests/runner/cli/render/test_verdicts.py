@@ -59,10 +59,12 @@ def test_only_the_fastest_is_marked() -> None:
 
 
 def test_row_that_is_not_separable_has_the_command_that_would_decide() -> None:
-    *_, verdict, advice = printed(table(records_of(ALIKE)), replace(NO_CONTEXT, matrix="night.yaml"))
+    *_, verdict, advice = printed(
+        table(records_of(ALIKE)), replace(NO_CONTEXT, command="runner --matrix night.yaml --set threads=1")
+    )
     assert verdict.startswith("  not separable: 1.")
     assert advice == (
-        "  to decide: runner --matrix night.yaml --filter workload=mnist_mlp --repeats auto "
+        "  to decide: runner --matrix night.yaml --set threads=1 --filter workload=mnist_mlp --repeats auto "
         "(about 8 repeats show a difference of 5.0 %)"
     )
 

@@ -76,6 +76,28 @@ def test_repeat_that_is_measured_again_costs_time_and_is_not_counted_twice() -> 
     assert measured.left.seconds() == pytest.approx(40.0 + 2 * 40.0)
 
 
+def test_backend_that_is_missing_costs_no_time() -> None:
+    """Of two backends one fails at once in each block; the other one takes 10 s."""
+    measured = Measurement(repeats=3)
+    left = []
+    for repeat in range(3):
+        for jax, torch in measured.cells:
+            measured.left.failed(PlannedRepeat(torch, repeat))
+            measured.now_s += 10.0
+            assert measured.left.done(PlannedRepeat(jax, repeat)) is True
+            left.append(measured.left.seconds())
+    assert left == pytest.approx([50.0, 40.0, 30.0, 20.0, 10.0, 0.0])
+
+
+def test_repeat_that_failed_and_was_tried_again_is_measured_once() -> None:
+    measured = Measurement(repeats=1)
+    (jax, torch), _ = measured.cells
+    measured.left.failed(PlannedRepeat(jax, 0))
+    measured.now_s += 10.0
+    assert [measured.left.done(PlannedRepeat(cell, 0)) for cell in (jax, torch)] == [True, True]
+    assert measured.left.seconds() == pytest.approx(10.0)
+
+
 def test_repeat_beyond_the_plan_adds_nothing_to_the_time_left() -> None:
     measured = Measurement(repeats=1)
     measured.end(0, 0, taken_s=10.0)
