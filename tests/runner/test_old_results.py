@@ -200,12 +200,16 @@ def test_the_report_shows_the_figures_of_the_records(results: Results, capsys: p
         assert text in page
 
 
+NEW_METHOD = "times.samples_per_s"  # a geometric mean since version 2 of its method, before that a median
+
+
 @pytest.mark.parametrize("run_id", RUNS)
 def test_findings_that_are_made_again_are_equal(
     results: Results, capsys: pytest.CaptureFixture[str], run_id: str
 ) -> None:
-    before = [finding_key(to_json(one)) for one in load_findings(Run(results.root / run_id)).found]
-    assert before == [finding_key(one) for one in raw_findings(BEFORE, run_id)]
+    stored = load_findings(Run(results.root / run_id)).found
+    assert [finding_key(to_json(one)) for one in stored] == [finding_key(one) for one in raw_findings(BEFORE, run_id)]
+    before = [finding_key(to_json(one)) for one in stored if one.metric != NEW_METHOD]
     printed(capsys, "report", "--run", run_id)
     after = [finding_key(to_json(one)) for one in load_findings(Run(results.root / run_id)).found]
     assert Counter(before) - Counter(after) == Counter()
