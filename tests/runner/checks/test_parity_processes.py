@@ -22,6 +22,7 @@ def compared(folder: Path, *arguments: str) -> tuple[int, dict[str, parity_files
     return code, {record.workload.removeprefix(UNEQUAL): record for record in records}
 
 
+@pytest.mark.nightly  # `runner parity` is the last stage of ci/nightly, too
 def test_two_workloads_agree_on_three_backends(tmp_path: Path) -> None:
     code, records = compared(tmp_path, "mnist_mlp", "gru", "--steps", "4")
     assert {name: [pair.findings for pair in record.pairs] for name, record in records.items()} == {

@@ -103,6 +103,7 @@ def test_more_threads_than_cpus_prepare_batches_at_the_same_time(backend: str) -
 
 
 @pytest.mark.process
+@pytest.mark.nightly  # a minute, most of which the processes spend on importing
 def test_worker_processes_yield_the_same_batches(tmp_path: Path) -> None:
     cases = [{"pipeline": name, "worker_kind": "process"} for name in ("grain", "py_dataset")]
     for one in read("jax", folder(tmp_path / "images"), *cases):
