@@ -263,7 +263,7 @@ def test_missing_image_is_reported_and_other_backends_continue(tmp_path: Path) -
     finally:
         docker("rmi", f"kbm-test-one:{SERVICE}")
     assert done.returncode == 3
-    assert "get it with: docker pull" in done.stdout
+    assert "get it with: docker pull" in done.stderr
     statuses = {r.settings.backend: r.status for r in counted_records(tmp_path)}
     assert statuses.pop(BACKENDS[SERVICE]) in MEASURED
     assert set(statuses.values()) == {Status.INFRA}
@@ -280,7 +280,7 @@ def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
     finally:
         docker("rmi", name)
     assert done.returncode == 3
-    assert f"image_architecture: {name} is for s390x" in done.stdout
+    assert f"image_architecture: {name} is for s390x" in done.stderr
 
 
 def empty_image(name: str, architecture: str) -> bytes:
