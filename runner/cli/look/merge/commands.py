@@ -1,7 +1,7 @@
 """Commands that measure what a merged table lacks: another backend, or all backends interleaved.
 
 They are derived from the command in a run's `run.json`. Runs that were not measured from a matrix file, such as those
-of `runner fc` and `runner trace`, give no command.
+of `runner fc` and `runner trace`, give no command, nor do runs of the Python API.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from keras_matrix.records.backends import service_name
 
 TAKEN_OVER = ("--matrix", "--filter", "--set", "--repeats")  # the flags that choose the cells
 USUAL_MATRIX = "matrix.yaml"
+PROGRAM = "runner"  # the first word of the command of a command line
 
 
 def one_backend(about: Mapping[str, object], backend: str, device: str, *, service: bool) -> str | None:
@@ -47,9 +48,14 @@ def _with_matrix(about: Mapping[str, object], flags: Sequence[str]) -> list[str]
 
 
 def _flags(about: Mapping[str, object]) -> list[str] | None:
-    """Return the words of a run's command that choose the cells; None for a command without a matrix."""
+    """Return the words of a run's command that choose the cells; None for a command without a matrix.
+
+    A run of the Python API names a function, whose arguments are not stored.
+    """
     command = about.get("command")
-    words = [str(word) for word in command][1:] if isinstance(command, (list, tuple)) else []
+    program, *words = [str(word) for word in command] if isinstance(command, (list, tuple)) and command else [PROGRAM]
+    if program != PROGRAM:
+        return None
     if words and not words[0].startswith("-") and words[0] != "run":
         return None
     return list(_taken_over(words))
