@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.store import Results
+from keras_matrix.runner.matrix import reader
 from tests.scripts import script
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +44,20 @@ def test_there_is_no_other_notebook() -> None:
 def test_every_code_cell_compiles(path: Path) -> None:
     for source in sources(path):
         ast.parse(python_of(source))
+
+
+@pytest.mark.parametrize(("path", "cells"), [(FIRST, [2, 1]), (COLAB, [9])])
+def test_every_matrix_of_a_notebook_is_one_that_the_runner_reads(path: Path, cells: list[int]) -> None:
+    names = {"backends": ["jax", "torch"]}  # what a notebook finds out when it runs
+    found = [
+        eval(compile(ast.Expression(node), path.name, "eval"), dict(names))
+        for source in sources(path)
+        for node in ast.walk(ast.parse(python_of(source)))
+        if isinstance(node, ast.Dict)
+        and any(isinstance(key, ast.Constant) and key.value == "version" for key in node.keys)
+    ]
+    read = [reader.parse(path, json.dumps(matrix).encode()) for matrix in found]
+    assert [len(reader.expand(matrix)) for matrix in read] == cells
 
 
 def test_outputs_of_the_first_notebook_are_stored_and_small() -> None:

@@ -5,7 +5,8 @@ Neither library is required; they are imported only here, when a table is made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from importlib import import_module
 from importlib.util import find_spec
@@ -45,7 +46,24 @@ def columns(cells: Sequence[Cell]) -> dict[str, list[Any]]:
     """Return a list of values for each field of the cells, for each setting, parameter and statistic of any of them."""
     rows = [_flat(cell) for cell in cells]
     names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
+    return {name: _of_one_type([row.get(name) for row in rows]) for name in names}
+
+
+def _of_one_type(column: list[Any]) -> list[Any]:
+    """Return a column whose values have one type, as polars demands: numbers become floats, other mixtures texts.
+
+    A setting may have values of several types, as in `threads: [all, 2]`. None is a value of every type.
+    """
+    types = {type(value) for value in column if value is not None}
+    if len(types) < 2:
+        return column
+    common: Callable[[Any], Any] = float if types == {int, float} else _text
+    return [None if value is None else common(value) for value in column]
+
+
+def _text(value: Any) -> str:
+    """Return a value as text, spelled as in a matrix file."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _flat(cell: Cell) -> dict[str, Any]:

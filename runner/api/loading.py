@@ -13,7 +13,7 @@ from keras_matrix.runner.api.stored_run import Run, Source
 from keras_matrix.runner.cli.look.merge import table as merging
 from keras_matrix.runner.cli.look.merge.choice import MergeRequest
 from keras_matrix.runner.cli.look.stored import Findings, chosen_run, pending_of, read_table, write_report
-from keras_matrix.runner.errors import StoreError, UsageError
+from keras_matrix.runner.errors import InfrastructureError, StoreError, UsageError
 
 
 def load(path: str | Path = "results", *more: str | Path) -> Run:
@@ -24,7 +24,7 @@ def load(path: str | Path = "results", *more: str | Path) -> Run:
 
     Raises `UsageError` if a path has no run or the runs do not fit, `StoreError` if its files cannot be read.
     """
-    with explained():
+    with as_runner_errors():
         found = [_stored(Path(one).expanduser()) for one in (path, *more)]
         return _merged(found) if more else of_stored(found[0])
 
@@ -33,15 +33,15 @@ def of_stored(run: StoredRun, found: Findings | None = None) -> Run:
     """Return a stored run; with its findings, if they were computed already."""
 
     def read() -> Findings:
-        with explained():
+        with as_runner_errors():
             return found or read_table(run)
 
     def pending(found: Findings) -> int:
-        with explained():
+        with as_runner_errors():
             return pending_of(run.about(), found.records)
 
     def write(page: Path | None) -> Path:
-        with explained():
+        with as_runner_errors():
             write_report(run, page)
         return page or run.folder / "report.html"
 
@@ -49,14 +49,18 @@ def of_stored(run: StoredRun, found: Findings | None = None) -> Run:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Turn a failure of the store, or of another file, into a `StoreError` with its message."""
+def as_runner_errors() -> Iterator[None]:
+    """Turn a failure of the store or of a file into a `StoreError`, any other of the system into `InfrastructureError`.
+
+    A system error without a file's name is not about a file: the container engine refused a connection, for example.
+    """
     try:
         yield
     except StoreFailure as error:
         raise StoreError(str(error)) from error
     except OSError as error:
-        raise StoreError(f"{error.filename or 'a file'}: {error.strerror or error}") from error
+        reason = error.strerror or str(error)
+        raise (StoreError(f"{error.filename}: {reason}") if error.filename else InfrastructureError(reason)) from error
 
 
 def _stored(path: Path) -> StoredRun:

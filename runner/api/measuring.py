@@ -9,12 +9,12 @@ from typing import Any, TypedDict, Unpack
 
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.store import Run as StoredRun
-from keras_matrix.runner.api.loading import explained, of_stored
+from keras_matrix.runner.api.loading import as_runner_errors, of_stored
 from keras_matrix.runner.api.stored_run import Run
 from keras_matrix.runner.cli.measure.run import finished, measured
-from keras_matrix.runner.cli.options import DEFAULT_RESULTS, check_backends
+from keras_matrix.runner.cli.options import DEFAULT_RESULTS, check_backends, size_bytes
 from keras_matrix.runner.cli.render.display import TerminalDisplay
-from keras_matrix.runner.errors import MatrixError, UsageError
+from keras_matrix.runner.errors import Interrupted, MatrixError, UsageError
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.matrix.grammar import FILE_RULES, near
 from keras_matrix.runner.matrix.overrides import Overrides
@@ -47,13 +47,14 @@ def run(matrix: str | Path | Mapping[str, Any], **options: Unpack[RunOptions]) -
     - `backends`, `filters` (--backend, --filter): only these backends, only the cells that match all filters
     - `settings` (--set): settings and parameters of every cell, over the matrix
     - `repeats` (--repeats): the processes of each cell, or "auto"; `budget_s` (--budget): the seconds for "auto"
-    - `executor` (--executor): "process" by default; `executor_options`: its flags, as in {"memory": 8 << 30}
+    - `executor` (--executor): "process" by default; `executor_options`: its flags, as in {"memory": "8g"}
     - `new` (--new): start a new run even if an unfinished one could be continued
     - `progress`: print a line for each process; True by default
 
     Cells run in processes of their own; the caller's variables, `keras.json` and imports do not reach them. A cell that
     fails is a cell with another status, not an exception. Raises `MatrixError` for the matrix, `UsageError` for an
-    option, `InfrastructureError` if nothing can be measured, `Interrupted` when interrupted.
+    option, `InfrastructureError` if nothing can be measured, `KeyboardInterrupt` if a signal stops the run: finished
+    processes are stored, and the same call continues it.
     """
     return measure(matrix, options, Seams())
 
@@ -61,8 +62,12 @@ def run(matrix: str | Path | Mapping[str, Any], **options: Unpack[RunOptions]) -
 def measure(matrix: str | Path | Mapping[str, Any], options: RunOptions, seams: Seams) -> Run:
     """Measure as `run` does, with the parts that a test replaces."""
     _check_names("run", options, RunOptions.__annotations__)
-    with explained():
-        done = finished(measured(_request(matrix, options, seams), TerminalDisplay(not options.get("progress", True))))
+    display = TerminalDisplay(not options.get("progress", True))
+    try:
+        with as_runner_errors():
+            done = finished(measured(_request(matrix, options, seams), display))
+    except Interrupted as stopped:  # a loop that goes on after a `RunnerError` must not go on after Ctrl-C
+        raise KeyboardInterrupt(str(stopped)) from stopped
     return of_stored(StoredRun(done.run.folder.resolve()), done.found)  # also found from another working folder
 
 
@@ -71,7 +76,7 @@ def _request(matrix: str | Path | Mapping[str, Any], options: RunOptions, seams:
     budget_s = options.get("budget_s")
     if budget_s is not None and (problem := FILE_RULES["budget"].problem(budget_s)):
         raise UsageError(f"--budget: {problem}")
-    given: dict[str, Any] = dict(options.get("executor_options", {}))
+    given = _executor_options(options.get("executor_options", {}))
     return RunRequest(
         command=("keras_matrix.run",),
         choice=_choice(matrix, _overrides(options)),
@@ -93,9 +98,15 @@ def _overrides(options: RunOptions) -> Overrides:
 
 def _executors(name: str, given: Mapping[str, Any], seams: Seams) -> registry.Executors:
     _check_names("--executor", [name], registry.ENTRIES)
-    known = ("start", *(option.name for entry in registry.ENTRIES.values() for option in entry.options))
-    _check_names("executor_options", given, known)
     return registry.chosen(name, given.get("start"), given, seams.engine)
+
+
+def _executor_options(given: Mapping[str, str | int]) -> dict[str, Any]:
+    """Return the options of executors, sizes in bytes as the command line reads them. Raises `UsageError`."""
+    options = {option.name: option for entry in registry.ENTRIES.values() for option in entry.options}
+    _check_names("executor_options", given, ("start", *options))
+    sizes = {name: option.flag for name, option in options.items() if option.is_size}
+    return {name: size_bytes(sizes[name], str(value)) if name in sizes else value for name, value in given.items()}
 
 
 def _check_names(what: str, names: Iterable[str], known: Collection[str]) -> None:

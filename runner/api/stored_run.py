@@ -83,7 +83,7 @@ class Run:
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the HTML report, by default `report.html` in the run's folder, and return its path."""
-        return self._source.write(None if path is None else Path(path))
+        return self._source.write(None if path is None else Path(path).expanduser())
 
     @cached_property
     def _found(self) -> Findings:

@@ -40,6 +40,15 @@ uploader() { ask uploader "$@"; }
 .venv/bin/uploader() { ask uploader "$@"; }
 set -e
 """
+# Runs a program that uses the Python API; its cells are pretended, as those of the commands are.
+PROGRAM = """
+import runpy, sys
+from keras_matrix.runner.api import measuring
+from keras_matrix.runner.measure.seams import Seams
+from tests.fakes.executor import FakeExecutor
+measuring.Seams = lambda: Seams(executor=FakeExecutor())
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
 LIMIT_S = 60
 
 
@@ -138,8 +147,11 @@ def _python(blocks: Sequence[Block], folder: Path) -> tuple[int, str]:
         lines.append("build()" if "def build(" in block.text else "")
     program = folder / f"page_{Path(blocks[0].page).stem}.py"
     program.write_text("\n".join(lines), encoding="utf-8")
-    ours = {"PYTHONPATH": str(ROOT / "src"), "KERAS_BACKEND": "jax", "KERAS_BENCHMARK_METRICS": str(folder / "metrics")}
-    command = [sys.executable, str(program)]
+    uses_api = any("import keras_matrix" in line for line in lines)
+    places = [ROOT / "src", ROOT] if uses_api else [ROOT / "src"]
+    path = os.pathsep.join(map(str, places))
+    ours = {"PYTHONPATH": path, "KERAS_BACKEND": "jax", "KERAS_BENCHMARK_METRICS": str(folder / "metrics")}
+    command = [sys.executable, *(["-c", PROGRAM] if uses_api else []), str(program)]
     environment = _environment(folder, ours)
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S

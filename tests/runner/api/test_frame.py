@@ -50,6 +50,19 @@ def test_parameters_are_columns_that_are_none_where_a_cell_has_no_such_parameter
     assert found["params.workers"] == [2, None]
 
 
+def test_values_of_several_types_become_floats_or_texts_of_one_type_per_column(folder: Path) -> None:
+    cells = [
+        {"workload": "mnist_mlp", "threads": ["all", 2], "jit": "auto"},
+        {"workload": "my_module:build", "threads": "all", "jit": True, "params": {"width": [1, 2.5]}},
+    ]
+    found = measured({"version": 1, "backends": ["jax"], "cells": cells}).to_frame("dict")
+    assert (found["threads"], found["jit"]) == (["2", "all", "all", "all"], ["auto", "auto", "true", "true"])
+    assert [repr(value) for value in found["params.width"]] == ["None", "None", "1.0", "2.5"]
+    assert {
+        name for name, column in found.items() if len({type(value) for value in column} - {type(None)}) > 1
+    } == set()
+
+
 @pytest.mark.parametrize(
     ("there", "asked", "made"),
     [

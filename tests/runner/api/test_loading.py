@@ -126,6 +126,12 @@ def test_report_writes_the_page_and_returns_its_path(folder: Path) -> None:
     assert Path("copy.html").read_text() == (run.folders[0] / "report.html").read_text()
 
 
+def test_a_tilde_in_the_path_of_a_report_is_the_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    assert measured(repeats=1).report("~/page.html") == folder / "page.html"
+    assert (folder / "page.html").is_file()
+
+
 def test_a_path_without_a_run_is_refused(folder: Path) -> None:
     with pytest.raises(km.UsageError, match=r"got 'nowhere', which does not exist"):
         km.load("nowhere")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,10 @@ import pytest
 
 import keras_matrix as km
 from keras_matrix.records.store import Results
+from keras_matrix.runner.api import measuring
+from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor, crash
 from tests.runner.api.conftest import MATRIX, measured
@@ -100,6 +105,13 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (MATRIX, {"executor": "dokcer"}, km.UsageError, "--executor: must be one of process, docker, ray, got 'dokcer'"),
     (MATRIX, {"executor_options": {"memori": 1}}, km.UsageError, "executor_options: must be one of start, images"),
     (MATRIX, {"executor_options": {"memory": 1}}, km.UsageError, "--memory: applies only to containers"),
+    (
+        MATRIX,
+        {"executor": "docker", "executor_options": {"memory": "8q"}},
+        km.UsageError,
+        "--memory: must be a size such",
+    ),
+    (MATRIX, {"executor_options": {"shm_size": 1.5}}, km.UsageError, "--shm-size: must be a size such as 512m or 8g"),
     (MATRIX, {"repeat": 3}, km.UsageError, "executor_options, new, progress, got 'repeat'; did you mean repeats?"),
 ]
 
@@ -119,3 +131,38 @@ def test_results_that_are_a_file_raise_a_store_error(folder: Path) -> None:
     (folder / "results").write_text("")
     with pytest.raises(km.StoreError, match="results: must be a folder, got a file"):
         measured()
+
+
+@pytest.mark.parametrize("memory", ["8g", 8 << 30])
+def test_sizes_are_read_as_on_the_command_line(folder: Path, memory: str | int) -> None:
+    options = measuring.RunOptions(executor="docker", executor_options={"memory": memory})
+    assert measuring._request(MATRIX, options, Seams()).memory_bytes == 8 << 30
+
+
+def test_an_interrupted_run_raises_keyboard_interrupt_and_the_same_call_continues_it(folder: Path) -> None:
+    def stop(job: Job) -> Outcome:
+        os.kill(os.getpid(), signal.SIGINT)
+        return Outcome()
+
+    with pytest.raises(KeyboardInterrupt, match="stopped by SIGINT; finished records are stored"):
+        measured(fake=FakeExecutor(behaviours={"mnist_mlp": stop}))
+    [run] = Results(folder / "results").runs()
+    assert measured().run_ids == (run.run_id,)
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "message"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), km.InfrastructureError, "Connection refused"),
+        (FileNotFoundError(2, "No such file", "engine.json"), km.StoreError, "engine.json: No such file"),
+    ],
+)
+def test_only_a_system_error_about_a_file_is_a_store_error(
+    folder: Path, raised: OSError, error: type[Exception], message: str
+) -> None:
+    def fail(job: Job) -> Outcome:
+        raise raised
+
+    with pytest.raises(km.InfrastructureError) as caught:
+        measured(fake=FakeExecutor(behaviours={"mnist_mlp": fail}))
+    assert (type(caught.value), str(caught.value)) == (error, message)

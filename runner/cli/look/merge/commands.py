@@ -1,7 +1,7 @@
 """Commands that measure what a merged table lacks: another backend, or all backends interleaved.
 
 They are derived from the command in a run's `run.json`. Runs that were not measured from a matrix file, such as those
-of `runner fc` and `runner trace`, give no command.
+of `runner fc` and `runner trace`, give no command, nor do runs of the Python API.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from keras_matrix.records.backends import service_name
 TAKEN_OVER = ("--matrix", "--filter", "--set", "--repeats")  # the flags that choose the cells
 MEASURED_AGAIN = ("--matrix", "--filter", "--set", "--backend", "--executor", "--results")
 USUAL_MATRIX = "matrix.yaml"
+PROGRAM = "runner"  # the first word of the command of a command line
 
 
 def one_backend(about: Mapping[str, object], backend: str, device: str, *, service: bool) -> str | None:
@@ -54,9 +55,14 @@ def _with_matrix(about: Mapping[str, object], flags: Sequence[str]) -> list[str]
 
 
 def _flags(about: Mapping[str, object], names: Sequence[str] = TAKEN_OVER) -> list[str] | None:
-    """Return these flags of a run's command with their values; None for a command without a matrix."""
+    """Return these flags of a run's command with their values; None for a command without a matrix.
+
+    A run of the Python API names a function, whose arguments are not stored.
+    """
     command = about.get("command")
-    words = [str(word) for word in command][1:] if isinstance(command, (list, tuple)) else []
+    program, *words = [str(word) for word in command] if isinstance(command, (list, tuple)) and command else [PROGRAM]
+    if program != PROGRAM:
+        return None
     if words and not words[0].startswith("-") and words[0] != "run":
         return None
     return list(_taken_over(words, names))

@@ -415,8 +415,14 @@ def test_commands_name_the_device_of_a_service() -> None:
     assert commands.alternating(MATRIX, "gpu", service=False) == HOW_TO_ALTERNATE
 
 
-def test_runs_without_a_matrix_file_give_no_command() -> None:
-    about = {"command": ["runner", "fc", "--mode", "fc_data"], "matrix_path": "runner fc"}
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"command": ["runner", "fc", "--mode", "fc_data"], "matrix_path": "runner fc"},
+        {"command": ["keras_matrix.run"], "matrix_path": "matrix", "matrix_text": "{}"},
+    ],
+)
+def test_runs_of_other_commands_and_of_the_python_api_give_no_command(about: dict[str, Any]) -> None:
     assert commands.one_backend(about, "torch", "cpu", service=True) is None
     assert commands.alternating(about, "cpu", service=True) is None
 
