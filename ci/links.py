@@ -158,7 +158,7 @@ def is_external(link: Link) -> bool:
 # --- Other hosts ------------------------------------------------------------------------------------------------------
 
 
-def refused(address: str) -> str | None:
+def unreadable(address: str) -> str | None:
     """Why an address cannot be read, or None."""
     request = urllib.request.Request(address, headers={"User-Agent": "Mozilla/5.0 (link checker)"})
     try:
@@ -181,7 +181,7 @@ def problems(root: Path, site: Path | None, *, external: bool) -> Iterator[str]:
     print(f"links: {len(links) - len(elsewhere)} within the documents; other hosts: {len(elsewhere)}")
     for address, link in sorted(elsewhere.items()):
         print(f"  {address}")
-        if external and address.startswith("http") and (problem := refused(address)):
+        if external and address.startswith("http") and (problem := unreadable(address)):
             yield link.problem(problem)
 
 

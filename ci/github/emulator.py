@@ -1,9 +1,9 @@
-"""Play the part of GitHub's runner for a composite action: read action.yml and run its steps, each in its own process.
+"""Emulate GitHub's runner for a composite action: read action.yml and run its steps, each in its own process.
 
 It follows "Metadata syntax for GitHub Actions" and "Contexts" of GitHub's documentation as far as our actions go:
 inputs with defaults, `if` with `==`, `!=` and `&&`, `${{ }}` with `inputs`, `steps`, `github` and `runner`, the files
-GITHUB_OUTPUT, GITHUB_STEP_SUMMARY, GITHUB_ENV and GITHUB_PATH, and bash as GitHub starts it. Of other actions it plays
-setup-python (a Python that `ci/pythons` finds) and upload-artifact (a folder). Everything else is refused with a
+GITHUB_OUTPUT, GITHUB_STEP_SUMMARY, GITHUB_ENV and GITHUB_PATH, and bash as GitHub starts it. Of other actions it
+emulates setup-python (a Python that `ci/pythons` finds) and upload-artifact (a folder). Everything else is refused with a
 message, never left out.
 
 It does not know: containers, services, caches, `always()`, tokens, the limits of GitHub's machines.
@@ -32,12 +32,12 @@ BASH = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail"]
 OURS = re.compile(r"GITHUB_|RUNNER_|PYTHON(PATH|HOME)$|VIRTUAL_ENV|CONDA_")
 
 
-class NotPlayed(Exception):
-    """The action uses what this emulator does not know, or is used wrongly."""
+class UnsupportedFeature(Exception):
+    """The action uses what this emulator does not support, or is used wrongly."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class JobResult:
     """How the job ended: the exit code of the step that failed, or 0; its outputs, summary and artifacts by name."""
 
     code: int
@@ -72,30 +72,30 @@ class Job:
     def value(self, name: str) -> str:
         """Return the value of a name in an expression; an output that no step has written is empty, as on GitHub."""
         if not (found := NAMES.fullmatch(name)):
-            raise NotPlayed(f"expression {name!r}: only inputs, steps, github and runner are played")
+            raise UnsupportedFeature(f"expression {name!r}: only inputs, steps, github and runner are supported")
         context, key, step, output = found.groups()
         if step is not None:
             return self.outputs.get(step, {}).get(output, "")
         values = {"inputs": self.inputs, "github": self.github, "runner": {"temp": str(self.temporary)}}[context]
         if key not in values:
-            raise NotPlayed(f"expression {name!r}: there is no such value")
+            raise UnsupportedFeature(f"expression {name!r}: there is no such value")
         return values[key]
 
     def text(self, text: Any) -> str:
         """Return a text with its expressions replaced by their values."""
         return EXPRESSION.sub(lambda found: self.value(found[1]), str(text))
 
-    def holds(self, condition: str) -> bool:
+    def condition_is_true(self, condition: str) -> bool:
         """Return whether a step's `if` is true."""
         return all(self._compared(part.strip()) for part in condition.split("&&"))
 
     def _compared(self, part: str) -> bool:
         if not (found := CONDITION.fullmatch(part)):
-            raise NotPlayed(f"if: {part!r}: only comparisons with a text, joined by &&, are played")
+            raise UnsupportedFeature(f"if: {part!r}: only comparisons with a text, joined by &&, are supported")
         return (self.value(found[1]) == found[3]) == (found[2] == "==")
 
 
-def run(action: Path, inputs: Mapping[str, str], workspace: Path, folder: Path, **github: str) -> Ended:
+def run(action: Path, inputs: Mapping[str, str], workspace: Path, folder: Path, **github: str) -> JobResult:
     """Run a composite action, given its folder, in a checked out repository; `folder` gets all files of the job."""
     about = yaml.safe_load((action / "action.yml").read_text(encoding="utf-8"))
     job = Job(action, workspace, folder, _with_defaults(about["inputs"], inputs, github), github)
@@ -105,22 +105,22 @@ def run(action: Path, inputs: Mapping[str, str], workspace: Path, folder: Path, 
     code = 0
     for number, step in enumerate(about["runs"]["steps"]):
         if unknown := step.keys() - KEYS:
-            raise NotPlayed(f"steps[{number}]: {', '.join(sorted(unknown))}: not played")
-        if job.holds(step["if"]) if "if" in step else True:
+            raise UnsupportedFeature(f"steps[{number}]: {', '.join(sorted(unknown))}: not supported")
+        if job.condition_is_true(step["if"]) if "if" in step else True:
             code = _use(job, step) if "uses" in step else _run(job, step, number)
         if code:
             break
     outputs = {name: job.text(one["value"]) for name, one in about.get("outputs", {}).items()}
-    return Ended(code, outputs, job.summary.read_text(encoding="utf-8"), job.artifacts)
+    return JobResult(code, outputs, job.summary.read_text(encoding="utf-8"), job.artifacts)
 
 
 def _with_defaults(
     declared: Mapping[str, Any], given: Mapping[str, str], github: Mapping[str, str]
 ) -> Mapping[str, str]:
     if unknown := given.keys() - declared.keys():
-        raise NotPlayed(f"inputs: the action has no {', '.join(sorted(unknown))}")
+        raise UnsupportedFeature(f"inputs: the action has no {', '.join(sorted(unknown))}")
     if missing := [name for name, one in declared.items() if one.get("required") and name not in given]:
-        raise NotPlayed(f"inputs: required, but not given: {', '.join(missing)}")
+        raise UnsupportedFeature(f"inputs: required, but not given: {', '.join(missing)}")
     context = Job(Path(), Path(), Path(), {}, github)
     return {name: given[name] if name in given else context.text(one["default"]) for name, one in declared.items()}
 
@@ -128,7 +128,7 @@ def _with_defaults(
 def _run(job: Job, step: Mapping[str, Any], number: int) -> int:
     """Run a step's script as GitHub does, and read what it has written to its files."""
     if step.get("shell") != "bash":
-        raise NotPlayed(f"steps[{number}]: shell: only bash is played, got {step.get('shell')!r}")
+        raise UnsupportedFeature(f"steps[{number}]: shell: only bash is supported, got {step.get('shell')!r}")
     script = job.folder / f"step-{number}.sh"
     script.write_text(job.text(step["run"]), encoding="utf-8")
     files = {name: job.folder / f"{name}-{number}" for name in ("output", "env", "path")}
@@ -168,23 +168,23 @@ def written(text: str) -> dict[str, str]:
             name, _, end = line.partition("<<")
             found[name] = "\n".join(iter(lambda: next(lines), end))
         else:
-            raise NotPlayed(f"output file: must be name=value or name<<END, got {line!r}")
+            raise UnsupportedFeature(f"output file: must be name=value or name<<END, got {line!r}")
     return found
 
 
 def _use(job: Job, step: Mapping[str, Any]) -> int:
-    """Play another action."""
+    """Emulate another action."""
     name = step["uses"].partition("@")[0]
-    if name not in PLAYED:
-        raise NotPlayed(f"uses: {step['uses']}: only {', '.join(PLAYED)} are played")
-    return PLAYED[name](job, {key: job.text(value) for key, value in step.get("with", {}).items()})
+    if name not in SUPPORTED:
+        raise UnsupportedFeature(f"uses: {step['uses']}: only {', '.join(SUPPORTED)} are supported")
+    return SUPPORTED[name](job, {key: job.text(value) for key, value in step.get("with", {}).items()})
 
 
 def _setup_python(job: Job, given: Mapping[str, str]) -> int:
     version = given["python-version"]
     found = subprocess.run([ROOT / "ci" / "pythons", version], capture_output=True, text=True, check=True).stdout
     if not found:
-        raise NotPlayed(f"setup-python: there is no Python {version} with venv here")
+        raise UnsupportedFeature(f"setup-python: there is no Python {version} with venv here")
     python = Path(found.split(maxsplit=1)[1].strip())
     folder = job.folder / "python"
     folder.mkdir()
@@ -206,7 +206,7 @@ def _upload_artifact(job: Job, given: Mapping[str, str]) -> int:
     return 0
 
 
-PLAYED: Mapping[str, Callable[[Job, Mapping[str, str]], int]] = {
+SUPPORTED: Mapping[str, Callable[[Job, Mapping[str, str]], int]] = {
     "actions/setup-python": _setup_python,
     "actions/upload-artifact": _upload_artifact,
 }

@@ -98,7 +98,7 @@ def make_project(folder: Path, times: int) -> None:
         git(folder, "commit", "--quiet", "--message", f"Commit {number}")
 
 
-def trial(name: str, folder: Path) -> emulator.Ended:
+def trial(name: str, folder: Path) -> emulator.JobResult:
     """Run the action on one pair of commits. Raises `AssertionError` if it does not end as it should."""
     times, expected = EXPECTED[name]
     make_project(folder / "repository", times)

@@ -89,10 +89,10 @@ def test_dead_links_and_files_of_other_hosts_are_found_in_a_site(links: ModuleTy
 def test_links_to_other_hosts_are_requested_only_if_wanted(
     links: ModuleType, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(links, "refused", lambda address: f"refused {address}")
+    monkeypatch.setattr(links, "unreadable", lambda address: f"unreadable {address}")
     (project / "docs" / "index.md").write_text("# Home\n[a](https://example.org) [b](mailto:a@example.org)\n")
     assert list(links.problems(project, None, external=False)) == []
     assert list(links.problems(project, None, external=True)) == [
-        "docs/index.md:2: https://example.org: refused https://example.org"
+        "docs/index.md:2: https://example.org: unreadable https://example.org"
     ]
     assert "  https://example.org\n" in capsys.readouterr().out

@@ -1,10 +1,10 @@
 """Write the comparison of a finished benchmark run into a comment on its pull request. Standard library only.
 
 The run has executed the code of a pull request, perhaps of a stranger, and this script has a token that can write. So
-all that the run has stored is data without a say:
+it trusts nothing that the run has stored:
 
 - Which pull request gets the comment follows from the event and GitHub's API alone: the open one whose head is the
-  commit, branch and repository that the run measured. Nothing in the artifact is asked.
+  commit, branch and repository that the run measured. Nothing in the artifact is used for it.
 - The artifact is read in memory, one file of it, up to a limit; nothing is extracted, nothing is executed.
 - The Markdown keeps its tables and loses what acts: HTML, links, images, mentions, references to issues.
 
@@ -14,6 +14,7 @@ with 0; 1 if GitHub refuses or the artifact is no such archive.
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import os
@@ -23,7 +24,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +40,10 @@ BREAK = "\u200b"  # a space without width: what it divides is no mention, no ref
 
 # Characters that are invisible or turn the direction of the text; C0 except the line end.
 INVISIBLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-# Mentions, addresses, references to issues: a break follows each of these. Fences may draw diagrams and maps.
+# Mentions, addresses, references to issues: a break follows each of these.
 ACTIVE = re.compile(r"@|://|[wW]\.|[gG][hH]-|#(?=\w)")
-FENCE = re.compile(r"`{3,}|~{3,}")
+# Fences may draw diagrams and maps. Runs of both characters, so that no fence is left when a run is removed.
+FENCE = re.compile(r"[`~]{3,}")
 ENTITIES = {"[": "&#91;", "]": "&#93;", "<": "&lt;", "$": "&#36;"}  # not a backslash, which the text could escape
 
 
@@ -91,7 +92,7 @@ class GitHub:
                 found: bytes = answer.read(limit_bytes + 1)
         except urllib.error.HTTPError as error:
             raise Refused(f"{method} {path}: GitHub answers {error.code} {error.reason}") from error
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise Refused(f"{method} {path}: {error}") from error
         if len(found) > limit_bytes:
             raise Refused(f"{method} {path}: more than {limit_bytes:,} bytes")
@@ -101,7 +102,7 @@ class GitHub:
 def measured_run(event: Mapping[str, Any]) -> MeasuredRun | None:
     """Return the finished run; None if it did not measure a pull request whose repository still exists."""
     if (run := event.get("workflow_run")) is None:
-        raise Refused("this action belongs into a workflow that workflow_run starts")
+        raise Refused("this action must be used in a workflow that workflow_run starts")
     head = run.get("head_repository")
     if run["event"] != "pull_request" or not head:
         return None
@@ -140,7 +141,7 @@ def markdown_of(github: GitHub, run_id: int, name: str) -> str | None:
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files, files.open(FILE) as file:
             text = file.read(4 * TEXT_LIMIT + 1)  # as many bytes as these characters have at most
-    except (zipfile.BadZipFile, zlib.error, KeyError, RuntimeError, NotImplementedError, EOFError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - zipfile passes on the errors of its decompressors
         raise Refused(f"artifact {name}: no {FILE} can be read from it: {error}") from error
     return text.decode(errors="replace")
 
@@ -169,7 +170,8 @@ def publish(github: GitHub, number: int, mark: str, text: str) -> str:
     """Write the comment, over the earlier one of this mark; return what was done."""
     body = {"body": f"{mark}\n{text}"}
     for comment in comments(github, number):
-        if comment["user"]["login"] == BOT and comment["body"].startswith(mark):
+        author = (comment.get("user") or {}).get("login")  # no user: the account was deleted
+        if author == BOT and (comment.get("body") or "").startswith(mark):
             github.json(f"/issues/comments/{int(comment['id'])}", body, "PATCH")
             return "changed"
     github.json(f"/issues/{number}/comments", body, "POST")

@@ -77,6 +77,18 @@ def test_workflow_that_can_write_runs_only_the_comment_action() -> None:
     ]
 
 
+def test_comments_of_forks_with_equal_branch_names_do_not_cancel_each_other() -> None:
+    group = read(EXAMPLES[1])["concurrency"]["group"]
+    run = "github.event.workflow_run"
+    assert re.findall(r"\$\{\{ (.*?) \}\}", group) == [f"{run}.head_repository.full_name", f"{run}.head_branch"]
+
+
+def test_exit_code_1_has_the_same_meaning_on_every_page() -> None:
+    meaning = "has no figure on one side, or fails in more of its repeats in"
+    pages = ("ci/action/verdict", "docs/github-actions.md", "docs/comparing.md", "docs/tutorials/compare-in-ci.md")
+    assert [page for page in pages if meaning not in " ".join((ROOT / page).read_text("utf-8").split())] == []
+
+
 @pytest.mark.parametrize("path", EXAMPLES)
 def test_examples_set_only_inputs_that_the_action_has(path: str) -> None:
     for step in steps(path):
@@ -98,7 +110,14 @@ def test_scripts_are_valid_and_executable(name: str) -> None:
     ("code", "undecided", "ended", "annotation"),
     [
         (0, "pass", 0, "::notice title=Benchmarks::no worse"),
-        (1, "pass", 1, "::error title=Benchmarks::a cell was not measured on both sides: see the job's summary"),
+        (
+            1,
+            "pass",
+            1,
+            "::error title=Benchmarks::not measured: a cell has no figure on one side, or fails in more of ",
+        ),
+        (3, "pass", 3, "::error title=Benchmarks::the infrastructure failed, so that a repeat is pending: see the log"),
+        (130, "pass", 130, "::error title=Benchmarks::runner gate ended with exit code 130: see the log"),
         (4, "pass", 4, "::error title=Benchmarks::the head is slower than the base: see the job's summary"),
         (5, "pass", 0, "::warning title=Benchmarks::undecided within the budget, which does not fail this job: see "),
         (5, "fail", 5, "::error title=Benchmarks::undecided within the budget: see the job's summary"),

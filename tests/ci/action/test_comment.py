@@ -41,6 +41,18 @@ def archive(files: dict[str, str]) -> bytes:
     return found.getvalue()
 
 
+def damaged(compression: int) -> bytes:
+    """Return an archive whose compressed bytes are overwritten, between the local header and the directory."""
+    found = io.BytesIO()
+    with zipfile.ZipFile(found, "w", compression) as target:
+        target.writestr("comparison.md", bytes(range(256)) * 40)
+    data = bytearray(found.getvalue())
+    begin, end = 30 + len("comparison.md"), data.index(b"PK\x01\x02")
+    begin += 9 if compression == zipfile.ZIP_LZMA else 0  # its header
+    data[begin:end] = b"\xff" * (end - begin)
+    return bytes(data)
+
+
 class Service:
     """GitHub's API on the loopback interface: one run of one pull request, whose artifact is on another server."""
 
@@ -154,6 +166,8 @@ def test_earlier_comment_of_this_workflow_is_changed_and_that_of_a_person_is_not
     other = [{"id": number, "user": bot, "body": "another"} for number in range(100)]
     service[0].comments = [
         {"id": 500, "user": person, "body": f"{MARK}\n"},
+        {"id": 501, "user": None, "body": f"{MARK}\n"},
+        {"id": 502, "user": bot},
         *other,
         {"id": 600, "user": bot, "body": f"{MARK}\nold"},
     ]
@@ -187,10 +201,21 @@ def test_run_of_no_pull_request_gets_no_comment(
     [
         (b"no archive", None, "artifact keras-matrix: no comparison.md can be read from it: File is not a zip file"),
         (archive({"other.md": "x"}), None, 'no comparison.md can be read from it: "There is no item named'),
+        (damaged(zipfile.ZIP_DEFLATED), None, "no comparison.md can be read from it: Error -3 while decompressing"),
+        (damaged(zipfile.ZIP_BZIP2), None, "no comparison.md can be read from it: Invalid data stream"),
+        (damaged(zipfile.ZIP_LZMA), None, "no comparison.md can be read from it: "),
         (b"", 1 << 30, "artifact keras-matrix: 1,073,741,824 bytes, more than 16,777,216"),
         (bytes((16 << 20) + 1), 5, "/actions/artifacts/4/zip: more than 16,777,216 bytes"),
     ],
-    ids=["no archive", "no such file", "large by its own account", "larger than it says"],
+    ids=[
+        "no archive",
+        "no such file",
+        "damaged deflate",
+        "damaged bzip2",
+        "damaged lzma",
+        "large by its own account",
+        "larger than it says",
+    ],
 )
 def test_bad_artifact_is_refused(
     service: tuple[Service, str], tmp_path: Path, content: bytes, size: int | None, message: str
@@ -233,7 +258,7 @@ def test_refusal_of_github_is_one_line_and_fails_the_step(
 
 def test_other_event_is_refused(service: tuple[Service, str], tmp_path: Path) -> None:
     (tmp_path / "event.json").write_text("{}")
-    with pytest.raises(Refused, match="belongs into a workflow that workflow_run starts"):
+    with pytest.raises(Refused, match="must be used in a workflow that workflow_run starts"):
         comment.comment({"ARTIFACT": "keras-matrix", "GITHUB_EVENT_PATH": str(tmp_path / "event.json")})
 
 
@@ -249,6 +274,10 @@ BREAK = "\u200b"
         (r"\\[text](x) \![image](x)", r"\\&#91;text&#93;(x) \!&#91;image&#93;(x)"),
         ("<img src=x> &lt;b> &#64;team &amp;lt;i>", f"&lt;img src=x> &lt;b> &amp;#{BREAK}64;team &amp;amp;lt;i>"),
         ("```mermaid\nx\n```\n~~~~\n$x$", "mermaid\nx\n\n\n&#36;x&#36;"),
+        ("`~~~``mermaid", "mermaid"),
+        ("~~```~~~``~mermaid", "mermaid"),
+        ("`\u200b`\u200b`mermaid", "mermaid"),
+        ("``a`` ~~b~~", None),
         ("a\u202eb\u200bc\x1b[31md\te", "abc&#91;31mde"),
         (f"@{BREAK}team", f"@{BREAK}team"),
         ("### Benchmarks: no worse\n\n| a\\|b | +1.0 % |\n| --- | --- |\n- c: `d`", None),

@@ -1,4 +1,4 @@
-"""The emulator of GitHub's runner: files of a step, expressions, conditions, and a refusal of what it does not play."""
+"""The emulator of GitHub's runner: files of a step, expressions, conditions, and an error for what it does not support."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ci.github import emulator
-from ci.github.emulator import NotPlayed
+from ci.github.emulator import UnsupportedFeature
 
 HEAD = """\
 inputs: {name: {default: world}, other: {default: ''}}
@@ -35,7 +35,7 @@ runs:
 """
 
 
-def run(folder: Path, text: str, inputs: Mapping[str, str] | None = None) -> emulator.Ended:
+def run(folder: Path, text: str, inputs: Mapping[str, str] | None = None) -> emulator.JobResult:
     (folder / "action").mkdir()
     (folder / "action" / "action.yml").write_text(HEAD + text)
     return emulator.run(folder / "action", inputs or {}, folder, folder / "job")
@@ -62,21 +62,21 @@ def test_condition_selects_a_step(tmp_path: Path) -> None:
     ("step", "message"),
     [
         ("{uses: actions/cache@v4}", "uses: actions/cache@v4: only actions/setup-python, actions/upload-artifact"),
-        ("{run: 'true'}", "shell: only bash is played, got None"),
-        ("{run: 'true', shell: bash, timeout-minutes: 3}", "timeout-minutes: not played"),
+        ("{run: 'true'}", "shell: only bash is supported, got None"),
+        ("{run: 'true', shell: bash, timeout-minutes: 3}", "timeout-minutes: not supported"),
         ("{run: 'true', shell: bash, if: always()}", "if: 'always()': only comparisons with a text"),
         ("{run: '${{ secrets.x }}', shell: bash}", "expression 'secrets.x': only inputs, steps, github and runner"),
         ("{run: '${{ inputs.absent }}', shell: bash}", "expression 'inputs.absent': there is no such value"),
     ],
 )
-def test_what_is_not_played_is_refused_by_name(tmp_path: Path, step: str, message: str) -> None:
-    with pytest.raises(NotPlayed) as refused:
+def test_unsupported_feature_is_an_error_that_names_it(tmp_path: Path, step: str, message: str) -> None:
+    with pytest.raises(UnsupportedFeature) as refused:
         run(tmp_path, f"runs:\n  using: composite\n  steps:\n    - {step}\n")
     assert message in str(refused.value)
 
 
 def test_unknown_input_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotPlayed, match="inputs: the action has no nmae"):
+    with pytest.raises(UnsupportedFeature, match="inputs: the action has no nmae"):
         run(tmp_path, SAY, {"nmae": "x"})
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ci.github import emulator
 from ci.github.trial import git
@@ -27,7 +29,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def run(repository: Path, inputs: Mapping[str, str]) -> emulator.Ended:
+def run(repository: Path, inputs: Mapping[str, str]) -> emulator.JobResult:
     return emulator.run(emulator.ROOT, {"python-version": "", **inputs}, repository, repository.with_name("job"))
 
 
@@ -58,7 +60,21 @@ def test_bad_input_is_an_annotation_before_anything_is_installed(
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("::error")]
     assert (ended.code, lines) == (2, [f"::error title=Benchmarks::{message}"])
     assert list(repository.parent.rglob("injected")) == []
-    assert not (repository.parent / "job" / "temp" / "keras-matrix" / "base-env").exists()
+    assert list((repository.parent / "job" / "temp").glob("*/base-env")) == []
+
+
+def test_action_can_be_used_twice_in_a_job(repository: Path, tmp_path: Path) -> None:
+    """Both uses share the runner's folder for temporary files, and each makes its own worktrees there."""
+    inputs = yaml.safe_load((emulator.ROOT / "action.yml").read_text(encoding="utf-8"))["inputs"]
+    given = {name.upper().replace("-", "_"): one["default"] for name, one in inputs.items()}
+    works = []
+    for use in ("first", "second"):
+        files = {"GITHUB_OUTPUT": str(tmp_path / use), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
+        environment = {**os.environ, **given, **files, "RUNNER_TEMP": str(tmp_path)}
+        subprocess.run([emulator.ROOT / "ci/action/environments"], cwd=repository, env=environment, check=True)
+        works.append(Path(emulator.written((tmp_path / use).read_text())["work"]))
+        assert [(works[-1] / side / "README").is_file() for side in ("base", "head")] == [True, True]
+    assert works[0] != works[1]
 
 
 def test_missing_parent_says_which_depth_to_fetch(repository: Path, capfd: pytest.CaptureFixture[str]) -> None:
