@@ -84,7 +84,7 @@ class Comparison:
 
     `fastest` is None unless the intervals separate a backend from every other; `lowest` has the lowest time per step,
     separated or not. `verdict` and `same_work` are the sentences of the report. `advice` is what would decide
-    an open verdict, with the command if the matrix was a file; empty for other verdicts.
+    an open verdict, with the command for a run of the command line; empty for other verdicts.
     """
 
     run_id: str
