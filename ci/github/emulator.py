@@ -3,8 +3,8 @@
 It follows "Metadata syntax for GitHub Actions" and "Contexts" of GitHub's documentation as far as our actions go:
 inputs with defaults, `if` with `==`, `!=` and `&&`, `${{ }}` with `inputs`, `steps`, `github` and `runner`, the files
 GITHUB_OUTPUT, GITHUB_STEP_SUMMARY, GITHUB_ENV and GITHUB_PATH, and bash as GitHub starts it. Of other actions it
-emulates setup-python (a Python that `ci/pythons` finds) and upload-artifact (a folder). Everything else is refused with a
-message, never left out.
+emulates setup-python (a Python that `ci/pythons` finds) and upload-artifact (a folder). Everything else is an error
+with a message, never left out.
 
 It does not know: containers, services, caches, `always()`, tokens, the limits of GitHub's machines.
 """

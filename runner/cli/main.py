@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from pathlib import Path
 
 from keras_matrix.records.store import StoreFailure
 from keras_matrix.runner.cli.measure import service
@@ -119,7 +118,8 @@ def _prefer_installed_packages() -> None:
 
     Its `numpy` or `yaml`, perhaps of another Python, would otherwise replace the runner's; cells do not get PYTHONPATH.
     """
-    folders = {str(Path(one).absolute()) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one}
+    # Python has resolved each `..` in its own path, which Path.absolute() does not.
+    folders = {os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one}
     sys.path.sort(key=lambda folder: folder in folders)
 
 

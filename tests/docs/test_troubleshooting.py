@@ -54,6 +54,12 @@ def is_in_the_code(message: str) -> bool:
     return any(pattern.search(text) for text in messages())
 
 
+def test_no_message_has_two_rows() -> None:
+    """A message that begins with another one is found by both."""
+    found = quoted()
+    assert [(one, other) for one in found for other in found if one is not other and other.startswith(one)] == []
+
+
 @pytest.mark.parametrize("message", quoted())
 def test_quoted_message_is_in_the_code(message: str) -> None:
     assert is_in_the_code(message)

@@ -141,7 +141,7 @@ def markdown_of(github: GitHub, run_id: int, name: str) -> str | None:
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files, files.open(FILE) as file:
             text = file.read(4 * TEXT_LIMIT + 1)  # as many bytes as these characters have at most
-    except Exception as error:  # noqa: BLE001 - zipfile passes on the errors of its decompressors
+    except Exception as error:  # zipfile passes on the errors of its decompressors
         raise Refused(f"artifact {name}: no {FILE} can be read from it: {error}") from error
     return text.decode(errors="replace")
 

@@ -1,4 +1,4 @@
-"""The emulator of GitHub's runner: files of a step, expressions, conditions, and an error for what it does not support."""
+"""The emulator of GitHub's runner: files of a step, expressions, conditions, and errors for unsupported features."""
 
 from __future__ import annotations
 

@@ -647,3 +647,21 @@ def test_the_module_is_the_command() -> None:
         [sys.executable, "-m", "keras_matrix.runner", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("runner ")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("written", ["hostile", "other/../hostile", "./hostile/"])
+def test_modules_of_pythonpath_do_not_replace_the_installed_packages(folder: Path, written: str) -> None:
+    """Python has normalised the folders in its path, however PYTHONPATH writes them."""
+    for name in ("hostile", "other"):
+        (folder / name).mkdir()
+    (folder / "hostile" / "yaml.py").write_text("raise SystemExit('the yaml of PYTHONPATH')")
+    path = os.pathsep.join([written, f"{folder}/{written}", os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "keras_matrix.runner", "plan"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
