@@ -118,8 +118,8 @@ def _prefer_installed_packages() -> None:
 
     Its `numpy` or `yaml`, perhaps of another Python, would otherwise replace the runner's; cells do not get PYTHONPATH.
     """
-    # Python has resolved each `..` in its own path, which Path.absolute() does not.
-    folders = {os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one}
+    # As Python stores them: without `..`, but with links, so neither Path.absolute() nor Path.resolve().
+    folders = {os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one}  # noqa: PTH100
     sys.path.sort(key=lambda folder: folder in folders)
 
 
