@@ -20,9 +20,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import keras_matrix
+from keras_matrix.records import schema
 from keras_matrix.records.schema import STATUS_MEANINGS
 from keras_matrix.runner import errors as runner_errors
 from keras_matrix.runner.cli import main as runner
@@ -297,7 +298,34 @@ def described(member: object) -> str:
     return f"```text\n{tree.name}{given}{returned}\n```\n\n{prose(inspect.getdoc(function))}"
 
 
-PAGES = {"cli": commands_page, "matrix-keys": keys_page, "statuses": statuses_page, "python": python_page}
+def records_page() -> str:
+    """docs/reference/records.md: the fields of a record, and of the objects in it."""
+    parts = [
+        "A record is the result of one attempt: the file `results/RUN/records/CELL.REPEAT.ATTEMPT.json`. A field that is "
+        f"null was not measured. This is version {schema.SCHEMA_VERSION}; older ones are migrated when they are read.\n"
+    ]
+    waiting = [schema.Record]
+    for kind in waiting:
+        types = get_type_hints(kind)
+        inner = [one for hint in types.values() for one in (hint, *get_args(hint)) if dataclasses.is_dataclass(one)]
+        waiting += [one for one in dict.fromkeys(inner) if one not in waiting]
+        rows = [
+            (code(one.name), code(str(one.type)), escaped(one.metadata.get("meaning", "")))
+            for one in dataclasses.fields(kind)
+        ]
+        parts.append(
+            f"## {kind.__name__}\n\n{prose(inspect.getdoc(kind))}\n{table(('field', 'type', 'meaning'), rows)}"
+        )
+    return page("Records", "`records/schema.py`", *parts)
+
+
+PAGES = {
+    "cli": commands_page,
+    "matrix-keys": keys_page,
+    "statuses": statuses_page,
+    "records": records_page,
+    "python": python_page,
+}
 
 
 def main() -> int:
