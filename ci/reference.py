@@ -302,7 +302,7 @@ def records_page() -> str:
     """docs/reference/records.md: the fields of a record, and of the objects in it."""
     parts = [
         "A record is the result of one attempt: the file `results/RUN/records/CELL.REPEAT.ATTEMPT.json`. A field that "
-        f"is null was not measured. This is version {schema.SCHEMA_VERSION}; older ones are migrated when they are read.\n"
+        f"is null was not measured. This is version {schema.SCHEMA_VERSION}; older ones are migrated when read.\n"
     ]
     waiting = [schema.Record]
     for kind in waiting:
