@@ -32,8 +32,9 @@ class Undecided:
         needed = f"about {self.repeats} repeats show a difference of {percent(self.effect)}"
         if command is None:
             return f"to decide: {needed}"
-        filters = " ".join(f"--filter {shlex.quote(one)}" for one in self.filters)
-        return f"to decide: {command} {filters} --repeats auto ({needed})"
+        given = shlex.split(command)
+        filters = [f"--filter {shlex.quote(one)}" for one in self.filters if one not in given]
+        return f"to decide: {' '.join([command, *filters, '--repeats auto'])} ({needed})"
 
 
 def undecided(rows: Sequence[Row]) -> dict[str, Undecided]:

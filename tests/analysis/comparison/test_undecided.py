@@ -64,4 +64,5 @@ def test_text_is_a_command_for_a_shell() -> None:
         "to decide: runner --matrix 'my matrix.yaml' --filter 'workload=my models:build' --repeats auto "
         "(about 12 repeats show a difference of 5.0 %)"
     )
+    assert one.text("runner --filter 'workload=my models:build'").count("--filter") == 1
     assert one.text(None) == "to decide: about 12 repeats show a difference of 5.0 %"
