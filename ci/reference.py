@@ -192,7 +192,7 @@ def keys(rules: Mapping[str, Rule]) -> str:
 
 
 def spelled(value: object) -> str:
-    """A default as a matrix file spells it; empty if there is none."""
+    """A default as a matrix file spells it; empty without a default."""
     return "" if value is None else code(value if isinstance(value, str) and value else json.dumps(value))
 
 

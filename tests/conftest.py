@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.runner.checks.preflight.cells import installed
 from keras_matrix.runner.host import machine_type
 from tests import gpu_tier
+from tests.dashboards import chromium
 from tests.golden import Golden
 
 
@@ -188,3 +189,12 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 @pytest.fixture
 def record() -> Record:
     return make_record()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A headless Chromium with a profile of its own."""
+    if reason := chromium.missing():
+        pytest.skip(reason)
+    with chromium.started(tmp_path_factory.mktemp("profile")) as started:
+        yield started

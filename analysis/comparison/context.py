@@ -116,8 +116,8 @@ class RunContext:
 
     def same_work(self, row: Row, backend: str | None = None) -> SameWork:
         """Return whether a row's backends did the same work, or one of them the same as the others."""
-        cells = [cell for cell in row.cells.values() if cell.step_time]
-        if cells and all(is_native(cell.settings) for cell in cells):
+        cells = _running(row, None)
+        if cells and all(is_native(cell.settings) for cell in cells.values()):
             return same_fc_work(self.proofs, row, backend)
         return same_work(self.parity, row, backend)
 

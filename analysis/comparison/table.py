@@ -212,7 +212,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         smallest_difference=over.smallest_difference(math.sqrt(2))
         if over
         else minimum_detectable_effect(math.sqrt(2) * (scatter or 0.0), len(step_times)),
-        samples_per_s=_geometric_mean(t.samples_per_s for t in times),
+        samples_per_s=_throughput(measured),
         first_epoch_time_s=median(t.first_epoch_time_s for t in times),
         epoch_time_s=median(t.epoch_time_median_s for t in times),
         fixed_time=next((one for record in measured if (one := fixed_time(record))), None),
@@ -380,10 +380,13 @@ def median(values: Iterable[float | None]) -> float | None:
     return statistics.median(found) if found else None
 
 
-def _geometric_mean(values: Iterable[float | None]) -> float | None:
-    """Return the geometric mean of the values that are known and positive: of throughputs as of the times per step."""
-    found = [value for value in values if value]
-    return statistics.geometric_mean(found) if found else None
+def _throughput(measured: Sequence[Record]) -> float | None:
+    """Return the samples per second of a cell, the same mean as that of its times per step; None if not measured."""
+    known = [record for record in measured if record.times.samples_per_s]
+    speeds = [speed for record in known if (speed := record.times.samples_per_s)]
+    over = log_levels(known, speeds)
+    estimate = over.estimate() if over else geometric(speeds)
+    return estimate.centre if estimate else None
 
 
 def _maximum(values: Iterable[int | None]) -> int | None:

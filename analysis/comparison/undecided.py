@@ -58,9 +58,7 @@ def _wanted(row: Row) -> tuple[int, float] | None:
         return None
     ratios = [ratio for ratio in row.ratios if (ratio.estimate.low or 0) <= 1] or list(row.ratios)
     most = LOOKS.blocks[-1]
-    if not ratios:
-        return None
-    if min(ratio.estimate.count for ratio in ratios) >= most:
+    if not ratios or min(ratio.estimate.count for ratio in ratios) >= most:
         return None
     scatter = max(ratio.scatter or 0.0 for ratio in ratios)
     needed = blocks_needed(scatter, NOTABLE)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.dashboards import chromium
-from tests.dashboards.chromium import LOGS, serious_faults
+from tests.dashboards.chromium import serious_faults
 
 pytestmark = pytest.mark.browser
 
@@ -44,23 +44,9 @@ def address() -> Iterator[str]:
     server.server_close()
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    if reason := chromium.missing():
-        pytest.skip(reason)
-    with chromium.started(tmp_path_factory.mktemp("profile")) as started:
-        yield started
-
-
 def look(browser: Any, url: str, width: int = 1600, scheme: str = "light") -> None:
     """Open a page with a screen width and a colour scheme."""
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    preference = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": preference})
-    for log in LOGS:
-        browser.get_log(log)
-    browser.get(url)
+    chromium.look(browser, url, (width, 900), scheme)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

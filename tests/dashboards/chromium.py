@@ -30,6 +30,18 @@ def missing() -> str | None:
     return None
 
 
+def look(browser: Any, url: str, size: tuple[int, int], scheme: str) -> None:
+    """Open a page with a screen of this width and height and a colour scheme; what was logged before is dropped."""
+    width, height = size
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    preference = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": preference})
+    for log in LOGS:
+        browser.get_log(log)
+    browser.get(url)
+
+
 def serious_faults(browser: Any) -> list[tuple[str, list[Any]]]:
     """Return the serious and critical accessibility problems of the open page by axe-core; skip if it is missing.
 

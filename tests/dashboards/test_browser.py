@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.dashboards import chromium
-from tests.dashboards.chromium import LOGS, outlined_by_keyboard, serious_faults, smallest_letters
+from tests.dashboards.chromium import outlined_by_keyboard, serious_faults, smallest_letters
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    if reason := chromium.missing():
-        pytest.skip(reason)
-    with chromium.started(tmp_path_factory.mktemp("profile")) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +25,7 @@ def page(synthetic: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def look(browser: Any, page: Path, scheme: str = "light", width: int = 1280) -> None:
     """Open the page from disk with a screen width and a colour scheme."""
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    preference = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": preference})
-    for log in LOGS:
-        browser.get_log(log)
-    browser.get(page.as_uri())
+    chromium.look(browser, page.as_uri(), (width, 800), scheme)
 
 
 def test_page_opens_from_disk_without_console_messages(browser: Any, page: Path) -> None:

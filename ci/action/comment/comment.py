@@ -112,7 +112,7 @@ def measured_run(event: Mapping[str, Any]) -> MeasuredRun | None:
 
 
 def pull_request(github: GitHub, run: MeasuredRun) -> int | None:
-    """Return the number of the one open pull request of what was measured; None if there is none, or several.
+    """Return the number of the one open pull request of what was measured; None unless there is exactly one.
 
     The list of a commit's pull requests misses those of forks, and so does the event.
     """

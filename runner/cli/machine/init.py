@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def installed(interpreter: Interpreter) -> list[str]:
-    """Return the backends that are installed together with Keras. Raises `UsageError` if there is none."""
+    """Return the backends that are installed together with Keras. Raises `UsageError` without any."""
     found = [name for name in BACKENDS if not interpreter.absent(("keras", name))]
     if not found:
         extras = ",".join(service_name(name, "cpu") for name in BACKENDS)

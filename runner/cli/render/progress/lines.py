@@ -59,7 +59,7 @@ class Lines(Silent):
 
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Print how an attempt ended."""
-        counted = count(self._left, planned, record)
+        counted = self._left.ended(planned, record.status)
         if self._outcomes.is_known(record):
             return
         self._done += counted
@@ -70,14 +70,6 @@ class Lines(Silent):
         label, outcome = self._names.label(planned), self._outcomes.result(record)
         where = self._machines.get(planned.key, "")
         _say(f"{self._done:4d}/{max(self._done, self._total)} {label}{where}: {outcome}{note}")
-
-
-def count(left: TimeLeft, planned: PlannedRepeat, record: Record) -> bool:
-    """Count the end of an attempt in the time left; return whether the repeat was measured for the first time."""
-    if record.status is Status.INFRA:
-        left.failed(planned)
-        return False
-    return left.done(planned)
 
 
 def _say(line: str) -> None:

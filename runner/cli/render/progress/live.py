@@ -24,7 +24,6 @@ from rich.text import Text
 from keras_matrix.records.schema import HARMLESS, Record
 from keras_matrix.runner.cli.render.format import duration
 from keras_matrix.runner.cli.render.progress.attempt_text import CellNames, OutcomeText
-from keras_matrix.runner.cli.render.progress.lines import count
 from keras_matrix.runner.cli.render.progress.time_left import TimeLeft
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import OpenRepeats
@@ -70,7 +69,7 @@ class LiveView:
 
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
         """Print how the attempt ended, above the bar."""
-        counted = count(self._left, planned, record)
+        counted = self._left.ended(planned, record.status)
         if not self._outcomes.is_known(record):
             self._print(planned, record)
         self._bar.update(self._task, advance=counted)

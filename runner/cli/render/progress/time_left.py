@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from keras_matrix.records.schema import Status
 from keras_matrix.runner.plan.plan import PlannedRepeat, comparison_of
 
 
@@ -99,6 +100,13 @@ class TimeLeft:
 
     def _of(self, planned: PlannedRepeat) -> _Comparison:
         return self._comparisons.setdefault(comparison_of(planned.cell), _Comparison())
+
+    def ended(self, planned: PlannedRepeat, status: Status) -> bool:
+        """Count the end of an attempt; return whether its repeat was measured for the first time."""
+        if status is Status.INFRA:
+            self.failed(planned)
+            return False
+        return self.done(planned)
 
     def done(self, planned: PlannedRepeat) -> bool:
         """Count a repeat as done; return False if it was already counted and has been measured again."""
