@@ -19,10 +19,9 @@ from keras_matrix.dashboards.report import site
 from keras_matrix.records.store import Results
 from tests.dashboards.boards import HOSTILE, cell_of, stored, warehouse_of
 from tests.dashboards.chromium import outlined_by_keyboard, serious_faults, smallest_letters
-from tests.dashboards.test_browser import browser, look
+from tests.dashboards.test_browser import look
 from tests.sessions import run_name
 
-__all__ = ["browser"]
 pytestmark = pytest.mark.browser
 
 # The folder for the pictures of docs/dashboards.md; update them with: SCREENSHOTS=docs/images ci/browser -k picture_of

@@ -10,10 +10,9 @@ import pytest
 from keras_matrix.dashboards.report import history_page
 from keras_matrix.dashboards.report import page as report
 from tests.dashboards.report.test_history_page import HOSTILE, assessed
-from tests.dashboards.test_browser import browser, look
+from tests.dashboards.test_browser import look
 from tests.sessions import noisy, run_name
 
-__all__ = ["browser"]
 pytestmark = pytest.mark.browser
 
 

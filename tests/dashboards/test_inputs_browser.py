@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from tests.dashboards.chromium import serious_faults, smallest_letters
-from tests.dashboards.test_browser import _luminance, browser, look
+from tests.dashboards.test_browser import _luminance, look
 from tests.dashboards.test_parallel_browser import OUTSIDE, TOUCHING, _channels
 
-__all__ = ["browser"]
 pytestmark = pytest.mark.browser
 
 COVERED = """

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.dashboards.test_browser import _luminance, browser, look
+from tests.dashboards.test_browser import _luminance, look
 
-__all__ = ["browser"]
 pytestmark = pytest.mark.browser
 
 TOUCHING = """

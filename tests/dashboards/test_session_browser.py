@@ -15,9 +15,8 @@ from keras_matrix.records.instruments.placements import Placement, Placements
 from tests.dashboards.boards import HOSTILE, stored, warehouse_of
 from tests.dashboards.chromium import serious_faults, smallest_letters
 from tests.dashboards.live.test_session import BEGUN, A, B, begun, records
-from tests.dashboards.test_browser import browser, look
+from tests.dashboards.test_browser import look
 
-__all__ = ["browser"]
 pytestmark = pytest.mark.browser
 WORK = "mnist_mlp batch_size=128 image_size=96 #12: tensorflow, jax, torch"
 
