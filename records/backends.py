@@ -35,6 +35,9 @@ class Backend:
     workers can communicate over a network, `network_modes` the modes in which they can (empty: in all whose workers
     communicate), `fc_in_xla` whether XLA compiles a whole step, `fc_in_processes` whether each worker is a process of
     its own even without a network.
+
+    Keras workloads on several devices: `distributions` is what can be divided among them, `replica_devices` the kinds
+    of devices, `compiles_replicas` whether the step can be compiled, with the reason in `not_compiled` if not.
     """
 
     name: str
@@ -52,6 +55,10 @@ class Backend:
     network_modes: tuple[str, ...] = ()
     fc_in_xla: bool = False
     fc_in_processes: bool = False
+    distributions: tuple[str, ...] = ("data",)
+    replica_devices: tuple[str, ...] = ("cpu", "gpu")
+    compiles_replicas: bool = False
+    not_compiled: str = ""
 
 
 _NO_XLA_AUTOTUNE = {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
@@ -72,6 +79,7 @@ TABLE: dict[str, Backend] = {
             partition=Partition("mirrored_strategy", ("fc_data",)),
             network_devices=("cpu",),
             network_modes=("fc_data",),
+            not_compiled="XLA cannot use the variables of another device under MirroredStrategy",
         ),
         Backend(
             "jax",
@@ -90,6 +98,9 @@ TABLE: dict[str, Backend] = {
                 *("fc_hybrid", "fc_zero", "fc_phy"),
             ),
             fc_in_xla=True,
+            distributions=("data", "model"),
+            replica_devices=("cpu", "gpu", "tpu"),
+            compiles_replicas=True,
         ),
         Backend(
             "torch",
@@ -104,6 +115,7 @@ TABLE: dict[str, Backend] = {
             partition=Partition("dtensor", ("fc_model",)),
             network_devices=("cpu",),
             fc_in_processes=True,
+            not_compiled="torch.compile of a step around DistributedDataParallel is not implemented here",
         ),
     )
 }

@@ -15,7 +15,12 @@ RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 
 # Settings added later: at their defaults they are not part of the identifier, so that a new axis ends no history.
 INPUT = ("page_cache", "input_timers")
-NO_WORK = (*INPUT, "nodes")  # at their defaults not part of the identity of compared work either
+NO_WORK = (
+    *INPUT,
+    "nodes",
+    "devices",
+    "distribution",
+)  # at their defaults not part of the identity of compared work either
 LATER = ("freed_memory", "set_by_matrix", *NO_WORK)
 DEFAULTS = {field.name: field.default for field in fields(Settings)}
 

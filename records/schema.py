@@ -22,6 +22,7 @@ from keras_matrix.records.fc.spec import Parallel
 from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.usage import Usage
 from keras_matrix.records.instruments.work_done import WorkDone
+from keras_matrix.records.replicas.facts import Replicas
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import TaskRun
 from keras_matrix.records.traces.request import Traced
@@ -327,6 +328,7 @@ class CellResult:
     trace: Traced | None = None
     work: WorkDone | None = None
     input: InputUse | None = None
+    replicas: Replicas | None = None
     data_notes: list[str] = field(default_factory=list)  # what is unusual about the data set
     unsaved: str | None = None  # why the trained model is not saved; the figures were published before
     collectives_not_timed: str | None = None  # why, if a worker died while its collectives were timed
@@ -366,6 +368,7 @@ class Record:
     tensorboard: TensorBoardOutput | None = about("files for TensorBoard; null if none were requested", default=None)
     work: WorkDone | None = about("counted work of a Keras workload's process; null for others", default=None)
     input: InputUse | None = about("how the process read its input; null without a pipeline", default=None)
+    replicas: Replicas | None = about("the devices of a Keras workload; null on one device", default=None)
 
     @property
     def key(self) -> tuple[str, int, int]:

@@ -21,6 +21,8 @@ LEAGUES = ("as_shipped", "matched")
 CLOCKS = ("free", "locked")
 AUTOTUNES = ("fresh", "pinned", "off")
 FREED_MEMORY = ("returned", "kept")
+DATA, MODEL = "data", "model"
+DISTRIBUTIONS = (DATA, MODEL)
 # Set by a user's own workload unless the matrix sets them: the number of samples, options of compile(), and, if it
 # returns a source for fit, that batches come from there.
 OWN_OPTIONS = ("eager", "feed", "samples", "steps_per_execution")
@@ -36,7 +38,8 @@ class Settings:
     that was used, so that the identity of a cell does not depend on its speed. `cpus` is a list in the format of
     `records.host.cpu_list`, a count, or "all". It and what follows have defaults so that older records can be read.
 
-    `nodes` are the machines among which the cell's workers are divided.
+    `nodes` are the machines among which the cell's workers are divided. `devices` are the devices of one machine on
+    which a Keras workload trains; `distribution` is what is divided among them, the batch or the weights.
 
     `set_by_matrix` lists, for a user's own workload, those of `OWN_OPTIONS` that the matrix sets, joined by commas; the
     workload sets the others, and the record's `resolved` has their values.
@@ -70,6 +73,8 @@ class Settings:
     page_cache: str = "warm"
     input_timers: bool = False
     nodes: int = 1
+    devices: int = 1
+    distribution: str = DATA
 
     def leaves(self, option: str) -> bool:
         """Return whether the workload sets this one of `OWN_OPTIONS`."""

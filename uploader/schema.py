@@ -92,12 +92,24 @@ class Leaf:
 
 
 # Numbers in these groups are measurements; all other fields are descriptive.
-MEASURED_GROUPS = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task", "usage", "input")
+MEASURED_GROUPS = (
+    "times",
+    "learning",
+    "memory",
+    "surroundings",
+    "harness",
+    "parallel",
+    "replicas",
+    "task",
+    "usage",
+    "input",
+)
 # Columns of settings have no prefix; those of other groups are prefixed with the group's name.
 UNPREFIXED = "settings"
 LEFT_OUT = {
     ("surroundings", "further_gpus"): "a nested table per GPU; energy and power of all GPUs are in usage",
     ("parallel", "places"): "nested arrays; they were validated before the record was published",
+    ("replicas", "replicas"): "nested arrays; they were validated before the record was published",
     ("work", "stretches"): "arrays of counts, from which status and the work_* columns are derived; see the record",
     ("task", "metrics"): "each is a measurement `task.metrics.NAME`, in the unit that the user declared",
 }

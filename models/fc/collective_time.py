@@ -10,7 +10,7 @@ without a direct connection, through the host's memory, are not detected.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ SCOPE = "collective_of_"
 COLLECTIVE = re.compile(rf"{SCOPE}(\d+)")
 
 
-def jax_collectives_s(planes: Sequence[Plane], names: set[str]) -> float:
+def jax_collectives_s(planes: Sequence[Plane], names: Container[str]) -> float:
     """Return the seconds in instructions with these names, the mean over the devices."""
     spans: dict[str, list[tuple[float, float]]] = {}
     for plane, line in _lines(planes):

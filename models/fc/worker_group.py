@@ -25,8 +25,11 @@ class NoDevice(Exception):
     """The backend finds no device of the requested kind; the message says what to check."""
 
 
-def require_devices(backend: str, device: str, found: int, workers: int) -> None:
-    """Check that there is an accelerator for each worker. Raises `NoDevice` if there is none, or `NoSuchDevices`."""
+def require_devices(backend: str, device: str, found: int, workers: int, key: str = "workers") -> None:
+    """Check that there is an accelerator for each worker, or for each of `devices` (the `key` of the setting).
+
+    Raises `NoDevice` if there is none, or `NoSuchDevices`.
+    """
     if found == 0:
         raise NoDevice(
             f"device: {device} was requested, but {backend} finds no such device; check the device, and install the "
@@ -35,8 +38,8 @@ def require_devices(backend: str, device: str, found: int, workers: int) -> None
     if found < workers:
         advice = "name more in CUDA_VISIBLE_DEVICES, or " if device == "gpu" else ""
         raise NoSuchDevices(
-            f"workers: must be at most the number of {device.upper()}s that {backend} finds in this cell ({found}), "
-            f"got {workers}; {advice}set device: cpu to use more workers than devices"
+            f"{key}: must be at most the number of {device.upper()}s that {backend} finds in this cell ({found}), "
+            f"got {workers}; {advice}set device: cpu, or lower {key} to {found}"
         )
 
 

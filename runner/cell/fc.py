@@ -14,9 +14,10 @@ from functools import partial
 from keras_matrix.models.fc.native.assembly import assemble, reserve
 from keras_matrix.models.fc.processes.ranks import WorkerDied
 from keras_matrix.models.fc.processes.remote import serve
-from keras_matrix.models.fc.processes.worker import MEETING_LIMIT_S, WorkerStart, start_method
+from keras_matrix.models.fc.processes.worker import MEETING_LIMIT_S, WorkerStart
 from keras_matrix.models.fc.scopes import layer_name
-from keras_matrix.models.fc.worker_group import NoDevice, NoSuchDevices, WorkerGroup, WorkerSpec
+from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec
+from keras_matrix.models.process.children import start_method
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc import network, rules, spec
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS, Communication
@@ -26,20 +27,13 @@ from keras_matrix.records.settings import Settings
 from keras_matrix.records.traces.request import Names
 from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
+from keras_matrix.runner.cell.checks.devices import DeviceMismatch, prove, reserving
 from keras_matrix.runner.cell.checks.tf32 import may_use_tf32
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns
 from keras_matrix.runner.cell.job import Job, in_a_line, keep_tuning, result_of
 from keras_matrix.runner.cell.loop import EpochLog, finite, timed
-from keras_matrix.runner.cell.measure import (
-    DeviceMismatch,
-    check_initialised,
-    finished,
-    found_versions,
-    prove,
-    resolved_of,
-    with_start,
-)
+from keras_matrix.runner.cell.measure import finished, found_versions, resolved_of, with_start
 from keras_matrix.runner.cell.measured_epochs import PROCESS, Allocated, Compiling, MeasuredEpochs
 from keras_matrix.runner.cell.phases import Timeline, agreed
 
@@ -53,7 +47,8 @@ def measure_fc(job: Job, import_time_s: float, start: str) -> CellResult:
     adapter = backends.load(settings.backend)
     adapter.configure(settings, job.compile_cache_dir)
     if not order.apart or settings.device != "cpu":  # otherwise this process leaves the backend to its workers
-        _reserve_devices(settings, order.workers_here)
+        with reserving(settings):
+            reserve(settings.backend, order.workers_here, settings.device)
     if order.rendezvous is not None and not order.rendezvous.measures:
         return _provided(job, order)
     begun_s = monotonic()
@@ -117,19 +112,6 @@ def _provided(job: Job, order: WorkerSpec) -> CellResult:
     first, copied = order.rendezvous.index * order.workers_here, start_method(order.device) == "fork"
     serve(WorkerStart(order, first, None, MEETING_LIMIT_S, copied, job.settings.backend))
     return result_of(job)
-
-
-def _reserve_devices(settings: Settings, workers: int) -> None:
-    """Have the backend provide a device for each worker. Raises `Unsupported` or `DeviceMismatch`."""
-    try:
-        reserve(settings.backend, workers, settings.device)
-    except NoDevice as error:
-        raise DeviceMismatch(str(error)) from error
-    except NoSuchDevices as error:
-        raise Unsupported(str(error)) from error
-    except (RuntimeError, AssertionError) as error:
-        check_initialised(error, settings)
-        raise
 
 
 def configure_worker(settings: Settings, compile_cache_dir: str | None) -> None:

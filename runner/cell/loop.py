@@ -78,6 +78,7 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
             self._counting.epoch_begun()
         self._stretch.before(epoch)
         self._begun_s = None
+        self._adapter.group.epoch_begins()
         if self._stretch.lead_in:
             self._start_after_lead_in()
         else:
@@ -125,6 +126,7 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._adapter.barrier(self.model)
+        end = self._adapter.group.epoch_ended(dict(logs or {}))
         ended_s = self._clock()
         if self._starting:
             self._starting.join()
@@ -132,9 +134,9 @@ class EpochClock(keras.callbacks.Callback):  # type: ignore[misc]
         if self._begun_s is None:
             raise ValueError(f"epoch {epoch + 1} ended within its first {self._stretch.lead_in} steps")
         self.log.times_s.append(ended_s - self._begun_s)
-        self.log.logs.append({name: finite(value) for name, value in (logs or {}).items()})
+        self.log.logs.append({name: finite(value) for name, value in end.logs.items()})
         if self._counting:
-            self._counting.epoch_ended()
+            self._counting.epoch_ended(end.further_samples)
 
 
 def fit_epochs(
@@ -145,9 +147,10 @@ def fit_epochs(
     `counting` reads its counters before and after each epoch, the device idle and the clock stopped.
     """
     epoch_clock = EpochClock(adapter, stretch, counting=counting)
-    callbacks = [epoch_clock, *stretch.callbacks]
-    steps = stretch.steps_with_lead_in
-    model.fit(source, steps_per_epoch=steps, epochs=stretch.epochs, verbose=0, shuffle=False, callbacks=callbacks)
+    callbacks = [*adapter.group.callbacks(), epoch_clock, *stretch.callbacks]
+    steps, epochs = stretch.steps_with_lead_in, stretch.epochs
+    with adapter.group.training(steps, epochs):
+        model.fit(source, steps_per_epoch=steps, epochs=epochs, verbose=0, shuffle=False, callbacks=callbacks)
     return epoch_clock.log
 
 

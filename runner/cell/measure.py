@@ -19,16 +19,17 @@ from keras_matrix.models.injected_faults import Circumstances, plant
 from keras_matrix.models.registry import load
 from keras_matrix.models.workload import Built, Request
 from keras_matrix.records.fc import rules
+from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
 from keras_matrix.records.host import cpu_list, inherited_environment
-from keras_matrix.records.host.memory_errors import says_out_of_memory
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
-from keras_matrix.records.schema import CellResult, DeviceProof, Memory, Resolved, Times
+from keras_matrix.records.schema import CellResult, Memory, Resolved, Times
 from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter, Batch, CompileEvents, Unsupported
 from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
+from keras_matrix.runner.cell.checks.devices import prove, refuse_devices, reserving
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns, leave_copies
@@ -40,6 +41,8 @@ from keras_matrix.runner.cell.phases import Predicting, Training
 from keras_matrix.runner.cell.piped.training import PipedTraining
 from keras_matrix.runner.cell.piped.training import check as check_input
 from keras_matrix.runner.cell.piped.use import input_use
+from keras_matrix.runner.cell.replicated.groups import check_feed, check_workload, group_of
+from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from keras_matrix.runner.cell.work.counter import own_methods, platforms_of
 from keras_matrix.runner.cell.work.done import work_done
 
@@ -49,26 +52,6 @@ if TYPE_CHECKING:
 Parts = tuple[Callable[[], str] | None, Callable[[int], None] | None]
 SAVING = "the process ended while it saved the model"
 WORDS_CHARACTERS = 500
-# The meaning of an assertion of JAX without a message (`jax._src.xla_bridge.backends`).
-NO_PLATFORM = "no platform named in JAX_PLATFORMS is available"
-# Messages of backends and CUDA if there is no device of the kind, or its driver cannot be used.
-NO_DEVICE_TEXTS = (
-    "Unable to initialize backend",
-    NO_PLATFORM,
-    "no supported devices found",
-    "No visible GPU",
-    "no CUDA-capable device",
-    "No CUDA GPUs are available",
-    "NO_DEVICE",
-    "driver version is insufficient",
-    "INSUFFICIENT_DRIVER",
-    "driver on your system is too old",
-    "Found no NVIDIA driver",
-)
-
-
-class DeviceMismatch(Exception):
-    """Tensors are not placed on the requested device."""
 
 
 def refuse_several_machines(settings: Settings) -> None:
@@ -84,23 +67,40 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     """
     settings = job.settings
     refuse_several_machines(settings)
+    refuse_devices(settings)
     cuda_cache = inherited_environment.cuda_cache_state(os.environ)
     adapter = backends.load(settings.backend)
     adapter.configure(settings, job.compile_cache_dir)
+    adapter.group = group = group_of(settings)
+    with reserving(settings):
+        group.reserve(job)
+    try:
+        return _measured(job, adapter, (import_time_s, start, cuda_cache))
+    finally:
+        group.close()
+
+
+def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | None]) -> CellResult:
+    """Do the job in the configured backend; `begin` are the seconds of its import, the start method, and the cache."""
+    settings, group, (import_time_s, start, cuda_cache) = job.settings, adapter.group, begin
     configure_keras(settings)
     seed_all(adapter, settings.seed)
     device = prove(adapter, settings)
     begun_s = monotonic()
     pid = os.getpid()
-    built = load_workload(job)
+    with group.building():
+        built = load_workload(job)
     leave_copies(pid)
     own = own_methods(built.model, settings.phase)
     check_trains(built.model, settings.phase, own)
+    check_workload(settings, group, own)
     built = planted(built, job)
     applied_settings, own_options = applied(built, settings)
     job = job_as_resolved(job, applied_settings)
     adapter.check(job.settings)
     check_input(built, job.settings)
+    check_feed(job.settings)
+    group.prepare(built.model)
     first = make_batches(built, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
     measured = MeasuredEpochs(Turns(job), Compiling(adapter), Allocated(adapter))
@@ -110,6 +110,7 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     times = with_start(times, import_time_s, build_time_s, events)
     keep_tuning(job)
     used = _used_memory(measured.allocated)
+    replicas = group.replicas(built.model, first[0])
     resolved = replace(
         _with_compilations(_resolved(job, built, adapter, (start, steps)), events, measured.compiling),
         cuda_cache=cuda_cache,
@@ -127,8 +128,9 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
         work=counted(work, adapter, own, first[0]),
         input=input_use(built.pipeline, job, work),
         data_notes=list(built.pipeline.notes) if built.pipeline else [],
+        replicas=replicas,
     )
-    result = tried_at_high_rate(work, saved(job, built, result))
+    result = with_communication(group, work, tried_at_high_rate(work, saved(job, built, result)))
     parts = work.model.to_json, partial(_marked_steps, work, job.settings.backend)
     return finished(job, result, parts, partial(_traced_workload, work, job.settings))
 
@@ -182,6 +184,21 @@ def tried_at_high_rate(work: Training | Predicting, result: CellResult) -> CellR
     if result.work is None:
         return result
     return replace(result, work=replace(result.work, changed_at_high_rate=work.ledger.changed_at_high_rate))
+
+
+def with_communication(group: DeviceGroup, work: Training | Predicting, result: CellResult) -> CellResult:
+    """Return the result with the time of the collectives between devices, in further epochs as short as measured."""
+    if result.replicas is None:
+        return result
+    steps, chunk = int(WATCHED_EPOCH_S / (result.times.step_time_s or WATCHED_EPOCH_S)), work.steps_a_call
+    steps = max(1, steps // chunk) * chunk
+
+    def run(count: int) -> None:
+        work.again(Stretch(count, 1))
+
+    return replace(
+        result, replicas=replace(result.replicas, communication=group.communication(run, steps, WATCHED_EPOCHS))
+    )
 
 
 def check_trains(model: Any, phase: str, own: list[str]) -> None:
@@ -241,36 +258,6 @@ def seed_all(adapter: BackendAdapter, seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     adapter.seed(seed)
-
-
-def prove(adapter: BackendAdapter, settings: Settings) -> DeviceProof:
-    """Return the device of tensors. Raises `DeviceMismatch` if it is not the requested one."""
-    try:
-        proof = adapter.proof()
-    except (RuntimeError, AssertionError) as error:
-        check_initialised(error, settings)
-        raise
-    if proof.platform != settings.device:
-        raise DeviceMismatch(
-            f"device: {settings.device} was requested, but {settings.backend} places tensors on {proof.name}; check "
-            f"that there is such a device, and that the build of {settings.backend} for it is installed"
-        )
-    return proof
-
-
-def check_initialised(error: Exception, settings: Settings) -> None:
-    """Raise `DeviceMismatch` for a backend's error that it cannot use any device of the kind.
-
-    TensorFlow and PyTorch fall back to the CPU; JAX does so without a GPU, but raises if its driver does not work,
-    and fails an assertion if `JAX_PLATFORMS` names only missing devices (`jax._src.xla_bridge`).
-    """
-    text = str(error) or NO_PLATFORM
-    is_missing = any(one in text for one in NO_DEVICE_TEXTS)
-    if settings.device != "cpu" and is_missing and not says_out_of_memory(text):
-        raise DeviceMismatch(
-            f"device: {settings.device} was requested, but {settings.backend} cannot use one: {text.splitlines()[0]}; "
-            "check nvidia-smi, and the driver that this build needs in docs/compatibility.md"
-        ) from error
 
 
 def build(job: Job) -> Built:
@@ -337,8 +324,8 @@ def resolved_of(settings: Settings, adapter: BackendAdapter, run: tuple[str, int
         precision=settings.precision,
         tf32=adapter.tf32(),
         intra_op_threads=adapter.intra_op_threads(),
-        cpus=len(os.sched_getaffinity(0)),
-        affinity=cpu_list.text(os.sched_getaffinity(0)),
+        cpus=len(adapter.group.cpus()),
+        affinity=cpu_list.text(adapter.group.cpus()),
         inherited=inherited_environment.recorded(os.environ),
     )
 

@@ -138,6 +138,8 @@ class Training:
 
     def _feeder(self, batches: Sequence[Batch]) -> Feeder:
         """Return the feeder of `fit`: resident on the device, or from host memory at each step."""
+        if (divided := self._adapter.group.feeder(self._adapter, batches)) is not None:
+            return divided
         if self._job.settings.feed == "device_resident":
             return self._adapter.feeder(batches)
         return lambda needed: backends.counting(batches, self._adapter.lookahead)

@@ -173,6 +173,10 @@ SETTINGS: dict[str, Rule] = {
         "bool", default=False, meaning="pipeline: time waits and stages inside the process, for the stall analysis"
     ),
     "nodes": Rule("int", 1, 1024, default=1, meaning="cluster: machines among which the workers are divided evenly"),
+    "devices": Rule("int", 1, 1024, default=1, meaning="devices of one machine that train together, the batch divided"),
+    "distribution": Rule(
+        choices=settings.DISTRIBUTIONS, default="data", meaning="devices: what is divided, the batch or the weights"
+    ),
 }
 
 # One value for an entry; how often and how long a cell may run, and at which machines of a cluster. Not part of its

@@ -66,6 +66,7 @@ def build_record(
         trace=result.trace if result else None,
         work=result.work if result else None,
         input=result.input if result else None,
+        replicas=result.replicas if result else None,
         usage=_usage(job, outcome, result.times if result else Times()),
     )
 

@@ -50,13 +50,13 @@ STEPS_AHEAD = 16
 SEPARATE_SUMS = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"}
 
 
-def reserve(workers: int, device: str) -> None:
+def reserve(workers: int, device: str, key: str = "workers") -> None:
     """Create virtual devices of the CPU, or check that there is a real one for each worker."""
     if device == "cpu":
         jax.config.update("jax_num_cpu_devices", workers)
     # Without an accelerator, JAX lists the CPU instead.
     found = [one for one in jax.devices() if device == "cpu" or one.platform != "cpu"]
-    require_devices("jax", device, len(found), workers)
+    require_devices("jax", device, len(found), workers, key)
 
 
 def make(order: WorkerSpec) -> WorkerGroup:

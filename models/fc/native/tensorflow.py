@@ -9,11 +9,11 @@ from keras_matrix.models.fc.processes.meeting import Meeting
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, require_devices
 
 
-def reserve(workers: int, device: str) -> None:
+def reserve(workers: int, device: str, key: str = "workers") -> None:
     """Create logical devices of the CPU, or check that there is a real one for each worker."""
     physical = tf.config.list_physical_devices(device.upper())
     if device != "cpu":
-        require_devices("tensorflow", device, len(physical), workers)
+        require_devices("tensorflow", device, len(physical), workers, key)
         return
     single = [tf.config.LogicalDeviceConfiguration() for _ in range(workers)]
     tf.config.set_logical_device_configuration(physical[0], single)

@@ -16,12 +16,12 @@ import torch.distributed as dist
 
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.interface import Stage, Tensor, Worker
-from keras_matrix.models.fc.native.torch_worker import COLLECTIVE_LIMIT, TorchWorker
+from keras_matrix.models.fc.native.torch_worker import TorchWorker
 from keras_matrix.models.fc.processes.meeting import Meeting, NotMet, located
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import mark_with, scope
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement, require_devices
-from keras_matrix.models.process.cpus import take_share
+from keras_matrix.models.process.torch_group import Member, connect, prepare, settle
 from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder
@@ -31,10 +31,10 @@ class PortInUse(Exception):
     """A worker found no free port."""
 
 
-def reserve(workers: int, device: str) -> None:
+def reserve(workers: int, device: str, key: str = "workers") -> None:
     """Check that there is a GPU for each worker; on a CPU every worker is a process."""
     if device != "cpu":
-        require_devices("torch", device, torch.cuda.device_count(), workers)
+        require_devices("torch", device, torch.cuda.device_count(), workers, key)
 
 
 def make(order: WorkerSpec) -> TorchRank:
@@ -45,23 +45,13 @@ def make(order: WorkerSpec) -> TorchRank:
 def join(meeting: Meeting) -> TorchRank:
     """Join the other workers and return this one. Raises unless all join in time."""
     order, (number, here) = meeting.order, meeting.here
-    interface = meeting.interface()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    if order.device == "cpu":
-        torch.set_num_threads(take_share(number, here))
-        backend: dict[str, Any] = {"backend": "gloo"}
-    else:
-        torch.cuda.set_device(number)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # "=": the interface of exactly this name
-        # With a device NCCL connects here, within the time limit, and not at the first collective.
-        backend = {"backend": "nccl", "device_id": torch.device("cuda", number)}
     size, limit = order.problem.workers, timedelta(seconds=meeting.timeout_s)
+    member = Member(meeting.rank, size, number, here, order.device, meeting.interface())
+    library = prepare(member)
     try:
-        store = _store(meeting, limit)
-        dist.init_process_group(**backend, store=store, rank=meeting.rank, world_size=size, timeout=limit)
+        connect(member, library, _store(meeting, limit), limit)
     except RuntimeError as error:
         raise _not_met(error, size, meeting.timeout_s) from error
-    dist.group.WORLD.set_timeout(COLLECTIVE_LIMIT)
     return TorchRank(order, meeting.rank, number)
 
 
@@ -165,12 +155,6 @@ class Watch:
             return answer
 
         return watched
-
-
-def settle(device: torch.device) -> None:
-    """Return when the device is idle."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 class TorchRank(WorkerGroup):

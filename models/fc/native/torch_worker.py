@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -14,11 +13,8 @@ import torch.distributed as dist
 from keras_matrix.models.fc import layout
 from keras_matrix.models.fc.interface import Axis, Loss, Tensor, Worker
 from keras_matrix.models.fc.native import torch_layers
+from keras_matrix.models.process.torch_group import COLLECTIVE_LIMIT
 from keras_matrix.records.fc.spec import FcProblem
-
-# Connected workers wait for each other without a limit, over a slow network or for a slower worker: a cell has its own
-# limit, and if a worker dies the others are ended.
-COLLECTIVE_LIMIT = timedelta(days=7)
 
 
 class TorchWorker(Worker):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
-import signal
 import statistics
 import tempfile
 import time
@@ -30,12 +29,11 @@ from keras_matrix.models.fc.processes.worker import (
     ANSWER,
     MEET,
     MEETING_LIMIT_S,
-    StartMethod,
     WorkerStart,
-    start_method,
-    started,
+    started_worker,
 )
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState
+from keras_matrix.models.process.children import StartMethod, end_of, start_method
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.spec import WorkerPlacement
@@ -84,7 +82,7 @@ class Ranks(WorkerGroup):
             ours, theirs = multiprocessing.Pipe()
             self._pipes.append(ours)
             start = WorkerStart(order, rank, meeting, timeout_s, copied, backend)
-            self._processes.append(started(start, theirs, list(self._pipes)))
+            self._processes.append(started_worker(start, theirs, list(self._pipes)))
         try:  # after the processes here, which would have these connections, too
             self._pipes += remote.connections(order, timeout_s)
         except NotMet as error:
@@ -209,7 +207,7 @@ class Ranks(WorkerGroup):
         for rank, process in enumerate(self._processes):
             if process.sentinel in ending:
                 process.join()  # the sentinel is ready when files are closed, slightly before the exit code is known
-                dead.append(f"rank {rank} of {self._size} {_end_of(process.exitcode or 0)}")
+                dead.append(f"rank {rank} of {self._size} {end_of(process.exitcode or 0)}")
         self._died(", ".join(dead))
 
     def _died(self, text: str) -> NoReturn:
@@ -219,9 +217,3 @@ class Ranks(WorkerGroup):
     def _fail(self, text: str, kind: type[WorkerFailed] = WorkerFailed) -> NoReturn:
         self.close()
         raise kind(f"{text}; the other workers were ended")
-
-
-def _end_of(exit_code: int) -> str:
-    if exit_code < 0:
-        return f"was ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"
-    return f"ended with exit code {exit_code}"

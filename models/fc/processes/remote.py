@@ -16,7 +16,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 from keras_matrix.models.fc.processes.meeting import NotMet
-from keras_matrix.models.fc.processes.worker import WorkerStart, started
+from keras_matrix.models.fc.processes.worker import WorkerStart, started_worker
 from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.rendezvous import Site
 
@@ -65,7 +65,7 @@ def serve(start: WorkerStart) -> None:
     processes, key = [], bytes.fromhex(meeting.key)
     with socket.create_server((meeting.here.address, meeting.here.port)) as server:
         for rank in range(start.rank, start.rank + start.order.workers_here):
-            processes.append(started(replace(start, rank=rank), accepted(server, key), []))
+            processes.append(started_worker(replace(start, rank=rank), accepted(server, key), []))
     for process in processes:
         process.join()
 

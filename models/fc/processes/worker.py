@@ -6,11 +6,8 @@ its worker: one rank of a `WorkerGroup`, with the method `watched`, of which `Ra
 
 from __future__ import annotations
 
-import ctypes
 import importlib
-import multiprocessing
 import os
-import signal
 import sys
 import tempfile
 import traceback
@@ -19,17 +16,16 @@ from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from keras_matrix.models.fc.processes.meeting import Meeting, NotMet
 from keras_matrix.models.fc.processes.network import enter
 from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.models.process.children import end_with_parent, started
 from keras_matrix.models.process.float64 import keep_float64
 from keras_matrix.models.process.garbage_collection import settle
 
-PR_SET_PDEATHSIG = 1
 MEETING_LIMIT_S = 60.0
-StartMethod = Literal["fork", "spawn"]
 # What a worker sends: the answer of a method, its error, or its message for all workers while they connect.
 ANSWER, FAILED, MEET = "answer", "failed", "meet"
 
@@ -55,25 +51,14 @@ class WorkerStart:
         return self.order.rendezvous is not None and not self.order.rendezvous.measures
 
 
-def start_method(device: str) -> StartMethod:
-    """Return how the workers' processes are started: CUDA cannot be used in a forked one."""
-    return "fork" if device == "cpu" else "spawn"
-
-
-def started(start: WorkerStart, requests: Connection, not_its: list[Connection]) -> BaseProcess:
+def started_worker(start: WorkerStart, requests: Connection, not_its: list[Connection]) -> BaseProcess:
     """Start a worker's process, which has this end of its pipe; `not_its` are open here and those of others."""
-    context = multiprocessing.get_context("fork") if start.copied else multiprocessing.get_context("spawn")
-    # A copy also has these ends of the pipes; a new interpreter only has its arguments.
-    arguments = (start, requests, not_its if start.copied else [])
-    process = context.Process(target=_live, args=arguments, daemon=True)
-    process.start()
-    requests.close()
-    return process
+    return started(_live, start, requests, not_its, "fork" if start.copied else "spawn")
 
 
 def _live(start: WorkerStart, requests: Connection, not_mine: list[Connection]) -> NoReturn:
     """Run a worker: connect to the others, then execute requests until the pipe is closed."""
-    _end_with_parent()
+    end_with_parent()
     for pipe in not_mine:
         pipe.close()
     try:
@@ -90,16 +75,6 @@ def _live(start: WorkerStart, requests: Connection, not_mine: list[Connection]) 
         requests.poll(None)  # stays alive until it is ended, so that its end is not mistaken for the cause
     finally:
         sys.stderr.flush()
-        os._exit(0)
-
-
-def _end_with_parent() -> None:
-    """Let the kernel kill this process with the thread that started it: during steps no pipe is read."""
-    parent = multiprocessing.parent_process()
-    refused = ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if refused:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
-    if parent is None or os.getppid() != parent.pid:  # it ended before the call
         os._exit(0)
 
 

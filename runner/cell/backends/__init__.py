@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 
 if TYPE_CHECKING:
     from keras_matrix.runner.cell.piped.request import StreamRequest
@@ -77,9 +78,11 @@ class BackendAdapter(Protocol):
     """What a cell needs of a backend, with the defaults of a backend that has nothing special.
 
     `lookahead` is how many batches more than it trains on Keras may draw from a generator; None if a thread prefetches.
+    `group` are the devices on which the cell trains, by default one.
     """
 
     lookahead: int | None = LOOKAHEAD
+    group: DeviceGroup = DeviceGroup()
 
     def configure(self, settings: Settings, compile_cache_dir: str | None) -> None:
         """Apply what must be set before the first operation. Raises `Unsupported`."""

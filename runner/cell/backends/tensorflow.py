@@ -96,10 +96,10 @@ class Adapter(BackendAdapter):
         """Return an endless data set of the batches, and a function that makes it yield them from the device."""
         device = accelerator()
         if device is None:
-            return _repeated([self.resident(batch) for batch in batches]), lambda dataset: dataset
+            return repeated([self.resident(batch) for batch in batches]), lambda dataset: dataset
         with tf.device(HOST):
-            repeated = _repeated(batches)
-        return repeated, resident_dataset(batches, device)
+            endless = repeated(batches)
+        return endless, resident_dataset(batches, device)
 
     def own_stream(self, request: StreamRequest) -> DatasetStream:
         return DatasetStream(request)
@@ -175,7 +175,7 @@ def _uses_xla(settings: Settings) -> bool:
     return settings.jit is not False
 
 
-def _repeated(batches: Sequence[Batch]) -> Any:
+def repeated(batches: Sequence[Batch]) -> Any:
     """Return an endless data set of these tensors."""
     dataset = _chain([tf.data.Dataset.from_tensors(batch) for batch in batches]).repeat()
     # Handing out tensors leaves nothing to tune; releasing a tuned iterator can take up to 2.5 s.

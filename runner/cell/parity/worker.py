@@ -28,9 +28,10 @@ from keras_matrix.records.instruments.parity import Operation, ParityOutput, Ske
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
 from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
+from keras_matrix.runner.cell.checks.devices import prove
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, ParityWorker
 from keras_matrix.runner.cell.loop import finite
-from keras_matrix.runner.cell.measure import build, configure_keras, found_versions, prove, seed_all
+from keras_matrix.runner.cell.measure import build, configure_keras, found_versions, seed_all
 from keras_matrix.runner.cell.parity.causes import facts, repeated, rows_of, watch
 
 Array = NDArray[Any]

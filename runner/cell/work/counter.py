@@ -81,13 +81,14 @@ class Counting:
         if _integer(getattr(self._tracker, "count", None)):
             self._tracker.reset_state()
 
-    def epoch_ended(self) -> None:
-        """Read the counters at the end of an epoch, the device idle."""
+    def epoch_ended(self, further_samples: int = 0) -> None:
+        """Read the counters at the end of an epoch, the device idle; add the samples that other processes counted."""
         before, scale_before = self._before, self._scale_before
         self._read()
         updates = None if self._before is None else self._before - (before or 0)
         self.updates.append(updates)
-        self.samples.append(_integer(getattr(self._tracker, "count", None)))
+        samples = _integer(getattr(self._tracker, "count", None))
+        self.samples.append(None if samples is None else samples + further_samples)
         self.skipped.append(_skipped(self._optimizer, (self.steps, updates or 0), (scale_before, self._scale_before)))
 
     def _read(self) -> None:

@@ -16,7 +16,7 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.runner.cell import backends, entry, fc
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.measure import prove
+from keras_matrix.runner.cell.checks.devices import prove
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.executors import Outcome
 from tests.fakes.executor import FakeExecutor

@@ -23,7 +23,7 @@ import importlib, json, os, sys, types
 from keras_matrix.runner.cell import fc
 from keras_matrix.runner.cell.backends import Unsupported
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.measure import DeviceMismatch
+from keras_matrix.runner.cell.checks.devices import DeviceMismatch
 from tests.conftest import make_settings
 
 def refused(backend, free_bytes, **changes):
@@ -90,7 +90,7 @@ ELSEWHERE = """
 import json
 from keras_matrix.runner.cell import fc
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.measure import DeviceMismatch
+from keras_matrix.runner.cell.checks.devices import DeviceMismatch
 from keras_matrix.records.fc.spec import WorkerPlacement
 from tests.conftest import make_settings
 

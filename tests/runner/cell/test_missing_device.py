@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.runner.cell.measure import DeviceMismatch, prove
+from keras_matrix.runner.cell.checks.devices import DeviceMismatch, prove
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from tests.conftest import make_settings
 
@@ -18,7 +18,7 @@ from tests.conftest import make_settings
 BROKEN_DRIVER = """
 import sys
 from keras_matrix.runner.cell.backends.jax import Adapter
-from keras_matrix.runner.cell.measure import DeviceMismatch, prove
+from keras_matrix.runner.cell.checks.devices import DeviceMismatch, prove
 from tests.conftest import make_settings
 if sys.argv[1] == "device file":
     import jax._src.hardware_utils

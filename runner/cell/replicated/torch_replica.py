@@ -1,0 +1,268 @@
+"""One replica on PyTorch: its model, wrapped by DistributedDataParallel, and the process of a further replica."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from time import perf_counter
+from typing import Any, NoReturn
+
+import keras
+import torch
+import torch.distributed as dist
+
+from keras_matrix.models.process.children import end_with_parent
+from keras_matrix.models.process.torch_group import Member, connect, prepare, settle
+from keras_matrix.records.replicas.facts import Replica
+from keras_matrix.records.settings import RESIDENT
+from keras_matrix.runner.cell.backends import Unsupported, counting
+from keras_matrix.runner.cell.job import Job
+
+MEETING_LIMIT_S = 60.0
+# What the first replica sends to begin an epoch, and what a replica sends when it fails.
+BEGIN, FAILED = "begin", "failed"
+MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStart:
+    """The arguments of a replica: it can be pickled. `meeting` is a file for all of them."""
+
+    job: Job
+    rank: int
+    meeting: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a replica reports at the end of an epoch."""
+
+    logs: dict[str, float]
+    samples: int
+    inside_s: float
+
+
+class Part:
+    """This process's replica."""
+
+    def __init__(self, start: ReplicaStart) -> None:
+        settings = start.job.settings
+        self.settings = settings
+        self.uses_keras = keras_distributes()
+        self._start = start
+        self._device = torch.device("cpu" if settings.device == "cpu" else f"cuda:{start.rank}")
+        self._member = Member(start.rank, settings.devices, start.rank, settings.devices, settings.device, "lo")
+        self._library = prepare(self._member)
+        self._model: Any = None
+        self._replica: Any = None
+        self._sums_losses = False
+        self.sums: WatchedSums | None = None
+
+    def join(self) -> None:
+        """Connect to the other replicas."""
+        store = dist.FileStore(self._start.meeting, self.settings.devices)
+        connect(self._member, self._library, store, timedelta(seconds=MEETING_LIMIT_S))
+        if self.uses_keras:
+            keras.distribution.set_distribution(keras.distribution.DataParallel())
+
+    def wrap(self, model: Any) -> None:
+        """Let the gradients of the built model be summed over the replicas. Raises `Unsupported`."""
+        self._model = model
+        if self.uses_keras:
+            return
+        self._sums_losses = sums_losses(model)
+        ids = [self._device.index] if self._device.type == "cuda" else None
+        self._replica = torch.nn.parallel.DistributedDataParallel(model, device_ids=ids)
+        model.train_function = self.step
+
+    def step(self, data: Any) -> Any:
+        """Train on this replica's rows of a batch, as `TorchTrainer.train_step` of Keras 3.15.1 does."""
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data[0])
+        model = self._model
+        predicted = self._replica(x, training=True) if model._call_has_training_arg else self._replica(x)
+        model.zero_grad()
+        loss = model._compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=True)
+        model._loss_tracker.update_state(loss, sample_weight=keras.tree.flatten(x)[0].shape[0])
+        # DistributedDataParallel averages gradients: right for a mean over rows, too small for a sum.
+        scaled = loss * self.settings.devices if self._sums_losses else loss
+        model.optimizer.scale_loss(scaled).backward()
+        weights = model.trainable_weights[:]
+        with torch.no_grad():
+            model.optimizer.apply([one.value.grad for one in weights], weights)
+        return model.compute_metrics(x, y, predicted, sample_weight=weight)
+
+    def combined(self, logs: Sequence[dict[str, float]]) -> dict[str, float]:
+        """Return the logs of the global batch from those of each replica: means, and the sum of a summed loss."""
+        means = {name: sum(float(one[name]) for one in logs) / len(logs) for name in logs[0]}
+        if self._sums_losses and "loss" in means:
+            means["loss"] *= len(logs)
+        return means
+
+    def described(self, batch: Any) -> Replica:
+        """Return the replica's part, with its rows of a batch."""
+        model, is_cpu = self._model, self._device.type == "cpu"
+        (device,) = {one.value.device for one in model.trainable_variables}
+        return Replica(
+            str(device),
+            int(keras.tree.flatten(list(batch))[0].shape[0]),
+            int(model.optimizer.iterations.value),
+            int(model._loss_tracker.count.value),
+            os.getpid(),
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            None if is_cpu else torch.cuda.max_memory_allocated(self._device),
+        )
+
+    def watched(self) -> WatchedSums:
+        """Time each sum of a bucket of gradients from now on."""
+        self.sums = WatchedSums(self._device, self.settings.devices)
+        # A lambda, since PyTorch checks the annotations of a hook, which are strings in this file.
+        self._replica.register_comm_hook(self.sums, lambda sums, bucket: sums.summed(bucket))
+        return self.sums
+
+    def settle(self) -> None:
+        """Return when the device is idle."""
+        settle(self._device)
+
+
+class WatchedSums:
+    """Averages each bucket of gradients by itself, with an idle device before and after it, and adds up the seconds."""
+
+    def __init__(self, device: torch.device, size: int) -> None:
+        self.inside_s = 0.0
+        self._device, self._size = device, size
+
+    def summed(self, bucket: Any) -> Any:
+        """Return the future of a bucket, which is done."""
+        settle(self._device)
+        begun_s = perf_counter()
+        buffer = bucket.buffer().div_(self._size)
+        dist.all_reduce(buffer)
+        settle(self._device)
+        self.inside_s += perf_counter() - begun_s
+        done: Any = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+
+def keras_distributes() -> bool:
+    """Return whether the installed Keras offers `keras.distribution` on PyTorch."""
+    try:
+        keras.distribution.list_devices("cpu")
+    except AttributeError:  # the backend has no module for it
+        return False
+    return True
+
+
+def sums_losses(model: Any) -> bool:
+    """Return whether the model's loss is a sum over rows; False for a mean. Raises `Unsupported` if both occur."""
+    kinds = {_reduction(one) for one in keras.tree.flatten(model.loss) if one is not None}
+    if kinds <= set(MEANS):
+        return False
+    if kinds == {"sum"} and not model.losses:
+        return True
+    reductions = ", ".join(sorted(map(str, kinds)))
+    raise Unsupported(
+        f"devices: the model's losses are reduced by {reductions}, with {len(model.losses)} added ones: PyTorch's "
+        "replicas average or sum all gradients; use one reduction and no added loss, or set devices: 1"
+    )
+
+
+def _reduction(loss: Any) -> Any:
+    if isinstance(loss, dict):
+        return loss.get("config", {}).get("reduction", MEANS[0])
+    return loss.reduction if isinstance(loss, keras.losses.Loss) else MEANS[0]
+
+
+# A further replica's process.
+
+
+def live(start: ReplicaStart, requests: Connection, not_mine: list[Connection]) -> NoReturn:
+    """Make the replica, then train as requested until the pipe is closed."""
+    end_with_parent()
+    for pipe in not_mine:
+        pipe.close()
+    code = 0
+    try:
+        further = FurtherReplica(start, requests)
+        while True:
+            method, *arguments = requests.recv()
+            getattr(further, method)(*arguments)
+    except (EOFError, ConnectionResetError, BrokenPipeError):
+        pass
+    except Exception as error:  # noqa: BLE001 - the process boundary: the first replica raises it again
+        traceback.print_exc()
+        requests.send((FAILED, f"{type(error).__name__}: {error}"))
+        code = 1  # its end breaks the connections of the others, which would wait for it
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class FurtherReplica:
+    """A replica that follows the first one; its methods are the requests."""
+
+    def __init__(self, start: ReplicaStart, requests: Connection) -> None:
+        from keras_matrix.runner.cell import backends, measure
+        from keras_matrix.runner.cell.options import applied
+
+        job = start.job
+        self._requests, self._feeds = requests, dict[int, list[Any]]()
+        self._part = Part(start)
+        self._adapter = backends.load(job.settings.backend)
+        if job.settings.device != "cpu":  # a new interpreter, which has inherited no configuration
+            self._adapter.configure(job.settings, job.compile_cache_dir)
+        measure.configure_keras(job.settings)
+        measure.seed_all(self._adapter, job.settings.seed)
+        self._part.join()
+        built = measure.planted(measure.load_workload(job), job)
+        applied(built, job.settings)
+        self._model = built.model
+        self._part.wrap(self._model)
+
+    def feed(self, number: int, batches: list[Any]) -> None:
+        """Receive this replica's rows of the batches of a feed; those of earlier feeds are dropped."""
+        is_resident = self._part.settings.feed == RESIDENT
+        self._feeds = {number: [self._adapter.resident(batch) if is_resident else batch for batch in batches]}
+
+    def fit(self, number: int, steps: int, epochs: int) -> None:
+        """Train, each epoch when the first replica begins it."""
+        source = counting(self._feeds[number]).source
+        hooks = _Follow(self._part, self._requests)
+        self._model.fit(source, steps_per_epoch=steps, epochs=epochs, verbose=0, shuffle=False, callbacks=[hooks])
+
+    def described(self) -> None:
+        """Send the replica's part."""
+        (batches,) = self._feeds.values()
+        self._requests.send(self._part.described(batches[0]))
+
+    def watched(self) -> None:
+        """Time each sum of a bucket of gradients from now on."""
+        self._part.watched()
+        self._requests.send(None)
+
+
+class _Follow(keras.callbacks.Callback):  # type: ignore[misc]
+    """Waits for the first replica before each epoch, and reports at its end."""
+
+    def __init__(self, part: Part, requests: Connection) -> None:
+        super().__init__()
+        self._part, self._requests = part, requests
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._part.settle()
+        if self._part.sums is not None:
+            self._part.sums.inside_s = 0.0
+        received = self._requests.recv()
+        assert received == BEGIN, f"an epoch must begin next, got {received}"
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._part.settle()
+        inside_s = self._part.sums.inside_s if self._part.sums is not None else 0.0
+        found = {name: float(value) for name, value in (logs or {}).items()}
+        self._requests.send(Ended(found, int(self.model._loss_tracker.count.value), inside_s))
