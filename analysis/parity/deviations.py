@@ -90,9 +90,7 @@ def deviation(a: ParityProcess, b: ParityProcess, precision: str, zero: Zeros = 
     trainable, weights = _of_kind(a.trace, "gradient"), a.trace.weights
     compared = [i for i in trainable if i not in zero.gradient]
     gradient, gradient_at = _worst(compared, lambda i: _apart(a.arrays("gradient", i), b.arrays("gradient", i), 0.0))
-    moving = [i for i in _of_kind(a.trace, "update") if i not in zero.update and i not in zero.gradient]
-    unresolved = [RESOLUTION[precision] * (weight.norm or 0.0) for weight in weights]
-    update, update_at = _worst(moving, lambda i: _apart(a.arrays("update", i), b.arrays("update", i), unresolved[i]))
+    update, update_at = worst_update(a, b, precision, zero.update | zero.gradient)
     norms = [sum(_norm(one.arrays("gradient", i)) ** 2 for i in trainable) ** 0.5 for one in (a, b)]
     return Deviation(
         loss=_relative(a.trace.losses[0], b.trace.losses[0]),
@@ -100,9 +98,20 @@ def deviation(a: ParityProcess, b: ParityProcess, precision: str, zero: Zeros = 
         gradient=gradient,
         gradient_at=None if gradient_at is None else weights[gradient_at].path,
         update=update,
-        update_at=None if update_at is None else weights[update_at].path,
+        update_at=update_at,
         losses=worst_loss(a.trace.losses, b.trace.losses),
     )
+
+
+def worst_update(
+    a: ParityProcess, b: ParityProcess, precision: str, zero: frozenset[int]
+) -> tuple[float | None, str | None]:
+    """Return the deviation of the update of the worst weight and its path, without the weights in `zero`."""
+    weights = a.trace.weights
+    moving = [i for i in _of_kind(a.trace, "update") if i not in zero]
+    unresolved = [RESOLUTION[precision] * (weight.norm or 0.0) for weight in weights]
+    update, at = _worst(moving, lambda i: _apart(a.arrays("update", i), b.arrays("update", i), unresolved[i]))
+    return update, None if at is None else weights[at].path
 
 
 def initializer_findings(precision: str, a: ParityOutput, b: ParityOutput) -> list[ParityFinding]:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from keras_matrix.records import files
 from keras_matrix.records.codec import CodecError, about, canonical, decode, dumps, loads
+from keras_matrix.records.replicas.facts import Replicas
 from keras_matrix.records.settings import Scalar
 
 PARITY_VERSION = 3
@@ -82,6 +83,7 @@ class ParityOutput:
     switched_off: list[str] = about("random layers that ran at rate 0", default_factory=list)
     versions: dict[str, str] = about("Python, Keras, the backend and others", default_factory=dict)
     facts: Facts | None = about("facts on which known causes depend, if it trained", default=None)
+    replicas: Replicas | None = about("the devices, if it trained on several", default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ def problems(settings: Settings) -> list[str]:
     ]
     if settings.feed == PIPELINE and not settings.leaves("feed"):
         found.append(
-            f"devices: must be 1 with feed: {PIPELINE}, got {devices}: the batches of an input pipeline are not divided "
-            "among devices; set feed: device_resident or host_fed"
+            f"devices: must be 1 with feed: {PIPELINE}, got {devices}: its batches are not divided among devices; "
+            "set feed: device_resident or host_fed"
         )
     if settings.batch_size < 1:
         found.append(f"devices: must be 1 with batch_size: largest, got {devices}; set a batch size")
@@ -53,9 +53,9 @@ def problems(settings: Settings) -> list[str]:
 
 def backend_problem(settings: Settings) -> str | None:
     """Return why this backend cannot divide the cell among its devices, though another one can; None if it can."""
-    own = TABLE[settings.backend]
     if settings.devices == 1:
         return None
+    own = TABLE[settings.backend]
     if settings.device not in own.replica_devices:
         able = ", ".join(own.replica_devices)
         return f"devices: {own.name} uses several devices here on {able}, not on {settings.device}; set devices: 1"
@@ -79,6 +79,6 @@ def too_few_cpus(settings: Settings, cpus: int) -> str | None:
     if settings.device != "cpu" or settings.devices <= cpus:
         return None
     return (
-        f"devices: must be at most the number of CPUs that the cell may use ({cpus}), got {settings.devices}: a virtual "
-        f"device without a CPU shows no scaling; lower devices to {cpus}"
+        f"devices: must be at most the number of CPUs that the cell may use ({cpus}), got {settings.devices}: a device "
+        f"without a CPU of its own shows no scaling; lower devices to {cpus}"
     )

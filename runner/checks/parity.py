@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -62,6 +62,16 @@ class ParityRequest:
 def compare_all(request: ParityRequest, done: Callable[[ParityRecord], None]) -> list[ParityRecord]:
     """Compare the workloads and store each comparison; `done` is called with each."""
     records = []
+    for context, subject in in_slots(request):
+        record = compare(context, subject)
+        parity.save(request.results, record)
+        records.append(record)
+        done(record)
+    return records
+
+
+def in_slots(request: ParityRequest) -> Iterator[tuple[ParityContext, Subject]]:
+    """Yield each subject with a context for its processes, which end with the iteration."""
     mark = str(request.results.resolve())
     with writing(request.results):
         end_leftovers(mark)
@@ -73,14 +83,10 @@ def compare_all(request: ParityRequest, done: Callable[[ParityRecord], None]) ->
         )
         try:
             for subject in request.subjects:
-                record = compare(_context(request, slots), subject)
-                parity.save(request.results, record)
-                records.append(record)
-                done(record)
+                yield _context(request, slots), subject
         finally:
             for slot in slots:
                 slot.executor.close()
-    return records
 
 
 def _context(request: ParityRequest, slots: Sequence[ProcessSlot]) -> ParityContext:

@@ -20,7 +20,7 @@ from keras_matrix.records.codec import CodecError, decode, loads
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.parity import ParityOutput
 from keras_matrix.records.schema import Status
-from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.settings import DATA, Scalar, Settings
 from keras_matrix.runner.cell.job import ARRAYS_NAME, Job, ParityWorker
 from keras_matrix.runner.checks.peaks import probe_settings
 from keras_matrix.runner.executors import Executor, Running
@@ -57,9 +57,12 @@ class Key:
     threads: int = 1
     nudge: int | None = None
     corrected: bool = False
+    devices: int = 1
+    distribution: str = DATA
 
     def __str__(self) -> str:
-        return f"{self.backend} {self.precision}{', corrected' if self.corrected else ''}"
+        several = f" on {self.devices} devices" if self.devices > 1 else ""
+        return f"{self.backend} {self.precision}{several}{', corrected' if self.corrected else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,8 @@ def settings_of(subject: Subject, key: Key) -> Settings:
         seed=subject.seed,
         precision=key.precision,
         feed="host_fed",
+        devices=key.devices,
+        distribution=key.distribution,
     )
 
 

@@ -23,6 +23,7 @@ from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.identity import DEFAULTS, LATER
 from keras_matrix.records.identity import cell_id as identity
 from keras_matrix.records.left_out import LeftOut
+from keras_matrix.records.replicas import rules as replica_rules
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import Task
 from keras_matrix.records.traces.request import Trace
@@ -128,10 +129,12 @@ def expand_entries(matrix: Matrix, limit: int = MAX_CELLS, *, merged: bool = Fal
         for point in _cells(entry):
             is_fc = entry.workload.name == spec.WORKLOAD
             settings = rules.normalised_settings(point.settings) if is_fc else point.settings  # no unused parameters
+            settings = replica_rules.normalised(settings)
             changed = settings is not point.settings
             cell = replace(point, settings=settings, cell_id=identity(settings)) if changed else point
-            if is_fc and len(impossible) < strict_yaml.MAX_PROBLEMS:
-                found = rules.settings_problems(point.settings)
+            if (is_fc or point.settings.devices > 1) and len(impossible) < strict_yaml.MAX_PROBLEMS:
+                found = rules.settings_problems(point.settings) if is_fc else []
+                found += replica_rules.problems(point.settings)
                 impossible += [f"{matrix.name}:{point.line}: {entry.where}: {problem}" for problem in found]
             if changed:
                 normalised.add(cell.cell_id)

@@ -19,6 +19,7 @@ from keras_matrix.records.codec import CodecError, decode, loads
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host import cpu_list
 from keras_matrix.records.host.memory_errors import says_out_of_memory
+from keras_matrix.records.replicas import facts as replica_facts
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, Status, Surroundings
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
@@ -268,6 +269,11 @@ def _implausible(result: CellResult, job: Job) -> str | None:
         return "an epoch has no duration"
     if result.work is None and not spec.is_native(job.settings):
         return "it does not report the work that was done"
+    if job.settings.devices > 1:
+        if result.replicas is None:
+            return "it does not prove its devices"
+        size = result.resolved.batch_size or job.settings.batch_size
+        return replica_facts.problem_of(result.replicas, job.settings.devices, size)
     if not spec.is_native(job.settings):
         return None
     if result.parallel is None:

@@ -26,34 +26,34 @@ from keras_matrix.records import files
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.instruments.parity import Operation, ParityOutput, Sketch, Weight, content_hash
 from keras_matrix.runner.cell import backends
-from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
+from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
-from keras_matrix.runner.cell.checks.devices import prove
+from keras_matrix.runner.cell.checks.devices import prove, reserving
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, ParityWorker
-from keras_matrix.runner.cell.loop import finite
+from keras_matrix.runner.cell.loop import Stretch, finite, fit_epochs
 from keras_matrix.runner.cell.measure import build, configure_keras, found_versions, seed_all
 from keras_matrix.runner.cell.parity.causes import facts, repeated, rows_of, watch
+from keras_matrix.runner.cell.parity.random_layers import switch_off
+from keras_matrix.runner.cell.replicated.groups import group_of
 
 Array = NDArray[Any]
 SKETCH_DIRECTIONS = 2
-
-# Keras's random layers and the attribute of their rate. Attention layers of the multi-head kind keep their rate, so
-# that they take the same path as in the timed cell; the Dropout inside them is disabled like any other.
-RATES = {
-    **dict.fromkeys(("Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"), ("rate",)),
-    **dict.fromkeys(("AlphaDropout", "GaussianDropout"), ("rate",)),
-    "GaussianNoise": ("stddev",),
-    **dict.fromkeys(("Attention", "AdditiveAttention"), ("dropout",)),
-    **dict.fromkeys(("SimpleRNNCell", "LSTMCell", "GRUCell"), ("dropout", "recurrent_dropout")),
-}
-# These have a generator for the cell or the Dropout inside them, and draw nothing themselves.
-HOLDERS = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional", "MultiHeadAttention", "GroupedQueryAttention")
 
 
 def run_parity_worker(job: Job, worker: ParityWorker) -> None:
     """Do the worker's part and write its output. Raises what the workload raises, or `Unsupported`."""
     adapter = backends.load(job.settings.backend)
     adapter.configure(job.settings, None)
+    adapter.group = group_of(job.settings)
+    with reserving(job.settings):
+        adapter.group.reserve(job)
+    try:
+        _run(job, worker, adapter)
+    finally:
+        adapter.group.close()
+
+
+def _run(job: Job, worker: ParityWorker, adapter: BackendAdapter) -> None:
     configure_keras(job.settings)
     if job.settings.precision == "float64":
         # A timed cell runs Keras unchanged; here float64 distinguishes errors from rounding.
@@ -61,7 +61,8 @@ def run_parity_worker(job: Job, worker: ParityWorker) -> None:
     seed_all(adapter, job.settings.seed)
     prove(adapter, job.settings)
     ran = watch(job.settings.backend, worker.correct)
-    built = build(job)
+    with adapter.group.building():
+        built = build(job)
     off, drawn = switch_off(built.model), built.model.get_weights()
     if worker.weights is None:
         trace = _make_weights(job, built.model)
@@ -72,31 +73,13 @@ def run_parity_worker(job: Job, worker: ParityWorker) -> None:
         if worker.role == "train":
             trace = _train(job, built, adapter, sha256, Recorder(built.model, ran, worker.correct))
             trace = replace(trace, facts=facts(built.model.optimizer, ran))
+        elif worker.role == "fit":
+            trace = _fit(job, built, adapter, sha256)
         else:
             trace = _forward(job, built, adapter, sha256)
     weights = [replace(weight, initial=_drawn(array)) for weight, array in zip(trace.weights, drawn, strict=True)]
     trace = replace(trace, weights=weights, switched_off=off, versions=found_versions(adapter))
     files.replace(job.trace_path, dumps(trace))
-
-
-def switch_off(model: Any) -> list[str]:
-    """Set the rate of every random layer to 0 and return the names of these layers.
-
-    Raises `Unsupported` for a layer that draws random numbers and has no known rate: backends draw differently, so that
-    the layers after it could not be compared.
-    """
-    off = []
-    for layer in model._flatten_layers():
-        kind = type(layer).__name__ if type(layer).__module__.startswith("keras.") else ""
-        for name in RATES.get(kind, ()):
-            if getattr(layer, name):
-                setattr(layer, name, 0.0)
-                off.append(layer.name)
-        if kind not in RATES and kind not in HOLDERS and layer._seed_generators:
-            raise Unsupported(
-                f"parity: the layer {layer.name!r} ({type(layer).__name__}) draws random numbers as it runs"
-            )
-    return sorted(set(off))
 
 
 def load_weights(model: Any, path: Path) -> str:
@@ -197,6 +180,28 @@ def _train(job: Job, built: Built, adapter: BackendAdapter, sha256: str, recorde
     np.savez(Path(job.folder) / ARRAYS_NAME, **arrays)
     adapter.barrier(model)
     return ParityOutput(job.nonce, sha256, _weights(model, states[0]), losses)
+
+
+def _fit(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> ParityOutput:
+    """Train the job's steps by `fit` on all devices; record the updates of step 2, and every loss."""
+    model, group = built.model, adapter.group
+    batches = make_batches(built, job.settings, steps_of_pass(job.settings))
+    group.prepare(model)
+    feeder = group.feeder(adapter, batches) or (lambda needed: backends.counting(batches, adapter.lookahead))
+    states: list[list[Array]] = []
+
+    def note(epoch: int) -> None:
+        if epoch in (1, 2):
+            states.append([np.array(array, copy=True) for array in model.get_weights()])
+
+    count = len(batches)
+    log = fit_epochs(model, feeder(count).source, adapter, Stretch(1, count, before=note))
+    note(2 if len(states) == 1 else 0)
+    arrays = {f"update.{i}": after - before for i, (before, after) in enumerate(zip(*states, strict=True))}
+    np.savez(Path(job.folder) / ARRAYS_NAME, **arrays)
+    losses = [one.get("loss") for one in log.logs]
+    replicas = group.replicas(model, batches[0])
+    return replace(ParityOutput(job.nonce, sha256, _weights(model, states[0]), losses), replicas=replicas)
 
 
 def _forward(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> ParityOutput:

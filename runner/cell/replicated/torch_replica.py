@@ -18,11 +18,13 @@ import torch
 import torch.distributed as dist
 
 from keras_matrix.models.process.children import end_with_parent
+from keras_matrix.models.process.float64 import keep_float64
 from keras_matrix.models.process.torch_group import Member, connect, prepare, settle
 from keras_matrix.records.replicas.facts import Replica
 from keras_matrix.records.settings import RESIDENT
 from keras_matrix.runner.cell.backends import Unsupported, counting
 from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.parity.random_layers import switch_off
 
 MEETING_LIMIT_S = 60.0
 # What the first replica sends to begin an epoch, and what a replica sends when it fails.
@@ -218,11 +220,15 @@ class FurtherReplica:
         if job.settings.device != "cpu":  # a new interpreter, which has inherited no configuration
             self._adapter.configure(job.settings, job.compile_cache_dir)
         measure.configure_keras(job.settings)
+        if job.parity is not None and job.settings.precision == "float64":
+            keep_float64()
         measure.seed_all(self._adapter, job.settings.seed)
         self._part.join()
         built = measure.planted(measure.load_workload(job), job)
         applied(built, job.settings)
         self._model = built.model
+        if job.parity is not None:
+            switch_off(self._model)  # the weights are those of the first replica, which sends them
         self._part.wrap(self._model)
 
     def feed(self, number: int, batches: list[Any]) -> None:

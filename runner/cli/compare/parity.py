@@ -3,7 +3,8 @@
 Each workload trains a small preset for a few steps on each backend, in float64 and in float32. The table shows, for
 every two backends, how far apart (relative; 0 is equal) they are in float64: the gradient of step 1 and the update of
 step 2, each its worst weight's; and in float32: the loss and the gradient's norm at step 1, the update of step 2, and
-the loss of the worst step. exit codes: 0 all agree, 1 some deviate or could not be compared, 2 bad input"""
+the loss of the worst step. With --devices N each backend is compared with itself instead: on N devices and on one.
+exit codes: 0 all agree, 1 some deviate or could not be compared, 2 bad input"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from typing import Any
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.parity import ParityRecord
-from keras_matrix.records.settings import Scalar
+from keras_matrix.records.settings import DATA, DISTRIBUTIONS, Scalar
 from keras_matrix.runner.checks.parity import ParityRequest, compare_all, exit_code
 from keras_matrix.runner.checks.parity_processes import Subject
 from keras_matrix.runner.cli.options import add_results_option, check_backends, check_range
@@ -49,6 +50,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-weights", action="store_true", help="keep the initial weights in results/parity/weights"
     )
+    parser.add_argument("--devices", type=int, metavar="N", help="compare N devices of each backend with one device")
+    parser.add_argument("--distribution", choices=DISTRIBUTIONS, help="with --devices: what is divided (default: data)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_results_option(parser)
 
@@ -56,6 +59,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare the workloads and return the exit code."""
     request = _request(args)
+    if args.devices is not None:
+        from keras_matrix.runner.cli.compare import parity_devices
+
+        return parity_devices.run(request, args.devices, args.distribution or DATA, as_json=args.json)
     ended = itertools.count(1)
 
     def say(record: ParityRecord) -> None:
@@ -75,6 +82,10 @@ def run(args: argparse.Namespace) -> int:
 def _request(args: argparse.Namespace) -> ParityRequest:
     """Return the request that the flags make. Raises `UsageError`."""
     check_range("--steps", args.steps, 2)
+    if args.devices is not None:
+        check_range("--devices", args.devices, 2)
+    elif args.distribution is not None:
+        raise UsageError("--distribution: has no effect without --devices; add --devices 2")
     if args.batch_size is not None:
         check_range("--batch-size", args.batch_size, 1)
     known = catalog.load()
@@ -84,7 +95,7 @@ def _request(args: argparse.Namespace) -> ParityRequest:
             Subject(name, _params(known, name, assigned), args.batch_size or small_batch(name), args.steps, args.seed)
             for name in dict.fromkeys(args.workloads or known.workloads)
         ],
-        backends=_backends(args.backend, args.seams.executor),
+        backends=_backends(args.backend, args.seams.executor, least=2 if args.devices is None else 1),
         precisions=_precisions(args.precision),
         results=args.results,
         timeout_s=args.timeout_s,
@@ -110,8 +121,8 @@ def _params(known: Any, name: str, assigned: dict[str, Scalar]) -> dict[str, Sca
     return {**small(name), **{key: rules[key].normal(value) for key, value in assigned.items()}}
 
 
-def _backends(named: Sequence[str], executor: Executor | None) -> list[str]:
-    """Return the backends to compare: at least two, all of them installed. Raises `UsageError`."""
+def _backends(named: Sequence[str], executor: Executor | None, least: int) -> list[str]:
+    """Return the backends to compare: at least `least`, all of them installed. Raises `UsageError`."""
     check_backends(named)
     executor = executor or ProcessExecutor()
     wanted = [name for name in BACKENDS if not named or name in named]
@@ -119,9 +130,10 @@ def _backends(named: Sequence[str], executor: Executor | None) -> list[str]:
     if named and missing:
         raise UsageError(f"--backend: {'; '.join(missing.values())}")
     found = [name for name in wanted if name not in missing]
-    if len(found) < 2:
+    if len(found) < least:
         reasons = f" ({'; '.join(missing.values())})" if missing else ""
-        raise UsageError(f"--backend: parity needs at least two backends, got {', '.join(found) or 'none'}{reasons}")
+        needed = "two backends" if least == 2 else "one backend"
+        raise UsageError(f"--backend: parity needs at least {needed}, got {', '.join(found) or 'none'}{reasons}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The cells of a plan that will not be measured on this machine's GPUs; nothing is measured."""
+"""The cells of a plan that will not be measured, by their backend or on this machine's GPUs; nothing is measured."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from keras_matrix.records.replicas import rules as replica_rules
 from keras_matrix.runner.matrix.reader import Cell
 
 if TYPE_CHECKING:
@@ -14,14 +15,17 @@ if TYPE_CHECKING:
 
 
 def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> dict[str, str]:
-    """Return by cell_id why a cell on a GPU will not be measured.
+    """Return by cell_id why a cell will not be measured: its backend does not offer the settings, or its GPUs do not.
 
     The environment of the cells is not known to a plan, so the backends' builds are not checked. `preflight` replaces
     that of this machine.
     """
-    on_gpu = [cell for cell in cells if cell.settings.device == "gpu"]
+    not_offered = {
+        cell.cell_id: reason for cell in cells if (reason := replica_rules.backend_problem(cell.settings)) is not None
+    }
+    on_gpu = [cell for cell in cells if cell.settings.device == "gpu" and cell.cell_id not in not_offered]
     if not on_gpu:
-        return {}
+        return not_offered
     from keras_matrix.runner.checks.preflight.cells import preflight_of  # slow; only cells on a GPU need it
 
     found = preflight or preflight_of([cell.settings for cell in on_gpu], in_containers=True)
@@ -31,7 +35,7 @@ def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> 
         cell.cell_id: [one.message for one in checked.problems(cell.settings, cell.task) if one.status is not None]
         for cell in on_gpu
     }
-    return {cell_id: messages[0] for cell_id, messages in refusing.items() if messages}
+    return not_offered | {cell_id: messages[0] for cell_id, messages in refusing.items() if messages}
 
 
 def refused_lines(refused: Mapping[str, str]) -> list[str]:

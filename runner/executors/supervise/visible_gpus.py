@@ -80,9 +80,10 @@ def gpus_of(settings: Settings, caller: Mapping[str, str] | None = None, present
     if len(visible) >= count:
         return visible[:count]
     found = f"{VARIABLE} is {caller[VARIABLE]!r}" if VARIABLE in caller else "all that the driver lists"
+    key = "devices" if settings.devices > 1 else "workers"
     raise TooFewGpus(
-        f"workers: must be at most the number of visible GPUs ({len(visible)}: {found}), got {count}; "
-        f"make {count} GPUs visible with {VARIABLE} (with docker compose: GPU), or lower workers to {len(visible)}"
+        f"{key}: must be at most the number of visible GPUs ({len(visible)}: {found}), got {count}; "
+        f"make {count} GPUs visible with {VARIABLE} (with docker compose: GPU), or lower {key} to {len(visible)}"
     )
 
 
@@ -100,7 +101,9 @@ def gpus_if_visible(settings: Settings) -> tuple[str, ...]:
 
 
 def gpus_needed(settings: Settings) -> int:
-    """Return the GPUs that a cell needs on each machine: one for each worker of the FC modes, otherwise one."""
+    """Return the GPUs that a cell needs on each machine: one for each of its devices, or workers of the FC modes."""
+    if settings.devices > 1:
+        return settings.devices
     workers = int(settings.params.get("workers", 1)) if settings.workload == spec.WORKLOAD else 1
     return max(1, workers // settings.nodes)
 

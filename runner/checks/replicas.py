@@ -1,0 +1,147 @@
+"""Proves that a workload on several devices does the work of one: the same weights and batches, without timing.
+
+For each backend four processes train a few steps by `fit`: on one device and on several, in float64 and in float32;
+one more in float32 has slightly changed weights, which shows the effect of rounding.
+
+Promise: a process that fails is noted in the proof, not raised. Scratch files are removed after each workload.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from keras_matrix.analysis.parity.deviations import ParityProcess
+from keras_matrix.analysis.replicas import equal_work
+from keras_matrix.records.replicas import proof, rules
+from keras_matrix.records.replicas.proof import BackendProof, Difference, ReplicaProof
+from keras_matrix.records.schema import Status
+from keras_matrix.records.settings import DATA
+from keras_matrix.runner.cell.job import WEIGHTS_NAME, ParityWorker
+from keras_matrix.runner.checks.parity import ParityRequest, in_slots
+from keras_matrix.runner.checks.parity_processes import Key, ParityContext, Subject, settings_of
+
+NUDGE = 1
+Proved = Callable[[ReplicaProof], None]
+
+
+def prove_all(request: ParityRequest, devices: int, distribution: str, done: Proved) -> list[ReplicaProof]:
+    """Prove the workloads and store each proof; `done` is called with each."""
+    proofs = []
+    for context, subject in in_slots(request):
+        found = prove(context, subject, devices, distribution)
+        proof.save(request.results, found)
+        proofs.append(found)
+        done(found)
+    return proofs
+
+
+def prove(context: ParityContext, subject: Subject, devices: int, distribution: str = DATA) -> ReplicaProof:
+    """Prove one workload on the backends of the context."""
+    context.work.mkdir(parents=True, exist_ok=True)
+    try:
+        return _Proof(context, subject, devices, distribution).proof()
+    finally:
+        shutil.rmtree(context.work, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class _Proof:
+    """The proof of a workload, from the creation of its weights."""
+
+    context: ParityContext
+    subject: Subject
+    devices: int
+    distribution: str
+    failures: dict[str, str] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
+    switched_off: list[str] = field(default_factory=list)
+
+    def proof(self) -> ReplicaProof:
+        """Run the processes and return the proof."""
+        found: dict[str, BackendProof] = {}
+        for backend in self.context.backends:
+            if (own := self._of_backend(backend)) is not None:
+                found[backend] = own
+        return ReplicaProof(
+            version=proof.PROOF_VERSION,
+            workload=self.subject.workload,
+            params=dict(self.subject.params),
+            batch_size=self.subject.batch_size,
+            steps=self.subject.steps,
+            seed=self.subject.seed,
+            devices=self.devices,
+            distribution=self.distribution,
+            started_at=self.context.started_at,
+            backends=found,
+            failures=self.failures,
+            unsupported=self.unsupported,
+            switched_off=self.switched_off,
+            machine=self.context.machine,
+        )
+
+    def _of_backend(self, backend: str) -> BackendProof | None:
+        """Return the proof of one backend; None if it does not support the devices, or a process failed."""
+        several = Key(backend, "float32", self.devices, devices=self.devices, distribution=self.distribution)
+        settings = settings_of(self.subject, several)
+        problems = [*rules.problems(settings), *filter(None, [rules.backend_problem(settings)])]
+        if problems:
+            self.unsupported[backend] = problems[0]
+            return None
+        weights = self._weights(backend)
+        outputs = self._outputs(backend, weights) if weights is not None else None
+        if outputs is None:
+            return None
+        differences = {
+            precision: equal_work.difference(
+                outputs[Key(backend, precision)],
+                outputs[Key(backend, precision, self.devices, devices=self.devices, distribution=self.distribution)],
+                precision,
+            )
+            for precision in self.context.precisions
+        }
+        rounding: Difference | None = None
+        if (nudged := outputs.get(Key(backend, "float32", nudge=NUDGE))) is not None:
+            rounding = equal_work.difference(outputs[Key(backend, "float32")], nudged, "float32")
+        trace = next(out.trace for key, out in outputs.items() if key.devices > 1)
+        assert trace.replicas is not None, "several devices are proved by their worker"
+        self.switched_off = trace.switched_off
+        return BackendProof(
+            method=trace.replicas.method,
+            differences=differences,
+            rounding=rounding,
+            semantics=trace.replicas.semantics,
+            findings=equal_work.findings(differences, rounding, trace.replicas.semantics),
+            versions=trace.versions,
+        )
+
+    def _weights(self, backend: str) -> str | None:
+        """Create the weights and return their path; note why if that fails."""
+        (reply,) = self.context.run(self.subject, [(Key(backend, "float32"), ParityWorker("weights"))])
+        if reply.trace is None:
+            self._note(backend, "weights", reply.status, reply.reason)
+            return None
+        path = self.context.work.absolute() / f"{backend}.npz"
+        (reply.folder / WEIGHTS_NAME).replace(path)
+        return str(path)
+
+    def _outputs(self, backend: str, weights: str) -> dict[Key, ParityProcess] | None:
+        """Return the processes' outputs; None if one has no result."""
+        several = {"devices": self.devices, "distribution": self.distribution}
+        keys = [Key(backend, precision) for precision in self.context.precisions]
+        keys += [Key(backend, precision, self.devices, **several) for precision in self.context.precisions]
+        if "float32" in self.context.precisions:
+            keys.append(Key(backend, "float32", nudge=NUDGE))
+        replies = self.context.run(self.subject, [(key, ParityWorker("fit", weights, key.nudge)) for key in keys])
+        outputs = {}
+        for key, reply in zip(keys, replies, strict=True):
+            if reply.trace is None:
+                self._note(backend, str(key), reply.status, reply.reason)
+                return None
+            outputs[key] = ParityProcess(backend, reply.trace, reply.arrays())
+        return outputs
+
+    def _note(self, backend: str, what: str, status: Status, reason: str) -> None:
+        noted = self.unsupported if status is Status.UNSUPPORTED else self.failures
+        noted[backend] = f"{what}: {reason}"
