@@ -107,11 +107,20 @@ def worst_update(
     a: ParityProcess, b: ParityProcess, precision: str, zero: frozenset[int]
 ) -> tuple[float | None, str | None]:
     """Return the deviation of the update of the worst weight and its path, without the weights in `zero`."""
-    weights = a.trace.weights
     moving = [i for i in _of_kind(a.trace, "update") if i not in zero]
-    unresolved = [RESOLUTION[precision] * (weight.norm or 0.0) for weight in weights]
-    update, at = _worst(moving, lambda i: _apart(a.arrays("update", i), b.arrays("update", i), unresolved[i]))
-    return update, None if at is None else weights[at].path
+    update, at = _worst(moving, lambda i: _updates_apart(a, b, precision, i))
+    return update, None if at is None else a.trace.weights[at].path
+
+
+def unlike_updates(a: ParityProcess, b: ParityProcess, precision: str, limit: float) -> frozenset[int]:
+    """Return the weights whose updates deviate by more than a limit."""
+    apart = {i: _updates_apart(a, b, precision, i) for i in _of_kind(a.trace, "update")}
+    return frozenset(i for i, value in apart.items() if value is None or value > limit)
+
+
+def _updates_apart(a: ParityProcess, b: ParityProcess, precision: str, i: int) -> float | None:
+    unresolved = RESOLUTION[precision] * (a.trace.weights[i].norm or 0.0)
+    return _apart(a.arrays("update", i), b.arrays("update", i), unresolved)
 
 
 def initializer_findings(precision: str, a: ParityOutput, b: ParityOutput) -> list[ParityFinding]:

@@ -1,7 +1,7 @@
 """Proves that a workload on several devices does the work of one: the same weights and batches, without timing.
 
-For each backend four processes train a few steps by `fit`: on one device and on several, in float64 and in float32;
-one more in float32 has slightly changed weights, which shows the effect of rounding.
+For each backend and precision three processes train a few steps by `fit`: on one device, on one device with each
+weight changed by one unit in the last place, which shows the effect of rounding, and on several devices.
 
 Promise: a process that fails is noted in the proof, not raised. Scratch files are removed after each workload.
 """
@@ -83,8 +83,7 @@ class _Proof:
 
     def _of_backend(self, backend: str) -> BackendProof | None:
         """Return the proof of one backend; None if it does not support the devices, or a process failed."""
-        several = Key(backend, "float32", self.devices, devices=self.devices, distribution=self.distribution)
-        settings = settings_of(self.subject, several)
+        settings = settings_of(self.subject, self._keys(backend, "float32")[-1])
         problems = [*rules.problems(settings), *filter(None, [rules.backend_problem(settings)])]
         if problems:
             self.unsupported[backend] = problems[0]
@@ -93,28 +92,28 @@ class _Proof:
         outputs = self._outputs(backend, weights) if weights is not None else None
         if outputs is None:
             return None
-        differences = {
-            precision: equal_work.difference(
-                outputs[Key(backend, precision)],
-                outputs[Key(backend, precision, self.devices, devices=self.devices, distribution=self.distribution)],
-                precision,
-            )
-            for precision in self.context.precisions
-        }
-        rounding: Difference | None = None
-        if (nudged := outputs.get(Key(backend, "float32", nudge=NUDGE))) is not None:
-            rounding = equal_work.difference(outputs[Key(backend, "float32")], nudged, "float32")
+        differences, left_out = dict[str, Difference](), frozenset[int]()
+        for precision in self.context.precisions:
+            one, nudged, several = (outputs[key] for key in self._keys(backend, precision))
+            noise = equal_work.decided_by_rounding(one, nudged, precision)
+            differences[precision] = equal_work.difference(one, several, precision, noise)
+            left_out |= noise
         trace = next(out.trace for key, out in outputs.items() if key.devices > 1)
         assert trace.replicas is not None, "several devices are proved by their worker"
         self.switched_off = trace.switched_off
         return BackendProof(
             method=trace.replicas.method,
             differences=differences,
-            rounding=rounding,
+            left_out=[trace.weights[i].path for i in sorted(left_out)],
             semantics=trace.replicas.semantics,
-            findings=equal_work.findings(differences, rounding, trace.replicas.semantics),
+            findings=equal_work.findings(differences),
             versions=trace.versions,
         )
+
+    def _keys(self, backend: str, precision: str) -> list[Key]:
+        """Return the processes: one device, one device with nudged weights, and several devices."""
+        several = Key(backend, precision, self.devices, devices=self.devices, distribution=self.distribution)
+        return [Key(backend, precision), Key(backend, precision, nudge=NUDGE), several]
 
     def _weights(self, backend: str) -> str | None:
         """Create the weights and return their path; note why if that fails."""
@@ -128,11 +127,7 @@ class _Proof:
 
     def _outputs(self, backend: str, weights: str) -> dict[Key, ParityProcess] | None:
         """Return the processes' outputs; None if one has no result."""
-        several = {"devices": self.devices, "distribution": self.distribution}
-        keys = [Key(backend, precision) for precision in self.context.precisions]
-        keys += [Key(backend, precision, self.devices, **several) for precision in self.context.precisions]
-        if "float32" in self.context.precisions:
-            keys.append(Key(backend, "float32", nudge=NUDGE))
+        keys = [key for precision in self.context.precisions for key in self._keys(backend, precision)]
         replies = self.context.run(self.subject, [(key, ParityWorker("fit", weights, key.nudge)) for key in keys])
         outputs = {}
         for key, reply in zip(keys, replies, strict=True):

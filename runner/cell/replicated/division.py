@@ -17,8 +17,8 @@ def check_divisible(settings: Settings, batches: Sequence[Batch]) -> None:
         shape = tuple(getattr(part, "shape", ()))
         if not shape or shape[0] != settings.batch_size:
             raise Unsupported(
-                f"devices: an array of the workload's batches has shape {shape}, not {settings.batch_size} rows, which are "
-                "what devices divide; give every input and label a row for each sample, or set devices: 1"
+                f"devices: an array of the workload's batches has shape {shape}, not {settings.batch_size} rows, which "
+                "devices divide; give every input and label a row for each sample, or set devices: 1"
             )
 
 

@@ -112,8 +112,8 @@ class _Collectives:
 
     NAME = re.compile(r"(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)\b")
 
-    def __contains__(self, name: str) -> bool:
-        return self.NAME.match(name) is not None
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.NAME.match(name) is not None
 
 
 COLLECTIVES = _Collectives()

@@ -16,6 +16,7 @@ from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.codec import to_json
+from keras_matrix.records.fc import spec
 from keras_matrix.records.instruments.parity import ParityRecord
 from keras_matrix.records.settings import DATA, DISTRIBUTIONS, Scalar
 from keras_matrix.runner.checks.parity import ParityRequest, compare_all, exit_code
@@ -90,9 +91,17 @@ def _request(args: argparse.Namespace) -> ParityRequest:
         check_range("--batch-size", args.batch_size, 1)
     known = catalog.load()
     assigned = dict(map(parse_assignment, args.assignments))
+    # Of the FC modes, Keras trains one, which several devices can divide.
+    of_keras: dict[str, Scalar] = {"mode": "fc_keras"} if args.devices is not None else {}
     return ParityRequest(
         subjects=[
-            Subject(name, _params(known, name, assigned), args.batch_size or small_batch(name), args.steps, args.seed)
+            Subject(
+                name,
+                (of_keras if name == spec.WORKLOAD else {}) | _params(known, name, assigned),
+                args.batch_size or small_batch(name),
+                args.steps,
+                args.seed,
+            )
             for name in dict.fromkeys(args.workloads or known.workloads)
         ],
         backends=_backends(args.backend, args.seams.executor, least=2 if args.devices is None else 1),

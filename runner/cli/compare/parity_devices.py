@@ -14,7 +14,7 @@ from keras_matrix.runner.checks.replicas import prove_all
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.executors.supervise.output import printable
 
-HEAD = ["workload", "backend", "f64 losses", "f64 update", "f32 losses", "f32 update", "f32 rounding", ""]
+HEAD = ["workload", "backend", "f64 losses", "f64 update", "f32 losses", "f32 update", ""]
 FIGURES = [(precision, figure) for precision in ("float64", "float32") for figure in ("losses", "update")]
 
 
@@ -43,15 +43,19 @@ def table(proofs: Sequence[ReplicaProof], devices: int) -> list[str]:
     for found in proofs:
         for number, (backend, own) in enumerate(found.backends.items()):
             figures = [_figure(own, *one) for one in FIGURES]
-            rounding = "-" if own.rounding is None else _text(own.rounding.update)
-            rows.append(
-                ["" if number else found.workload, backend, *figures, rounding, equal_work.verdict(found, backend)]
-            )
-            notes += [f"* {found.workload}, {backend}: {line}" for line in own.findings]
+            rows.append(["" if number else found.workload, backend, *figures, equal_work.verdict(found, backend)])
+            notes += _notes(f"{found.workload}, {backend}", own)
         for backend in (*found.failures, *found.unsupported):
             notes.append(f"  {found.workload}, {backend}: {equal_work.verdict(found, backend)}")
     head = f"{devices} devices against one: relative differences, 0 is equal"
-    return [head, "", *columns(rows, right=frozenset(range(2, 7))), *([""] if notes else []), *map(printable, notes)]
+    return [head, "", *columns(rows, right=frozenset(range(2, 6))), *([""] if notes else []), *map(printable, notes)]
+
+
+def _notes(name: str, own: BackendProof) -> list[str]:
+    lines = [f"* {name}: {line}" for line in (*own.findings, *(equal_work.meaning(own) if own.findings else []))]
+    if own.left_out:
+        lines.append(f"  {name}: {len(own.left_out)} weights are left out, whose update rounding decides")
+    return lines
 
 
 def _figure(own: BackendProof, precision: str, figure: str) -> str:
