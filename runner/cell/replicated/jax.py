@@ -34,7 +34,7 @@ class LastAxis(keras.distribution.ModelParallel):  # type: ignore[misc]
         """Return the layout of a variable: that of the layout map, or by its shape."""
         size = self.device_mesh.shape[self.device_mesh.axis_names.index(MODEL)]
         shape = tuple(variable.shape)
-        if shape and shape[-1] % size == 0 and variable.path not in self._layout_map:
+        if shape and shape[-1] % size == 0 and self._layout_map[variable.path] is None:
             self._layout_map[variable.path] = (*[None] * (len(shape) - 1), MODEL)
         return super().get_variable_layout(variable)
 
