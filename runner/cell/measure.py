@@ -188,10 +188,10 @@ def tried_at_high_rate(work: Training | Predicting, result: CellResult) -> CellR
 
 def with_communication(group: DeviceGroup, work: Training | Predicting, result: CellResult) -> CellResult:
     """Return the result with the time of the collectives between devices, in further epochs as short as measured."""
-    if result.replicas is None:
+    if result.replicas is None or result.resolved is None:
         return result
-    steps, chunk = int(WATCHED_EPOCH_S / (result.times.step_time_s or WATCHED_EPOCH_S)), work.steps_a_call
-    steps = max(1, steps // chunk) * chunk
+    chunk, long_enough = work.steps_a_call, int(WATCHED_EPOCH_S / (result.times.step_time_s or WATCHED_EPOCH_S))
+    steps = max(1, min(long_enough, result.resolved.steps_per_epoch) // chunk) * chunk
 
     def run(count: int) -> None:
         work.again(Stretch(count, 1))

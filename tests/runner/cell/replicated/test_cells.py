@@ -49,7 +49,13 @@ class Cells:
         self._executor, self._in = executor, folder
 
     def __call__(self, workload: str, **changes: Any) -> Record:
-        changes = {"batch_size": ROWS, "samples": 64, "steps_per_epoch": STEPS, "epochs": EPOCHS, "devices": 2} | changes
+        changes = {
+            "batch_size": ROWS,
+            "samples": 64,
+            "steps_per_epoch": STEPS,
+            "epochs": EPOCHS,
+            "devices": 2,
+        } | changes
         name = workload if workload == "fc" else f"tests.workloads.devices:{workload}"
         settings = make_settings(workload=name, **{"set_by_matrix": "feed,samples"} | changes)
         folder = self._in / uuid.uuid4().hex
