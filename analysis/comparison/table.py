@@ -36,6 +36,7 @@ from keras_matrix.analysis.comparison.ratios import (
 )
 from keras_matrix.analysis.comparison.same_work import differing, mixed, work_caveats
 from keras_matrix.analysis.comparison.titles import Usual, titles
+from keras_matrix.analysis.scaling.meaning import replica_caveats
 from keras_matrix.analysis.stats.blocks import (
     LEVEL,
     Block,
@@ -239,20 +240,22 @@ def incomparable(cells: dict[str, CellSummary], *, apart: bool = False, spread_o
 def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: SeparateSessions | None) -> Row:
     cells = {backend: cells[backend] for backend in in_order(cells)}
     running = {backend: cell for backend, cell in cells.items() if cell.step_time}
+    measured = {backend: cell.measured for backend, cell in running.items()}
+    caveats = replica_caveats(measured)
     if len(running) < 2:
         below = next((cell.figure.name for cell in cells.values() if without_ratio(cell.measured)), None)
         why = f": {below} is not above zero, so it has no ratio" if below else ""
-        return Row(title, cells, None, f"nothing to compare{why}")
+        return Row(title, cells, None, f"nothing to compare{why}", caveats=caveats)
     one_session = separate is None or not separate.apart(list(running))
     for name, cell in running.items():
         if found := mixed(cell.measured, equal_machines=one_session):
-            return Row(title, cells, None, f"not comparable: {found} within {name}")
+            return Row(title, cells, None, f"not comparable: {found} within {name}", caveats=caveats)
     values, machines = _values(running, separate), _common_machines(running)
     if reason := incomparable(running, apart=bool(values), spread_out=bool(machines)):
-        return Row(title, cells, None, f"not comparable: {reason}", values=values)
+        return Row(title, cells, None, f"not comparable: {reason}", caveats=caveats, values=values)
     lowest = _lowest(running, machines)
     looks = separate.looks[lowest] if separate else looks
-    caveats = work_caveats({backend: cell.measured for backend, cell in running.items()})
+    caveats = (*caveats, *work_caveats(measured))
     row = Row(title, cells, None, "", caveats=caveats, looks=looks, values=values, machines=machines)
     ratios = tuple(one for backend in running if backend != lowest and (one := _ratio(row, backend, lowest)))
     verdict = open_verdict(lowest, ratios, len(running) - 1)

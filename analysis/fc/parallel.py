@@ -7,35 +7,21 @@ cells have, and only between cells of one backend whose settings are otherwise e
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison.table import CellSummary, log_ratios
 from keras_matrix.analysis.hardware.roofline import PeakShare
+from keras_matrix.analysis.scaling.step_breakdown import StepBreakdown, step_breakdown
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc import rules, spec
-from keras_matrix.records.fc.communication import Method
 from keras_matrix.records.fc.spec import FcProblem
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 
 # The modes of data parallelism and those of model parallelism for the same work.
 RIVALS = {"fc_data_ff": "fc_model_ff", "fc_data": "fc_model", "fc_data_manual": "fc_model_manual"}
-
-
-@dataclass(frozen=True, slots=True)
-class StepBreakdown:
-    """The communication share of a step's time, in the epochs with timed collectives: medians over the repeats.
-
-    Seconds; `share` is of 1, and negative if noise exceeds a difference.
-    """
-
-    method: Method
-    step_time_s: float
-    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +106,8 @@ def _figure(cell: CellSummary, share: PeakShare | None, alone: CellSummary | Non
     assert cell.step_time is not None
     task, step_time_s = spec.problem_of(cell.settings), cell.step_time.centre
     peaks = [_peaks_bytes(record) for record in cell.measured]
-    spent, counted = _spent(cell.measured), [record.parallel for record in cell.measured]
+    counted = [record.parallel for record in cell.measured]
+    spent = step_breakdown(one.communication for one in counted if one)
     silent = bool(counted) and all(one is not None and not one.counted_bytes_per_step for one in counted)
     return FcFigure(
         cell_id=cell.cell_id,
@@ -149,14 +136,6 @@ def _peaks_bytes(record: Record) -> list[int]:
     return [] if own is None else [own]
 
 
-def _spent(records: Sequence[Record]) -> StepBreakdown | None:
-    timed = [r.parallel.communication for r in records if r.parallel and r.parallel.communication]
-    if not timed:
-        return None
-    step_time_s, share = (statistics.median(getattr(one, name) for one in timed) for name in ("step_time_s", "share"))
-    return StepBreakdown(timed[0].method, step_time_s, share)
-
-
 def _efficiency(cell: CellSummary, alone: CellSummary | None) -> Estimate | None:
     """Return throughput over that of one worker times the workers; None for one worker, or without its cell."""
     task = spec.problem_of(cell.settings)
@@ -164,5 +143,5 @@ def _efficiency(cell: CellSummary, alone: CellSummary | None) -> Estimate | None
         return None
     # For fc_phy more workers take more samples a step; for the others this is 1 / workers.
     gained = task.samples_per_step / spec.problem_of(alone.settings).samples_per_step / task.workers
-    logs = [math.log(gained) + log for log in log_ratios(alone, cell).values()]
-    return of_logs(logs)
+    speed_up = of_logs(list(log_ratios(alone, cell).values()))
+    return speed_up.scaled(gained) if speed_up else None

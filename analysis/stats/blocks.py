@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -64,6 +64,11 @@ class Estimate:
     def half_width(self) -> float | None:
         """Return half the interval's width on the logarithms, about its relative half-width."""
         return math.log(self.bounds[1] / self.bounds[0]) / 2 if self.bounds else None
+
+    def scaled(self, factor: float) -> Estimate:
+        """Return the estimate of this one times a positive number."""
+        low, high = (None if end is None else end * factor for end in (self.low, self.high))
+        return replace(self, centre=self.centre * factor, low=low, high=high)
 
     def excludes(self, value: float) -> bool:
         """Return whether the interval does not contain the value; False without an interval."""

@@ -1,0 +1,1 @@
+"""What several workers or devices gain, and what part of a step they communicate. Pure."""

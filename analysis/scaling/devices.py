@@ -1,0 +1,137 @@
+"""What a Keras workload gains from several devices: speed-up over one device, efficiency, and communication share.
+
+A cell is compared with that of the same backend on one device, all other settings equal, block by block, in the repeats
+that both have. Guarantee: pure; a speed-up is known only for equal work, and without one the reason is. Limit: what
+`jit: auto` chooses may differ between one device and several; this is part of the speed-up, and stated with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from keras_matrix.analysis.comparison.ratios import bracketed, estimate_over
+from keras_matrix.analysis.comparison.same_work import differing
+from keras_matrix.analysis.comparison.table import CellSummary, Row, logs_by_machine
+from keras_matrix.analysis.scaling.step_breakdown import StepBreakdown, step_breakdown
+from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate
+from keras_matrix.records.backends import TABLE
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.replicas.facts import Replicas
+from keras_matrix.records.settings import DATA, Settings
+
+FASTER = "faster than one device"
+NOT_MEASURED = "one device not measured"
+NO_SUCH_CELL = f"{NOT_MEASURED}: set devices: [1, {{}}]"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceScaling:
+    """A measured cell on several devices against the one on one device.
+
+    `speed_up` is the time of a step on one device over that on all; without it `missing` says why. `spent` is None if
+    the collectives were not timed, `compiled` says how the steps were compiled if that differs. `work` is the title of
+    the cell on one device, or if there is none this cell's own.
+    """
+
+    cell_id: str
+    settings: Settings
+    work: str
+    replicas: Replicas
+    speed_up: Estimate | None
+    missing: str
+    spent: StepBreakdown | None
+    compiled: str
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        return self.settings.devices
+
+    @property
+    def efficiency(self) -> Estimate | None:
+        """The speed-up divided by the number of devices; None without a speed-up."""
+        return self.speed_up.scaled(1 / self.devices) if self.speed_up else None
+
+    @property
+    def verdict(self) -> str:
+        """The result in words; the interval decides between faster and slower."""
+        if self.speed_up is None:
+            return "not known"
+        if self.speed_up.bounds is None:
+            return f"fewer than {MIN_BLOCKS} repeats give no interval"
+        if not self.speed_up.excludes(1.0):
+            return "not separable from no gain"
+        return FASTER if self.speed_up.centre > 1 else "slower than one device"
+
+    @property
+    def text(self) -> str:
+        """The result as one line, such as `torch 1.62x [1.55 1.70] on 2 devices, efficiency 81 %`."""
+        where = f"on {self.devices} devices"
+        communication = f"communication {_percent(self.spent.share)}" if self.spent else ""
+        if self.speed_up is None or self.efficiency is None:
+            parts = [f"{self.settings.backend} {where}: {self.missing}", communication]
+        else:
+            reached = "" if self.verdict == FASTER else f" ({self.verdict})"
+            gain = f"{self.settings.backend} {bracketed(self.speed_up)} {where}{reached}"
+            figures = (gain, f"efficiency {_percent(self.efficiency.centre)}", communication)
+            parts = [", ".join(figure for figure in figures if figure), self.compiled]
+        return "; ".join(part for part in parts if part)
+
+
+def device_scalings(rows: Sequence[Row]) -> list[DeviceScaling]:
+    """Return the scaling of each measured cell on several devices, in the order of the table."""
+    alone = {canonical(cell.settings): (row, cell) for row in rows for cell in row.cells.values()}
+    return [
+        _scaling(row, cell, replicas, alone)
+        for row in rows
+        for cell in row.cells.values()
+        if cell.step_time and (replicas := next((r.replicas for r in cell.measured if r.replicas), None))
+    ]
+
+
+def on_one_device(settings: Settings) -> Settings:
+    """Return the settings of the same cell on one device."""
+    return replace(settings, devices=1, distribution=DATA)
+
+
+def _scaling(
+    row: Row, cell: CellSummary, replicas: Replicas, cells: Mapping[str, tuple[Row, CellSummary]]
+) -> DeviceScaling:
+    base, alone = cells.get(canonical(on_one_device(cell.settings)), (row, None))
+    missing = _missing(cell, alone)
+    logs = {} if alone is None or missing else logs_by_machine(alone, cell)
+    count = sum(map(len, logs.values()))
+    return DeviceScaling(
+        cell_id=cell.cell_id,
+        settings=cell.settings,
+        work=base.title,
+        replicas=replicas,
+        speed_up=estimate_over(logs, row.looks.confidence(count)),
+        missing=missing or ("" if logs else "no repeat in common with one device"),
+        spent=step_breakdown(r.replicas.communication for r in cell.measured if r.replicas),
+        compiled=_compiled(cell, alone) if alone and logs else "",
+    )
+
+
+def _missing(cell: CellSummary, alone: CellSummary | None) -> str:
+    """Return why a cell has no speed-up; empty if the cell on one device did the same work."""
+    if alone is None:
+        return NO_SUCH_CELL.format(cell.settings.devices)
+    if alone.step_time is None:
+        return f"{NOT_MEASURED}: " + ("; ".join(f"{status}: {why}" for status, why in alone.failures) or "pending")
+    reason = differing({"one device": alone.measured, f"{cell.settings.devices} devices": cell.measured}, apart=True)
+    return f"not comparable with one device: {reason}" if reason else ""
+
+
+def _compiled(cell: CellSummary, alone: CellSummary) -> str:
+    """Return how the steps were compiled, if one device's differs; else an empty text."""
+    one, several = ({r.resolved.jit_compile for r in of.measured if r.resolved} for of in (alone, cell))
+    if one == several or one != {True}:
+        return ""
+    why = TABLE[cell.settings.backend].not_compiled
+    return f"one device runs a compiled step, {cell.settings.devices} devices do not" + (f" ({why})" if why else "")
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %" if share >= 0 else "below 0 %"

@@ -1,0 +1,30 @@
+"""The communication share of a step, of the FC modes' workers and of a Keras workload's devices. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from keras_matrix.records.fc.communication import Communication, Method
+
+
+@dataclass(frozen=True, slots=True)
+class StepBreakdown:
+    """The communication share of a step's time, in the epochs with timed collectives: medians over the repeats.
+
+    Seconds; `share` is of 1, and negative if noise exceeds a difference.
+    """
+
+    method: Method
+    step_time_s: float
+    share: float
+
+
+def step_breakdown(measured: Iterable[Communication | None]) -> StepBreakdown | None:
+    """Return the medians over the repeats in which collectives were timed; None if they were in none."""
+    timed = [one for one in measured if one is not None]
+    if not timed:
+        return None
+    step_time_s, share = (statistics.median(getattr(one, name) for one in timed) for name in ("step_time_s", "share"))
+    return StepBreakdown(timed[0].method, step_time_s, share)
