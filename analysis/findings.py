@@ -19,6 +19,7 @@ from keras_matrix.analysis.fc import parallel
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
 from keras_matrix.analysis.history.sessions import Session
+from keras_matrix.analysis.scaling.devices import device_scalings
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME, values
 from keras_matrix.analysis.stats.league_means import suite
@@ -39,6 +40,7 @@ VERSIONS = {
     "geometric mean over works": 1,
     "model FLOPs over the best product": 1,
     "throughput over one worker's": 1,
+    "log ratio to one device, paired by block": 1,
     "collectives watched apart": 1,
     "geometric mean over sessions": 1,
     "least squares segmentation": 1,
@@ -60,6 +62,7 @@ def run_findings(
         *(one for row in rows for one in _row(row, run_context)),
         *_suites(rows),
         *_workers(rows, run_context),
+        *_devices(rows),
         *_inputs(rows, run_context),
         *(one for history in assessed for one in _history(history, run_id)),
     ]
@@ -223,6 +226,30 @@ def _workers(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
         if figure.communication_share is not None:
             watched = "collectives watched apart"
             yield _made(base, Kind.WORKERS, "communication_share", watched, estimate=figure.communication_share)
+
+
+def _devices(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Return what each cell on several devices gains, and without a known gain why."""
+    cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
+    for one in device_scalings(rows):
+        row, cell = cells[one.cell_id]
+        facts = {
+            "devices": str(one.devices),
+            "distribution": one.settings.distribution,
+            "divided work": one.work,
+            "method": one.replicas.method,
+            "fit": "yes" if one.replicas.is_fit else "no",
+            "gradient bytes": str(one.replicas.gradient_bytes),
+            **{f"meaning {number}": sentence for number, sentence in enumerate(one.replicas.semantics, 1)},
+        }
+        base, to_one = replace(_of_cell(row, cell), facts=facts), "log ratio to one device, paired by block"
+        said = {"verdict": one.verdict, "said": one.text}
+        yield _made(base, Kind.DEVICES, "speed_up", to_one, **_interval(one.speed_up), **said)
+        if one.efficiency is not None:
+            yield _made(base, Kind.DEVICES, "efficiency", to_one, **_interval(one.efficiency))
+        if one.spent is not None:
+            watched = "collectives watched apart"
+            yield _made(base, Kind.DEVICES, "communication_share", watched, estimate=one.spent.share)
 
 
 def _inputs(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:

@@ -32,6 +32,7 @@ class Kind(StrEnum):
     SUITE = "suite"
     PEAK = "peak"
     WORKERS = "workers"
+    DEVICES = "devices"
     SESSION = "session"
     LEVEL = "level"
     CHANGE = "change"
@@ -44,8 +45,8 @@ class Finding:
 
     kind: Kind = about(
         "figure (of a cell), ratio (to the backend with the lowest estimate), verdict (on a piece of work), suite "
-        "(over all works), peak (share of the machine's), workers (of the FC modes), session, level, change (history), "
-        "input (parts of a step)"
+        "(over all works), peak (share of the machine's), workers (of the FC modes), devices (of a Keras workload), session, "
+        "level, change (history), input (parts of a step)"
     )
     metric: str = about("what is estimated, by the name of its measurement if it has one")
     work: str = about("display name of the piece of work")

@@ -7,6 +7,7 @@ that both have. Guarantee: pure; a speed-up is known only for equal work, and wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,7 @@ from keras_matrix.records.codec import canonical
 from keras_matrix.records.replicas.facts import Replicas
 from keras_matrix.records.settings import DATA, Settings
 
+ON_DEVICES = re.compile(r" (devices|distribution)=\S+")
 FASTER = "faster than one device"
 NOT_MEASURED = "one device not measured"
 NO_SUCH_CELL = f"{NOT_MEASURED}: set devices: [1, {{}}]"
@@ -31,7 +33,7 @@ class DeviceScaling:
 
     `speed_up` is the time of a step on one device over that on all; without it `missing` says why. `spent` is None if
     the collectives were not timed, `compiled` says how the steps were compiled if that differs. `work` is the title of
-    the cell on one device, or if there is none this cell's own.
+    the row on one device, or if there is none of this one, without the devices.
     """
 
     cell_id: str
@@ -105,7 +107,7 @@ def _scaling(
     return DeviceScaling(
         cell_id=cell.cell_id,
         settings=cell.settings,
-        work=base.title,
+        work=ON_DEVICES.sub("", base.title),
         replicas=replicas,
         speed_up=estimate_over(logs, row.looks.confidence(count)),
         missing=missing or ("" if logs else "no repeat in common with one device"),
@@ -119,7 +121,7 @@ def _missing(cell: CellSummary, alone: CellSummary | None) -> str:
     if alone is None:
         return NO_SUCH_CELL.format(cell.settings.devices)
     if alone.step_time is None:
-        return f"{NOT_MEASURED}: " + ("; ".join(f"{status}: {why}" for status, why in alone.failures) or "pending")
+        return f"{NOT_MEASURED}: " + ", ".join(sorted({str(status) for status, _ in alone.failures}))
     reason = differing({"one device": alone.measured, f"{cell.settings.devices} devices": cell.measured}, apart=True)
     return f"not comparable with one device: {reason}" if reason else ""
 

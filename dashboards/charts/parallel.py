@@ -1,15 +1,14 @@
 """Pictures of the FC modes: gain by workers, data against model parallelism, and the time of a step. No markup.
 
-Pure functions. Only measured values are drawn, and an empty picture is left out; pictures beyond `MOST_PANELS` are
-counted.
+Pure functions. Only measured values are drawn, and an empty picture is left out; pictures beyond those that a page
+shows are counted.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
@@ -17,16 +16,13 @@ from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.fc.parallel import DataVersusModel, FcFigure, data_versus_model, figures
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
-from keras_matrix.dashboards.charts.dot_plots import Band, Mark, Picture, Strip, Stroke, Word, slot_of
-from keras_matrix.dashboards.charts.format import interval, number, plural, quantity, share, unit_for
+from keras_matrix.dashboards.charts.dot_plots import Band, Picture, Strip, Stroke, Word, slot_of
+from keras_matrix.dashboards.charts.format import interval, plural, quantity, share, unit_for
+from keras_matrix.dashboards.charts.scaling.gain import LEFT, NO_GAIN, Gains, Panel, most, panel
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.fc.communication import Method
 from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem
 
-MOST_PANELS = 24
-PANEL_HEIGHT = 190
-TOP, BOTTOM = 12.0, 30.0
-LEFT, RIGHT = 11.0, 95.0  # of a panel's width, in per cent
 SQUARE = 46  # the height of a row of the grid
 MANY_COLUMNS = 6
 FULL_AT = 4.0  # ratio from which on a field has its full colour
@@ -35,21 +31,6 @@ BAR_HEIGHT = 22
 METHODS = {Method.TIMED: "each collective timed", Method.PROFILED: "by the profiler"}
 
 Thing = TypeVar("Thing")
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One small picture: throughput by workers, relative to one worker, of one piece of work on every backend."""
-
-    title: str
-    details: str
-    summary: str
-    height: int = PANEL_HEIGHT
-    rules: list[Stroke] = field(default_factory=list)
-    ideal: Stroke | None = None
-    strokes: list[Stroke] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +83,9 @@ def pictures(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> Pictu
     found = sorted(figures(cells.values(), run_context.shares), key=_order)
     spent, left_out = [figure for figure in found if figure.spent], list[str]()
     return Pictures(
-        _most([_panel(group) for group in _gaining(found)], "scaling", left_out),
-        _most([_grid(group) for group in _paired(data_versus_model(found, cells))], "crossing", left_out),
-        _most([_step(group) for group in _grouped(spent, lambda f: size_of(f.task))], "time", left_out),
+        most([_panel(group) for group in _gaining(found)], "scaling", left_out),
+        most([_grid(group) for group in _paired(data_versus_model(found, cells))], "crossing", left_out),
+        most([_step(group) for group in _grouped(spent, lambda f: size_of(f.task))], "time", left_out),
         left_out,
     )
 
@@ -116,12 +97,6 @@ def _order(figure: FcFigure) -> tuple[int, ...]:
 
 def _kind_order(figure: FcFigure) -> tuple[int, int, int]:
     return list(MODES).index(figure.task.mode), figure.task.workers, slot_of(figure.settings.backend)
-
-
-def _most(things: list[Thing], what: str, left_out: list[str]) -> list[Thing]:
-    if len(things) > MOST_PANELS:
-        left_out.append(f"{plural(len(things) - MOST_PANELS, 'more picture')} of {what} left out; the table has all")
-    return things[:MOST_PANELS]
 
 
 def _grouped(things: Iterable[Thing], key: Callable[[Thing], str]) -> list[list[Thing]]:
@@ -158,75 +133,17 @@ def _panel(group: Sequence[FcFigure]) -> Panel:
     task = group[0].task
     by_backend = {slot_of(f.settings.backend): f.settings.backend for f in group if f.efficiency}
     gains = {backend: _gains(group, backend) for _, backend in sorted(by_backend.items())}
-    counts = sorted({n for points in gains.values() for n in points})
-    values = [end for points in gains.values() for ends in points.values() for end in ends if end]
-    across, up = _Scale(counts, LEFT + 4, RIGHT - 3), _Scale([*values, counts[-1]], PANEL_HEIGHT - BOTTOM, TOP)
-    panel = Panel(task.mode, size_of(task), _summary(gains))
-    for value in _powers(up.low, up.high):
-        panel.rules.append(Stroke(f"{LEFT}%", "100%", up.at(value), up.at(value), 3))
-        panel.words.append(Word(f"{LEFT}%", up.at(value), f"{value:g}", anchor="end", dx=-5))
-    for count in counts:
-        panel.words.append(Word(across.percent(count), PANEL_HEIGHT - 12, str(count), anchor="middle"))
-    first, last = counts[0], counts[-1]
-    tip = "as many times as there are workers"
-    ideal = Stroke(across.percent(first), across.percent(last), up.at(first), up.at(last), 3, tip)
-    for backend, points in gains.items():
-        _draw(panel, backend, points, (across, up))
-    return replace(panel, ideal=ideal)
-
-
-Gains = dict[int, tuple[float, float | None, float | None]]
+    return panel(task.mode, size_of(task), gains, "worker")
 
 
 def _gains(group: Sequence[FcFigure], backend: str) -> Gains:
     """Return a backend's throughput by workers as a multiple of that of one worker, with the ends of its interval."""
-    points: Gains = {1: (1.0, None, None)}
+    points = dict(NO_GAIN)
     for figure in group:
         if figure.settings.backend == backend and (found := figure.efficiency):
             n = figure.task.workers
             points[n] = (found.centre * n, found.low and found.low * n, found.high and found.high * n)
     return dict(sorted(points.items()))
-
-
-def _draw(panel: Panel, backend: str, points: Gains, scales: tuple[_Scale, _Scale]) -> None:
-    (across, up), slot = scales, slot_of(backend)
-    places = [(across.percent(n), up.at(centre)) for n, (centre, _, _) in points.items()]
-    for (x1, y1), (x2, y2) in pairwise(places):
-        panel.strokes.append(Stroke(x1, x2, y1, y2, slot))
-    for (n, (centre, low, high)), (x, y) in zip(points.items(), places, strict=True):
-        if low and high:
-            panel.strokes.append(Stroke(x, x, up.at(low), up.at(high), slot))
-        ends = interval(low, high, centre) or "no interval"
-        tip = f"{backend}, {plural(n, 'worker')}: {number(centre)} times the throughput of one ({ends})"
-        panel.marks.append(Mark(x, y, slot, tip))
-
-
-def _summary(gains: Mapping[str, Gains]) -> str:
-    known = [(backend, n, centre) for backend, points in gains.items() for n, (centre, _, _) in points.items()]
-    return "; ".join(f"{backend} {number(centre)} times with {n} workers" for backend, n, centre in known if n > 1)
-
-
-class _Scale:
-    """A logarithmic scale from the smallest to the largest of some values, between two positions."""
-
-    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
-        self.low, self.high = min(1.0, *values), max(values)
-        self._start, self._end = start, end
-
-    def at(self, value: float) -> float:
-        """Return the position of a value."""
-        width = math.log(self.high / self.low) or 1.0
-        return round(self._start + math.log(value / self.low) / width * (self._end - self._start), 2)
-
-    def percent(self, value: float) -> str:
-        """Return the position of a value in per cent of the width, as SVG writes it."""
-        return f"{self.at(value):.2f}%"
-
-
-def _powers(low: float, high: float) -> list[float]:
-    """Return the powers of two from low to high."""
-    first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
-    return [2.0**power for power in range(first, last + 1)]
 
 
 # Data against model parallelism.

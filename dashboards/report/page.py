@@ -22,6 +22,7 @@ from keras_matrix.dashboards.charts import axes, figure_table, parallel, picture
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import Picture, slot_of
 from keras_matrix.dashboards.charts.format import DASH, moment, plural
+from keras_matrix.dashboards.charts.scaling import devices
 from keras_matrix.dashboards.report import environment, failures, results, traces
 from keras_matrix.dashboards.report.inputs import Inputs, inputs
 from keras_matrix.dashboards.report.predictions import predictions
@@ -74,6 +75,7 @@ def render(
         drawn=drawn,
         usages_left_out=usage.left_out(rows, run_context.usage_series),
         parallel=fc_pictures,
+        devices=devices.pictures(rows),
         inputs=read,
         tf32=any(one.caveat for one in found),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),

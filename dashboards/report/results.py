@@ -6,7 +6,7 @@ A backend is marked as fastest only if its row names it, and a figure that was n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, WorkStatus, cell_caveats
@@ -20,6 +20,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
 from keras_matrix.analysis.comparison.table import CellSummary, Row, cost_of, in_order
 from keras_matrix.analysis.comparison.undecided import undecided
 from keras_matrix.analysis.fc.parallel import FcFigure, figures
+from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, hidden, values
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
@@ -27,21 +28,14 @@ from keras_matrix.dashboards.charts.dot_plots import RatioPlot, Word, interval_m
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, Block, FigureRow, Value, statistic_lines
 from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, Unit, interval, number, plural, share
 from keras_matrix.dashboards.charts.pictures import work_details
+from keras_matrix.dashboards.charts.scaling.figures import MEBI, scaled_value, scaling_lines
 from keras_matrix.dashboards.report.device_memory import device_memory_values, device_unit
 from keras_matrix.dashboards.report.shares import of_measured_peak, of_stated_peak
-from keras_matrix.records.fc.communication import Method
 from keras_matrix.records.schema import HARMLESS, Record, Status
 from keras_matrix.records.store import latest_attempts
 
 RATIO = Unit("×", 1.0)
-MEBI = 2.0**20
-PERCENT = 0.01
-COMMUNICATION_METHODS = {
-    Method.TIMED: "each collective timed separately, in epochs after the measured ones",
-    Method.PROFILED: "by the backend's profiler",
-}
 FOREST_LINE = 18
-WIRE = "bytes that processes send for it, without headers"
 NO_RATIO = "not above zero in a process: it has no ratio"
 
 
@@ -89,7 +83,8 @@ def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Blo
     """Return the table: a block per piece of work, a line per figure, a value per backend."""
     columns = backends(rows)
     unit = device_unit(rows)
-    parallel = {f.cell_id: f for f in figures((c for row in rows for c in row.cells.values()), run_context.shares)}
+    parallel = figures((cell for row in rows for cell in row.cells.values()), run_context.shares)
+    scaled = {one.cell_id: one for one in (*parallel, *device_scalings(rows))}
     return [
         Block(
             row.title,
@@ -97,7 +92,7 @@ def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Blo
             work_details(row),
             row.verdict,
             slot_of(row.fastest) if row.fastest else None,
-            _lines(row, [(backend, row.cells.get(backend)) for backend in columns], run_context, parallel, unit),
+            _lines(row, [(backend, row.cells.get(backend)) for backend in columns], run_context, scaled, unit),
             run_context.same_work(row),
             row.caveats,
         )
@@ -154,7 +149,11 @@ Column = tuple[str, CellSummary | None]
 
 
 def _lines(
-    row: Row, columns: Sequence[Column], run_context: RunContext, parallel: Mapping[str, FcFigure], memory: Unit
+    row: Row,
+    columns: Sequence[Column],
+    run_context: RunContext,
+    scaled: Mapping[str, FcFigure | DeviceScaling],
+    memory: Unit,
 ) -> list[FigureRow]:
     if any(cell.figure != STEP_TIME for cell in row.cells.values()):
         return _task_lines(row, columns, run_context)
@@ -171,7 +170,7 @@ def _lines(
         FigureRow("share of peak", "%", of_measured_peak(shares)),
         FigureRow("share of stated peak (MFU)", "%", [of_stated_peak(share) for share in shares]),
         FigureRow("peak device memory", memory.name, device_memory_values(cells, memory)),
-        *_parallel_lines([parallel.get(cell.cell_id) if cell else None for cell in cells]),
+        *scaling_lines([scaled.get(cell.cell_id) if cell else None for cell in cells]),
         FigureRow("smallest difference", "%", [_difference_value(cell) for cell in cells]),
         FigureRow("same work", "", [_same_work_value(row, name, cell, run_context) for name, cell in columns]),
         FigureRow("processes", "", [_endings_value(cell) for cell in cells]),
@@ -201,7 +200,7 @@ def _task_lines(row: Row, columns: Sequence[Column], run_context: RunContext) ->
             FigureRow(name, units[name] or "—", [_metric_value(found, name, *c) for c in columns], explained=False)
             for name in names
         ),
-        FigureRow("peak memory", "MiB", [_scaled(peak, MEBI) or NOT_MEASURED for peak in peaks]),
+        FigureRow("peak memory", "MiB", [scaled_value(peak, MEBI) or NOT_MEASURED for peak in peaks]),
         FigureRow("smallest difference", "%", [_difference_value(cell) for cell in cells]),
         FigureRow("processes", "", [_endings_value(cell) for cell in cells]),
     ]
@@ -214,51 +213,6 @@ def _metric_value(
     if one is None or one.value is None:
         return Value(DASH, hint=one.problem or "") if one else NOT_MEASURED
     return Value(number(one.value), f"{plural(one.count, 'process', 'processes')}", hint=one.problem or "")
-
-
-def _parallel_lines(columns: Sequence[FcFigure | None]) -> list[FigureRow]:
-    """Return the lines of the FC modes; for other cells they consist of dashes."""
-    kinds: tuple[tuple[str, str, Callable[[FcFigure], Value | None]], ...] = (
-        ("share of own product", "%", lambda one: _scaled(one.share_of_own, PERCENT)),
-        ("payload a step", "MiB", lambda one: _scaled(one.bytes_per_step or None, MEBI)),
-        ("on the wire a step", "MiB", lambda one: _scaled(one.wire_bytes_per_step or None, MEBI, WIRE)),
-        ("in communication", "%", _communicating),
-        ("efficiency of workers", "%", _efficiency),
-        ("memory of a worker", "MiB", _worker_memory),
-    )
-    return [
-        FigureRow(name, unit, [(figure and value(figure)) or NOT_MEASURED for figure in columns])
-        for name, unit, value in kinds
-    ]
-
-
-def _scaled(value: float | None, unit: float, hint: str = "") -> Value | None:
-    return None if value is None else Value(number(value, unit), hint=hint)
-
-
-def _communicating(figure: FcFigure) -> Value | None:
-    if figure.spent is None:
-        silent = figure.communication_share == 0 and figure.task.workers > 1
-        return Value("0", hint="no collective was called") if silent else None
-    hint = COMMUNICATION_METHODS[figure.spent.method]
-    if figure.spent.share < 0:
-        return Value("below 0", hint=f"{hint}; too small to be distinguished from zero")
-    return Value(number(figure.spent.share * 100), hint=hint)
-
-
-def _efficiency(figure: FcFigure) -> Value | None:
-    found = figure.efficiency
-    if found is None:
-        return None
-    ends = interval(found.low, found.high, found.centre, PERCENT) or "no interval"
-    return Value(number(found.centre, PERCENT), ends, hint="throughput divided by that of one worker times the workers")
-
-
-def _worker_memory(figure: FcFigure) -> Value | None:
-    if figure.worker_memory_bytes is None or figure.task.workers == 1:
-        return None
-    aside = "of the largest" if figure.processes > 1 else f"all {figure.task.workers} in one"
-    return Value(number(figure.worker_memory_bytes, MEBI), aside, hint="peak resident memory of a process")
 
 
 def _missing(cell: CellSummary | None) -> Value:

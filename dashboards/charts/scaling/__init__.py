@@ -1,0 +1,1 @@
+"""Pictures and figures of what several workers or devices gain."""
