@@ -45,8 +45,8 @@ class Finding:
 
     kind: Kind = about(
         "figure (of a cell), ratio (to the backend with the lowest estimate), verdict (on a piece of work), suite "
-        "(over all works), peak (share of the machine's), workers (of the FC modes), devices (of a Keras workload), session, "
-        "level, change (history), input (parts of a step)"
+        "(over all works), peak (share of the machine's), workers (of the FC modes), devices (of a Keras workload), "
+        "session, level, change (history), input (parts of a step)"
     )
     metric: str = about("what is estimated, by the name of its measurement if it has one")
     work: str = about("display name of the piece of work")

@@ -60,13 +60,13 @@ def device_records(
     ]
 
 
-def scaled_run(repeats: int = 5, counts: Sequence[int] = (1, 2, 4)) -> list[Record]:
-    """Return a workload on one, two and four devices of each backend, whose N devices take `PARTS` / N of the time of one."""
+def scaled_run(repeats: int = 5, counts: Sequence[int] = (1, 2, 4), **changes: Any) -> list[Record]:
+    """Return a workload on several numbers of devices; N of a backend take `PARTS` / N of the time of one."""
     return [
         record
         for backend in BACKENDS
         for devices in counts
-        for record in device_records(devices, _times(backend, devices, repeats), backend)
+        for record in device_records(devices, _times(backend, devices, repeats), backend, **changes)
     ]
 
 

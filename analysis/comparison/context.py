@@ -8,7 +8,7 @@ not checked", and a check with other versions is "stale".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -49,6 +49,7 @@ SAME_WORK = (WorkStatus.AGREES, WorkStatus.EXPLAINED)
 AGAINST_NUMPY = "float64, against NumPy"
 ON_A_CPU = ", compared on a CPU"
 ON_A_SMALL_NETWORK = "proved on a small network: docs/fc.md"
+NAMED_CAVEATS = ("TF32", "not fit")
 PRECISIONS = ("float64", "float32")
 
 
@@ -198,6 +199,11 @@ def cell_caveats(cell: CellSummary, run_context: RunContext = NO_CONTEXT) -> tup
     share = run_context.shares.get(cell.cell_id)
     note = share.note if share and share.share_of_peak is not None else None
     return (*cell.caveats, note) if note else cell.caveats
+
+
+def named_caveats(texts: Iterable[str]) -> dict[str, str]:
+    """Return those of these caveats that a verdict is marked with, by their names."""
+    return {name: text for text in texts for name in NAMED_CAVEATS if f"{name}: " in text}
 
 
 def _versions(backend: str, cell: CellSummary) -> dict[str, str] | None:

@@ -5,7 +5,7 @@ Pure functions without markup. A figure that is on both pages is drawn by the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keras_matrix.dashboards.charts import axes
@@ -126,7 +126,7 @@ def slot_of(backend: str) -> int:
 class RatioPlot:
     """A verdict with its ratios as one small picture, `height` pixels high (0: no picture), in the colour of `slot`.
 
-    `advice` is what would decide a verdict that is open.
+    `caveats` are the named ones, `advice` is what would decide a verdict that is open.
     """
 
     title: str
@@ -138,7 +138,7 @@ class RatioPlot:
     marks: list[Mark] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
     anchor: str = ""
-    caveat: str = ""
+    caveats: Mapping[str, str] = field(default_factory=dict)
     advice: str = ""
 
 

@@ -36,6 +36,7 @@ from keras_matrix.dashboards.charts.format import (
 )
 from keras_matrix.dashboards.charts.roofline import NARROW, WIDE, Drawing, Point, Scene, draw, rate
 from keras_matrix.dashboards.charts.time_series import Picture as TimeSeries
+from keras_matrix.records.settings import MODEL
 
 Row = Mapping[str, Any]
 RATIO = Unit("×", 1.0)
@@ -73,16 +74,42 @@ def memories(rows: Sequence[Row]) -> list[Picture]:
     return [Picture(work, "", axis, [strip(row, axis) for row in group]) for work, group in _by_work(rows)]
 
 
-def scalings(rows: Sequence[Row]) -> list[Picture]:
-    """Return one picture per mode: the efficiency by backend, each mark labelled with its number of workers."""
+def worker_scalings(rows: Sequence[Row]) -> list[Picture]:
+    """Return one picture per FC mode: the efficiency by backend, each mark labelled with its number of workers."""
+    return _scalings(
+        [{**row, "count": row["workers"], "group": str(row["mode"]), "notes": []} for row in rows], "worker"
+    )
+
+
+def device_scalings(rows: Sequence[Row]) -> list[Picture]:
+    """Return one picture per divided work: the efficiency by backend, each mark labelled with its number of devices."""
+    return _scalings(
+        [{**row, "count": row["devices"], "group": _divided(row), "notes": _gain(row)} for row in rows], "device"
+    )
+
+
+def _divided(row: Row) -> str:
+    return f"{row['divided_work']}{', weights divided' if row['distribution'] == MODEL else ''}"
+
+
+def _gain(row: Row) -> list[str]:
+    """Return the speed-up of a cell on several devices, and whether its step is Keras's own."""
+    if row["speed_up"] is None:
+        return []
+    ends = interval(row["speed_up_low"], row["speed_up_high"], row["speed_up"]) or "no interval"
+    return [f"{number(row['speed_up'])}× one device ({ends})", *([] if row["fit"] == "yes" else ["not fit"])]
+
+
+def _scalings(rows: Sequence[Row], noun: str) -> list[Picture]:
+    """Return a picture per group: `noun` is what rows count, `notes` what they say in addition."""
     known = [row for row in rows if row["efficiency"] is not None]
     if not known:
         return []
     ends = [value for row in known for value in (row["efficiency"], row["high"] or row["efficiency"])]
-    axis = axes.from_zero([1.0, *ends], "throughput over one worker's times the workers, %", PERCENT)
+    axis = axes.from_zero([1.0, *ends], f"throughput over one {noun}'s times the {noun}s, %", PERCENT)
     return [
-        Picture(str(mode), "", axis, [_scaling(str(b), list(own), axis) for b, own in _by(group, "backend")])
-        for mode, group in _by(known, "mode")
+        Picture(name, "", axis, [_scaling(str(b), noun, list(own), axis) for b, own in _by(group, "backend")])
+        for name, group in _by(known, "group")
     ]
 
 
@@ -135,20 +162,20 @@ def _memory(unit: Unit, row: Row, axis: Axis) -> Strip:
     return memory_strip(str(row["backend"]), axis, alone(row["host_bytes"]), device, notes)
 
 
-def _scaling(backend: str, rows: Sequence[Row], axis: Axis) -> Strip:
-    slot, most = slot_of(backend), max(rows, key=lambda row: int(row["workers"]))
-    notes = [f"with {most['workers']} workers"]
+def _scaling(backend: str, noun: str, rows: Sequence[Row], axis: Axis) -> Strip:
+    slot, most = slot_of(backend), max(rows, key=lambda row: int(row["count"]))
+    notes = [f"with {plural(int(most['count']), noun)}", *most["notes"]]
     if most["communication_share"] is not None:
         notes.append(f"{share(max(0.0, most['communication_share']))} in communication")
     strip = Strip(
         backend, slot, 44, share(most["efficiency"]), notes, f"{backend}: {share(most['efficiency'])} {notes[0]}"
     )
     for row in rows:
-        tip = f"{backend}, {row['workers']} workers: {share(row['efficiency'])}"
+        tip = "; ".join([f"{backend}, {plural(int(row['count']), noun)}: {share(row['efficiency'])}", *row["notes"]])
         strokes, marks = interval_marks((row["efficiency"], row["low"], row["high"]), axis, 16, slot, tip)
         strip.strokes.extend(strokes)
         strip.marks.extend(marks)
-        strip.words.append(Word(marks[0].at, 34, str(row["workers"]), "middle"))
+        strip.words.append(Word(marks[0].at, 34, str(row["count"]), "middle"))
     return strip
 
 

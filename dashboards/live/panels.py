@@ -11,6 +11,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from keras_matrix.analysis.comparison.context import named_caveats
 from keras_matrix.analysis.comparison.table import in_order
 from keras_matrix.analysis.stats.cell_statistics import Statistic
 from keras_matrix.dashboards.charts import stored_charts, time_series
@@ -51,7 +52,7 @@ class HeatRow:
     verdict: str
     slot: int | None
     cells: list[Heat]
-    caveat: str = ""
+    caveats: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +101,13 @@ def _heat_row(rows: Sequence[Row], backends: Sequence[str]) -> HeatRow:
     newest = max(rows, key=lambda row: str(row["run_id"]))
     separate = len({row["run_id"] for row in by_backend.values()}) > 1
     fastest = None if separate else newest["fastest"]
-    caveats = str(newest.get("caveats") or "")
     return HeatRow(
         title=str(newest["work"]),
         workload=str(newest["workload"]),
         verdict=SEPARATE if separate else str(newest["verdict"] or NOTHING_TO_COMPARE),
         slot=slot_of(fastest) if fastest else None,
         cells=[_heat(by_backend.get(backend), fastest, separate) for backend in backends],
-        caveat=caveats if "TF32: " in caveats and not separate else "",
+        caveats={} if separate else named_caveats([str(newest.get("caveats") or "")]),
     )
 
 
@@ -205,7 +205,8 @@ MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "first_epoch": _panel("strips", pictures=stored_charts.starts),
     "memory": _panel("strips", pictures=stored_charts.memories),
     "input_stalls": _panel("series", series=stored_charts.input_stalls),
-    "fc_scaling": _panel("strips", pictures=stored_charts.scalings),
+    "device_scaling": _panel("strips", pictures=stored_charts.device_scalings),
+    "fc_scaling": _panel("strips", pictures=stored_charts.worker_scalings),
     "figures": _figures,
     "commands": _table(COMMANDS, bad=lambda row: bool(row["status"] != "ok")),
     "trend": _panel("series", series=stored_charts.trends),

@@ -20,7 +20,8 @@ from keras_matrix.uploader.warehouse import Answer, Scalar
 QUERIES = Path(__file__).parents[1] / "queries"
 ORDER = (
     *("matrix", "comparison", "figures", "commands", "regressions", "trend"),
-    *("first_epoch", "memory", "input_stalls", "fc_scaling", "roofline", "failures", "machines", "runs"),
+    *("first_epoch", "memory", "input_stalls", "device_scaling", "fc_scaling", "roofline"),
+    *("failures", "machines", "runs"),
 )
 EARLIEST_DAY = "2000-01-01"
 DEFAULT_DAYS = 90  # number of days that dashboards read from BigQuery, where each byte costs money

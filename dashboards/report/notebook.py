@@ -37,7 +37,7 @@ def render(records: Sequence[Record], rows: Sequence[Row], run_context: RunConte
     shown = rows[:SHOWN]
     plots, axis = results.findings(shown, run_context.command)
     # Links to sections of the report have no target here.
-    plots = [replace(one, anchor="", caveat="") for one in plots]
+    plots = [replace(one, anchor="", caveats={}) for one in plots]
     style = stylesheet("notebook") + (axes.rules(".findings > .finding > .plot", axis, strong=1.0) if axis else "")
     return rendered(
         "notebook.html",

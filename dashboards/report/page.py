@@ -77,7 +77,7 @@ def render(
         parallel=fc_pictures,
         devices=devices.pictures(rows),
         inputs=read,
-        tf32=any(one.caveat for one in found),
+        tf32=any("TF32" in one.caveats for one in found),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),
         sheets=traces.sheets(rows, run_context.traces),
         predictions=predictions(run_context.verification),

@@ -9,7 +9,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext, WorkStatus, cell_caveats
+from keras_matrix.analysis.comparison.context import (
+    NO_CONTEXT,
+    RunContext,
+    WorkStatus,
+    cell_caveats,
+    named_caveats,
+)
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
     MetricSummary,
@@ -112,7 +118,7 @@ def _finding(index: int, row: Row, axis: Axis | None, advice: str) -> RatioPlot:
         row.fastest is not None,
         FOREST_LINE * (len(row.ratios) + 1) if row.ratios else 0,
         anchor=_anchor(index),
-        caveat=next((caveat for caveat in row.caveats if caveat.startswith("TF32: ")), ""),
+        caveats=named_caveats(row.caveats),
         advice=advice,
     )
     if axis is None or not row.ratios:

@@ -21,6 +21,7 @@ from tests.analysis.stalls.pretended import Pretended, base_settings
 from tests.analysis.stalls.pretended import records as pretended
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.sessions import run_name, store_session
+from tests.synthetic_devices import scaled_run
 from tests.synthetic_fc import fc_records
 from tests.synthetic_peaks import VERSIONS, make_peaks
 
@@ -72,7 +73,7 @@ def _records(backend: str, night: int, other: str) -> list[Record]:
     failing = make_settings(backend=backend, workload=other)
     reason = f"timeout_s: the time limit of {other} passed"
     last = _failed(failing, reason) if backend == "torch" else _measured(failing, 0.03, 0, keras)
-    return [*plain, last, *_fc(backend), *_commands(backend, night), *_inputs(backend, night)]
+    return [*plain, last, *_fc(backend), *_devices(backend), *_commands(backend, night), *_inputs(backend, night)]
 
 
 def _measured(settings: Settings, step_s: float, repeat: int, keras: str) -> Record:
@@ -119,6 +120,12 @@ def _fc(backend: str) -> list[Record]:
     tasks = [(FcProblem("fc_data", workers, 2, 64), 1.0 if workers == 1 else 0.62) for workers in (1, 2)]
     noise = [1 + 0.002 * repeat for repeat in range(REPEATS)]
     return [r for task, part in tasks for r in fc_records(task, backend, [0.01 * part * one for one in noise])]
+
+
+def _devices(backend: str) -> list[Record]:
+    """A convolutional network on one device and two."""
+    made = scaled_run(REPEATS, (1, 2), workload="mnist_cnn")
+    return [record for record in made if record.settings.backend == backend]
 
 
 def cell_of(backend: str) -> str:

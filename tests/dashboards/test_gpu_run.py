@@ -171,7 +171,7 @@ def test_the_report_explains_the_figures_of_gpus(page: str, term: str) -> None:
 
 def test_results_mark_the_rows_with_a_tf32_caveat(stored: tuple[Run, Findings], page: str) -> None:
     _, found = stored
-    marked = [one.title for one in results.findings(found.rows)[0] if one.caveat]
+    marked = [one.title for one in results.findings(found.rows)[0] if one.caveats]
     assert marked == [row.title for row in found.rows if row.caveats]
     assert page.count(f'title="{CAVEAT}">TF32</a>') == len(marked) == 6
 
@@ -199,7 +199,7 @@ def test_the_dashboards_answer_with_verdicts_caveats_memory_power_and_mfu(wareho
 
 def test_the_latest_matrix_marks_the_rows_with_a_tf32_caveat(warehouse: LocalWarehouse) -> None:
     shown = panels.panel(questions()["matrix"], answered(warehouse, "matrix")).heat
-    marked = {row.title: row.caveat for row in shown if row.caveat}
+    marked = {row.title: row.caveats["TF32"] for row in shown if row.caveats}
     assert set(marked.values()) == {CAVEAT}
     assert [title for title in marked if "mixed_bfloat16" in title or "workers=2" in title] == []
     assert len(marked) == 6

@@ -31,6 +31,7 @@ from keras_matrix.uploader.sql import parsed
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.dashboards.boards import HOSTILE, NIGHTS, SLOWER_FROM, cell_of, stored, warehouse_of
 from tests.sessions import processes, run_name, store_session
+from tests.synthetic_devices import PARTS
 from tests.uploader.stored import found, store_run
 
 ROOT = Path(__file__).parents[3]
@@ -80,6 +81,18 @@ SHOWN: Mapping[str, tuple[Kind, Mapping[str, tuple[str, str]]]] = {
             "interference_share": ("input.interference_share", "estimate"),
             "input_bound_share": ("input.input_bound_share", "estimate"),
             "ceiling_speed_up": ("input.ceiling_speed_up", "estimate"),
+        },
+    ),
+    "device_scaling": (
+        Kind.DEVICES,
+        {
+            "speed_up": ("speed_up", "estimate"),
+            "speed_up_low": ("speed_up", "low"),
+            "speed_up_high": ("speed_up", "high"),
+            "efficiency": ("efficiency", "estimate"),
+            "low": ("efficiency", "low"),
+            "high": ("efficiency", "high"),
+            "communication_share": ("communication_share", "estimate"),
         },
     ),
     "fc_scaling": (
@@ -304,6 +317,31 @@ def test_the_fc_modes_show_the_efficiency_of_their_workers(warehouse: LocalWareh
     found = {(row["backend"], row["workers"]): row["efficiency"] for row in rows}
     assert {key for key, value in found.items() if value is not None} == {(backend, 2) for backend in BACKENDS}
     assert found["jax", 2] == pytest.approx(1 / 0.62 / 2)
+
+
+def test_several_devices_show_speed_up_efficiency_and_whether_the_step_is_that_of_fit(
+    warehouse: LocalWarehouse,
+) -> None:
+    rows = answer(warehouse, questions()["device_scaling"], Choice()).dicts()
+    found = {row["backend"]: (row["devices"], row["divided_work"], row["fit"]) for row in rows}
+    assert found == {
+        "tensorflow": (2, "mnist_cnn", "yes"),
+        "jax": (2, "mnist_cnn", "yes"),
+        "torch": (2, "mnist_cnn", "no"),
+    }
+    gained = {row["backend"]: row["speed_up"] for row in rows}
+    assert gained == {name: pytest.approx(2 / part, rel=0.01) for name, part in PARTS.items()}
+    [picture] = panels.panel(questions()["device_scaling"], rows).pictures
+    notes = {strip.backend: strip.notes for strip in picture.strips}
+    assert notes["torch"][0] == "with 2 devices"
+    assert notes["torch"][1].startswith("0.768× one device (")
+    assert notes["torch"][2:] == ["not fit", "25\u00a0% in communication"]
+
+
+def test_verdict_of_a_step_that_is_not_fit_is_marked(warehouse: LocalWarehouse) -> None:
+    shown = panels.panel(questions()["matrix"], answer(warehouse, questions()["matrix"], Choice()).dicts()).heat
+    marked = {row.title: list(row.caveats) for row in shown if row.caveats}
+    assert marked == {"mnist_cnn devices=2": ["not fit"]}
 
 
 def test_input_stalls_show_every_night_of_a_cell_and_cheaper_decoding(warehouse: LocalWarehouse) -> None:
