@@ -76,32 +76,23 @@ def memories(rows: Sequence[Row]) -> list[Picture]:
 
 def worker_scalings(rows: Sequence[Row]) -> list[Picture]:
     """Return one picture per FC mode: the efficiency by backend, each mark labelled with its number of workers."""
-    return _scalings(
-        [{**row, "count": row["workers"], "group": str(row["mode"]), "notes": []} for row in rows], "worker"
-    )
+    found = [{**row, "count": row["workers"], "group": str(row["mode"]), "gain": "", "notes": []} for row in rows]
+    return _scalings(found, "worker")
 
 
 def device_scalings(rows: Sequence[Row]) -> list[Picture]:
     """Return one picture per divided work: the efficiency by backend, each mark labelled with its number of devices."""
-    return _scalings(
-        [{**row, "count": row["devices"], "group": _divided(row), "notes": _gain(row)} for row in rows], "device"
-    )
+    return _scalings([_of_devices(row) for row in rows if row["speed_up"] is not None], "device")
 
 
-def _divided(row: Row) -> str:
-    return f"{row['divided_work']}{', weights divided' if row['distribution'] == MODEL else ''}"
-
-
-def _gain(row: Row) -> list[str]:
-    """Return the speed-up of a cell on several devices, and whether its step is Keras's own."""
-    if row["speed_up"] is None:
-        return []
-    ends = interval(row["speed_up_low"], row["speed_up_high"], row["speed_up"]) or "no interval"
-    return [f"{number(row['speed_up'])}× one device ({ends})", *([] if row["fit"] == "yes" else ["not fit"])]
+def _of_devices(row: Row) -> Row:
+    group = f"{row['divided_work']}{', weights divided' if row['distribution'] == MODEL else ''}"
+    gain, notes = f"{number(row['speed_up'])}× ", [] if row["fit"] == "yes" else ["not fit"]
+    return {**row, "count": row["devices"], "group": group, "gain": gain, "notes": notes}
 
 
 def _scalings(rows: Sequence[Row], noun: str) -> list[Picture]:
-    """Return a picture per group: `noun` is what rows count, `notes` what they say in addition."""
+    """Return a picture per group: `noun` is what rows count; `gain` and `notes` are shown with it."""
     known = [row for row in rows if row["efficiency"] is not None]
     if not known:
         return []
@@ -164,14 +155,14 @@ def _memory(unit: Unit, row: Row, axis: Axis) -> Strip:
 
 def _scaling(backend: str, noun: str, rows: Sequence[Row], axis: Axis) -> Strip:
     slot, most = slot_of(backend), max(rows, key=lambda row: int(row["count"]))
-    notes = [f"with {plural(int(most['count']), noun)}", *most["notes"]]
+    notes = [f"{most['gain']}with {plural(int(most['count']), noun)}", *most["notes"]]
     if most["communication_share"] is not None:
         notes.append(f"{share(max(0.0, most['communication_share']))} in communication")
     strip = Strip(
         backend, slot, 44, share(most["efficiency"]), notes, f"{backend}: {share(most['efficiency'])} {notes[0]}"
     )
     for row in rows:
-        tip = "; ".join([f"{backend}, {plural(int(row['count']), noun)}: {share(row['efficiency'])}", *row["notes"]])
+        tip = f"{backend}, {row['gain']}with {plural(int(row['count']), noun)}: {share(row['efficiency'])}"
         strokes, marks = interval_marks((row["efficiency"], row["low"], row["high"]), axis, 16, slot, tip)
         strip.strokes.extend(strokes)
         strip.marks.extend(marks)
