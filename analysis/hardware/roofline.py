@@ -6,8 +6,9 @@ pass makes two products for each one forward (Kaplan et al., "Scaling laws for n
 Their share of a stated peak is the model FLOPs utilisation, MFU (Chowdhery et al., "PaLM", 2022, appendix B).
 
 A roof is the best matrix product that any installed backend reached in that precision on that many CPUs; the slope is
-STREAM's triad. Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore
-architectures", CACM 52(4), 2009.
+STREAM's triad. Several accelerators of a cell have the roof and the slope of all together; several devices on a CPU
+share the machine's. The FLOPs are those of the batch that all devices share. Source: Williams, Waterman, Patterson,
+"Roofline: an insightful visual performance model for multicore architectures", CACM 52(4), 2009.
 
 Guarantee: pure; None if FLOPs, bytes or peak are unknown.
 """
@@ -15,7 +16,7 @@ Guarantee: pure; None if FLOPs, bytes or peak are unknown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison import tf32
 from keras_matrix.analysis.comparison.table import CellSummary
@@ -24,7 +25,7 @@ from keras_matrix.analysis.hardware.datasheet import datasheet
 from keras_matrix.records.fc import spec
 from keras_matrix.records.instruments.peaks import Gemm, Peaks, Stream
 from keras_matrix.records.instruments.work import Work, work_key
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import DATA, Settings
 
 TRAINING_PER_FORWARD = 3
 # The precision that a dtype policy computes in, and the size of its variables in bytes an element.
@@ -87,7 +88,9 @@ class PeakShare:
     """One cell's use of the machine. Shares are of 1; None if a part of them is unknown.
 
     `low` and `high` are the ends of the step time's interval between processes, converted to shares of the peak.
-    `peak_of` names the backend of a GPU's measured peak, and the number of backends; None on a CPU.
+    `peak_of` says whose peak it is: the backend of a GPU's, with the number of backends, and of several devices what
+    they are; None on a CPU with one device.
+    `devices` are the accelerators whose peaks and memories count together; 1 on a CPU, whose devices share its peak.
     `bytes_per_step` is a lower bound, so that `intensity_flop_per_byte` is an upper one.
     """
 
@@ -111,6 +114,7 @@ class PeakShare:
     mfu: float | None
     note: str | None
     peak_of: str | None = None
+    devices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,13 @@ class MachinePeaks:
     def roofs(self) -> tuple[Product, ...]:
         """The best product at each place."""
         return tuple({one.place: one for one in self.own if one.share_of_best == 1}.values())
+
+    def together(self, devices: int) -> MachinePeaks:
+        """Return the peaks of several equal accelerators together; those of a CPU are the machine's."""
+        if devices == 1:
+            return self
+        own = tuple(_times(one, devices) if one.place.device != "cpu" else one for one in self.own)
+        return MachinePeaks(own, tuple(_wider(one, devices) if one.device != "cpu" else one for one in self.slopes))
 
     def product(self, place: ComputePlace | None, backend: str | None = None) -> Product | None:
         """Return a backend's own product at a place, without a backend the roof there."""
@@ -183,7 +194,8 @@ def bytes_per_step(settings: Settings, work: Work | None) -> int | None:
     """Return a lower bound of the bytes a step moves: each array that a later pass needs is moved once each way.
 
     A training step reads and writes the weights, writes and reads their gradients, reads and writes the optimiser's
-    slots, reads the batch, and writes and reads the inputs of every layer with weights. A call of predict reads the
+    slots, reads the batch, and writes and reads the inputs of every layer with weights. With data
+    parallelism each device has its own copy of all but the batch's arrays. A call of predict reads the
     weights (without embedding tables, of which it reads a few rows) and the batch. Programs move more; they move less
     only if some of this stays in the caches between passes. None for the FC modes, whose workers' arrays depend on the
     mode.
@@ -192,6 +204,7 @@ def bytes_per_step(settings: Settings, work: Work | None) -> int | None:
         return None
     if work is None or work.weight_elements is None or work.input_elements_per_sample is None:
         return None
+    copies = settings.devices if settings.distribution == DATA else 1
     computed = ELEMENT_BYTES[COMPUTED_IN[settings.precision]]
     variable_bytes = MIXED_VARIABLE_BYTES if settings.precision.startswith("mixed_") else computed
     batch = settings.batch_size * work.input_elements_per_sample * computed
@@ -200,7 +213,7 @@ def bytes_per_step(settings: Settings, work: Work | None) -> int | None:
     if work.trainable_elements is None or work.slot_elements is None or work.kept_elements_per_sample is None:
         return None
     arrays = 2 * work.weight_elements + 2 * work.trainable_elements + 2 * work.slot_elements
-    return variable_bytes * arrays + batch + 2 * settings.batch_size * work.kept_elements_per_sample * computed
+    return copies * variable_bytes * arrays + batch + 2 * settings.batch_size * work.kept_elements_per_sample * computed
 
 
 def place_of(cell: CellSummary) -> ComputePlace | None:
@@ -253,6 +266,26 @@ def _same(one: ComputePlace, other: ComputePlace) -> bool:
     return one.device == other.device and one.precision == other.precision and not cpus_differ
 
 
+def _times(one: Product, devices: int) -> Product:
+    stated = one.datasheet_flop_per_s
+    return replace(
+        one,
+        best_flop_per_s=one.best_flop_per_s * devices,
+        median_flop_per_s=one.median_flop_per_s * devices,
+        datasheet_flop_per_s=None if stated is None else stated * devices,
+    )
+
+
+def _wider(one: Slope, devices: int) -> Slope:
+    copy = one.copy_byte_per_s
+    return replace(
+        one,
+        best_byte_per_s=one.best_byte_per_s * devices,
+        median_byte_per_s=one.median_byte_per_s * devices,
+        copy_byte_per_s=None if copy is None else copy * devices,
+    )
+
+
 def _product(place: ComputePlace, gemm: Gemm, best: float, peaks: Peaks) -> Product:
     timed = gemm.flop_per_s
     sheet = datasheet(peaks.devices.get(place.device)) if place.device != "cpu" else None
@@ -269,8 +302,14 @@ def _product(place: ComputePlace, gemm: Gemm, best: float, peaks: Peaks) -> Prod
     )
 
 
-def _share(title: str, cell: CellSummary, work: Work | None, measured: MachinePeaks) -> PeakShare:
-    place, step = place_of(cell), cell.step_time
+def devices_of(settings: Settings) -> int:
+    """Return how many accelerators' peaks count for a Keras workload; 1 on a CPU, which its devices share."""
+    return settings.devices if settings.device != "cpu" else 1
+
+
+def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeaks) -> PeakShare:
+    place, step, devices = place_of(cell), cell.step_time, devices_of(cell.settings)
+    measured = of_one.together(devices)
     flops, moved = flops_per_step(cell.settings, work), bytes_per_step(cell.settings, work)
     roof, own = measured.product(place), measured.product(place, cell.settings.backend)
     peak, slope = (roof.best_flop_per_s if roof else None), measured.slope(place)
@@ -297,8 +336,19 @@ def _share(title: str, cell: CellSummary, work: Work | None, measured: MachinePe
         datasheet_flop_per_s=stated,
         mfu=_over(achieved, stated),
         note=_why(cell, flops, place, (achieved, peak)),
-        peak_of=measured.peak_of(place),
+        peak_of=_peak_of(measured.peak_of(place), cell.settings),
+        devices=devices,
     )
+
+
+def _peak_of(backend: str | None, settings: Settings) -> str | None:
+    """Return whose peak it is; None on a CPU with one device."""
+    if settings.devices == 1:
+        return backend
+    if settings.device == "cpu":
+        return f"of the machine, which {settings.devices} devices share"
+    together = f"{settings.devices} {settings.device.upper()}s together"
+    return f"{backend}; {together}" if backend else together
 
 
 def _over(value: float | None, *divisors: float | None) -> float | None:

@@ -27,6 +27,6 @@ def _sentences(record: Record) -> list[tuple[str, str]]:
     meaning = [("", f" on {len(replicas.replicas)} devices: {sentence}") for sentence in replicas.semantics]
     if replicas.is_fit:
         return meaning
-    keras, around = record.versions.get("keras", "").strip(), replicas.method.rpartition(".")[2]
-    why = f"since {f'Keras {keras}'.strip()} has no distribution on this backend"
+    keras, around = f"Keras {record.versions.get('keras', '')}".strip(), replicas.method.rpartition(".")[2]
+    why = f"since {keras} has no distribution on this backend"
     return [("not fit: ", f": the step is this project's, around {around}, {why}"), *meaning]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.hardware.roofline import PeakShare, Product, Roofline, Slope
+from keras_matrix.analysis.hardware.roofline import MachinePeaks, PeakShare, Product, Roofline, Slope
 from keras_matrix.dashboards.charts import axes, label_layout
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import slot_of
@@ -114,10 +114,10 @@ class Scene:
 
 
 def scenes(found: Roofline) -> list[Scene]:
-    """Return a scene per device and number of CPUs of the cells; without cells, one for the most CPUs."""
-    places = [s.place for s in found.shares if s.place] or [roof.place for roof in found.roofs[:1]]
-    keys = {(place.device, place.threads if place.device == "cpu" else 0) for place in places}
-    return [scene for device, threads in sorted(keys) if (scene := _scene(found, device, threads)).roofs]
+    """Return a scene per number of CPUs or accelerators of the cells; without cells, one for the most CPUs."""
+    places = [(s.place, s.devices) for s in found.shares if s.place] or [(roof.place, 1) for roof in found.roofs[:1]]
+    keys = {(place.device, place.threads if place.device == "cpu" else devices) for place, devices in places}
+    return [scene for device, count in sorted(keys) if (scene := _scene(found, device, count)).roofs]
 
 
 def draw(scene: Scene, size: Size = WIDE) -> Drawing:
@@ -125,18 +125,27 @@ def draw(scene: Scene, size: Size = WIDE) -> Drawing:
     return _Layout(scene, size).drawing()
 
 
-def _scene(found: Roofline, device: str, threads: int) -> Scene:
-    def here(that_device: str, that_threads: int) -> bool:
-        return that_device == device and (device != "cpu" or that_threads == threads)
+def _scene(found: Roofline, device: str, count: int) -> Scene:
+    """Return the scene of so many CPUs, or of so many accelerators together."""
+    on_cpu = device == "cpu"
+    peaks = MachinePeaks(found.roofs, found.slopes).together(1 if on_cpu else count)
 
+    def here(that_device: str, that_threads: int) -> bool:
+        return that_device == device and (not on_cpu or that_threads == count)
+
+    one_device = f"On the {device.upper()}"
+    together = f"On {count} {device.upper()}s: the roofs are those of all together, {count} times one's"
     return Scene(
-        title=f"On {plural(threads, 'CPU')}" if device == "cpu" else f"On the {device.upper()}",
-        roofs=tuple(r for r in found.roofs if here(r.place.device, r.place.threads)),
-        slope=next((s for s in found.slopes if here(s.device, s.threads)), None),
+        title=f"On {plural(count, 'CPU')}" if on_cpu else one_device if count == 1 else together,
+        roofs=tuple(r for r in peaks.own if here(r.place.device, r.place.threads)),
+        slope=next((s for s in peaks.slopes if here(s.device, s.threads)), None),
         points=tuple(
             point
             for one in found.shares
-            if one.place and here(one.place.device, one.place.threads) and (point := _point(one))
+            if one.place
+            and here(one.place.device, one.place.threads)
+            and (on_cpu or one.devices == count)
+            and (point := _point(one))
         ),
     )
 

@@ -13,7 +13,7 @@ from keras_matrix.analysis.hardware.roofline import ComputePlace, Roofline, byte
 from keras_matrix.records.instruments.work import Work, work_key
 from keras_matrix.records.schema import Resolved
 from tests.conftest import make_record, make_settings
-from tests.synthetic_peaks import GIGA, gemm, make_peaks
+from tests.synthetic_peaks import GIGA, gemm, make_peaks, stream
 
 WORK = Work("mnist_mlp", {}, 8_000_000, 4_000_000, 4_000_000, 0, 4_000_000, 784, 4880)
 RESOLVED = Resolved(50, 32, "fork", "float32", cpus=2)
@@ -54,6 +54,39 @@ def test_cell_is_compared_with_the_best_and_its_own_product() -> None:
     assert share.own_gemm_flop_per_s == 199 * GIGA
     assert share.share_of_own_gemm == pytest.approx(76.8 / 199)
     assert (share.mfu, share.note) == (None, None)
+
+
+def on_gpus(devices: int, **settings: Any) -> Roofline:
+    gemms = [gemm("jax", "float32", 10_000.0, device="gpu")]
+    streams = [stream("jax", kernel, 1_000.0, device="gpu") for kernel in ("triad", "copy")]
+    return against(cell(device="gpu", devices=devices, **settings), gemms=gemms, streams=streams)
+
+
+def test_peak_of_several_gpus_is_that_of_all_together() -> None:
+    (one,), (two,) = on_gpus(1).shares, on_gpus(2).shares
+    assert (one.peak_flop_per_s, two.peak_flop_per_s) == (10_000 * GIGA, 20_000 * GIGA)
+    assert (one.own_gemm_flop_per_s, two.own_gemm_flop_per_s) == (10_000 * GIGA, 20_000 * GIGA)
+    assert one.flops_per_step == two.flops_per_step
+    assert two.share_of_peak == pytest.approx((one.share_of_peak or 0) / 2)
+    assert one.peak_of == "jax, this image's backend only"
+    assert two.peak_of == "jax, this image's backend only; 2 GPUs together"
+    assert two.roof_flop_per_s == pytest.approx((two.intensity_flop_per_byte or 0) * 2_000 * GIGA)
+
+
+def test_devices_on_a_cpu_share_the_peak_of_the_machine() -> None:
+    (one,), (two,) = against(cell()).shares, against(cell(devices=2)).shares
+    assert (one.peak_flop_per_s, two.peak_flop_per_s) == (400 * GIGA, 400 * GIGA)
+    assert (one.peak_of, two.peak_of) == (None, "of the machine, which 2 devices share")
+
+
+def test_each_device_of_data_parallelism_moves_its_own_copy_of_the_weights() -> None:
+    one, two, divided = (
+        bytes_per_step(make_settings(**given), WORK) or 0
+        for given in ({}, {"devices": 2}, {"devices": 2, "distribution": "model"})
+    )
+    weights_gradients_and_slots = 3 * 4_000_000
+    assert two - one == 4 * 2 * weights_gradients_and_slots
+    assert divided == one
 
 
 def test_bounds_of_the_interval_are_swapped_as_shares() -> None:

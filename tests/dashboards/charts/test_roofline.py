@@ -21,7 +21,7 @@ from keras_matrix.records.instruments.work import Work, work_key
 from keras_matrix.records.schema import Resolved
 from keras_matrix.runner.cli.render.roofline_text import lines
 from tests.conftest import make_record, make_settings
-from tests.synthetic_peaks import make_peaks
+from tests.synthetic_peaks import GIGA, gemm, make_peaks, stream
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -175,3 +175,18 @@ def test_dashboard_draws_the_same_scatter_with_a_stroke_from_each_cell_to_its_ro
     assert cap.y1 < wide.dots[0].y
     assert [figure for _, _, figure, _ in rates(rows)] == ["1.00\u00a0GFLOP/s, 25\u00a0% of the peak"] * 2
     assert scatter(rows[1:]) == []
+
+
+def test_several_gpus_have_their_own_picture_with_the_roofs_of_all_together() -> None:
+    gemms = [gemm("jax", "float32", 10_000.0, device="gpu")]
+    peaks = make_peaks(gemms=gemms, streams=[stream("jax", "triad", 1_000.0, device="gpu")])
+    cells = [summarise([make_record(0.01, settings=make_settings(device="gpu", devices=n))]) for n in (1, 2)]
+    work = Work("mnist_mlp", {}, 8_000_000, 4_000_000, 4_000_000, 0, 4_000_000, 784, 4880)
+    shown = scenes(roofline([("a work", cell) for cell in cells], {work_key("mnist_mlp", {}): work}, peaks))
+    assert [scene.title for scene in shown] == [
+        "On the GPU",
+        "On 2 GPUs: the roofs are those of all together, 2 times one's",
+    ]
+    assert [scene.roofs[0].best_flop_per_s for scene in shown] == [10_000 * GIGA, 20_000 * GIGA]
+    assert [scene.slope and scene.slope.best_byte_per_s for scene in shown] == [1_000 * GIGA, 2_000 * GIGA]
+    assert [len(scene.points) for scene in shown] == [1, 1]

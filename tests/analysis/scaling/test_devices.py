@@ -1,0 +1,144 @@
+"""Speed-up, efficiency and communication of Keras workloads on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
+from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.schema import Record, Status
+from tests.conftest import make_record, make_settings
+from tests.synthetic_devices import device_records, scaled_run
+
+ALONE = [0.8, 1.6, 0.4, 3.2, 0.1]
+
+
+def scaling(records: Sequence[Record]) -> DeviceScaling:
+    [found] = device_scalings(table(records))
+    return found
+
+
+def test_speed_up_is_paired_by_block_and_efficiency_is_its_share_of_the_devices() -> None:
+    found = scaling(device_records(1, ALONE) + device_records(4, [s / 3 for s in ALONE]))
+    assert found.speed_up is not None
+    assert found.efficiency is not None
+    assert (found.speed_up.centre, found.speed_up.low, found.speed_up.high) == (*[pytest.approx(3)] * 3,)
+    assert (found.efficiency.centre, found.efficiency.low, found.efficiency.high) == (*[pytest.approx(0.75)] * 3,)
+    assert (found.speed_up.count, found.devices, found.missing) == (5, 4, "")
+
+
+def test_only_blocks_of_both_cells_count() -> None:
+    found = scaling(device_records(1, ALONE) + device_records(2, [0.4]))
+    assert found.speed_up is not None
+    assert (found.speed_up.centre, found.speed_up.count, found.speed_up.bounds) == (pytest.approx(2), 1, None)
+    assert found.verdict == "fewer than 5 repeats give no interval"
+
+
+def test_interval_covers_the_scatter_of_the_blocks() -> None:
+    found = scaling(device_records(1, [1.0] * 5) + device_records(2, [0.6, 0.7, 0.65, 0.62, 0.68]))
+    assert found.speed_up is not None
+    assert found.speed_up.bounds is not None
+    low, high = found.speed_up.bounds
+    assert low < found.speed_up.centre < high
+    assert found.speed_up.excludes(1.0)
+
+
+@pytest.mark.parametrize(
+    ("several_s", "verdict"),
+    [
+        ([0.5] * 5, "faster than one device"),
+        ([1.5] * 5, "slower than one device"),
+        ([0.9, 1.1, 0.95, 1.05, 1.0], "not separable from no gain"),
+        ([0.5] * 4, "fewer than 5 repeats give no interval"),
+    ],
+)
+def test_verdict_is_decided_by_the_interval(several_s: Sequence[float], verdict: str) -> None:
+    assert scaling(device_records(1, [1.0] * 5) + device_records(2, several_s)).verdict == verdict
+
+
+def test_text_has_speed_up_efficiency_and_communication() -> None:
+    found = scaling(device_records(1, [1.0] * 5) + device_records(2, [0.625] * 5))
+    assert found.text == "jax 1.60x [1.60 1.60] on 2 devices, efficiency 80 %, communication 25 %"
+    slower = scaling(device_records(1, [1.0] * 5) + device_records(2, [1.25] * 5))
+    assert slower.text.startswith("jax 0.80x [0.80 0.80] on 2 devices (slower than one device), efficiency 40 %")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [],
+        device_records(1, [1.0] * 5, batch_size=64),
+        device_records(1, [1.0] * 5, precision="mixed_bfloat16"),
+        device_records(1, [1.0] * 5, backend="tensorflow"),
+    ],
+)
+def test_without_the_same_cell_on_one_device_the_reason_says_what_to_set(other: list[Record]) -> None:
+    found = scaling(device_records(2, [0.5] * 5) + other)
+    assert (found.speed_up, found.efficiency, found.verdict) == (None, None, "not known")
+    assert found.text == "jax on 2 devices: one device not measured: set devices: [1, 2]; communication 25 %"
+
+
+def test_failed_cell_on_one_device_is_named_with_its_status() -> None:
+    failed = make_record(None, 0, Status.TIMEOUT, settings=make_settings())
+    assert scaling([*device_records(2, [0.5] * 5), failed]).missing == "one device not measured: timeout"
+
+
+def test_different_work_is_not_compared() -> None:
+    other = [replace(r, resolved=replace(r.resolved, parameters=999)) for r in device_records(1, ALONE) if r.resolved]
+    found = scaling(other + device_records(2, ALONE))
+    assert found.speed_up is None
+    assert found.missing == "not comparable with one device: parameters differ: 2 devices 1,000, one device 999"
+
+
+def test_numbers_of_steps_that_each_found_by_itself_do_not_prevent_the_comparison() -> None:
+    alone = [
+        replace(r, resolved=replace(r.resolved, steps_per_epoch=7)) for r in device_records(1, ALONE) if r.resolved
+    ]
+    assert scaling(alone + device_records(2, ALONE)).speed_up is not None
+
+
+def test_divided_weights_are_compared_with_one_device_too() -> None:
+    found = scaling(device_records(1, [1.0] * 5) + device_records(2, [0.5] * 5, distribution="model"))
+    assert found.speed_up is not None
+    assert (found.speed_up.centre, found.work) == (pytest.approx(2), "mnist_mlp")
+
+
+def test_step_that_only_one_device_compiles_is_stated_with_the_speed_up() -> None:
+    records = device_records(1, ALONE, "tensorflow", jit=True) + device_records(2, ALONE, "tensorflow")
+    found = scaling(records)
+    assert found.text.endswith(
+        "; one device runs a compiled step, 2 devices do not "
+        "(XLA cannot use the variables of another device under MirroredStrategy)"
+    )
+    assert scaling(device_records(1, ALONE, jit=True) + device_records(2, ALONE, jit=True)).compiled == ""
+
+
+def test_communication_is_the_median_over_the_repeats_and_none_if_not_timed() -> None:
+    timings = [Communication(Method.PROFILED, [1.0], [1 - share]) for share in (0.1, 0.3, 0.2)]
+    records = [
+        replace(r, replicas=replace(r.replicas, communication=one))
+        for r, one in zip(device_records(2, [0.5] * 3), timings, strict=True)
+        if r.replicas
+    ]
+    found = scaling(records)
+    assert found.spent is not None
+    assert (found.spent.share, found.spent.method) == (pytest.approx(0.2), Method.PROFILED)
+    untimed = [replace(r, replicas=replace(r.replicas, communication=None)) for r in records if r.replicas]
+    assert scaling(untimed).spent is None
+    assert "communication" not in scaling(untimed).text
+
+
+def test_every_backend_and_number_of_devices_is_compared_in_the_order_of_the_table() -> None:
+    found = device_scalings(table(scaled_run()))
+    assert [(one.devices, one.settings.backend) for one in found] == [
+        (devices, backend) for devices in (2, 4) for backend in ("tensorflow", "jax", "torch")
+    ]
+    assert {one.work for one in found} == {"mnist_mlp"}
+
+
+def test_cells_on_one_device_have_no_scaling() -> None:
+    assert device_scalings(table([make_record()])) == []
