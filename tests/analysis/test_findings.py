@@ -11,6 +11,7 @@ from keras_matrix.analysis import findings
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.history.change_points import VersionChange, assess
 from keras_matrix.analysis.history.sessions import histories
+from keras_matrix.analysis.scaling.devices import device_scalings
 from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.records.findings import Finding, Kind
 from keras_matrix.records.history_reader import read
@@ -18,6 +19,7 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from tests.conftest import make_record, make_settings
 from tests.sessions import nights, run_name
+from tests.synthetic_devices import DRAWS, device_records, scaled_run
 
 BASE_S = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040}
 
@@ -160,3 +162,35 @@ def test_external_command_has_its_primary_metric_and_no_history() -> None:
         (Kind.VERDICT, "task.metrics.speed", "1"),
     }
     assert [one.backend for one in found if one.kind is Kind.VERDICT] == ["jax"]
+
+
+def test_several_devices_have_findings_with_speed_up_efficiency_communication_and_meaning() -> None:
+    rows = table(scaled_run(counts=(1, 2)))
+    found = [one for one in findings.run_findings(rows) if one.kind is Kind.DEVICES]
+    scalings = {one.cell_id: one for one in device_scalings(rows)}
+    assert len(found) == 3 * len(scalings) == 9
+    for one in of(found, Kind.DEVICES, "speed_up"):
+        scaling = scalings[one.cell_id or ""]
+        assert scaling.speed_up is not None
+        assert (one.estimate, one.low, one.high) == (scaling.speed_up.centre, *(scaling.speed_up.bounds or ()))
+        assert (one.verdict, one.said) == (scaling.verdict, scaling.text)
+    facts = {one.backend: one.facts for one in of(found, Kind.DEVICES, "efficiency")}
+    assert facts["torch"] == {
+        "devices": "2",
+        "distribution": "data",
+        "divided work": "mnist_mlp",
+        "method": "torch.nn.parallel.DistributedDataParallel",
+        "fit": "no",
+        "gradient bytes": str(16 << 20),
+        "meaning 1": DRAWS,
+    }
+    [verdict] = [one for one in of(findings.run_findings(rows), Kind.VERDICT) if "devices=2" in one.work]
+    assert "not fit: torch: " in verdict.facts["caveats"]
+
+
+def test_speed_up_that_is_not_known_has_its_reason_as_a_finding() -> None:
+    rows = table(device_records(2, [0.1]))
+    [one] = of(findings.run_findings(rows), Kind.DEVICES, "speed_up")
+    assert (one.estimate, one.verdict) == (None, "not known")
+    assert (one.said or "").startswith("jax on 2 devices: one device not measured: set devices: [1, 2]")
+    assert of(findings.run_findings(rows), Kind.DEVICES, "efficiency") == []

@@ -1,4 +1,4 @@
-"""The pictures of the FC modes in a real browser: no overlaps, no clipping, in both colour schemes."""
+"""The pictures of the FC modes and of several devices in a browser: no overlaps, no clipping, both colour schemes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.browser
 
 TOUCHING = """
 const found = [];
-for (const picture of document.querySelectorAll('#parallel svg.plot')) {
+for (const picture of document.querySelectorAll('#parallel svg.plot, #devices svg.plot')) {
   const all = [...picture.querySelectorAll('text')].map(e => [e.textContent, e.getBoundingClientRect()]);
   for (const [i, [a, p]] of all.entries()) for (const [b, q] of all.slice(i + 1))
     if (p.left < q.right - 1 && q.left < p.right - 1 && p.top < q.bottom - 2 && q.top < p.bottom - 2)
@@ -23,7 +23,7 @@ return found;
 """
 OUTSIDE = """
 const w = document.documentElement.clientWidth;
-return [...document.querySelectorAll('#parallel *')]
+return [...document.querySelectorAll('#parallel *, #devices *')]
   .filter(e => { const r = e.getBoundingClientRect(); return r.width && (r.right > w + 0.5 || r.left < -0.5); })
   .map(e => e.outerHTML.slice(0, 120));
 """
@@ -34,6 +34,7 @@ def parallel_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from keras_matrix.analysis.comparison.table import table
     from keras_matrix.dashboards.report import page
     from keras_matrix.records.fc.spec import FcProblem
+    from tests.synthetic_devices import device_records, scaled_run
     from tests.synthetic_fc import fc_records, made_up_run
 
     path = tmp_path_factory.mktemp("parallel") / "report.html"
@@ -44,15 +45,17 @@ def parallel_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for mode, seconds in (("fc_data_manual", 0.1), ("fc_model_manual", 0.001 * 2**power))
         for record in fc_records(FcProblem(mode=mode, workers=2, batch_size=2**power), "torch", [seconds])
     ]
-    records = made_up_run() + wide
+    divided = scaled_run() + device_records(2, [0.1] * 5, "jax", distribution="model")
+    records = made_up_run() + wide + divided
     page.write(path, page.render(records, table(records), {}))
     return path
 
 
-@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize("width", [360, 400, 768, 1280, 1600])
 def test_labels_do_not_overlap_and_are_not_clipped(browser: Any, parallel_page: Path, width: int) -> None:
     look(browser, parallel_page, width=width)
     assert browser.execute_script("return document.querySelectorAll('#parallel svg.plot text').length") > 40
+    assert browser.execute_script("return document.querySelectorAll('#devices svg.plot .mark').length") == 9 + 2
     assert browser.execute_script(TOUCHING) == []
     assert browser.execute_script(OUTSIDE) == []
     assert browser.get_log("browser") == []

@@ -14,6 +14,7 @@ from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from keras_matrix.runner.cli.render.verdicts import FASTEST, table_lines
 from tests.conftest import make_record, make_settings
+from tests.synthetic_devices import DRAWS, scaled_run
 
 CLEAR = {"tensorflow": 0.010, "jax": 0.020}
 ALIKE = {"tensorflow": 0.0100, "jax": 0.0101}
@@ -111,3 +112,17 @@ def test_external_command_has_its_metric_and_below_it_the_others() -> None:
     assert lines[at].split()[1:5] == ["100", "samples/s", "2", "processes"]
     assert lines[at + 1].strip() == "speed, loss 0.500"
     assert not any("same work" in line for line in lines)
+
+
+def test_row_on_several_devices_has_a_line_of_scaling_per_backend_and_its_caveats() -> None:
+    rows = table(scaled_run(counts=(1, 2)))
+    lines = printed(rows)
+    assert lines[lines.index("mnist_mlp devices=2") + 6 :] == [
+        "  scaling: tensorflow 1.81x [1.80 1.83] on 2 devices, efficiency 91 %, communication 25 %",
+        "  scaling: jax 1.60x [1.58 1.61] on 2 devices, efficiency 80 %, communication 25 %",
+        "  scaling: torch 0.77x [0.76 0.78] on 2 devices (slower than one device), efficiency 38 %, communication 25 %",
+        f"  caveat: tensorflow, torch on 2 devices: {DRAWS}",
+        "  caveat: not fit: torch: the step is this project's, around DistributedDataParallel, since Keras 3.15.1 has "
+        "no distribution on this backend",
+    ]
+    assert not any(line.startswith("  scaling") for line in lines[: lines.index("mnist_mlp devices=2")])
