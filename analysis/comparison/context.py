@@ -9,7 +9,7 @@ not checked", and a check with other versions is "stale".
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from keras_matrix.analysis.comparison.merge import MergeSummary
@@ -17,12 +17,14 @@ from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.fc.proofs import proofs_of
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.parity.deviations import StoredComparison, latest_comparison
+from keras_matrix.analysis.replicas.proved import proof_lines
 from keras_matrix.analysis.stalls.report import StallReport
 from keras_matrix.analysis.whatif.verify import Verification
 from keras_matrix.records.fc.proof import ProvedMode
 from keras_matrix.records.fc.spec import is_native, problem_of
 from keras_matrix.records.instruments.parity import Pair, ParityRecord
 from keras_matrix.records.instruments.usage import UsageSeries
+from keras_matrix.records.replicas.proof import ReplicaProof
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import PREFIX
 from keras_matrix.records.traces.table import Table
@@ -48,6 +50,7 @@ STATUS_TEXTS = {
 SAME_WORK = (WorkStatus.AGREES, WorkStatus.EXPLAINED)
 AGAINST_NUMPY = "float64, against NumPy"
 ON_A_CPU = ", compared on a CPU"
+ON_ONE_DEVICE = ", on one device"
 ON_A_SMALL_NETWORK = "proved on a small network: docs/fc.md"
 NAMED_CAVEATS = ("TF32", "not fit")
 PRECISIONS = ("float64", "float32")
@@ -94,9 +97,10 @@ class RunContext:
     """Facts from outside a run's own records: parity comparisons, proofs of the FC modes, shares of the peak by
     cell_id, notes on the peaks.
 
-    `traces` has the newest trace of each cell by its id, `usage_series` the usage of attempts over time, by their key.
-    `merge` lists the runs of a merged table; None for the table of one run. `stalls` are the run's stall analyses,
-    `verification` what it measured of predictions, `command` the one that measures its cells; None without a matrix.
+    `replica_proofs` compare several devices with one. `traces` has the newest trace of each cell by its id,
+    `usage_series` the usage of attempts over time, by their key. `merge` lists the runs of a merged table; None for the
+    table of one run. `stalls` are the run's stall analyses, `verification` what it measured of predictions, `command`
+    the one that measures its cells; None without a matrix.
     """
 
     parity: tuple[ParityRecord, ...] = ()
@@ -108,6 +112,7 @@ class RunContext:
     stalls: tuple[StallReport, ...] = ()
     verification: Verification | None = None
     proofs: tuple[ProvedMode, ...] = ()
+    replica_proofs: tuple[ReplicaProof, ...] = ()
     command: str | None = None
 
     @property
@@ -120,7 +125,16 @@ class RunContext:
         cells = _running(row, None)
         if cells and all(is_native(cell.settings) for cell in cells.values()):
             return same_fc_work(self.proofs, row, backend)
-        return same_work(self.parity, row, backend)
+        found = same_work(self.parity, row, backend)
+        return replace(found, remarks=(*found.remarks, *self.on_several_devices(row, backend)))
+
+    def on_several_devices(self, row: Row, backend: str | None = None) -> tuple[str, ...]:
+        """Return whether a row's backends, or one of them, do on several devices the work of one; a line each."""
+        cells = {name: cell for name, cell in _running(row, backend).items() if backend in (None, name)}
+        if not cells:
+            return ()
+        versions = {name: _versions(name, cell) for name, cell in cells.items()}
+        return proof_lines(self.replica_proofs, next(iter(cells.values())).settings, versions)
 
 
 NO_CONTEXT = RunContext()
@@ -151,7 +165,7 @@ def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = N
     if absent and status in SAME_WORK:
         remark = f"{', '.join(absent)} was not compared with the others: runner parity {settings.workload}"
         return SameWork(WorkStatus.NOT_CHECKED, remarks=(remark,))
-    where = "" if settings.device == "cpu" else ON_A_CPU
+    where = ("" if settings.device == "cpu" else ON_A_CPU) + ("" if settings.devices == 1 else ON_ONE_DEVICE)
     remarks = (*_remarks(stored, pairs, stale), *_other_precision(settings))
     return SameWork(status, max(known, default=None), f"{precision} {figure}{where}", remarks)
 

@@ -90,7 +90,7 @@ def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Blo
     columns = backends(rows)
     unit = device_unit(rows)
     parallel = figures((cell for row in rows for cell in row.cells.values()), run_context.shares)
-    scaled = {one.cell_id: one for one in (*parallel, *device_scalings(rows))}
+    scaled: Scaled = {one.cell_id: one for one in parallel} | {one.cell_id: one for one in device_scalings(rows)}
     return [
         Block(
             row.title,
@@ -152,13 +152,15 @@ def _lowest(row: Row) -> list[str]:
 
 
 Column = tuple[str, CellSummary | None]
+Scaled = Mapping[str, FcFigure | DeviceScaling]
+"""What several workers or devices gain, by cell_id."""
 
 
 def _lines(
     row: Row,
     columns: Sequence[Column],
     run_context: RunContext,
-    scaled: Mapping[str, FcFigure | DeviceScaling],
+    scaled: Scaled,
     memory: Unit,
 ) -> list[FigureRow]:
     if any(cell.figure != STEP_TIME for cell in row.cells.values()):

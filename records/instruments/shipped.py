@@ -1,4 +1,5 @@
-"""Checks that ship with the distribution: parity of the workloads and the proof of the FC modes.
+"""Checks that ship with the distribution: parity of the workloads, the proofs of the FC modes and of
+several devices.
 
 `records/evidence` has the layout of a results folder, written by `ci/evidence` with the locked versions. A check of
 one's own, stored in a results folder, counts before these if it is newer or of the versions that were measured.
@@ -14,6 +15,8 @@ from keras_matrix.records.fc import proof
 from keras_matrix.records.fc.proof import ProvedMode
 from keras_matrix.records.instruments import parity
 from keras_matrix.records.instruments.parity import ParityRecord
+from keras_matrix.records.replicas import proof as replicas
+from keras_matrix.records.replicas.proof import ReplicaProof
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"
 
@@ -28,6 +31,11 @@ def proofs(results: Iterable[Path]) -> tuple[ProvedMode, ...]:
     return (*(mode for folder in results for mode in proof.load(folder)[0]), *_shipped()[1])
 
 
+def replica_proofs(results: Iterable[Path]) -> tuple[ReplicaProof, ...]:
+    """Return the proofs of several devices in these folders and the shipped ones; invalid files are left out."""
+    return (*(one for folder in results for one in replicas.load(folder)[0]), *_shipped()[2])
+
+
 @cache
-def _shipped() -> tuple[tuple[ParityRecord, ...], tuple[ProvedMode, ...]]:
-    return tuple(parity.load(EVIDENCE)[0]), tuple(proof.load(EVIDENCE)[0])
+def _shipped() -> tuple[tuple[ParityRecord, ...], tuple[ProvedMode, ...], tuple[ReplicaProof, ...]]:
+    return tuple(parity.load(EVIDENCE)[0]), tuple(proof.load(EVIDENCE)[0]), tuple(replicas.load(EVIDENCE)[0])

@@ -103,7 +103,12 @@ def _checks(run: Run) -> RunContext:
     that measures it again."""
     results = [run.folder.parent]
     command = measuring_again(run.about())
-    return RunContext(shipped.parity_records(results), proofs=shipped.proofs(results), command=command)
+    return RunContext(
+        shipped.parity_records(results),
+        proofs=shipped.proofs(results),
+        replica_proofs=shipped.replica_proofs(results),
+        command=command,
+    )
 
 
 def _usage_series(run: Run, rows: Sequence[Row]) -> dict[tuple[str, int, int], UsageSeries]:

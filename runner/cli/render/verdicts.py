@@ -154,7 +154,8 @@ def _title(row: Row, context: RunContext) -> list[Line]:
         return [title]
     found = context.same_work(row)
     advice = "" if found.checked else "; ".join(found.remarks[:1])
-    return [title, Line(f"  {printable(found.text)}{': ' + printable(advice) if advice else ''}", NOTE)]
+    checks = [f"{found.text}{': ' + advice if advice else ''}", *context.on_several_devices(row)]
+    return [title, *(Line(f"  {printable(text)}", NOTE) for text in checks)]
 
 
 def _style(row: Row, name: str, cell: CellSummary) -> str:
