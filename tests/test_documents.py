@@ -20,6 +20,7 @@ from keras_matrix.analysis.stats.cell_statistics import STATISTICS
 from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
 from keras_matrix.analysis.surroundings import activity, disturbance, gpu, resolution, setting
 from keras_matrix.analysis.surroundings.findings import Limit
+from keras_matrix.dashboards.charts.scaling.figures import scaling_lines
 from keras_matrix.models.fc.layout import BATCH_SCALE
 from keras_matrix.models.fc.processes.ranks import MEETING_LIMIT_S
 from keras_matrix.models.inputs.pipelines.jpeg_header import MOST_PIXELS
@@ -138,6 +139,7 @@ STATED = [
     ("statistics.md", f"at least {percent(epochs.LEAST_TREND)} from end to end; at least {epochs.MIN_TREND_EPOCHS} ep"),
     ("statistics.md", f"against normal values, simulated, at {percent(processes.MODES_LEVEL)}"),
     ("statistics.md", f"one confidence, {percent(gate.GATE_LOOKS.confidences[0])} (Pocock 1977)"),
+    ("devices.md", f"95 % interval from {OFTEN} repeats on"),
     ("comparing.md", f"No interval below {OFTEN} blocks"),
     ("comparing.md", f"takes {OFTEN} blocks, then adds more"),
     ("comparing.md", f"rule looks after {', '.join(LOOKED_AT[:-1])} and {LOOKED_AT[-1]} blocks"),
@@ -243,5 +245,6 @@ def test_every_figure_of_report_and_terminal_has_an_entry_in_the_glossary() -> N
         "time per step",
         "time per call",
         "smallest difference",
+        *(line.name for line in scaling_lines([])),
     }
     assert {label for label in shown if label.partition(",")[0] not in entries} == set()

@@ -18,6 +18,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
 from keras_matrix.analysis.comparison.ratios import repeats_for_intervals
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.fc import gap_to_peak
+from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, hidden, values
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records import left_out
@@ -125,16 +126,17 @@ def as_json(store: Run, found: Findings, code: int) -> str:
 
 def as_document(head: Mapping[str, object], found: Findings) -> str:
     """Return findings as a JSON document that begins with these keys."""
+    scalings = {one.cell_id: one for one in device_scalings(found.rows)}
     fields = {
         **head,
         "statuses": dict(Counter(str(record.status) for record in found.records)),
-        "rows": [_row_json(row, found.run_context) for row in found.rows],
+        "rows": [_row_json(row, found.run_context, scalings) for row in found.rows],
         left_out.KEY: to_json(found.left_out),
     }
     return document(fields)
 
 
-def _row_json(row: Row, run_context: RunContext) -> dict[str, Any]:
+def _row_json(row: Row, run_context: RunContext, scalings: Mapping[str, DeviceScaling]) -> dict[str, Any]:
     plain: dict[str, Any] = to_json(row)
     plain["same_work"] = to_json(run_context.same_work(row))
     for name, cell in plain["cells"].items():
@@ -145,7 +147,21 @@ def _row_json(row: Row, run_context: RunContext) -> dict[str, Any]:
         share = run_context.shares.get(cell["cell_id"])
         cell["share_of_peak"] = share.share_of_peak if share else None
         cell["achieved_flop_per_s"] = share.achieved_flop_per_s if share else None
+        cell["scaling"] = _scaling_json(scalings.get(cell["cell_id"]))
     return plain
+
+
+def _scaling_json(one: DeviceScaling | None) -> dict[str, Any] | None:
+    """Return what several devices gain; None for a cell on one device."""
+    if one is None:
+        return None
+    return {
+        "speed_up": to_json(one.speed_up),
+        "efficiency": to_json(one.efficiency),
+        "communication_share": one.spent.share if one.spent else None,
+        "verdict": one.verdict,
+        "text": one.text,
+    }
 
 
 def cell_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str]:

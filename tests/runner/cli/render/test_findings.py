@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.records.schema import Memory, Record
-from keras_matrix.runner.cli.render.findings import cell_lines, warning_lines
+from keras_matrix.runner.cli.look.stored import Findings
+from keras_matrix.runner.cli.render.findings import as_document, cell_lines, warning_lines
 from tests.conftest import make_record
+from tests.synthetic_devices import device_records
 
 
 def warned(repeat: int, *warnings: str) -> Record:
@@ -49,3 +53,14 @@ def test_peak_device_memory_is_labelled_if_it_is_that_of_the_process(spans: list
     (cell,) = row.cells.values()
     (line,) = [line for line in cell_lines(cell, row, NO_CONTEXT) if "peak device memory" in line]
     assert line.endswith(f" {expected}")
+
+
+def test_document_has_the_scaling_of_cells_on_several_devices() -> None:
+    records = device_records(1, [0.4] * 5) + device_records(2, [0.25] * 5)
+    document = json.loads(as_document({}, Findings(table(records), records, NO_CONTEXT, [])))
+    found = {cell["settings"]["devices"]: cell["scaling"] for row in document["rows"] for cell in row["cells"].values()}
+    assert found[1] is None
+    assert found[2]["speed_up"]["centre"] == pytest.approx(1.6)
+    assert found[2]["efficiency"]["centre"] == pytest.approx(0.8)
+    assert found[2]["communication_share"] == pytest.approx(0.25)
+    assert found[2]["text"] == "jax 1.60x [1.60 1.60] on 2 devices, efficiency 80 %, communication 25 %"
