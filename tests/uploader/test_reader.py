@@ -18,6 +18,7 @@ from keras_matrix.uploader.cli.main import main
 from keras_matrix.uploader.schema import TABLES
 from tests.conftest import make_record, make_settings
 from tests.sessions import run_name, store_session
+from tests.synthetic_devices import replicas_of
 from tests.uploader.reader import compare as comparing
 from tests.uploader.reader.actual import local_rows
 from tests.uploader.reader.compare import Comparison, compare
@@ -90,7 +91,10 @@ def test_reader_agrees_where_every_group_of_a_record_is_filled(tmp_path: Path) -
             usage=usage,
             task=TaskRun(HOSTILE, ["true", HOSTILE], "speed", metrics, log_bytes=7),
             learning=Learning([1.0, None], {HOSTILE: [0.5, None, 1], "val_s": [2]}),
-            settings=make_settings(workload=HOSTILE, params={HOSTILE: HOSTILE, "n": 1, "f": 0.5}, jit=jit, threads=2),
+            settings=make_settings(
+                workload=HOSTILE, params={HOSTILE: HOSTILE, "n": 1, "f": 0.5}, jit=jit, threads=2, devices=2
+            ),
+            replicas=replicas_of("torch", 2, semantics=[HOSTILE, "second"]),
             reason=HOSTILE,
             warnings=[HOSTILE, "second"],
         )

@@ -44,6 +44,8 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "page_cache": ["cold"],
     "input_timers": [True],
     "nodes": [2],
+    "devices": [2, 22],
+    "distribution": ["model"],
 }
 # Parameters whose values can be mistaken for each other or for other parameters.
 ALIKE: Sequence[dict[str, Scalar]] = [

@@ -107,6 +107,8 @@ SELECT
       IF(c.page_cache != 'warm', CONCAT(', page_cache=', c.page_cache), ''),
       IF(c.input_timers, ', input_timers', ''),
       IF(c.nodes != 1, CONCAT(', nodes=', CAST(c.nodes AS STRING)), ''),
+      IF(c.devices != 1, CONCAT(', devices=', CAST(c.devices AS STRING)), ''),
+      IF(c.distribution != 'data', CONCAT(', distribution=', c.distribution), ''),
       IFNULL(CONCAT(', source=', c.source), '')
     ),
     3
@@ -170,7 +172,9 @@ SELECT
     c.set_by_matrix AS set_by_matrix,
     c.page_cache AS page_cache,
     c.input_timers AS input_timers,
-    c.nodes AS nodes
+    c.nodes AS nodes,
+    c.devices AS devices,
+    c.distribution AS distribution
   ) AS settings,
   IF(m.suite_total_time_s IS NULL, c.resolved_steps_per_epoch, c.resolved_seed_steps_per_epoch) AS steps_per_epoch,
   m.step_time_s,

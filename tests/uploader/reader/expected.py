@@ -16,10 +16,10 @@ from tests.uploader.reader.tables import Column, Key, Row, Table, documented
 
 RUN = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 NO_TABLE_HOLDS = re.compile("[\x00\ud800-\udfff]")
-MEASURED = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task", "usage", "input")
-NOT_MEASUREMENTS = ("parallel.places", "task.metrics")
+MEASURED = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task", "usage", "input", "replicas")
+NOT_MEASUREMENTS = ("parallel.places", "replicas.replicas", "task.metrics")
 WITHOUT_A_PIPELINE = {"page_cache": "warm", "input_timers": False}  # then these are null
-ON_ONE_MACHINE = {"nodes": 1}  # which is null
+ON_ONE_DEVICE = {"nodes": 1, "devices": 1, "distribution": "data"}  # which are null
 FINDING_IDENTITY = ("kind", "metric", "work_id", "cell_id", "backend", "host_id", "device", "league", "at_run_id")
 UNITS = {
     "samples_per_s": "samples/s",
@@ -92,20 +92,22 @@ def _cell_value(record: Json, column: Column) -> Any:
         return (
             None if value == WITHOUT_A_PIPELINE[column.name] else _as_text(value) if column.type == "STRING" else value
         )
-    if column.name in ON_ONE_MACHINE and record["settings"].get(column.name) in (None, ON_ONE_MACHINE[column.name]):
+    if column.name in ON_ONE_DEVICE and record["settings"].get(column.name) in (None, ON_ONE_DEVICE[column.name]):
         return None
-    places = [(record, column.name), (record["settings"], column.name)]
-    places += [
-        (group, column.name.removeprefix(f"{name}_"))
-        for name, group in record.items()
-        if isinstance(group, dict) and column.name.startswith(f"{name}_")
-    ]
-    for holder, name in places:
+    for holder, name in ((record["settings"], column.name), *_places(record, column.name)):
         value = holder.get(name)
         if value is not None and (not isinstance(value, dict) or column.type == "JSON"):
             text = column.type == "STRING" and not column.repeated
             return _storable(_as_text(value) if text else value)
     return None
+
+
+def _places(group: Json, name: str) -> Iterator[tuple[Json, str]]:
+    """Yield where a column's value may be: in this group, or in one within it whose name is the column's prefix."""
+    yield group, name
+    for inner, found in group.items():
+        if isinstance(found, dict) and name.startswith(f"{inner}_"):
+            yield from _places(found, name.removeprefix(f"{inner}_"))
 
 
 def _as_text(value: Any) -> str:
