@@ -90,7 +90,10 @@ def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Blo
     columns = backends(rows)
     unit = device_unit(rows)
     parallel = figures((cell for row in rows for cell in row.cells.values()), run_context.shares)
-    scaled: Scaled = {one.cell_id: one for one in parallel} | {one.cell_id: one for one in device_scalings(rows)}
+    found: list[FcFigure | DeviceScaling] = [*parallel, *device_scalings(rows)]
+    scaled: dict[str, list[FcFigure | DeviceScaling]] = {}
+    for one in found:
+        scaled.setdefault(one.cell_id, []).append(one)
     return [
         Block(
             row.title,
@@ -152,7 +155,7 @@ def _lowest(row: Row) -> list[str]:
 
 
 Column = tuple[str, CellSummary | None]
-Scaled = Mapping[str, FcFigure | DeviceScaling]
+Scaled = Mapping[str, Sequence[FcFigure | DeviceScaling]]
 """What several workers or devices gain, by cell_id."""
 
 
@@ -178,7 +181,7 @@ def _lines(
         FigureRow("share of peak", "%", of_measured_peak(shares)),
         FigureRow("share of stated peak (MFU)", "%", [of_stated_peak(share) for share in shares]),
         FigureRow("peak device memory", memory.name, device_memory_values(cells, memory)),
-        *scaling_lines([scaled.get(cell.cell_id) if cell else None for cell in cells]),
+        *scaling_lines([scaled.get(cell.cell_id, ()) if cell else () for cell in cells]),
         FigureRow("smallest difference", "%", [_difference_value(cell) for cell in cells]),
         FigureRow("same work", "", [_same_work_value(row, name, cell, run_context) for name, cell in columns]),
         FigureRow("processes", "", [_endings_value(cell) for cell in cells]),

@@ -30,10 +30,10 @@ Figure = TypeVar("Figure")
 Rows = tuple[tuple[str, str, Callable[[Figure], Value | None]], ...]
 
 
-def scaling_lines(columns: Sequence[FcFigure | DeviceScaling | None]) -> list[FigureRow]:
-    """Return the rows of a piece of work; a column is a cell, None if it is neither of the FC modes nor divided."""
-    workers = [one if isinstance(one, FcFigure) else None for one in columns]
-    devices = [one if isinstance(one, DeviceScaling) else None for one in columns]
+def scaling_lines(columns: Sequence[Sequence[FcFigure | DeviceScaling]]) -> list[FigureRow]:
+    """Return the rows of a piece of work; a column has what is known of a cell's workers and of its devices."""
+    workers = [next((one for one in own if isinstance(one, FcFigure)), None) for own in columns]
+    devices = [next((one for one in own if isinstance(one, DeviceScaling)), None) for own in columns]
     return [*_worker_lines(workers), *_device_lines(devices)]
 
 

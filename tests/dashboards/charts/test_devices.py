@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.scaling.devices import device_scalings
 from keras_matrix.dashboards.charts.figure_table import DASH, FigureRow
 from keras_matrix.dashboards.charts.scaling import devices
 from keras_matrix.dashboards.charts.scaling.devices import DevicePictures
 from keras_matrix.dashboards.charts.scaling.figures import scaling_lines
 from keras_matrix.dashboards.report import page as report
+from keras_matrix.dashboards.report import results
 from keras_matrix.records.schema import Record
 from tests.conftest import make_record
 from tests.dashboards.report.test_page import ALLOWED_TAGS, Page
@@ -35,7 +39,9 @@ def pictures(records: Sequence[Record]) -> DevicePictures:
 
 
 def lines(records: Sequence[Record]) -> dict[str, FigureRow]:
-    return {line.name: line for line in scaling_lines(device_scalings(table(records))) if line.measured}
+    return {
+        line.name: line for line in scaling_lines([[one] for one in device_scalings(table(records))]) if line.measured
+    }
 
 
 def page_of(records: Sequence[Record]) -> str:
@@ -109,7 +115,7 @@ def test_table_of_figures_has_the_rows_of_devices() -> None:
 
 
 def test_speed_up_that_is_not_known_is_a_dash_with_the_reason() -> None:
-    [row, *_] = scaling_lines(device_scalings(table(device_records(2, [0.2]))))[6:]
+    [row, *_] = scaling_lines([device_scalings(table(device_records(2, [0.2])))])[6:]
     assert (row.name, row.values[0].text, row.values[0].hint) == (
         "speed-up over one device",
         DASH,
@@ -159,3 +165,14 @@ def test_communication_that_noise_hides_is_below_zero(share: float) -> None:
     ]
     assert lines(records)["in communication"].values[0].text == "below 0"
     assert device_scalings(table(records))[0].text.endswith("communication below 0 %")
+
+
+def test_fc_network_of_keras_on_several_devices_has_the_rows_of_both() -> None:
+    network = {"workload": "fc", "params": {"mode": "fc_keras", "level": 2, "weight_size": 64}}
+    records = device_records(1, [0.4], **network) + device_records(2, [0.3], **network)
+    rows = table(records)
+    [cell] = [cell for row in rows for cell in row.cells.values() if cell.settings.devices == 2]
+    share: dict[str, Any] = dict.fromkeys(PeakShare.__dataclass_fields__)
+    context = RunContext(shares={cell.cell_id: PeakShare(**share | {"share_of_own_gemm": 0.5})})
+    [block] = [one for one in results.table(rows, context) if "devices=2" in one.title]
+    assert {"share of own product", "speed-up over one device"} <= {line.name for line in block.lines}
