@@ -87,14 +87,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     seed_all(adapter, settings.seed)
     device = prove(adapter, settings)
     begun_s = monotonic()
-    pid = os.getpid()
-    with group.building():
-        built = load_workload(job)
-    leave_copies(pid)
-    own = own_methods(built.model, settings.phase)
-    check_trains(built.model, settings.phase, own)
-    check_workload(settings, group, own)
-    built = planted(built, job)
+    built, own = _built(job, group)
     applied_settings, own_options = applied(built, settings)
     job = job_as_resolved(job, applied_settings)
     adapter.check(job.settings)
@@ -133,6 +126,18 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     result = with_communication(group, work, tried_at_high_rate(work, saved(job, built, result)))
     parts = work.model.to_json, partial(_marked_steps, work, job.settings.backend)
     return finished(job, result, parts, partial(_traced_workload, work, job.settings))
+
+
+def _built(job: Job, group: DeviceGroup) -> tuple[Built, list[str]]:
+    """Return the workload, built for the devices, and the methods that it overrides. Raises `Unsupported`."""
+    pid = os.getpid()
+    with group.building():
+        built = load_workload(job)
+    leave_copies(pid)
+    own = own_methods(built.model, job.settings.phase)
+    check_trains(built.model, job.settings.phase, own)
+    check_workload(job.settings, group, own)
+    return planted(built, job), own
 
 
 def _used_memory(allocated: Allocated) -> Memory:

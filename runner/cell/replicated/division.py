@@ -42,12 +42,8 @@ def semantics_of(model: Any, per_replica: bool) -> list[str]:
             if per_replica
             else "batch normalisation uses the statistics of the global batch, as on one device"
         )
-    if any(layer._seed_generators for layer in model._flatten_layers()):
-        found.append(
-            "random layers, such as dropout, draw for each replica's rows, so that losses differ from one device"
-            if per_replica
-            else "random layers, such as dropout, draw for the global batch"
-        )
+    if per_replica and any(layer._seed_generators for layer in model._flatten_layers()):
+        found.append("random layers, such as dropout, draw for each replica's rows: losses differ from one device")
     return found
 
 

@@ -35,8 +35,8 @@ def test_one_device_divides_nothing() -> None:
         (
             {"devices": 2, "phase": "predict"},
             [
-                "devices: must be 1 with phase: predict, got 2: predict_on_batch of TensorFlow and PyTorch computes the "
-                "entire batch on every device; set phase: fit"
+                "devices: must be 1 with phase: predict, got 2: predict_on_batch of TensorFlow and PyTorch computes "
+                "the entire batch on every device; set phase: fit"
             ],
         ),
         (
@@ -111,6 +111,6 @@ def test_each_device_of_a_cpu_needs_a_cpu() -> None:
     assert rules.too_few_cpus(make_settings(devices=2), 2) is None
     assert rules.too_few_cpus(make_settings(devices=3, device="gpu"), 2) is None
     assert rules.too_few_cpus(make_settings(devices=3), 2) == (
-        "devices: must be at most the number of CPUs that the cell may use (2), got 3: a device without a CPU of its own "
-        "shows no scaling; lower devices to 2"
+        "devices: must be at most the number of CPUs that the cell may use (2), got 3: a device without a CPU of its "
+        "own shows no scaling; lower devices to 2"
     )
