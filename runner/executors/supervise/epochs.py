@@ -65,7 +65,7 @@ class Epochs:
         self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
         self._tree = Tree()
         self._usable_bytes = usable_memory_bytes(self._tree)
-        self.gpus = CellGpus(gpus_if_visible(job.settings))
+        self.gpus = CellGpus(gpus_if_visible(job.settings, job.gpus))
         # The readings before an epoch: the last are the CPU times of the waiting cells.
         self._begun: tuple[Alive, Counters, OwnUse, list[float | None]] | None = None
         self._scans = _Scans(self._tree)
