@@ -139,9 +139,10 @@ def _too_few(ratios: Sequence[Ratio]) -> str:
     if not spread:
         return f"not separable: fewer than {MIN_BLOCKS} repeats give no interval"
     ratio = max(spread, key=_missing)
-    where, missing = noun([one.machine for one in ratio.by_machine]), _missing(ratio)
+    count, missing = len(ratio.by_machine), _missing(ratio)
+    where = noun([one.machine for one in ratio.by_machine])
     return (
-        f"not separable: {ratio.estimate.count} repeats over {len(ratio.by_machine)} {where} give no interval: it needs "
+        f"not separable: {ratio.estimate.count} repeats over {count} {where} give no interval: it needs "
         f"{LEAST_DEGREES} more repeats than {where}, {missing} more than there are at these {where}"
     )
 

@@ -201,6 +201,10 @@ def _arm(request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | 
     """Return an arm behind the preflight, which does not judge the builds of another Python."""
     own, stand_in = request.executors, request.seams.executor
     executor, contract = (stand_in, Contract()) if stand_in else (own.executor(run, arm.python), own.contract)
+    if arm.others_busy:
+        from keras_matrix.runner.executors.others_busy import OthersBusy  # only a self test needs it
+
+        executor = OthersBusy(executor, lambda: stand_in or own.executor(run, arm.python))
     if preflight is not None:
         preflight = preflight if arm.python is None else replace(preflight, versions={})
     return Arm(run, executor, arm.fault, contract, preflight)

@@ -13,7 +13,7 @@ from keras_matrix.analysis.findings import run_findings
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records import findings, history_reader, left_out
-from keras_matrix.records.instruments import shipped
+from keras_matrix.records.instruments import influence, shipped
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.schema import Record
@@ -103,7 +103,12 @@ def _checks(run: Run) -> RunContext:
     that measures it again."""
     results = [run.folder.parent]
     command = measuring_again(run.about())
-    return RunContext(shipped.parity_records(results), proofs=shipped.proofs(results), command=command)
+    return RunContext(
+        shipped.parity_records(results),
+        proofs=shipped.proofs(results),
+        command=command,
+        influences=influence.load(results),
+    )
 
 
 def _usage_series(run: Run, rows: Sequence[Row]) -> dict[tuple[str, int, int], UsageSeries]:

@@ -105,6 +105,7 @@ def _run_context(
         },
         {k: one for name, own in contexts.items() for k, one in own.usage_series.items() if owners.get(k[0]) == name},
         proofs=newest.proofs,
+        influences=newest.influences,
     )
 
 
