@@ -31,7 +31,7 @@ def influences(alone: Sequence[Record], busy: Sequence[Record], devices: int) ->
                 *(estimate.centre, estimate.low, estimate.high, estimate.count, first.run_id),
             )
         )
-    return found
+    return sorted(found, key=lambda one: (one.workload, one.backend, one.cell_id))
 
 
 def influence_caveat(cell: CellSummary, known: Sequence[Influence]) -> str | None:

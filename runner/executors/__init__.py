@@ -58,10 +58,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class WaitingCell:
-    """A cell of the run that waits while another one works: its name, and the root of its process tree."""
+    """A cell of the run that waits while another one works: its name, and the root of its process tree.
+
+    With `works` it is at another place of the machine, where it does not wait; its use is the run's own all the same.
+    """
 
     name: str
     root: int
+    works: bool = False
 
 
 class Running(Protocol):

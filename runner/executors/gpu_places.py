@@ -221,6 +221,12 @@ class _Shared:
             self._alive[number] = place, here, running
             return number
 
+    def elsewhere(self, place: _GpusOfMachine) -> list[WaitingCell]:
+        """Return the cells at other places. A container is not below the runner, so that its use must be asked for."""
+        with self._guard:
+            others = [(name, one) for where, name, one in self._alive.values() if where is not place]
+        return [WaitingCell(name, root, works=True) for name, one in others if (root := one.root()) is not None]
+
     def end(self, number: int) -> list[str]:
         """Note that a process has ended; return what worked alongside it."""
         with self._guard:
@@ -289,7 +295,7 @@ class _Placed:
 
     def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Pass it on."""
-        found = self._inner.turn(waiting)
+        found = self._inner.turn([*waiting, *self._place.shared.elsewhere(self._place)])
         self._place.shared.check()
         return found
 

@@ -189,12 +189,16 @@ class _Session:
         places = [place for place in current if place.lost() is None]
         if self.places.changed():
             queue.refit(lambda item: self.places.fitting([planned.cell for planned in item.repeats]).places)
-        for place in places:
-            if id(place) in known or place.identity in ending or self.failures[place.identity] >= MOST_FAILURES:
-                continue
-            queue.join(place.identity)
-            worker = _Worker(place)
-            worker.thread = threading.Thread(target=self._work, args=(worker, queue), daemon=True, name=place.name)
+        new = [
+            _Worker(place)
+            for place in places
+            if not (id(place) in known or place.identity in ending or self.failures[place.identity] >= MOST_FAILURES)
+        ]
+        for worker in new:  # all of them before any takes an item, whose home may be another one
+            queue.join(worker.place.identity)
+        for worker in new:
+            name = worker.place.name
+            worker.thread = threading.Thread(target=self._work, args=(worker, queue), daemon=True, name=name)
             self.workers.append(worker)
             worker.thread.start()
 
