@@ -101,6 +101,9 @@ class Running(Protocol):
     def abandon(self) -> None:
         """End the process and discard its outcome."""
 
+    def kill(self) -> None:
+        """Kill the process, from any thread: a call that waits for it returns."""
+
 
 class Executor(Protocol):
     """Starts cells' processes and reports what it observed."""

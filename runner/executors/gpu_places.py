@@ -27,7 +27,6 @@ from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCel
 from keras_matrix.runner.executors.places import Fitting, Place, Stopped, gpus_needed_by
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, UnknownGpu, named_gpus, usable_gpus
 from keras_matrix.runner.executors.supervise.watch import Never
-from keras_matrix.runner.host import process_tree
 from keras_matrix.runner.host.gpus.present import PresentGpus, present_gpus
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.plan import comparisons
@@ -237,9 +236,9 @@ class _Shared:
         """Kill the processes that are alive."""
         self.stopping = True
         with self._guard:
-            roots = [running.root() for _, _, running in self._alive.values()]
-        for root in filter(None, roots):
-            process_tree.kill_tree(root)
+            alive = [running for _, _, running in self._alive.values()]
+        for running in alive:
+            running.kill()
 
     def check(self) -> None:
         """Raise `Stopped` if the session ends: how a killed process ended is no result."""
@@ -318,3 +317,7 @@ class _Placed:
         """Pass it on."""
         self._inner.abandon()
         self._place.shared.end(self._number)
+
+    def kill(self) -> None:
+        """Pass it on."""
+        self._inner.kill()

@@ -153,6 +153,11 @@ class _AmongOthers:
         self._inner.abandon()
         self._end_others()
 
+    def kill(self) -> None:
+        """Kill all processes."""
+        for running in (self._inner, *(self._others or ())):
+            running.kill()
+
     def _end_others(self) -> None:
         for other in self._others or ():
             other.abandon()

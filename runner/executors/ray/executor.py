@@ -316,6 +316,9 @@ class CellOnNode:
         if self._gone is None:
             self._forget()
 
+    def kill(self) -> None:
+        """Do nothing: the agents of a session end with it (`PlacesOnRay.stop`)."""
+
     def _forget(self) -> None:
         for agent in (self._agent, *self._others):
             agent.forget.remote(self._job.nonce)
