@@ -15,8 +15,8 @@ import pytest
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.runner.cell import backends, entry, fc
-from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.checks.devices import prove
+from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.executors import Outcome
 from tests.fakes.executor import FakeExecutor
