@@ -66,8 +66,9 @@ class GpuMachine:
 
     def uuid(self, name: str) -> str:
         """Return the UUID of a GPU; its name if UUIDs are not known."""
-        known = isinstance(self.present, PresentGpus) and INDEX.fullmatch(name)
-        return self.present.uuids[int(name)] if known and isinstance(self.present, PresentGpus) else name
+        if isinstance(self.present, PresentGpus) and INDEX.fullmatch(name):
+            return self.present.uuids[int(name)]
+        return name
 
     def model(self, name: str) -> str:
         """Return the model of a GPU, empty if it is not known."""
@@ -148,9 +149,10 @@ class GpuPlaces:
             models = " and ".join(dict.fromkeys(filter(None, map(self._machine.model, gpus))))
             name = f"GPU {'+'.join(gpus)}{f' ({models})' if models else ''}" if gpus else WHOLE
             parts = [place_of_gpus(host, [uuid]) for uuid in uuids]
-            place = _GpusOfMachine(identity, name, GpuChoice(",".join(gpus)) if gpus else None, parts, uuids)
-            place.shared, place.make = self._shared, self._executor
-            self._places[identity], self._changed = place, True
+            choice = GpuChoice(",".join(gpus)) if gpus else None
+            own = _GpusOfMachine(identity, name, choice, parts, uuids, self._shared, self._executor)
+            self._places[identity], self._changed = own, True
+            self._shared.slots |= {part: threading.Lock() for part in parts if part not in self._shared.slots}
             single = [part for one in self._places.values() if one.gpus for part in one.parts]
             if host in self._places:
                 self._places[host].parts = list(dict.fromkeys(single))
@@ -166,8 +168,8 @@ class _GpusOfMachine:
     gpus: GpuChoice | None
     parts: list[str]
     uuids: list[str]
-    shared: _Shared = field(init=False)
-    make: MakeExecutor = field(init=False)
+    shared: _Shared
+    make: MakeExecutor
     _taken: list[str] = field(default_factory=list)
     _executors: dict[str, _AtGpus] = field(default_factory=dict)
 
@@ -202,7 +204,7 @@ class _Shared:
     """What the places of a session have in common: a slot for each GPU, and the processes that are alive."""
 
     def __init__(self) -> None:
-        self.slots: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self.slots: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
         self._numbers = itertools.count()
         self._alive: dict[int, tuple[_GpusOfMachine, str, Running]] = {}
