@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from keras_matrix.records.codec import about
 from keras_matrix.records.fc.spec import Parallel
+from keras_matrix.records.instruments.gpu_place import GpuPlace, place_of_gpus
 from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.usage import Usage
 from keras_matrix.records.instruments.work_done import WorkDone
@@ -369,6 +370,9 @@ class Record:
     work: WorkDone | None = about("counted work of a Keras workload's process; null for others", default=None)
     input: InputUse | None = about("how the process read its input; null without a pipeline", default=None)
     replicas: Replicas | None = about("the devices of a Keras workload; null on one device", default=None)
+    gpu_place: GpuPlace | None = about(
+        "its GPUs, if the session used several GPUs at the same time; null otherwise", default=None
+    )
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -377,6 +381,10 @@ class Record:
 
     @property
     def place(self) -> str:
-        """Where it was measured: the `host_id` of its machine; those of its workers' machines, joined by plus signs."""
+        """Where it was measured: the `host_id` of its machine; those of its workers' machines, joined by plus signs.
+
+        If several GPUs of the machine were used at the same time, its GPUs follow after a slash.
+        """
         machines = [one.machine for one in self.parallel.places if one.machine] if self.parallel else []
-        return "+".join(dict.fromkeys(machines)) or self.machine.host_id
+        host = "+".join(dict.fromkeys(machines)) or self.machine.host_id
+        return place_of_gpus(host, self.gpu_place.gpus) if self.gpu_place else host

@@ -16,12 +16,14 @@ from keras_matrix.analysis.comparison.merge import MergeSummary
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.fc.proofs import proofs_of
 from keras_matrix.analysis.hardware.roofline import PeakShare
+from keras_matrix.analysis.influence import influence_caveat
 from keras_matrix.analysis.parity.deviations import StoredComparison, latest_comparison
 from keras_matrix.analysis.replicas.proved import proof_lines
 from keras_matrix.analysis.stalls.report import StallReport
 from keras_matrix.analysis.whatif.verify import Verification
 from keras_matrix.records.fc.proof import ProvedMode
 from keras_matrix.records.fc.spec import is_native, problem_of
+from keras_matrix.records.instruments.influence import Influence
 from keras_matrix.records.instruments.parity import Pair, ParityRecord
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.replicas.proof import ReplicaProof
@@ -101,6 +103,7 @@ class RunContext:
     `usage_series` the usage of attempts over time, by their key. `merge` lists the runs of a merged table; None for the
     table of one run. `stalls` are the run's stall analyses, `verification` what it measured of predictions, `command`
     the one that measures its cells; None without a matrix.
+    `influences` are those of other devices at work, on any machine.
     """
 
     parity: tuple[ParityRecord, ...] = ()
@@ -114,6 +117,7 @@ class RunContext:
     proofs: tuple[ProvedMode, ...] = ()
     replica_proofs: tuple[ReplicaProof, ...] = ()
     command: str | None = None
+    influences: tuple[Influence, ...] = ()
 
     @property
     def has_peaks(self) -> bool:
@@ -212,7 +216,7 @@ def cell_caveats(cell: CellSummary, run_context: RunContext = NO_CONTEXT) -> tup
     """Return the caveats of one cell's figures."""
     share = run_context.shares.get(cell.cell_id)
     note = share.note if share and share.share_of_peak is not None else None
-    return (*cell.caveats, note) if note else cell.caveats
+    return (*cell.caveats, *filter(None, (note, influence_caveat(cell, run_context.influences))))
 
 
 def named_caveats(texts: Iterable[str]) -> dict[str, str]:

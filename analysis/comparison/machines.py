@@ -1,7 +1,8 @@
 """The machines of a cell's records: whether their hardware and system are equal, and values by machine.
 
 Records of one cell come from several machines if a cluster spreads the blocks of a comparison (`across_nodes`), or if a
-machine was lost. Equal machines are a level of the statistics (`analysis.stats.levels`); others are not compared.
+machine was lost. The GPUs of one machine count as such (`across_gpus`). Equal machines are a level of the statistics
+(`analysis.stats.levels`); others are not compared.
 
 Guarantee: pure. Machines are equal only if they are known to be: a record without its machine's memory equals none.
 Limit: two machines with equal facts may still differ in speed, for example by cooling or firmware; the level removes
@@ -15,12 +16,15 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from keras_matrix.analysis.stats.levels import Levels, grouped, levels
+from keras_matrix.records.instruments.gpu_place import JOIN, SEPARATOR, gpus_of_place
 from keras_matrix.records.schema import Machine, Record
 
 # The kernel and firmware reserve a part of the memory, which varies a little between equal machines.
 MEMORY_TOLERANCE = 0.03
 GIB = 2.0**30
 SHOWN_CHARACTERS = 8
+SHOWN_OF_UUID = 12
+MACHINES, GPUS = "machines", "GPUs"
 FACTS: Mapping[str, Callable[[Machine], object]] = {
     "CPUs": lambda machine: f"{machine.logical_cpus} x {machine.cpu_model}",
     "physical cores": lambda machine: machine.physical_cores,
@@ -38,9 +42,16 @@ def hosts(records: Sequence[Record]) -> tuple[str, ...]:
     return tuple(sorted({record.place for record in records}))
 
 
-def short(host_id: str) -> str:
-    """Return a machine's name in texts: records name machines by a hash only."""
-    return host_id[:SHOWN_CHARACTERS]
+def short(place: str) -> str:
+    """Return a machine's name in texts: records name machines by a hash only. Of GPUs of one machine, their UUIDs'."""
+    gpus = gpus_of_place(place)
+    return JOIN.join(gpu[:SHOWN_OF_UUID] for gpu in gpus) if gpus else place[:SHOWN_CHARACTERS]
+
+
+def noun(places: Sequence[str]) -> str:
+    """Return what these places are in texts: machines, or GPUs of one machine."""
+    hosts = {place.partition(SEPARATOR)[0] for place in places}
+    return GPUS if len(hosts) == 1 and all(map(gpus_of_place, places)) else MACHINES
 
 
 def difference(records: Sequence[Record]) -> str | None:

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.machines import short
+from keras_matrix.analysis.comparison.machines import GPUS, noun, short
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate, minimum_detectable_effect, of_logs, p_value
 from keras_matrix.analysis.stats.levels import DISAGREEMENT_LEVEL, LEAST_DEGREES, levels
 from keras_matrix.analysis.stats.sequential import Looks
@@ -117,9 +117,11 @@ def open_verdict(lowest: str, ratios: Sequence[Ratio], others: int) -> str:
 def _disagreement(lowest: str, ratios: Sequence[Ratio]) -> str:
     """Return the ratio at each machine, of the ratios about which the machines disagree."""
     several = (f"{ratio.backend} {_by_machine(ratio)}{_chance(ratio)}" for ratio in ratios)
+    where = noun([one.machine for ratio in ratios for one in ratio.by_machine])
+    key, name = ("across_gpus", "gpus") if where == GPUS else ("across_nodes", "machine")
     return (
-        f"not separable: the machines disagree: {lowest} against {'; '.join(several)}; compare at one machine: "
-        "leave out across_nodes, or name one with machine"
+        f"not separable: the {where} disagree: {lowest} against {'; '.join(several)}; compare at one {where[:-1]}: "
+        f"leave out {key}, or name one with {name}"
     )
 
 
@@ -137,10 +139,11 @@ def _too_few(ratios: Sequence[Ratio]) -> str:
     if not spread:
         return f"not separable: fewer than {MIN_BLOCKS} repeats give no interval"
     ratio = max(spread, key=_missing)
-    machines, missing = len(ratio.by_machine), _missing(ratio)
+    count, missing = len(ratio.by_machine), _missing(ratio)
+    where = noun([one.machine for one in ratio.by_machine])
     return (
-        f"not separable: {ratio.estimate.count} repeats over {machines} machines give no interval: it needs "
-        f"{LEAST_DEGREES} more repeats than machines, {missing} more than there are at these machines"
+        f"not separable: {ratio.estimate.count} repeats over {count} {where} give no interval: it needs "
+        f"{LEAST_DEGREES} more repeats than {where}, {missing} more than there are at these {where}"
     )
 
 
@@ -158,8 +161,8 @@ def how(ratios: Sequence[Ratio]) -> str:
     """Return what the ratios are from, if not blocks at one machine, as text in brackets with a blank before it."""
     if any(ratio.separate for ratio in ratios):
         return f" ({BY_SPREAD})"
-    machines = max((len(ratio.by_machine) for ratio in ratios), default=0)
-    return f" (over {machines} machines)" if machines else ""
+    machines = max(([one.machine for one in ratio.by_machine] for ratio in ratios), key=len, default=[])
+    return f" (over {len(machines)} {noun(machines)})" if machines else ""
 
 
 def bracketed(estimate: Estimate) -> str:

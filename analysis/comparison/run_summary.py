@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from keras_matrix.analysis.comparison.machines import noun
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.stats.blocks import blocks_needed
 from keras_matrix.analysis.stats.league_means import suite
@@ -101,6 +102,6 @@ def _wanted(row: Row) -> tuple[float, int, int]:
 def _bounds(ratio: SuiteRatio) -> str:
     bounds = ratio.estimate.bounds
     if not bounds:
-        several = f" ({ratio.machines} machines: no interval)" if ratio.machines else ""
+        several = f" ({len(ratio.machines)} {noun(ratio.machines)}: no interval)" if ratio.machines else ""
         return " (separate sessions: no interval)" if ratio.separate else several
     return f" [{bounds[0]:.2f} {bounds[1]:.2f}]{' (separate sessions)' if ratio.separate else ''}"

@@ -73,4 +73,5 @@ def _over_machines(rows: Sequence[Row], backend: str, against: str) -> SuiteRati
         return None
     estimate = Estimate(math.exp(statistics.fmean(logs.values())), None, None, len(logs))
     without = tuple(row.title for row in rows if row.title not in logs)
-    return SuiteRatio(estimate, None, tuple(logs), without, machines=len({m for row in rows for m in row.machines}))
+    machines = tuple(sorted({machine for row in rows for machine in row.machines}))
+    return SuiteRatio(estimate, None, tuple(logs), without, machines=machines)

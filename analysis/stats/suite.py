@@ -28,8 +28,8 @@ Block = TypeVar("Block", bound=Hashable)
 class SuiteRatio:
     """The geometric mean ratio of a suite, the workloads it is over, and those that were left out.
 
-    `separate`: the two sides were measured in separate sessions, so that there are no blocks. `machines`: how many the
-    blocks of a workload are spread over, if several; there is no interval then.
+    `separate`: the two sides were measured in separate sessions, so that there are no blocks. `machines`: those over
+    which the blocks of a workload are spread, if several; there is no interval then.
     """
 
     estimate: Estimate
@@ -37,7 +37,7 @@ class SuiteRatio:
     workloads: tuple[str, ...]
     left_out: tuple[str, ...]
     separate: bool = False
-    machines: int = 0
+    machines: tuple[str, ...] = ()
 
 
 def suite_logs(logs: Mapping[str, Mapping[Block, float]]) -> dict[Block, float]:

@@ -16,6 +16,7 @@ from keras_matrix.analysis.comparison.context import (
     cell_caveats,
     named_caveats,
 )
+from keras_matrix.analysis.comparison.machines import noun
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
     MetricSummary,
@@ -288,5 +289,5 @@ def _endings_value(cell: CellSummary | None) -> Value:
         return NOT_MEASURED
     counted = Counter(record.status for record in cell.records)
     counts = ", ".join(f"{counted[status]} {status}" for status in Status if counted[status])
-    over = f"over {len(cell.machines)} machines" if cell.machines else ""
+    over = f"over {len(cell.machines)} {noun(cell.machines)}" if cell.machines else ""
     return Value(counts, over, bad=any(status not in HARMLESS for status in counted))

@@ -14,6 +14,7 @@ from pathlib import Path
 from keras_matrix.records import files
 from keras_matrix.records.codec import canonical, decode, dumps, loads
 from keras_matrix.records.fc.rendezvous import Rendezvous
+from keras_matrix.records.host.gpu_list import ANY_GPU, GpuChoice
 from keras_matrix.records.instruments.parity import Operation
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult
 from keras_matrix.records.settings import Settings
@@ -66,6 +67,7 @@ class Job:
     process writes, after everything measured, files for TensorBoard, and `trace` is what to trace then. `steps_held` is
     the steps for which it prepares batches if its epochs use fewer, never more than one pass over the samples.
     `rendezvous` is given to a cell whose workers are on several machines, each of which has a process of this job.
+    `gpus` are the GPUs that may be made visible to it.
     """
 
     nonce: str
@@ -89,6 +91,7 @@ class Job:
     steps_held: int = 0
     host_roots: list[str] = field(default_factory=list)
     rendezvous: Rendezvous | None = None
+    gpus: GpuChoice = ANY_GPU
 
     path = _InFolder("job.json")  # of the job itself
     result_path = _InFolder("result.json")

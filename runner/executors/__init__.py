@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from keras_matrix.analysis.surroundings.disturbance import Watched
+from keras_matrix.records.instruments.gpu_place import GpuPlace
 from keras_matrix.records.instruments.usage import Usage, UsageSeries
 from keras_matrix.records.schema import Container, Machine, Surroundings
 from keras_matrix.records.settings import Settings
@@ -27,7 +28,8 @@ class Outcome:
     its record. Times in seconds, memory in bytes. `oom_kills` counts the cell's own processes if it was in a
     `container`, else the machine's. `watched` is what the machine did in each measured epoch, None if it was not
     watched; `task` the observation of an external command; `usage` and `usage_series` what the process used over time;
-    `gpu_lost` NVML's message about a lost GPU. `machine` ran the process, None for the runner's own machine.
+    `gpu_lost` NVML's message about a lost GPU. `machine` ran the process, None for the runner's own machine;
+    `gpu_place` are the GPUs of its place, if the session uses several at the same time.
     """
 
     exit_code: int | None = None
@@ -51,14 +53,19 @@ class Outcome:
     usage_series: UsageSeries | None = None
     gpu_lost: str | None = None
     machine: Machine | None = None
+    gpu_place: GpuPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingCell:
-    """A cell of the run that waits while another one works: its name, and the root of its process tree."""
+    """A cell of the run that waits while another one works: its name, and the root of its process tree.
+
+    With `works` it is at another place of the machine, where it does not wait; its use is the run's own all the same.
+    """
 
     name: str
     root: int
+    works: bool = False
 
 
 class Running(Protocol):
@@ -93,6 +100,9 @@ class Running(Protocol):
 
     def abandon(self) -> None:
         """End the process and discard its outcome."""
+
+    def kill(self) -> None:
+        """Kill the process, from any thread: a call that waits for it returns."""
 
 
 class Executor(Protocol):

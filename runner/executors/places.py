@@ -1,7 +1,7 @@
-"""Places: machines of which each measures one comparison at a time, for executors that have several.
+"""Places: machines, or GPUs of this machine, of which each measures one comparison at a time.
 
-An executor without places, such as one of this machine, measures one comparison after the other. With places, all
-cells of a comparison's block run at one of them, and the places work at the same time.
+Without places one comparison is measured after the other. With places, all cells of a comparison's block run at one of
+them, and the places work at the same time.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from keras_matrix.records.host.gpu_list import GpuChoice
 from keras_matrix.records.store import Run
 from keras_matrix.runner.executors import Executor
+from keras_matrix.runner.executors.supervise.visible_gpus import gpus_needed
 from keras_matrix.runner.matrix.reader import Cell
 
 
@@ -20,17 +22,19 @@ class Stopped(Exception):
 
 
 class Place(Protocol):
-    """A machine of a cluster, or several for cells whose workers are on as many; `name` is for people.
+    """A machine of a cluster or a GPU of this machine, or several for cells that need as many; `name` is for people.
 
-    `identity` is the `host_id` of its records; of several machines these are `parts`, joined by plus signs.
+    `identity` is the `place` of its records; `parts` are the identities of single ones that it consists of. `gpus` are
+    the GPUs that its cells may use, None for those that their placement names.
     """
 
     identity: str
     name: str
+    gpus: GpuChoice | None
 
     @property
     def parts(self) -> Sequence[str]:
-        """The identities of its machines."""
+        """The identities of its machines or GPUs."""
 
     def acquire(self, give_up: Callable[[], bool]) -> bool:
         """Wait until no other session measures here; False if `give_up` says so before.
@@ -60,6 +64,13 @@ class Fitting:
     nowhere: bool = False
 
 
+def gpus_needed_by(cell: Cell) -> int:
+    """Return the GPUs that a cell or an external command needs on each machine."""
+    if cell.task is not None:
+        return cell.task.gpus or 0
+    return gpus_needed(cell.settings) if cell.settings.device == "gpu" else 0
+
+
 class Places(Protocol):
     """The places of a session, which may change."""
 
@@ -77,6 +88,9 @@ class Places(Protocol):
 
     def warnings(self) -> Mapping[str, str]:
         """Return what could disturb measurements, by the name of its place."""
+
+    def none_left(self, comparisons: int, why: str) -> str:
+        """Return the message that no place is left for so many comparisons; `why` is empty or says how they ended."""
 
     def stop(self) -> None:
         """End all work at once; calls that wait raise `Stopped`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from keras_matrix.records.settings import Settings
@@ -39,3 +41,9 @@ def made(folder: Path) -> str:
     """Return the path of a folder, created if it is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     return str(folder.absolute())
+
+
+def remove_kernels(runs: Iterable[Run]) -> None:
+    """Remove the driver's caches of complete runs: gigabytes if the GPU is newer than the build."""
+    for run in runs:
+        shutil.rmtree(run.folder / CUDA_CACHE, ignore_errors=True)

@@ -117,7 +117,7 @@ class EntryReader(ValueReader):
         for key, item in self.mapping(("defaults",), value, (*DEFAULTS, trace_rules.KEY)).items():
             if key == trace_rules.KEY:
                 self.trace = trace_rules.read_trace(self, ("defaults", key), item)
-            elif isinstance(item, list):
+            elif isinstance(item, list) and DEFAULTS[key].kind != "gpus":
                 self.refuse(("defaults", key), f"must be one value (an axis belongs in cells), got {say(item)}")
             elif (checked := self.scalar(("defaults", key), DEFAULTS[key], item)) is not None:
                 self.defaults[key] = checked

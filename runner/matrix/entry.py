@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keras_matrix.records.host.gpu_list import ANY_GPU, GpuChoice
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.matrix.catalog import Workload
@@ -19,13 +20,16 @@ if TYPE_CHECKING:
 class Placement:
     """Where a cell may be measured: keys of a matrix that only place and are not part of its identity.
 
-    `machine` is a machine's type or name and `gpu_model` a part of its GPUs' name, both "" for any.
+    `machine` is a machine's type or name, "" for any; `gpus` are the GPUs of a machine that it may use. With
+    `parallel_devices` other comparisons may run on other GPUs meanwhile, with `across_gpus` its blocks on several.
     """
 
     machine: str = ""
-    gpu_model: str = ""
+    gpus: GpuChoice = ANY_GPU
     memory_gib: float = 0.0
     across_nodes: bool = False
+    parallel_devices: bool = False
+    across_gpus: bool = False
 
 
 ANYWHERE = Placement()
@@ -35,9 +39,11 @@ def placement_of(limits: Mapping[str, Scalar]) -> Placement:
     """Return the placement that the limits of an entry name."""
     return Placement(
         str(limits.get("machine", "")),
-        str(limits.get("gpu_model", "")),
+        GpuChoice(str(limits.get("gpus", ANY_GPU.names)), str(limits.get("gpu_model", ANY_GPU.model))),
         float(limits.get("memory_gib", 0.0)),
         bool(limits.get("across_nodes", False)),
+        bool(limits.get("parallel_devices", False) or limits.get("across_gpus", False)),
+        bool(limits.get("across_gpus", False)),
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from keras_matrix.records import settings
-from keras_matrix.records.host import cpu_list
+from keras_matrix.records.host import cpu_list, gpu_list
 from keras_matrix.records.settings import Scalar
 from keras_matrix.runner.matrix.strict_yaml import say
 
@@ -30,11 +30,15 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 USER_WORKLOAD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _NOUNS = {"int": "a whole number", "float": "a number", "str": "text", "any": "true, false, a number or text"}
 _NOUNS["cpus"] = "a list of CPUs such as 0-3,8 or a count of them"
+_NOUNS["gpus"] = "a list of GPUs such as [0, 1] (0,1 on the command line): indices from 0 or UUIDs (GPU-...), each once"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The rule for a value: one of `choices`, or a `kind` (int, float, bool, str, cpus, any) within the limits."""
+    """The rule for a value: one of `choices`, or a `kind` (int, float, bool, str, cpus, gpus, any) within the limits.
+
+    A list of GPUs is one value, never an axis; its normal form is a text.
+    """
 
     kind: str = ""
     minimum: float | None = None
@@ -47,14 +51,21 @@ class Rule:
         """Return whether the value follows the rule; `true` is not a number and `1` is not a boolean."""
         if any(type(value) is type(choice) and value == choice for choice in self.choices):
             return True
+        if self.kind == "gpus":
+            return gpu_list.fault(value) is None
         return isinstance(value, (bool, int, float, str)) and _is_kind(self.kind, value) and self._in_range(value)
 
     def problem(self, value: object) -> str | None:
         """Return what is wrong with the value, or None."""
-        return None if self.accepts(value) else f"must be {self.words()}, got {say(value)}"
+        if self.accepts(value):
+            return None
+        got = gpu_list.fault(value) if self.kind == "gpus" else None
+        return f"must be {self.words()}, got {got or say(value)}"
 
-    def normal(self, value: Scalar) -> Scalar:
+    def normal(self, value: Scalar | list[object]) -> Scalar:
         """Return the normal form of an accepted value. Adding 0.0 turns -0.0 into 0.0."""
+        if isinstance(value, list) or (self.kind == "gpus" and value not in self.choices):
+            return gpu_list.text(value)
         if self.kind == "cpus" and isinstance(value, str) and value not in self.choices:
             return cpu_list.text(cpu_list.parse(value) or ())
         return float(value) + 0.0 if self.kind == "float" and not isinstance(value, str) else value
@@ -95,6 +106,8 @@ class Rule:
         types = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "cpus": "integer"}
         if not self.kind:
             return []
+        if self.kind == "gpus":
+            return _gpus_schema()
         if self.kind == "any":
             return [{"type": ["boolean", "number", "string"]}]
         limits = {"minimum": self.minimum, "maximum": self.maximum}
@@ -102,6 +115,14 @@ class Rule:
         schema: dict[str, object] = {"type": types[self.kind]}
         within = schema | {key: limit for key, limit in limits.items() if limit is not None}
         return [within, *(listed if self.kind == "cpus" else [])]
+
+
+def _gpus_schema() -> list[dict[str, object]]:
+    """Return the ways to write a list of GPUs: a list, one index, or a text."""
+    index: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": gpu_list.MOST - 1}
+    named: dict[str, object] = {"type": "string", "pattern": f"^{gpu_list.PATTERN}$"}
+    items: dict[str, object] = {"items": {"anyOf": [index, named]}, "minItems": 1, "uniqueItems": True}
+    return [{"type": "array", **items}, index, named]
 
 
 def _is_kind(kind: str, value: Scalar) -> bool:
@@ -179,7 +200,7 @@ SETTINGS: dict[str, Rule] = {
     ),
 }
 
-# One value for an entry; how often and how long a cell may run, and at which machines of a cluster. Not part of its
+# One value for an entry; how often and how long a cell may run, and on which machines and GPUs. Not part of its
 # identity.
 LIMITS: dict[str, Rule] = {
     "repeats": Rule(
@@ -195,9 +216,19 @@ LIMITS: dict[str, Rule] = {
     ),
     "timeout_s": Rule("float", 1, 86_400, default=300.0, meaning="seconds one process may take"),
     "machine": Rule("str", default="", meaning="only on machines with this type or name, such as n1-standard-16"),
-    "gpu_model": Rule("str", default="", meaning="only on machines whose GPUs have this in their name, such as H100"),
+    "gpus": Rule(
+        "gpus",
+        choices=(gpu_list.ALL,),
+        default=gpu_list.ALL,
+        meaning="only these GPUs; the list is one value, no axis",
+    ),
+    "gpu_model": Rule("str", default="", meaning="only on GPUs that have this in their name, such as H100"),
     "memory_gib": Rule("float", 0, 1_000_000, default=0.0, meaning="only on machines with at least this much memory"),
     "across_nodes": Rule("bool", default=False, meaning="cluster: blocks on any machines that fit, not all on one"),
+    "parallel_devices": Rule(
+        "bool", default=False, meaning="gpu: comparisons run at the same time on the GPUs of this machine, each on one"
+    ),
+    "across_gpus": Rule("bool", default=False, meaning="as parallel_devices, but blocks on any equal GPUs that fit"),
 }
 
 # One value for the full file.

@@ -95,11 +95,11 @@ class ValueReader:
 
     def scalar(self, path: Path, rule: Rule, value: object) -> Scalar | None:
         """Return a value in its normal form, or None if it was refused."""
-        if value is REFUSED:
+        if value is REFUSED or (isinstance(value, list) and REFUSED in value):
             return None
         if problem := rule.problem(value):
             words = [choice for choice in rule.choices if isinstance(choice, str)]
             self.refuse(path, problem + (near(value, words) if isinstance(value, str) else ""))
             return None
-        assert isinstance(value, (bool, int, float, str))
+        assert isinstance(value, (bool, int, float, str, list))
         return rule.normal(value)

@@ -93,6 +93,7 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
     """Measure a session, continuing an unfinished earlier one if there is one, and return it."""
     if request.executors.contract.local_machine:
         pinning.check(cell.settings for cell in wanted.cells)
+        _check_gpus(wanted.cells)
     if lines := left_out.lines(left_out.read(wanted.about)):
         display.say("\n".join(lines))
     with writing(request.results) as results:
@@ -118,11 +119,11 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
                 dataset_dir=dataset_dir(request),
                 log_dir=log_dir,
             )
-            places = _places(request)
+            places = _places(request, session, wanted, here)
             if places is None:
                 measure(context, session.pending, adaptive.more)
             else:
-                from keras_matrix.runner.measure.machines import concurrent  # only a cluster needs it
+                from keras_matrix.runner.measure.machines import concurrent  # only a cluster or several GPUs need it
 
                 display.say(places.about())
                 display.problems(f"{name}: {warning}" for name, warning in places.warnings().items())
@@ -133,11 +134,30 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
         return session
 
 
-def _places(request: RunRequest) -> Places | None:
-    """Return the machines of a cluster, those of a test first; None for this machine."""
-    if request.seams.places is not None or request.seams.executor is not None:
-        return request.seams.places
-    return request.executors.places(request.results)
+def _places(request: RunRequest, session: Session, wanted: SessionRequest, here: Machine) -> Places | None:
+    """Return the machines of a cluster, those of a test first, or this machine's GPUs if they work at the same time.
+
+    None if one comparison is measured after the other.
+    """
+    stand_in, own = request.seams.executor, request.executors
+    found = request.seams.places or (None if stand_in else own.places(request.results))
+    parallel = any(one.placement.parallel_devices and one.settings.device == "gpu" for one in wanted.cells)
+    if found is not None or not (own.contract.local_machine and parallel):
+        return found
+    from keras_matrix.runner.executors.gpu_places import GpuMachine, GpuPlaces
+    from keras_matrix.runner.host.gpus.present import present_gpus
+
+    python = {run.run_id: wanted.arms[name].python for name, run in session.runs.items()}
+    machine = GpuMachine(here.host_id, os.environ, present_gpus())
+    return GpuPlaces(machine, lambda run: stand_in or own.executor(run, python[run.run_id]), wanted.cells)
+
+
+def _check_gpus(cells: Sequence[Cell]) -> None:
+    """Raise `UsageError` if a cell names a GPU that the driver does not list; without such names nothing is read."""
+    if any(cell.settings.device == "gpu" and not cell.placement.gpus.any for cell in cells):
+        from keras_matrix.runner.executors.gpu_places import check_gpus
+
+        check_gpus(cells)
 
 
 def _session(request: RunRequest, results: Results, wanted: SessionRequest, here: Machine, display: Display) -> Session:
@@ -165,14 +185,14 @@ def _preflight(request: RunRequest, session: Session, display: Display) -> Prefl
 
     This machine is not examined for cells that run on another one or in the executor of a test.
     """
-    cells = [(planned.cell.settings, planned.cell.task) for planned in session.pending]
-    if all(settings.device == "cpu" for settings, _ in cells):
+    cells = [(one.cell.settings, one.cell.task, one.cell.placement.gpus) for one in session.pending]
+    if all(settings.device == "cpu" for settings, *_ in cells):
         return None
     found, contract = request.seams.preflight, request.executors.contract
     if found is None and request.seams.executor is None and contract.local_machine:
         from keras_matrix.runner.checks.preflight.cells import preflight_of
 
-        found = preflight_of([settings for settings, _ in cells], in_containers=not contract.local_software)
+        found = preflight_of([settings for settings, *_ in cells], in_containers=not contract.local_software)
     display.problems(found.lines(cells) if found else ())
     return found
 
@@ -181,6 +201,10 @@ def _arm(request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | 
     """Return an arm behind the preflight, which does not judge the builds of another Python."""
     own, stand_in = request.executors, request.seams.executor
     executor, contract = (stand_in, Contract()) if stand_in else (own.executor(run, arm.python), own.contract)
+    if arm.others_busy:
+        from keras_matrix.runner.executors.others_busy import OthersBusy  # only a self test needs it
+
+        executor = OthersBusy(executor, lambda: stand_in or own.executor(run, arm.python))
     if preflight is not None:
         preflight = preflight if arm.python is None else replace(preflight, versions={})
     return Arm(run, executor, arm.fault, contract, preflight)

@@ -18,13 +18,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from keras_matrix.records.host.gpu_list import GpuChoice
 from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.schema import MEASURED, Machine, Record, Status
 from keras_matrix.records.store import Run
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
 from keras_matrix.runner.executors.contract import Contract
-from keras_matrix.runner.executors.shared_folders import CUDA_CACHE, autotuned, compile_cache, cuda_cache, made
+from keras_matrix.runner.executors.shared_folders import autotuned, compile_cache, cuda_cache, made, remove_kernels
 from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.host.surroundings.block import judged_together
 from keras_matrix.runner.matrix.reader import Cell
@@ -78,7 +79,8 @@ class MeasurementContext:
     dataset_dir: str | None = None
     log_dir: Path | None = None
     now: Callable[[], datetime] = utc_now
-    usable: Callable[[], bool] = lambda: True  # whether the executors can start cells: at a lost machine each fails
+    usable: Callable[[], bool] = lambda: True  # whether cells can start: at a lost machine each fails
+    gpus: GpuChoice | None = None  # those of a place; None for each cell's own
 
 
 def measure(
@@ -94,8 +96,7 @@ def measure(
             scheduler.block(list(block))
         while further := more():
             scheduler.block(further)
-        for arm in context.arms.values():  # gigabytes if the GPU is newer than the build
-            shutil.rmtree(arm.run.folder / CUDA_CACHE, ignore_errors=True)
+        remove_kernels(arm.run for arm in context.arms.values())
     finally:
         for arm in context.arms.values():
             arm.executor.close()
@@ -340,8 +341,7 @@ class Scheduler:
         return math.ceil(count / chunk) * chunk
 
     def _start(self, planned: PlannedRepeat, count: int | None) -> _Trial:
-        job = self._job(planned, count)
-        started_at = self._context.now()
+        job, started_at = self._job(planned, count), self._context.now()
         arm = self._context.arms[planned.arm]
         if refused := arm.preflight.refused(job) if arm.preflight else None:
             trial = _Trial(arm, planned, job, Never(refused), started_at)
@@ -377,7 +377,6 @@ class Scheduler:
         settings, arm = planned.cell.settings, self._context.arms[planned.arm]
         attempt = self._attempts.next(planned.key)
         name = f"{planned.cell.cell_id}.{planned.repeat}.{attempt}"
-        folder = arm.run.scratch(name)
         return Job(
             nonce=secrets.token_hex(16),
             cell_id=planned.cell.cell_id,
@@ -385,7 +384,7 @@ class Scheduler:
             attempt=attempt,
             settings=settings,
             steps=count,
-            folder=str(folder.absolute()),
+            folder=str(arm.run.scratch(name).absolute()),
             import_roots=self._context.import_roots,
             dataset_dir=self._context.dataset_dir,
             compile_cache_dir=compile_cache(arm.run, settings),
@@ -397,4 +396,5 @@ class Scheduler:
             outputs_dir=made(arm.run.folder / "outputs" / name) if planned.cell.task else None,
             trace=planned.cell.trace if planned.repeat == TRACED_REPEAT else None,
             board=self._context.log_dir is not None and planned.cell.task is None,
+            gpus=self._context.gpus or planned.cell.placement.gpus,
         )

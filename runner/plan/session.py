@@ -41,11 +41,20 @@ def writing(folder: Path) -> Iterator[Results]:
 
 @dataclass(frozen=True, slots=True)
 class ArmRequest:
-    """The request for an arm: its Python (None: the runner's own), an injected fault, and the installed versions."""
+    """The request for an arm: its Python (None: the runner's own), an injected fault, and the installed versions.
+
+    With `others_busy` the machine's other devices work while its cells are measured.
+    """
 
     python: str | None = None
     fault: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    others_busy: bool = False
+
+    def identity(self) -> dict[str, Any]:
+        """Return the values that must be equal for a run of it to be continued."""
+        busy = {"others_busy": True} if self.others_busy else {}
+        return {"python": self.python, "fault": self.fault, **busy}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,7 @@ class SessionRequest:
 
     def identity(self) -> dict[str, Any]:
         """Return the values that must be equal for a session to be continued."""
-        arms = {name: {"python": arm.python, "fault": arm.fault} for name, arm in self.arms.items()}
+        arms = {name: arm.identity() for name, arm in self.arms.items()}
         return {"plan_id": plan_id(self.cells), "start": self.start, "stopping": self.stopping, "arms": arms}
 
 

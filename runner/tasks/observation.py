@@ -11,8 +11,9 @@ from keras_matrix.records.task import TaskRun
 class TaskObservation:
     """The command and its metrics.
 
-    `never` is the reason why it could not be started, `no_device` the device that is missing, `stopped` the reason why
-    the runner ended it apart from the time limit, `caveats` warnings with their advice.
+    `never` is the reason why it could not be started, `no_device` the device that is missing, `too_few_devices`
+    how many there are, `stopped` the reason why the runner ended it apart from the time limit, `caveats` warnings with
+    their advice.
     """
 
     run: TaskRun
@@ -20,3 +21,4 @@ class TaskObservation:
     no_device: str | None = None
     stopped: str | None = None
     caveats: tuple[str, ...] = ()
+    too_few_devices: str | None = None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.task import DEFINITION, UPTIME, Compute, Goal, MetricSpec, Task
 from keras_matrix.runner.matrix.entry import Entry
-from keras_matrix.runner.matrix.grammar import DEFAULTS, USER_PARAM, Axes, near
+from keras_matrix.runner.matrix.grammar import LIMITS, USER_PARAM, Axes, near
 from keras_matrix.runner.matrix.strict_yaml import REFUSED, Path, path_text, say
 from keras_matrix.runner.tasks import rules
 from keras_matrix.runner.tasks.entry import entry_of
@@ -46,6 +46,7 @@ class _Task:
         name, params = self.name(), self.params()
         switches = {key: self.scalar(key, rule) for key, rule in rules.SWITCHES.items()}
         shared = {key: self.scalar(key, rule) for key, rule in rules.SHARED.items()}
+        shared |= {key: self.reader.defaults.get(key) for key in LIMITS if key in rules.SWITCHES}
         metrics = self.metrics()
         command, compare = self.command(switches["shell"]), switches.pop("compare")
         task = Task(
@@ -80,7 +81,7 @@ class _Task:
         if key in self.known:
             checked = self.reader.scalar((*self.path, key), rule, self.known[key])
             return rule.default if checked is None else checked
-        return self.reader.defaults.get(key, rule.default) if key in DEFAULTS else rule.default
+        return self.reader.defaults.get(key, rule.default) if key in rules.SHARED else rule.default
 
     def command(self, shell: bool) -> list[str]:
         found = self.known.get("command", REFUSED)

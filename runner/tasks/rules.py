@@ -34,8 +34,11 @@ SWITCHES: Mapping[str, Rule] = {
     "gpus": Rule("int", 0, 64, default=0, meaning="number of GPUs: the first of those visible to the runner"),
     "workers": Rule("int", 1, 10_000, default=1, meaning="number of workers, by which a total is divided"),
 }
-# Settings and limits of cells that also apply to commands.
-SHARED: Mapping[str, Rule] = {**{key: SETTINGS[key] for key in ("cpus", "threads")}, **LIMITS}
+# Settings and limits of cells that also apply to commands. Their own `gpus` is a number; which GPUs, the defaults say.
+SHARED: Mapping[str, Rule] = {
+    **{key: SETTINGS[key] for key in ("cpus", "threads")},
+    **{key: rule for key, rule in LIMITS.items() if key not in SWITCHES},
+}
 METRIC: Mapping[str, Rule] = {
     "unit": Rule("str", meaning="its unit, as displayed"),
     "compute": Rule(choices=tuple(map(str, Compute)), default="average", meaning="how its values are reduced to one"),

@@ -14,7 +14,7 @@ from keras_matrix.records.task import Task
 from keras_matrix.runner.cell.job import Job, make_home
 from keras_matrix.runner.executors.docker.container_paths import ROOT, WORK, Mount, variables_inside
 from keras_matrix.runner.executors.supervise.environment import ALLOWED, MARK, THREAD_VARIABLES, device_environment
-from keras_matrix.runner.executors.supervise.visible_gpus import VARIABLE, NoGpu, visible_gpus
+from keras_matrix.runner.executors.supervise.visible_gpus import VARIABLE, NoGpu, usable_gpus
 from keras_matrix.runner.host.gpus.present import PresentGpus, present_gpus
 from keras_matrix.runner.tasks.request import filled
 
@@ -32,6 +32,10 @@ class NoDevice(NotStarted):
     """A required device is missing."""
 
 
+class TooFewDevices(NotStarted):
+    """There are fewer devices than required."""
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command to be started: `argv` begins with the path of a program."""
@@ -46,7 +50,7 @@ def command_of(job: Job, python: str, mark: str, caller: Mapping[str, str]) -> C
     """Return the command of a task's job; `python` is the value of `{python}`. Raises `NotStarted`."""
     task = problem_of(job)
     values = {"python": python, "outputs": job.outputs_dir or job.folder}
-    gpus = _gpus(task, caller)
+    gpus = _gpus(job, caller)
     folder = _folder(job)
     environment = _environment(job, mark, caller, gpus) | {
         name: filled(value, values) for name, value in task.environment.items()
@@ -62,7 +66,7 @@ def contained(job: Job, mark: str, caller: Mapping[str, str]) -> tuple[Command, 
     Its folder is mounted read-only, its outputs are writable. The caller's environment is not passed on.
     """
     task = problem_of(job)
-    gpus = _gpus(task, caller)
+    gpus = _gpus(job, caller)
     mounts = (
         Mount(job.folder, f"{WORK}/{Path(job.folder).name}", writable=True),
         Mount(job.outputs_dir or job.folder, f"{ROOT}/outputs", writable=True),
@@ -107,21 +111,22 @@ def _program(word: str, folder: Path, path: str) -> str:
     raise NotStarted(f"command: there is no program {word!r} {where}{advice}")
 
 
-def _gpus(task: Task, caller: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs of the task: the first ones that are visible to the caller."""
+def _gpus(job: Job, caller: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs of the task: the first ones of those that it may use."""
+    task = problem_of(job)
     if not task.gpus:
         return ()
     here = sorted(path.name for path in Path("/dev").iterdir() if GPU_FILE.fullmatch(path.name))
     visible, why = tuple(str(number) for number in range(len(here))), ""
     present = present_gpus()
-    if VARIABLE in caller or isinstance(present, PresentGpus):
+    if VARIABLE in caller or isinstance(present, PresentGpus) or not job.gpus.any:
         try:
-            visible = visible_gpus(caller, present)
+            visible = usable_gpus(job.gpus, caller, present)
         except NoGpu as error:
             visible, why = (), f" ({error})"
     if len(visible) < task.gpus or not here:
         there = min(len(visible), len(here))
-        raise NoDevice(
+        raise (TooFewDevices if there else NoDevice)(
             f"gpus: must be at most {there}, the number available here{why}, got {task.gpus}; lower gpus (--num-gpus)"
         )
     return visible[: task.gpus]

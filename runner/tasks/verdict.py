@@ -32,6 +32,8 @@ def judge_task(outcome: Outcome) -> StatusVerdict:
 def _failed(outcome: Outcome, observed: TaskObservation) -> StatusVerdict | None:
     if observed.no_device:
         return StatusVerdict(Status.DEVICE_MISMATCH, observed.no_device)
+    if observed.too_few_devices:
+        return StatusVerdict(Status.UNSUPPORTED, observed.too_few_devices)
     if observed.never or observed.stopped:
         return StatusVerdict(Status.ERROR, observed.never or observed.stopped)
     if forced := ended_by_force(outcome):

@@ -27,7 +27,7 @@ from keras_matrix.runner.host import process_tree
 from keras_matrix.runner.host.gpus.readings import open_gpu, readable
 from keras_matrix.runner.tasks.metrics.search import Written, metrics_of
 from keras_matrix.runner.tasks.observation import TaskObservation
-from keras_matrix.runner.tasks.start import Command, NoDevice, NotStarted, problem_of
+from keras_matrix.runner.tasks.start import Command, NoDevice, NotStarted, TooFewDevices, problem_of
 
 GRACE_S = 5.0
 LOG_LIMIT_BYTES = 16 << 30
@@ -201,9 +201,10 @@ def never(job: Job, why: NotStarted) -> TaskObservation:
     """Return the observation of a command that cannot be started."""
     task = problem_of(job)
     run = TaskRun(task.name, words(task), task.primary, [])
-    return (
-        TaskObservation(run, no_device=str(why)) if isinstance(why, NoDevice) else TaskObservation(run, never=str(why))
-    )
+    if isinstance(why, NoDevice):
+        return TaskObservation(run, no_device=str(why))
+    few = isinstance(why, TooFewDevices)
+    return TaskObservation(run, too_few_devices=str(why)) if few else TaskObservation(run, never=str(why))
 
 
 def _ends_of(log: Path) -> str:

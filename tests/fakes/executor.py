@@ -174,6 +174,9 @@ class FakeRunning:
         """End as the executor pretends."""
         return self.executor.end(self.job)
 
+    def kill(self) -> None:
+        """There is no process."""
+
     def abandon(self) -> None:
         """Note who was ended."""
         self.executor.abandoned.append(self.job)

@@ -117,7 +117,7 @@ def test_power_memory_and_throttling_are_in_the_record_and_in_the_report(tmp_pat
 def test_two_gpus_add_up_and_each_is_recorded(
     tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(epochs, "gpus_if_visible", lambda settings: ("0", "1"))
+    monkeypatch.setattr(epochs, "gpus_if_visible", lambda settings, choice: ("0", "1"))
     driver.set(gpu0={"power_w": 300}, gpu1={"power_w": 100, "memory_used": 20 << 30})
     code, record, _ = run(tmp_path)
     assert (code, record.status in MEASURED) == (0, True), record.reason

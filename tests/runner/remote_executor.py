@@ -65,6 +65,9 @@ class RemoteRun:
     def abandon(self) -> None:
         self._inner.abandon()
 
+    def kill(self) -> None:
+        self._inner.kill()
+
 
 class Node:
     """The executor of one node; its processes are pretended."""

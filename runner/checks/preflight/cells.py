@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_matrix.records.backends import TABLE
+from keras_matrix.records.host.gpu_list import ANY_GPU, GpuChoice
 from keras_matrix.records.host.procfs import Tree, Unread
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Settings
@@ -19,7 +20,7 @@ from keras_matrix.runner.checks.preflight.facts import GpuFacts, TpuFacts, read_
 from keras_matrix.runner.checks.preflight.rules import Problem, gpu_problems, tpu_problems
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.process.interpreter import installed_versions
-from keras_matrix.runner.executors.supervise.visible_gpus import NoGpu, TooFewGpus, gpus_of
+from keras_matrix.runner.executors.supervise.visible_gpus import NoGpu, TooFewGpus, gpus_of, visible_gpus
 from keras_matrix.runner.host.gpus.present import PresentGpus, present_gpus
 from keras_matrix.runner.host.gpus.state import has_driver
 
@@ -44,12 +45,14 @@ class Preflight:
     versions: Mapping[str, str] = field(default_factory=dict)
     everywhere: tuple[Problem, ...] = ()
 
-    def problems(self, settings: Settings, task: Task | None = None) -> tuple[Problem, ...]:
+    def problems(
+        self, settings: Settings, task: Task | None = None, choice: GpuChoice = ANY_GPU
+    ) -> tuple[Problem, ...]:
         """Return the problems of one cell, those with a status first. An external command's build is not judged."""
         found: list[Problem] = []
         if settings.device == "gpu" and self.gpus is not None:
             build = None if task is not None else build_of(settings.backend, self.versions)
-            names = gpu_names(settings, self.present) if self.gpus.driver is not None else ()
+            names = gpu_names(settings, self.present, choice) if self.gpus.driver is not None else ()
             found = [names] if isinstance(names, Problem) else gpu_problems(self.gpus, names, build)
             found += self.everywhere
         elif settings.device == "tpu" and self.tpus is not None:
@@ -58,7 +61,7 @@ class Preflight:
 
     def refused(self, job: Job) -> Outcome | None:
         """Return the outcome of a job that must not start; a command is refused by its executor, which records it."""
-        problem = next(iter(self.problems(job.settings)), None) if job.task is None else None
+        problem = next(iter(self.problems(job.settings, choice=job.gpus)), None) if job.task is None else None
         if problem is None or problem.status is None:
             return None
         text = str(problem)
@@ -68,9 +71,9 @@ class Preflight:
 
     def warnings(self, job: Job) -> tuple[str, ...]:
         """Return the warnings for a job that is started."""
-        return tuple(str(one) for one in self.problems(job.settings, job.task) if one.status is None)
+        return tuple(str(one) for one in self.problems(job.settings, job.task, job.gpus) if one.status is None)
 
-    def lines(self, cells: Iterable[tuple[Settings, Task | None]]) -> list[str]:
+    def lines(self, cells: Iterable[tuple[Settings, Task | None, GpuChoice]]) -> list[str]:
         """Return each problem of these cells once, as a text."""
         return list(dict.fromkeys(str(problem) for cell in cells for problem in self.problems(*cell)))
 
@@ -87,11 +90,11 @@ def preflight_of(
         return None
     has_gpu_cells = any(one.device == "gpu" for one in on_device)
     present = present_gpus(library) if has_gpu_cells and has_driver(tree or Tree()) else None
-    found = [gpu_names(one, present) for one in on_device]
-    names = dict.fromkeys(name for one in found if not isinstance(one, Problem) for name in one)
+    names = [name for one in on_device if not isinstance(found := gpu_names(one, present), Problem) for name in found]
+    names += _visible(present) if has_gpu_cells else ()  # which of them a cell may use is asked later
     missing_toolkit = in_containers and has_gpu_cells and not any(shutil.which(name) for name in TOOLKIT)
     return Preflight(
-        gpus=read_gpus(names, tree, library) if has_gpu_cells else None,
+        gpus=read_gpus(dict.fromkeys(names), tree, library) if has_gpu_cells else None,
         present=present,
         tpus=read_tpus(tree) if not in_containers and any(one.device == "tpu" for one in on_device) else None,
         versions={} if in_containers else installed(),
@@ -99,14 +102,24 @@ def preflight_of(
     )
 
 
-def gpu_names(settings: Settings, present: PresentGpus | Unread | None) -> tuple[str, ...] | Problem:
+def gpu_names(
+    settings: Settings, present: PresentGpus | Unread | None, choice: GpuChoice = ANY_GPU
+) -> tuple[str, ...] | Problem:
     """Return the GPUs of a cell by index or UUID, or the problem that it has too few."""
     try:
-        return gpus_of(settings, os.environ, present)
+        return gpus_of(settings, os.environ, present, choice)
     except NoGpu as error:
         return Problem("gpu_missing", str(error), Status.DEVICE_MISMATCH)
     except TooFewGpus as error:
         return Problem("too_few_gpus", str(error), Status.UNSUPPORTED)
+
+
+def _visible(present: PresentGpus | Unread | None) -> tuple[str, ...]:
+    """Return all GPUs that the caller may use; none if there is none, which each cell then reports."""
+    try:
+        return visible_gpus(os.environ, present)
+    except NoGpu:
+        return ()
 
 
 def installed() -> dict[str, str]:

@@ -2,7 +2,10 @@
 
 With --plant slower:0.1 the second label does a tenth more work; then the report says how often that was found. Every
 call adds a session to the results folder, and all sessions of the same kind are reported together. It also measures the
-cost of measuring: timed epochs against those of a bare `fit`, interleaved in one process, and the runner's own CPU."""
+cost of measuring: timed epochs against those of a bare `fit`, interleaved in one process, and the runner's own CPU.
+
+With --parallel-devices the cells run alternately with the machine's other devices at rest and at work (other GPUs; on a
+CPU, other CPUs); the result is how much slower they are meanwhile, which tables of `parallel_devices` then state."""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.injected_faults import counterpart
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, Run
+from keras_matrix.runner.cli.compare import parallel_devices
 from keras_matrix.runner.cli.compare.compare import check_plant
 from keras_matrix.runner.cli.look.stored import write_report
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, number, run_request
@@ -50,6 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="measure the cost of timing this long a backend",
     )
+    group.add_argument(
+        "--parallel-devices", action="store_true", help="measure the influence of the machine's other devices instead"
+    )
     group.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
 
 
@@ -57,6 +64,10 @@ def run(args: argparse.Namespace) -> int:
     """Measure, and report on all sessions. Returns the exit code."""
     check_plant(args.plant)
     request = run_request(args)
+    if args.parallel_devices:
+        if args.plant or args.cost_s:
+            raise UsageError("--parallel-devices: measures one thing; leave out --plant and --cost-s")
+        return parallel_devices.run(request, stored=args.stored, as_json=args.json)
     if not args.stored:
         _measure(request, args.plant, TerminalDisplay(args.json))
     sessions = stored_sessions(Results(request.results), args.plant)

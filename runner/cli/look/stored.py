@@ -13,7 +13,7 @@ from keras_matrix.analysis.findings import run_findings
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records import findings, history_reader, left_out
-from keras_matrix.records.instruments import shipped
+from keras_matrix.records.instruments import influence, shipped
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.schema import Record
@@ -108,6 +108,7 @@ def _checks(run: Run) -> RunContext:
         proofs=shipped.proofs(results),
         replica_proofs=shipped.replica_proofs(results),
         command=command,
+        influences=influence.load(results),
     )
 
 

@@ -31,10 +31,10 @@ def refused_cells(cells: Sequence[Cell], preflight: Preflight | None = None) -> 
     found = preflight or preflight_of([cell.settings for cell in on_gpu], in_containers=True)
     assert found is not None, "there are cells on a GPU"
     checked = replace(found, versions={})
-    refusing = {
-        cell.cell_id: [one.message for one in checked.problems(cell.settings, cell.task) if one.status is not None]
-        for cell in on_gpu
-    }
+    refusing = {}
+    for cell in on_gpu:
+        problems = checked.problems(cell.settings, cell.task, cell.placement.gpus)
+        refusing[cell.cell_id] = [one.message for one in problems if one.status is not None]
     return not_offered | {cell_id: messages[0] for cell_id, messages in refusing.items() if messages}
 
 

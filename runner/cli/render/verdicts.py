@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.context import RunContext
+from keras_matrix.analysis.comparison.machines import noun
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, completed, primary_value
 from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.comparison.table import CellSummary, Row
@@ -108,7 +109,7 @@ def columns_of(rows: Sequence[Row], context: RunContext) -> list[Column]:
 def interval(cell: CellSummary) -> str:
     """Return the interval of a measured cell; without one, its processes, and over how many machines they were."""
     assert cell.step_time is not None
-    over = f", {len(cell.machines)} machines" if cell.machines else ""
+    over = f", {len(cell.machines)} {noun(cell.machines)}" if cell.machines else ""
     if cell.step_time.low is None or cell.step_time.high is None:
         return f"{cell.step_time.count} process{'es'[: 2 * (cell.step_time.count > 1)]}{over}"
     return f"{between(cell.step_time.low, cell.step_time.high, cell.figure)}{over}"

@@ -141,7 +141,7 @@ class DockerExecutor:
         if job.task is not None:
             return self._start_task(job, job.task, timeout_s)
         try:
-            gpus = gpus_of(job.settings)
+            gpus = gpus_of(job.settings, choice=job.gpus)
         except GpusUnavailable as error:
             return Never(without_gpus(error))
         if refused := self._clocks.suit(job.settings, gpus) or _refused(job.settings):
@@ -178,7 +178,7 @@ class DockerExecutor:
             command=(PYTHON, "-P", "-m", "keras_matrix.runner.cell.entry", str(inside.path)),
             environment=tuple(sorted(environment.items())),
             mounts=(*seen, *chain.from_iterable(inputs.values())),
-            gpus=gpus_of(job.settings),
+            gpus=gpus_of(job.settings, choice=job.gpus),
         )
         for mount in seen:
             if mount.writable:

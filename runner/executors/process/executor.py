@@ -107,8 +107,8 @@ class ProcessExecutor:
         if job.task is not None:
             return self._start_task(job, timeout_s)
         try:
-            gpus = gpus_of(job.settings)
-            environment = self._environment(job.settings)
+            gpus = gpus_of(job.settings, choice=job.gpus)
+            environment = self._environment(job.settings, gpus)
         except GpusUnavailable as error:
             return Never(without_gpus(error))
         if refused := self._clocks.suit(job.settings, gpus):
@@ -141,12 +141,12 @@ class ProcessExecutor:
         except ServerGone as error:
             return Never(Outcome(infrastructure=f"server: {error}"))
 
-    def _environment(self, settings: Settings) -> dict[str, str]:
+    def _environment(self, settings: Settings, gpus: Sequence[str] = ()) -> dict[str, str]:
         # A server reads Keras's configuration when it imports Keras: from an empty home, never from the user's.
         if self._home is None:
             self._home = tempfile.mkdtemp(prefix="runner-server-")
         home = {"HOME": self._home, "KERAS_HOME": self._home, "TMPDIR": self._home}
-        return cell_environment(settings, self._mark) | home | self._interpreter.variables()
+        return cell_environment(settings, self._mark, gpus=gpus) | home | self._interpreter.variables()
 
     def _forks(self, settings: Settings) -> bool:
         return self._start == "fork" and settings.device == "cpu"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.fc.rendezvous import Rendezvous, Site
+from keras_matrix.records.host.gpu_list import GpuChoice
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Run
 from keras_matrix.runner.cell.job import Job
@@ -59,6 +60,8 @@ class MachinesOnRay:
 
     One agent on each of their nodes; together they hold the measuring slots.
     """
+
+    gpus: GpuChoice | None = None
 
     def __init__(self, cluster: Cluster, offers: Sequence[Offer], archives: Archives, mark: str, start: str) -> None:
         """Take the machines, in the order of their identities; the first one measures."""
@@ -312,6 +315,9 @@ class CellOnNode:
         self._provided()
         if self._gone is None:
             self._forget()
+
+    def kill(self) -> None:
+        """Do nothing: the agents of a session end with it (`PlacesOnRay.stop`)."""
 
     def _forget(self) -> None:
         for agent in (self._agent, *self._others):

@@ -6,15 +6,13 @@ its cores, so that only one of them may measure at a time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keras_matrix.analysis.comparison.machines import equal
-from keras_matrix.records.host import cpu_list
+from keras_matrix.records.host import cpu_list, gpu_list
 from keras_matrix.records.schema import Machine
-from keras_matrix.runner.executors.places import Fitting
-from keras_matrix.runner.executors.supervise.visible_gpus import gpus_needed
+from keras_matrix.runner.executors.places import Fitting, gpus_needed_by
 from keras_matrix.runner.matrix.entry import Placement
 from keras_matrix.runner.matrix.reader import Cell
 
@@ -96,14 +94,14 @@ class Need:
 
     def _lack(self, node: NodeFacts, device: str = "gpu") -> str | None:
         """Return what a node lacks for cells of a device."""
-        machine, wanted = node.machine, self.placement.gpu_model
-        pattern = re.compile(rf"(?<![a-z0-9]){re.escape(wanted.lower())}(?![a-z0-9])")
+        machine, wanted = node.machine, self.placement.gpus.model
         if self.cpus > machine.logical_cpus:
             return f"{self.cpus} CPUs"
-        if wanted and not any(pattern.search(name.lower()) for name in machine.gpus):
+        fitting = [name for name in machine.gpus if gpu_list.is_model(wanted, name)] if wanted else machine.gpus
+        if wanted and not fitting:
             return f"gpu_model: {wanted}"
-        if device == "gpu" and self.gpus > len(machine.gpus):
-            return f"{self.gpus} GPUs"
+        if device == "gpu" and self.gpus > len(fitting):
+            return f"{self.gpus} GPUs{f' with gpu_model: {wanted}' if wanted else ''}"
         memory = self.placement.memory_gib
         if memory and (machine.memory_bytes is None or machine.memory_bytes < memory * GIB):
             return f"memory_gib: {memory:g}"
@@ -122,7 +120,7 @@ def offers(facts: Iterable[NodeFacts]) -> list[Offer]:
 def need_of(cells: Sequence[Cell]) -> Need:
     """Return what the cells of a comparison need; an external command needs no backend."""
     pairs = frozenset([(cell.settings.backend, cell.settings.device) for cell in cells if cell.task is None])
-    gpus, cpus = max(map(_gpus, cells), default=0), max(_cpus(cell.settings.cpus) for cell in cells)
+    gpus, cpus = max(map(gpus_needed_by, cells), default=0), max(_cpus(cell.settings.cpus) for cell in cells)
     return Need(pairs, cpus, gpus, cells[0].placement, max(cell.settings.nodes for cell in cells))
 
 
@@ -179,11 +177,3 @@ def _cpus(value: int | str) -> int:
     if isinstance(value, int):
         return value
     return max(cpu_list.parse(value) or (0,)) + 1 if value != "all" else 1
-
-
-def _gpus(cell: Cell) -> int:
-    if cell.task is not None:
-        return cell.task.gpus or 0
-    if cell.settings.device != "gpu":
-        return 0
-    return gpus_needed(cell.settings)

@@ -142,6 +142,14 @@ class PlacesOnRay:
         """Return what could disturb measurements on each node."""
         return {node.name: warning for offer in self._offers for node in offer.nodes for warning in node.warnings}
 
+    def none_left(self, comparisons: int, why: str) -> str:
+        """Return the message that no machine is left for so many comparisons."""
+        reasons = f" ({why})" if why else ""
+        return (
+            f"cluster: no node is left for {comparisons} comparisons{reasons}; start the nodes again, then the same "
+            "command, which continues this run"
+        )
+
     def stop(self) -> None:
         """End all agents, and with them their cells."""
         self._cluster.stop()

@@ -35,9 +35,14 @@ KEEP_FREED = {
 MARK = "KERAS_BENCHMARK_RESULTS"
 
 
-def cell_environment(settings: Settings, mark: str, caller: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return all variables of a cell's process. Raises `GpusUnavailable`."""
-    gpus = gpus_of(settings, caller)
+def cell_environment(
+    settings: Settings, mark: str, caller: Mapping[str, str] | None = None, gpus: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return all variables of a cell's process; without `gpus` it gets the first visible ones.
+
+    Raises `GpusUnavailable`.
+    """
+    gpus = gpus or gpus_of(settings, caller)
     caller = os.environ if caller is None else caller
     found = {name: caller[name] for name in ALLOWED if name in caller}
     found |= {"KERAS_BACKEND": settings.backend, "TF_CPP_MIN_LOG_LEVEL": LOG_LEVELS[settings.device], MARK: mark}

@@ -52,6 +52,11 @@ class Alive:
     waiting: Sequence[WaitingCell] = ()
 
     @property
+    def resting(self) -> list[WaitingCell]:
+        """The cells that do not work meanwhile."""
+        return [cell for cell in self.waiting if not cell.works]
+
+    @property
     def roots(self) -> set[int]:
         """The roots of the run's process trees. Containers are not below the runner."""
         return {os.getpid(), self.root, *(cell.root for cell in self.waiting)}
@@ -65,7 +70,7 @@ class Epochs:
         self._sampler = Sampler(allowed_cpus(job.settings) or os.sched_getaffinity(0))
         self._tree = Tree()
         self._usable_bytes = usable_memory_bytes(self._tree)
-        self.gpus = CellGpus(gpus_if_visible(job.settings))
+        self.gpus = CellGpus(gpus_if_visible(job.settings, job.gpus))
         # The readings before an epoch: the last are the CPU times of the waiting cells.
         self._begun: tuple[Alive, Counters, OwnUse, list[float | None]] | None = None
         self._scans = _Scans(self._tree)
@@ -90,7 +95,7 @@ class Epochs:
         (alive, counters, own_before, waiting_s), self._begun = self._begun, None
         self.gpus.end()
         stretch, own = since(counters, self._sampler.read()), own_since(own_before, self._own(alive))
-        ends_s = zip(alive.waiting, waiting_s, self._waiting_s(alive), strict=True)
+        ends_s = zip(alive.resting, waiting_s, self._waiting_s(alive), strict=True)
         waiting = [WaitingUse(cell.name, moved(*ends)) for cell, *ends in ends_s]
         self.watched.append(Watched(stretch, own, tuple(waiting)))
         self._scans.end(alive.roots, last=self._left <= 0)
@@ -121,7 +126,7 @@ class Epochs:
         return found if read_line(self._tree, alive.pid) else replace(found, memory_share=None)
 
     def _waiting_s(self, alive: Alive) -> list[float | None]:
-        return [cpu_now(self._tree, below({cell.root})) for cell in alive.waiting]
+        return [cpu_now(self._tree, below({cell.root})) for cell in alive.resting]
 
 
 class _Scans:

@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from keras_matrix.records.fc import spec
+from keras_matrix.records.host.gpu_list import ALL, ANY_GPU, INDEX, UUID, GpuChoice, counted, is_model
 from keras_matrix.records.host.procfs import Unread
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.executors import Outcome
@@ -25,9 +26,6 @@ from keras_matrix.runner.host.gpus.present import PresentGpus, present_gpus
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 ORDER_VARIABLE, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
-ALL = "all"
-INDEX = re.compile(r"[0-9]+", re.ASCII)
-UUID = re.compile(r"GPU-[0-9a-f-]+", re.ASCII | re.IGNORECASE)
 MIG = re.compile(r"MIG-[0-9a-z/-]+", re.ASCII | re.IGNORECASE)
 # Entries that end the list of visible GPUs; schedulers write NoDevFiles for a job without a GPU.
 END = re.compile(r"|-[0-9]+|NoDevFiles", re.ASCII | re.IGNORECASE)
@@ -41,6 +39,10 @@ class GpusUnavailable(Exception):
 
 class NoGpu(GpusUnavailable):
     """The caller may use no GPU, or names a missing one; the message says what to do."""
+
+
+class UnknownGpu(NoGpu):
+    """The key `gpus` of a matrix names a GPU that this machine does not have."""
 
 
 class TooFewGpus(GpusUnavailable):
@@ -64,26 +66,71 @@ def visible_gpus(caller: Mapping[str, str] | None = None, present: Present = Non
     return _parsed(value, uuids)
 
 
-def gpus_of(settings: Settings, caller: Mapping[str, str] | None = None, present: Present = None) -> tuple[str, ...]:
-    """Return the GPUs of a cell, one for each worker; empty for a cell of another device.
+def usable_gpus(choice: GpuChoice, caller: Mapping[str, str], present: Present) -> tuple[str, ...]:
+    """Return those of the caller's GPUs that a cell may use, in the order of its list. Raises `NoGpu`."""
+    listed = [] if choice.names == ALL else named_gpus(choice.names, present)
+    is_known = isinstance(present, PresentGpus)
+    if listed and not is_known and caller.get(VARIABLE, ALL).strip() == ALL:
+        found: tuple[str, ...] = tuple(listed)
+    else:
+        found = visible_gpus(caller, present)
+    numbers = {name: _number(name, present) for name in found}
+    if listed:
+        by_number = {numbers[name]: name for name in found}
+        found = tuple(by_number[one] for name in listed if (one := _number(name, present)) in by_number)
+        if not found:
+            raise NoGpu(f"gpus: must be among the visible GPUs ({_visible_text(caller)}), got {choice.names}")
+    return _of_model(choice, {name: numbers[name] for name in found}, present) if choice.model else found
 
-    Raises `NoGpu`, or `TooFewGpus` if there are known to be fewer than workers.
+
+def named_gpus(names: str, present: Present) -> list[str]:
+    """Return the GPUs of a key `gpus`, UUIDs completed. Raises `UnknownGpu` for those that the driver does not list."""
+    uuids = present.uuids if isinstance(present, PresentGpus) else ()
+    found = []
+    for name in names.split(","):
+        if not INDEX.fullmatch(name):
+            try:
+                found.append(completed_uuid(name, uuids))
+            except NoGpu as error:
+                raise UnknownGpu(f"gpus: {str(error).removeprefix(f'{VARIABLE}: ')}") from error
+        elif uuids and int(name) >= len(uuids):
+            there = f"the driver lists {len(uuids)} GPU{'s' if len(uuids) > 1 else ''}, numbered from 0"
+            raise UnknownGpu(f"gpus: index {name} is out of range: {there}")
+        else:
+            found.append(name)
+    numbers = [_number(name, present) for name in found]
+    if twice := next((name for name, one in zip(found, numbers, strict=True) if numbers.count(one) > 1), None):
+        raise UnknownGpu(f"gpus: must name each GPU once, got {twice} twice: by its index and by its UUID")
+    return found
+
+
+def gpus_of(
+    settings: Settings, caller: Mapping[str, str] | None = None, present: Present = None, choice: GpuChoice = ANY_GPU
+) -> tuple[str, ...]:
+    """Return the GPUs of a cell, the first ones of those that it may use; empty for a cell of another device.
+
+    Raises `NoGpu`, or `TooFewGpus` if there are known to be fewer than it needs.
     """
     if settings.device != "gpu":
         return ()
     if caller is None:
         caller, present = os.environ, present_gpus()
     count, value = gpus_needed(settings), caller.get(VARIABLE, ALL).strip()
-    if value == ALL and not isinstance(present, PresentGpus):
+    if value == ALL and not isinstance(present, PresentGpus) and choice.any:
         return tuple(map(str, range(count)))  # only the cell can find out how many there are
-    visible = visible_gpus(caller, present)
-    if len(visible) >= count:
-        return visible[:count]
-    found = f"{VARIABLE} is {caller[VARIABLE]!r}" if VARIABLE in caller else "all that the driver lists"
+    usable = usable_gpus(choice, caller, present)
+    if len(usable) >= count:
+        return usable[:count]
     key = "devices" if settings.devices > 1 else "workers"
+    if choice.any:
+        found = f"{VARIABLE} is {caller[VARIABLE]!r}" if VARIABLE in caller else "all that the driver lists"
+        raise TooFewGpus(
+            f"{key}: must be at most the number of visible GPUs ({len(usable)}: {found}), got {count}; "
+            f"make {count} GPUs visible with {VARIABLE} (with docker compose: GPU), or lower {key} to {len(usable)}"
+        )
     raise TooFewGpus(
-        f"{key}: must be at most the number of visible GPUs ({len(visible)}: {found}), got {count}; "
-        f"make {count} GPUs visible with {VARIABLE} (with docker compose: GPU), or lower {key} to {len(visible)}"
+        f"{key}: must be at most the number of GPUs that the cell may use ({len(usable)}: {choice.text}; "
+        f"{_visible_text(caller)}), got {count}; name more GPUs, or lower {key} to {len(usable)}"
     )
 
 
@@ -92,10 +139,10 @@ def without_gpus(error: GpusUnavailable) -> Outcome:
     return Outcome(missing_device=str(error)) if isinstance(error, NoGpu) else Outcome(refused=str(error))
 
 
-def gpus_if_visible(settings: Settings) -> tuple[str, ...]:
+def gpus_if_visible(settings: Settings, choice: GpuChoice = ANY_GPU) -> tuple[str, ...]:
     """Return the GPUs of a cell; empty if they cannot be made visible to it, which its executor then reports."""
     try:
-        return gpus_of(settings)
+        return gpus_of(settings, choice=choice)
     except GpusUnavailable:
         return ()
 
@@ -127,6 +174,30 @@ def order_warnings(
         f"gpu_order: {VARIABLE} is {caller[VARIABLE]!r}, counted in the order of the bus as in nvidia-smi ({used}); by "
         f"default CUDA counts the fastest GPU first; set {ORDER_VARIABLE}={BUS_ORDER}, or name GPUs by their UUIDs",
     )
+
+
+def _number(name: str, present: Present) -> int | str:
+    """Return a GPU's index, so that an index and a UUID compare; its name if it has none that is known."""
+    uuids = present.uuids if isinstance(present, PresentGpus) else ()
+    return int(name) if INDEX.fullmatch(name) else uuids.index(name) if name in uuids else name
+
+
+def _of_model(choice: GpuChoice, numbers: Mapping[str, int | str], present: Present) -> tuple[str, ...]:
+    """Return the GPUs of a model. Raises `NoGpu` if there is none, or if the driver's library reports no models."""
+    models = present.models if isinstance(present, PresentGpus) else ()
+    known = {name: models[one] for name, one in numbers.items() if isinstance(one, int) and one < len(models)}
+    if not known:
+        raise NoGpu(f"gpu_model: {choice.model}: NVML reports no models of GPUs here; name GPUs with gpus, by index")
+    if found := tuple(name for name, model in known.items() if is_model(choice.model, model)):
+        return found
+    raise NoGpu(
+        f"gpu_model: {choice.model}: no GPU that the cell may use has this in its name; they are "
+        f"{counted([*known.values()])}"
+    )
+
+
+def _visible_text(caller: Mapping[str, str]) -> str:
+    return f"{VARIABLE} is {caller[VARIABLE]!r}" if VARIABLE in caller else "all are visible"
 
 
 def _parsed(value: str, uuids: Sequence[str]) -> tuple[str, ...]:

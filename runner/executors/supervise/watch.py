@@ -150,6 +150,11 @@ class ProcessWatch:
         """Whether the process or its parent ended."""
         return self._ended is not None or self._gone is not None
 
+    def kill(self) -> None:
+        """Kill the process, if it has not ended."""
+        if not self._over:
+            self._parent.kill(self._pid)
+
     def _receive(self) -> None:
         """Receive the process's end."""
         try:
@@ -338,4 +343,7 @@ class Never:
         return self._outcome
 
     def abandon(self) -> None:
+        """Do nothing: there is no process."""
+
+    def kill(self) -> None:
         """Do nothing: there is no process."""

@@ -20,6 +20,7 @@ from functools import partial
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors.places import Fitting, Place, Places, Stopped
+from keras_matrix.runner.executors.shared_folders import remove_kernels
 from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.attempts import Attempts
@@ -58,6 +59,7 @@ def measure(
         while wanted:
             _Session(context, attempts, places, may_refuse).run(wanted)
             wanted, may_refuse = more(), False
+        remove_kernels(runs.values())
     finally:
         places.stop()
         for arm in context.arms.values():
@@ -147,8 +149,9 @@ class _Session:
                 for planned in together:
                     refusing.refuse(planned, reason)
             else:
-                across = together[0].cell.placement.across_nodes
-                items.append(Item(order, group, together, fitting[group].places, across))
+                placement = together[0].cell.placement
+                spread = placement.across_nodes or placement.across_gpus
+                items.append(Item(order, group, together, fitting[group].places, spread))
         return items
 
     def _fitting(self, groups: Mapping[Hashable, Sequence[Cell]]) -> dict[Hashable, Fitting]:
@@ -186,12 +189,16 @@ class _Session:
         places = [place for place in current if place.lost() is None]
         if self.places.changed():
             queue.refit(lambda item: self.places.fitting([planned.cell for planned in item.repeats]).places)
-        for place in places:
-            if id(place) in known or place.identity in ending or self.failures[place.identity] >= MOST_FAILURES:
-                continue
-            queue.join(place.identity)
-            worker = _Worker(place)
-            worker.thread = threading.Thread(target=self._work, args=(worker, queue), daemon=True, name=place.name)
+        new = [
+            _Worker(place)
+            for place in places
+            if not (id(place) in known or place.identity in ending or self.failures[place.identity] >= MOST_FAILURES)
+        ]
+        for worker in new:  # all of them before any takes an item, whose home may be another one
+            queue.join(worker.place.identity)
+        for worker in new:
+            name = worker.place.name
+            worker.thread = threading.Thread(target=self._work, args=(worker, queue), daemon=True, name=name)
             self.workers.append(worker)
             worker.thread.start()
 
@@ -203,10 +210,7 @@ class _Session:
         since_s = time.monotonic() if since_s is None else since_s
         if time.monotonic() - since_s > WAIT_FOR_PLACE_S:
             reasons = "; ".join(dict.fromkeys(filter(None, map(self._why_not, self.workers))))
-            raise ExecutorError(
-                f"cluster: no node is left for {len(left)} comparisons{f' ({reasons})' if reasons else ''}; start the "
-                "nodes again, then the same command, which continues this run"
-            )
+            raise ExecutorError(self.places.none_left(len(left), reasons))
         return since_s
 
     def _why_not(self, worker: _Worker) -> str | None:
@@ -246,7 +250,7 @@ class _Session:
                 if not place.acquire(queue.over):
                     return
             arms = {name: replace(arm, executor=place.executor(arm.run)) for name, arm in self.context.arms.items()}
-            context = replace(self.context, arms=arms, usable=partial(self._may_work, place))
+            context = replace(self.context, arms=arms, usable=partial(self._may_work, place), gpus=place.gpus)
             scheduler, block = Scheduler(context, self.attempts), None
             while self._may_work(place) and not queue.is_wanted(place.identity):
                 if (item := queue.take(place.identity)) is None:

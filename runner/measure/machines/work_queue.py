@@ -1,7 +1,7 @@
 """The comparisons of a session that wait for a place: which one a place takes next. Several threads may use it.
 
 All blocks of a comparison run at one place, its home, which is the first that takes one: the speed of its cells is then
-that of one machine. With `across_nodes` each block runs where there is room. The order is that of the plan. A
+that of one machine. A spread comparison has no home: each block runs where there is room. The order is the plan's. A
 comparison that the infrastructure failed goes elsewhere, if there is another place that fits.
 
 Promise: taking an item costs the same for any number of comparisons; only a change of the places costs more.
@@ -27,7 +27,7 @@ class Item:
     group: Hashable
     repeats: tuple[PlannedRepeat, ...]
     fitting: frozenset[str]
-    across_nodes: bool = False
+    spread: bool = False
 
     @property
     def block(self) -> int:
@@ -155,7 +155,7 @@ class WorkQueue:
         return there - self._failed.get(item.group, frozenset()) or there
 
     def _home(self, item: Item, candidates: frozenset[str]) -> str | None:
-        home = None if item.across_nodes else self._homes.get(item.group)
+        home = None if item.spread else self._homes.get(item.group)
         return home if home in candidates else None
 
     def _add(self, item: Item) -> None:
@@ -178,7 +178,7 @@ class WorkQueue:
         if not queues:
             return None
         item = heapq.heappop(min(queues, key=lambda queue: queue[0][0]))[1]
-        if not item.across_nodes:
+        if not item.spread:
             self._homes.setdefault(item.group, place)
         return item
 

@@ -150,7 +150,7 @@ WRONG = {
         f"  - task: a\n{COMMAND}    colour: red\n",
         "6: tasks[0].colour: unknown key, got 'colour'; must be one of task, command, params, backends, metrics, "
         "environment, inherit, wrap, shell, folder, primary, compare, image, gpus, workers, cpus, threads, repeats, "
-        "precision_target, timeout_s, machine, gpu_model, memory_gib, across_nodes",
+        "precision_target, timeout_s, machine, gpu_model, memory_gib, across_nodes, parallel_devices, across_gpus",
     ),
     "a key of a metric in the task": (
         f"  - task: a\n{COMMAND}    pattern: 'speed (.)'\n",

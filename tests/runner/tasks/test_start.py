@@ -16,7 +16,14 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.host.gpus.present import PresentGpus
 from keras_matrix.runner.measure.judge import StatusVerdict
-from keras_matrix.runner.tasks.start import Command, NoDevice, NotStarted, command_of, contained
+from keras_matrix.runner.tasks.start import (
+    Command,
+    NoDevice,
+    NotStarted,
+    TooFewDevices,
+    command_of,
+    contained,
+)
 from keras_matrix.runner.tasks.verdict import judge_task
 from tests.conftest import make_settings
 
@@ -122,7 +129,8 @@ def test_more_gpus_than_available_are_refused(
     job: Job, two_gpus: None, gpus: int, visible: str | None, there: int
 ) -> None:
     caller = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    with pytest.raises(NoDevice, match=f"must be at most {there}, the number available here.*got {gpus}"):
+    kind = TooFewDevices if there else NoDevice
+    with pytest.raises(kind, match=f"must be at most {there}, the number available here.*got {gpus}"):
         started(job, caller, gpus=gpus)
 
 

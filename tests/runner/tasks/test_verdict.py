@@ -44,6 +44,7 @@ def without(problem: str) -> Outcome:
         (replace(DONE, signal=15, task=TaskObservation(RUN, stopped="log_limit: so")), Status.ERROR, "log_limit: so"),
         (Outcome(task=TaskObservation(RUN, never="command: none")), Status.ERROR, "command: none"),
         (Outcome(task=TaskObservation(RUN, no_device="gpus: none")), Status.DEVICE_MISMATCH, "gpus: none"),
+        (Outcome(task=TaskObservation(RUN, too_few_devices="gpus: 1")), Status.UNSUPPORTED, "gpus: 1"),
         (Outcome(infrastructure="server: gone"), Status.INFRA, "server: gone"),
         (
             replace(DONE, exit_code=1, gpu_lost="GPU 0: GPU is lost"),

@@ -106,6 +106,7 @@ def _run_context(
         {k: one for name, own in contexts.items() for k, one in own.usage_series.items() if owners.get(k[0]) == name},
         proofs=newest.proofs,
         replica_proofs=newest.replica_proofs,
+        influences=newest.influences,
     )
 
 

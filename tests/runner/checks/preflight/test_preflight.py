@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.host.gpu_list import ANY_GPU
 from keras_matrix.records.host.procfs import Tree
 from keras_matrix.records.schema import Status
 from keras_matrix.runner.checks.preflight import cells
@@ -177,12 +178,12 @@ def test_tpu_cell_without_a_tpu_is_a_device_mismatch() -> None:
 
 
 def test_job_without_problems_is_not_refused_and_has_no_warnings() -> None:
-    job: Any = SimpleNamespace(settings=make_settings(device="cpu"), task=None)
+    job: Any = SimpleNamespace(settings=make_settings(device="cpu"), task=None, gpus=ANY_GPU)
     assert (Preflight().refused(job), Preflight().warnings(job)) == (None, ())
 
 
 def test_refusal_of_a_command_without_a_gpu_is_left_to_its_executor_which_records_the_command() -> None:
     """The record of a command has its task only if the executor that starts commands refuses it."""
     refusing = Preflight(gpus=GpuFacts(driver=None))
-    job: Any = SimpleNamespace(settings=make_settings(device="gpu"), task=SimpleNamespace(image=None))
+    job: Any = SimpleNamespace(settings=make_settings(device="gpu"), task=SimpleNamespace(image=None), gpus=ANY_GPU)
     assert (refusing.refused(job), refusing.warnings(job)) == (None, ())

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.host.gpu_list import GpuChoice
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Machine
 from keras_matrix.runner.executors.ray.machines import GIB, NodeFacts, fitting, need_of, offers
@@ -68,7 +69,7 @@ def test_the_node_of_a_backend_runs_its_cells() -> None:
         ([cell(backend="jax", cpus="0,60")], {"large"}),
         ([cell(Placement(machine="n1-standard-4"), backend="jax")], {"small"}),
         ([cell(Placement(machine="node-2"), backend="jax")], {"large"}),
-        ([cell(Placement(gpu_model="h100"), backend="jax")], {"large"}),
+        ([cell(Placement(gpus=GpuChoice(model="h100")), backend="jax")], {"large"}),
         ([cell(Placement(memory_gib=100), backend="jax")], {"large"}),
     ],
 )
@@ -85,8 +86,8 @@ def test_a_comparison_goes_where_all_of_its_cells_fit(cells: list[Cell], where: 
         ([cell(Placement(machine="n1-standard-4"), backend="jax", device="gpu")], "device gpu"),
         ([cell(backend="jax", cpus=65)], "65 CPUs"),
         ([cell(Placement(machine="n2"), backend="jax")], "machine: n2"),
-        ([cell(Placement(gpu_model="A100"), backend="jax")], "gpu_model: A100"),
-        ([cell(Placement(gpu_model="H10"), backend="jax")], "gpu_model: H10"),
+        ([cell(Placement(gpus=GpuChoice(model="A100")), backend="jax")], "gpu_model: A100"),
+        ([cell(Placement(gpus=GpuChoice(model="H10")), backend="jax")], "gpu_model: H10"),
         ([cell(Placement(memory_gib=1000), backend="jax")], "memory_gib: 1000"),
     ],
 )

@@ -50,7 +50,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     read: Callable[[Any], Any] = epochs.Sampler.read
     monkeypatch.setattr(epochs.Sampler, "read", lambda sampler: (found.append("counters"), read(sampler))[1])
     monkeypatch.setattr(epochs, "CellGpus", lambda names: FakeGpus(names, found))
-    monkeypatch.setattr(epochs, "gpus_if_visible", lambda settings: ("0", "1"))
+    monkeypatch.setattr(epochs, "gpus_if_visible", lambda settings, choice: ("0", "1"))
     return found
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.records.host.gpu_list import GpuChoice
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Results, Run, latest_attempts
 from keras_matrix.runner.cell.job import Job
@@ -67,6 +68,7 @@ class FakePlace:
     cells: list[str] = field(default_factory=list)
     acquired: bool = False
     gone: str | None = None
+    gpus: GpuChoice | None = None
 
     @property
     def name(self) -> str:
@@ -122,6 +124,9 @@ class FakePlaces:
 
     def warnings(self) -> dict[str, str]:
         return {"node a": "cells run at niceness 15"}
+
+    def none_left(self, comparisons: int, why: str) -> str:
+        return f"no node is left for {comparisons} comparisons ({why})"
 
     def stop(self) -> None:
         self.stopped = True
@@ -292,7 +297,7 @@ def test_if_no_place_is_left_the_run_ends_and_the_same_command_continues_it(
     code, records = run(FakePlaces([place("a", lost_at=6)]))
     assert code == 3
     assert "no node is left for" in (message := capsys.readouterr().err)
-    assert "(node_lost: node a); start the nodes again, then the same command" in message
+    assert "(node_lost: node a)" in message
     measured = [record for record in records if record.status is Status.OK]
     assert 0 < len(measured) < CELLS * REPEATS
     second = place("a")

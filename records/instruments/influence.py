@@ -1,0 +1,62 @@
+"""The influence of a machine's other devices on a cell, from `runner selftest --parallel-devices`.
+
+    results/influence/<host_id>.json     the newest measurement of each cell and number of devices
+
+Limit: the other devices repeat epochs of the same cell; other work may disturb more or less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from keras_matrix.records.codec import CodecError, about, decode, dumps, loads
+from keras_matrix.records.store import put
+
+FOLDER = "influence"
+
+
+@dataclass(frozen=True, slots=True)
+class Influence:
+    """The step time of a cell while other devices work, divided by that while they rest."""
+
+    host_id: str = about("hash of the machine's own identity")
+    device: str = about("cpu, for sets of CPUs, or gpu")
+    devices: int = about("devices, or groups of them, that work at the same time, the cell's own included")
+    cell_id: str = about("the cell")
+    backend: str = about("its backend")
+    workload: str = about("its workload")
+    ratio: float = about("geometric mean over blocks; over 1: slower while others work")
+    low: float | None = about("lower end of its 95 % interval; null for too few blocks", default=None)
+    high: float | None = about("upper end likewise", default=None)
+    blocks: int = about("pairs of processes", default=0)
+    run_id: str = about("the run of the processes without other work", default="")
+
+
+@dataclass(frozen=True, slots=True)
+class Influences:
+    """The measurements on one machine."""
+
+    measured: list[Influence] = field(default_factory=list)
+
+
+def load(results: Iterable[Path]) -> tuple[Influence, ...]:
+    """Return the measurements in these results folders; files that cannot be read are left out."""
+    paths = [path for folder in results for path in sorted((folder / FOLDER).glob("*.json"))]
+    return tuple(one for path in paths for one in _read(path))
+
+
+def keep(results: Path, measured: Sequence[Influence]) -> None:
+    """Store measurements, each in place of an older one of its cell. Raises `StoreFailure`."""
+    for host_id in dict.fromkeys(one.host_id for one in measured):
+        path = results / FOLDER / f"{host_id}.json"
+        known = {(one.cell_id, one.devices): one for one in (*_read(path), *measured) if one.host_id == host_id}
+        put(path, dumps(Influences([*known.values()])))
+
+
+def _read(path: Path) -> list[Influence]:
+    try:
+        return decode(Influences, loads(path.read_bytes()), "influences").measured
+    except (OSError, CodecError):
+        return []
