@@ -56,7 +56,7 @@ class Backend:
     fc_in_xla: bool = False
     fc_in_processes: bool = False
     distributions: tuple[str, ...] = ("data",)
-    replica_devices: tuple[str, ...] = ("cpu", "gpu")
+    replica_devices: tuple[str, ...] = ()
     compiles_replicas: bool = False
     not_compiled: str = ""
 
@@ -79,6 +79,7 @@ TABLE: dict[str, Backend] = {
             partition=Partition("mirrored_strategy", ("fc_data",)),
             network_devices=("cpu",),
             network_modes=("fc_data",),
+            replica_devices=("cpu", "gpu"),
             not_compiled="XLA cannot use the variables of another device under MirroredStrategy",
         ),
         Backend(
@@ -115,6 +116,7 @@ TABLE: dict[str, Backend] = {
             partition=Partition("dtensor", ("fc_model",)),
             network_devices=("cpu",),
             fc_in_processes=True,
+            replica_devices=("cpu", "gpu"),
             not_compiled="torch.compile of a step around DistributedDataParallel is not implemented here",
         ),
     )

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keras_matrix.analysis.comparison import run_summary
 from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
@@ -48,12 +48,7 @@ def render(
     `pending` the number of planned repeats without a record, `run_context` the results of other measurements.
     """
     found, ratio_axis = results.findings(rows, run_context.command)
-    drawn = {
-        "epochs": pictures.epoch_pictures(rows),
-        "starts": pictures.start_pictures(rows),
-        "memories": pictures.memory_pictures(rows),
-        "usages": usage.pictures(rows, run_context.usage_series),
-    }
+    drawn = _drawn(rows, run_context)
     blocks, fc_pictures = results.table(rows, run_context), parallel.pictures(rows, run_context)
     read = inputs(rows, run_context.stalls)
     return rendered(
@@ -91,6 +86,16 @@ def render(
         machines=environment.machines(records),
         grids=environment.grids(records),
     )
+
+
+def _drawn(rows: Sequence[Row], run_context: RunContext) -> dict[str, Any]:
+    """Return the pictures of epochs, starts, memory and usage."""
+    return {
+        "epochs": pictures.epoch_pictures(rows),
+        "starts": pictures.start_pictures(rows),
+        "memories": pictures.memory_pictures(rows),
+        "usages": usage.pictures(rows, run_context.usage_series),
+    }
 
 
 def _heading(about: Mapping[str, object], run_context: RunContext) -> str:

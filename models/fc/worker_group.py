@@ -36,10 +36,11 @@ def require_devices(backend: str, device: str, found: int, workers: int, key: st
             f"build of {backend} for it"
         )
     if found < workers:
-        advice = "name more in CUDA_VISIBLE_DEVICES, or " if device == "gpu" else ""
+        more = "name more in CUDA_VISIBLE_DEVICES, or " if device == "gpu" else ""
+        fewer = "set device: cpu to use more workers than devices" if key == "workers" else f"lower {key} to {found}"
         raise NoSuchDevices(
             f"{key}: must be at most the number of {device.upper()}s that {backend} finds in this cell ({found}), "
-            f"got {workers}; {advice}set device: cpu, or lower {key} to {found}"
+            f"got {workers}; {more}{fewer}"
         )
 
 

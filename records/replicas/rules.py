@@ -57,8 +57,8 @@ def backend_problem(settings: Settings) -> str | None:
         return None
     own = TABLE[settings.backend]
     if settings.device not in own.replica_devices:
-        able = ", ".join(own.replica_devices)
-        return f"devices: {own.name} uses several devices here on {able}, not on {settings.device}; set devices: 1"
+        able = f"only on {' and '.join(own.replica_devices)}" if own.replica_devices else "on no device"
+        return f"devices: {own.name} uses several devices {able}, not on {settings.device}; set devices: 1"
     if settings.distribution not in own.distributions:
         able = ", ".join(one.name for one in TABLE.values() if settings.distribution in one.distributions)
         return (

@@ -21,7 +21,7 @@ from keras_matrix.models.fc.processes.meeting import Meeting, NotMet, located
 from keras_matrix.models.fc.programs import program
 from keras_matrix.models.fc.scopes import mark_with, scope
 from keras_matrix.models.fc.worker_group import WorkerGroup, WorkerSpec, WorkerState, placement, require_devices
-from keras_matrix.models.process.torch_group import Member, connect, prepare, settle
+from keras_matrix.models.process.process_group import Member, connect, prepare, settle
 from keras_matrix.records.fc.spec import LEARNING_RATE, MODES, Kind, WorkerPlacement
 from keras_matrix.records.fc.traffic import Traffic
 from keras_matrix.records.traces.request import TraceOrder

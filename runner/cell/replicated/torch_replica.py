@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from keras_matrix.models.process.children import end_with_parent
 from keras_matrix.models.process.float64 import keep_float64
-from keras_matrix.models.process.torch_group import Member, connect, prepare, settle
+from keras_matrix.models.process.process_group import Member, connect, prepare, settle
 from keras_matrix.records.replicas.facts import Replica
 from keras_matrix.records.settings import RESIDENT
 from keras_matrix.runner.cell.backends import Unsupported, counting

@@ -20,6 +20,7 @@ from keras_matrix.models.fc.worker_group import WorkerSpec
 from keras_matrix.records.fc.spec import FcProblem
 
 ROOT = Path(__file__).parents[3]
+OWN_MODULES = ("torch_layers", "torch_worker", "torch", "torch_cuda")
 TASK = FcProblem(mode="fc_data_manual", workers=2)
 
 
@@ -94,9 +95,9 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
-    for name in ("torch_layers", "torch_worker", "torch", "torch_cuda"):
-        path = ROOT / f"models/fc/native/{name}.py"
-        spec = importlib.util.spec_from_file_location(f"keras_matrix.models.fc.native.{name}", path)
+    for name in ("process/process_group", *(f"fc/native/{name}" for name in OWN_MODULES)):
+        path = ROOT / f"models/{name}.py"
+        spec = importlib.util.spec_from_file_location(f"keras_matrix.models.{name.replace('/', '.')}", path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -174,7 +175,7 @@ def test_a_worker_joins_by_nccl_on_the_gpu_of_its_rank_and_by_gloo_on_a_cpu(
     module: Any = sys.modules["keras_matrix.models.fc.native.torch"]
     called: dict[str, Any] = {}
     torch.distributed.init_process_group = called.update
-    monkeypatch.setattr(module, "take_share", lambda rank, size: 1)
+    monkeypatch.setattr(sys.modules["keras_matrix.models.process.process_group"], "take_share", lambda rank, size: 1)
     torch.set_num_threads = lambda number: None
     monkeypatch.setattr(module, "TorchRank", lambda order, rank, number: (rank, number))
     monkeypatch.setattr(os, "environ", {})

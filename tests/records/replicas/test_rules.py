@@ -92,7 +92,7 @@ def test_a_users_own_feed_is_known_in_the_cell_only() -> None:
         (
             "torch",
             {"device": "tpu"},
-            "devices: torch uses several devices here on cpu, gpu, not on tpu; set devices: 1",
+            "devices: torch uses several devices only on cpu and gpu, not on tpu; set devices: 1",
         ),
     ],
 )

@@ -15,13 +15,15 @@ from keras_matrix.runner.cell import fc
 from keras_matrix.runner.cell.backends import CompileEvents
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.measure import resolved_of
+from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from tests.conftest import make_settings
 
 
 def adapter(**changes: Any) -> Any:
     """Return a backend on a GPU of compute capability 8.0 that allows TF32."""
     answers: dict[str, Any] = {"tf32": True, "compute_capability": (8, 0), "intra_op_threads": None} | changes
-    return SimpleNamespace(**{name: lambda answer=answer: answer for name, answer in answers.items()})
+    methods = {name: lambda answer=answer: answer for name, answer in answers.items()}
+    return SimpleNamespace(group=DeviceGroup(), **methods)
 
 
 def test_a_record_has_the_variables_that_may_change_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:

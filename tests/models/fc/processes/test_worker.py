@@ -19,6 +19,7 @@ from keras_matrix.models.fc.processes import network, ranks, worker
 from keras_matrix.models.fc.processes.meeting import Meeting, NotMet, located
 from keras_matrix.models.fc.processes.worker import WorkerStart
 from keras_matrix.models.fc.worker_group import WorkerSpec
+from keras_matrix.models.process import children
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.fc.rendezvous import Rendezvous, Site
@@ -70,7 +71,7 @@ def test_a_new_interpreter_computes_in_float64_if_the_task_does(
 
 
 def test_workers_on_a_gpu_are_new_interpreters_and_on_a_cpu_copies() -> None:
-    assert {device: worker.start_method(device) for device in ("cpu", "gpu")} == {"cpu": "fork", "gpu": "spawn"}
+    assert {device: children.start_method(device) for device in ("cpu", "gpu")} == {"cpu": "fork", "gpu": "spawn"}
 
 
 def test_arguments_of_a_worker_process_can_be_pickled() -> None:
