@@ -24,9 +24,9 @@ def difference(one: ParityProcess, several: ParityProcess, precision: str, left_
     return Difference(worst_loss(one.trace.losses, several.trace.losses), update, update_at)
 
 
-def findings(differences: Mapping[str, Difference]) -> list[str]:
-    """Return the differences beyond their limit, a line each."""
-    found = []
+def findings(differences: Mapping[str, Difference], weights: int) -> list[str]:
+    """Return the differences beyond their limit, a line each, and if no weight is left to be compared."""
+    found = [] if weights else ["update: rounding decides that of every weight, so that none was compared"]
     for precision, observed in differences.items():
         for figure in ("losses", "update"):
             value, limit = getattr(observed, figure), LIMITS[precision][figure]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from keras_matrix.records.codec import about
 from keras_matrix.records.fc.communication import Communication
+from keras_matrix.records.settings import DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +36,16 @@ class Replicas:
     communication: Communication | None = about("time of the collectives, in separate epochs", default=None)
 
 
-def problem_of(replicas: Replicas, devices: int, batch_size: int) -> str | None:
+def problem_of(replicas: Replicas, devices: int, batch_size: int, distribution: str = DATA) -> str | None:
     """Return why the devices did not share the work as requested, None if they did."""
     named = [
         one.device if one.process is None else f"{one.device} of process {one.process}" for one in replicas.replicas
     ]
     if len(named) != devices or len(set(named)) != devices:
         return f"its arrays are on {', '.join(sorted(set(named))) or 'no device'}, not on {devices} devices"
-    divided = replicas.divided_weights == 0
-    rows = batch_size // devices if divided else batch_size
+    rows = batch_size // devices if distribution == DATA else batch_size
+    if distribution != DATA and not replicas.divided_weights:
+        return "each device has all weights"
     if unequal := [f"{one.rows} on {one.device}" for one in replicas.replicas if one.rows != rows]:
         return f"the devices have {', '.join(unequal)} rows of a batch, not {rows}"
     for what in ("updates", "samples"):

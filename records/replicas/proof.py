@@ -41,6 +41,7 @@ class BackendProof:
         "in the last place",
         default_factory=list,
     )
+    weights: int = about("weights of the model", default=0)
     semantics: list[str] = about("what differs in meaning from one device", default_factory=list)
     findings: list[str] = about("differences beyond their limit", default_factory=list)
     versions: dict[str, str] = about("Python, Keras, the backend and others", default_factory=dict)

@@ -41,7 +41,7 @@ from keras_matrix.runner.cell.phases import Predicting, Training
 from keras_matrix.runner.cell.piped.training import PipedTraining
 from keras_matrix.runner.cell.piped.training import check as check_input
 from keras_matrix.runner.cell.piped.use import input_use
-from keras_matrix.runner.cell.replicated.groups import check_feed, check_workload, group_of
+from keras_matrix.runner.cell.replicated.groups import check_resolved, check_workload, group_of
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from keras_matrix.runner.cell.work.counter import own_methods, platforms_of
 from keras_matrix.runner.cell.work.done import work_done
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 Parts = tuple[Callable[[], str] | None, Callable[[int], None] | None]
 SAVING = "the process ended while it saved the model"
+TIMING = "the process ended while it timed its collectives"
 WORDS_CHARACTERS = 500
 
 
@@ -72,9 +73,9 @@ def measure(job: Job, import_time_s: float, start: str) -> CellResult:
     adapter = backends.load(settings.backend)
     adapter.configure(settings, job.compile_cache_dir)
     adapter.group = group = group_of(settings)
-    with reserving(settings):
-        group.reserve(job)
     try:
+        with reserving(settings):
+            group.reserve(job)
         return _measured(job, adapter, (import_time_s, start, cuda_cache))
     finally:
         group.close()
@@ -92,7 +93,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     job = job_as_resolved(job, applied_settings)
     adapter.check(job.settings)
     check_input(built, job.settings)
-    check_feed(job.settings)
+    check_resolved(job.settings, built.model)
     group.prepare(built.model)
     first = make_batches(built, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
@@ -123,7 +124,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
         data_notes=list(built.pipeline.notes) if built.pipeline else [],
         replicas=replicas,
     )
-    result = with_communication(group, work, tried_at_high_rate(work, saved(job, built, result)))
+    result = with_communication(job, group, work, tried_at_high_rate(work, saved(job, built, result)))
     parts = work.model.to_json, partial(_marked_steps, work, job.settings.backend)
     return finished(job, result, parts, partial(_traced_workload, work, job.settings))
 
@@ -191,19 +192,26 @@ def tried_at_high_rate(work: Training | Predicting, result: CellResult) -> CellR
     return replace(result, work=replace(result.work, changed_at_high_rate=work.ledger.changed_at_high_rate))
 
 
-def with_communication(group: DeviceGroup, work: Training | Predicting, result: CellResult) -> CellResult:
-    """Return the result with the time of the collectives between devices, in further epochs as short as measured."""
+def with_communication(job: Job, group: DeviceGroup, work: Training | Predicting, result: CellResult) -> CellResult:
+    """Return the result with the time of the collectives between devices, in further epochs as short as measured.
+
+    The figures are published before, as a profiler may end the process; why collectives are not timed is a warning.
+    """
     if result.replicas is None or result.resolved is None:
         return result
+    write_result(job, replace(result, collectives_not_timed=TIMING))
     chunk, long_enough = work.steps_a_call, int(WATCHED_EPOCH_S / (result.times.step_time_s or WATCHED_EPOCH_S))
     steps = max(1, min(long_enough, result.resolved.steps_per_epoch) // chunk) * chunk
 
     def run(count: int) -> None:
         work.again(Stretch(count, 1))
 
-    return replace(
-        result, replicas=replace(result.replicas, communication=group.communication(run, steps, WATCHED_EPOCHS))
-    )
+    try:
+        timed = group.communication(run, steps, WATCHED_EPOCHS)
+    except Exception as error:  # noqa: BLE001 - of a profiler or a replica: the measurement is valid without it
+        traceback.print_exc()
+        return replace(result, collectives_not_timed=in_a_line(error)[:WORDS_CHARACTERS])
+    return replace(result, replicas=replace(result.replicas, communication=timed))
 
 
 def check_trains(model: Any, phase: str, own: list[str]) -> None:

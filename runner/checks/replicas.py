@@ -104,9 +104,10 @@ class _Proof:
         return BackendProof(
             method=trace.replicas.method,
             differences=differences,
+            weights=len(trace.weights),
             left_out=[trace.weights[i].path for i in sorted(left_out)],
             semantics=trace.replicas.semantics,
-            findings=equal_work.findings(differences),
+            findings=equal_work.findings(differences, len(trace.weights) - len(left_out)),
             versions=trace.versions,
         )
 

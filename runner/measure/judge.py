@@ -33,6 +33,7 @@ SHORT_EPOCH_S = 0.4
 CLOCK_FACTOR = 2.0
 CLOCK_SLACK_S = 2.0
 
+LOST_REPLICA = "ReplicaFailed"  # of runner.cell.replicated.torch
 STATUS_OF_EXCEPTION = {"Unsupported": Status.UNSUPPORTED, "UnsupportedWorkload": Status.UNSUPPORTED}
 STATUS_OF_EXCEPTION |= {"DeviceMismatch": Status.DEVICE_MISMATCH, "WorkMismatch": Status.WORK_MISMATCH}
 DEVICE_OOM_TYPES = ("ResourceExhaustedError", "OutOfMemoryError")
@@ -74,8 +75,7 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
 
 def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | None) -> StatusVerdict:
     """Return the verdict on an attempt: `result` as accepted, or the `problem` for which it was refused."""
-    # A process that continues to save its model, or to write a profile or a trace, has published its figures before.
-    complete = result is not None and result.exception is None and (job.goes_on or result.unsaved is not None)
+    complete = result is not None and result.exception is None and _goes_on(job, result)
     if ended := not_run(outcome):
         return ended
     if reason := lost_gpu(job, outcome, result) or busy_gpu(job, outcome, result):
@@ -89,6 +89,11 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
     if result is None:
         return StatusVerdict(Status.ERROR, problem)
     return _measured(job, outcome, result)
+
+
+def _goes_on(job: Job, result: CellResult) -> bool:
+    """Return whether the process had published its figures, and went on to save its model, time sums or trace."""
+    return job.goes_on or result.unsaved is not None or result.collectives_not_timed is not None
 
 
 def not_run(outcome: Outcome) -> StatusVerdict | None:
@@ -120,6 +125,8 @@ def _raised(job: Job, outcome: Outcome, result: CellResult) -> StatusVerdict:
     on_device = job.settings.device != "cpu"
     if on_device and (kind in DEVICE_OOM_TYPES or says_out_of_memory(result.message or "")):
         return StatusVerdict(Status.OOM_DEVICE, reason)
+    if kind == LOST_REPLICA and outcome.oom_kills:
+        return StatusVerdict(Status.OOM_HOST, f"the kernel killed a process because memory was exhausted: {reason}")
     advice = f"; {_where_to_put_a_module(job, outcome)}" if kind == "WorkloadNotFound" else ""
     return StatusVerdict(Status.ERROR, f"{reason}{advice}")
 
@@ -273,7 +280,7 @@ def _implausible(result: CellResult, job: Job) -> str | None:
         if result.replicas is None:
             return "it does not prove its devices"
         size = result.resolved.batch_size or job.settings.batch_size
-        return replica_facts.problem_of(result.replicas, job.settings.devices, size)
+        return replica_facts.problem_of(result.replicas, job.settings.devices, size, job.settings.distribution)
     if not spec.is_native(job.settings):
         return None
     if result.parallel is None:

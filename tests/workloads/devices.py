@@ -43,6 +43,43 @@ def normalised() -> Workload:
     return with_data(compiled(network(layers.BatchNormalization(), layers.Dropout(0.5))))
 
 
+def accumulated() -> Workload:
+    model = network()
+    model.compile(optimizer=keras.optimizers.SGD(0.05, gradient_accumulation_steps=2), loss="mse")
+    return with_data(model)
+
+
+def own_jit() -> Workload:
+    model = network()
+    model.compile(optimizer=keras.optimizers.SGD(0.05), loss="mse", jit_compile=True)
+    return with_data(model)
+
+
+def own_eager() -> Workload:
+    model = network()
+    model.compile(optimizer=keras.optimizers.SGD(0.05), loss="mse", run_eagerly=True)
+    return with_data(model)
+
+
+def unused_weight() -> Workload:
+    inputs = keras.Input((WIDTH,))
+    unused = layers.Dense(1, name="unused")(inputs)
+    model = keras.Model(inputs, [layers.Dense(1, name="used")(inputs), unused])
+    model.compile(optimizer=keras.optimizers.SGD(0.05), loss=["mse", None])
+    return with_data(model)
+
+
+def with_other_metrics() -> Workload:
+    model = network(layers.Dense(1, activation="sigmoid"))
+    metrics = ["mae", keras.metrics.RootMeanSquaredError(name="rmse")]
+    model.compile(optimizer=keras.optimizers.SGD(0.05), loss="mse", metrics=metrics)
+    return with_data(model)
+
+
+def odd() -> Workload:
+    return with_data(compiled(keras.Sequential([keras.Input((WIDTH,)), layers.Dense(3), layers.Dense(1)])))
+
+
 class OwnStep(keras.Model):  # type: ignore[misc]
     """A model with a training step of its own, which does what Keras's does."""
 

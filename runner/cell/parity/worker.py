@@ -45,9 +45,9 @@ def run_parity_worker(job: Job, worker: ParityWorker) -> None:
     adapter = backends.load(job.settings.backend)
     adapter.configure(job.settings, None)
     adapter.group = group_of(job.settings)
-    with reserving(job.settings):
-        adapter.group.reserve(job)
     try:
+        with reserving(job.settings):
+            adapter.group.reserve(job)
         _run(job, worker, adapter)
     finally:
         adapter.group.close()

@@ -34,7 +34,8 @@ def rows_of(batch: Batch, rank: int, size: int) -> Batch:
 
 def semantics_of(model: Any, per_replica: bool) -> list[str]:
     """Return what layers of the model mean on several devices: of a replica, or of the global batch."""
-    names = {type(layer).__name__ for layer in model._flatten_layers()}
+    layers = list(model._flatten_layers())
+    names = {type(layer).__name__ for layer in layers}
     found = []
     if any(name.endswith("BatchNormalization") for name in names):
         found.append(
@@ -42,8 +43,10 @@ def semantics_of(model: Any, per_replica: bool) -> list[str]:
             if per_replica
             else "batch normalisation uses the statistics of the global batch, as on one device"
         )
-    if per_replica and any(layer._seed_generators for layer in model._flatten_layers()):
+    if per_replica and any(layer._seed_generators for layer in layers):
         found.append("random layers, such as dropout, draw for each replica's rows: losses differ from one device")
+    if per_replica and any(getattr(layer, "mask_zero", False) or type(layer).__name__ == "Masking" for layer in layers):
+        found.append("losses without masked entries are means of the replicas' means, not of all entries")
     return found
 
 

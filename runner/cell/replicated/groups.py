@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
+from keras_matrix.records.backends import TABLE
+from keras_matrix.records.replicas import rules
 from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.runner.cell.backends import Unsupported
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
@@ -30,10 +32,20 @@ def check_workload(settings: Settings, group: DeviceGroup, own: Sequence[str]) -
         raise Unsupported(OVERRIDES.format(", ".join(own), settings.backend))
 
 
-def check_feed(settings: Settings) -> None:
-    """Raise `Unsupported` if a workload's own source has the batches, which are not divided."""
-    if settings.devices > 1 and settings.feed == PIPELINE:
+def check_resolved(settings: Settings, model: Any) -> None:
+    """Raise `Unsupported` for options and data that the workload sets itself, with which devices cannot divide it."""
+    if settings.devices == 1:
+        return
+    if settings.feed == PIPELINE:
         raise Unsupported(
             "devices: the workload returns its own source of batches, which is not divided among devices; set feed: "
             "device_resident or host_fed, or devices: 1"
+        )
+    if found := rules.problems(settings):
+        raise Unsupported("; ".join(found))
+    own = TABLE[settings.backend]
+    if model.jit_compile and not own.compiles_replicas:
+        raise Unsupported(
+            f"devices: the workload compiles its model with jit_compile=True, but {own.name} does not compile a step on "
+            f"several devices ({own.not_compiled}); set jit: false in the matrix, or devices: 1"
         )

@@ -44,7 +44,7 @@ class DeviceGroup:
         return nullcontext()
 
     def prepare(self, model: Any) -> None:
-        """Divide the work of the built and configured model."""
+        """Divide the work of the built and configured model. Raises `Unsupported` if the devices cannot."""
 
     def callbacks(self) -> list[Any]:
         """Return further callbacks of `fit`."""

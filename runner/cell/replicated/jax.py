@@ -15,10 +15,11 @@ from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.replicas.facts import Replica, Replicas
 from keras_matrix.records.settings import DATA, RESIDENT, Settings
-from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feeder, counting
+from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feeder, Unsupported, counting
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.replicated.division import check_divisible, gradient_bytes, semantics_of
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
+from keras_matrix.runner.cell.work.counter import update_counter
 
 BATCH, MODEL = "batch", "model"
 
@@ -56,6 +57,14 @@ class Group(DeviceGroup):
             self._distribution = LastAxis(layout_map=keras.distribution.LayoutMap(mesh), batch_dim_name=BATCH)
         keras.distribution.set_distribution(self._distribution)
 
+    def prepare(self, model: Any) -> None:
+        if self.settings.distribution == DATA or any(map(_is_divided, model.trainable_variables)):
+            return
+        raise Unsupported(
+            f"distribution: no weight of the workload has a last axis that {self.settings.devices} devices divide; set "
+            "distribution: data, or another number of devices"
+        )
+
     def callbacks(self) -> list[Any]:
         return [Throttle()] if self.settings.device == "cpu" else []
 
@@ -80,8 +89,9 @@ class Group(DeviceGroup):
         values = [variable.value for variable in model.variables]
         for value in values:
             rows = {device: count for device, count in rows.items() if device in value.sharding.device_set}
-        divided = [value for value in values if value.addressable_shards[0].data.size < value.size]
-        updates = {one.device: int(one.data) for one in model.optimizer.iterations.value.addressable_shards}
+        divided = sum(map(_is_divided, model.variables))
+        counter = update_counter(model.optimizer)
+        updates = {one.device: int(one.data) for one in counter.value.addressable_shards} if counter else {}
         samples = int(keras.ops.convert_to_numpy(model._loss_tracker.count))
         is_data = self.settings.distribution == DATA
         return Replicas(
@@ -97,8 +107,8 @@ class Group(DeviceGroup):
                 )
                 for device, count in sorted(rows.items(), key=lambda item: item[0].id)
             ],
-            divided_weights=len(divided),
-            copied_weights=len(values) - len(divided),
+            divided_weights=divided,
+            copied_weights=len(values) - divided,
             gradient_bytes=gradient_bytes(model) if is_data else 0,
             semantics=semantics_of(model, per_replica=False),
         )
@@ -142,6 +152,11 @@ class Throttle(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_end(self, logs: Any = None) -> None:
         self.model.train_function = self._plain
+
+
+def _is_divided(variable: Any) -> bool:
+    value = variable.value
+    return bool(value.addressable_shards[0].data.size < value.size)
 
 
 def _first_array(batch: Batch) -> Any:

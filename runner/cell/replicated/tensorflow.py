@@ -20,6 +20,7 @@ from keras_matrix.runner.cell.backends.tensorflow import repeated
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.replicated.division import check_divisible, gradient_bytes, rows_of, semantics_of
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
+from keras_matrix.runner.cell.work.counter import update_counter
 
 FED_FROM_HOST = (
     "batches are in host memory: the strategy's iterator copies each replica's rows to its device ahead of their step"
@@ -86,7 +87,7 @@ class Group(DeviceGroup):
         first = keras.tree.flatten(list(next(iter(self._distributed([batch])))))[0]
         values = [variable.value for variable in model.variables]
         copied = [value for value in values if len(getattr(value, "values", ())) == self.settings.devices]
-        updates = self._of_each(model.optimizer.iterations)
+        updates = self._of_each(update_counter(model.optimizer))
         samples = self._of_each(model._loss_tracker.count)
         semantics = semantics_of(model, per_replica=True)
         if self.settings.device != "cpu" and self.settings.feed == RESIDENT:

@@ -17,9 +17,11 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Event, Thread
 from time import perf_counter
 from typing import Any
 
@@ -29,7 +31,7 @@ from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.replicas.facts import Replicas
 from keras_matrix.records.settings import RESIDENT, Settings
 from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feeder, counting
-from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.job import Job, result_of, write_result
 from keras_matrix.runner.cell.replicated import torch_replica
 from keras_matrix.runner.cell.replicated.division import check_divisible, gradient_bytes, rows_of, semantics_of
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup, EpochEnd, Logs
@@ -37,6 +39,8 @@ from keras_matrix.runner.cell.replicated.torch_replica import BEGIN, FAILED, Par
 
 # How long a replica that has failed may take to say why, after another one lost its connection.
 LAST_WORDS_S = 5.0
+# How long the first replica may take to notice that another one has ended, before its process is ended, too.
+LOST_S = 30.0
 
 
 class ReplicaFailed(Exception):
@@ -56,6 +60,7 @@ class Group(DeviceGroup):
         self._folder = ""
         self._part: Part | None = None
         self._fed, self._feeds = 0, 0
+        self._closed = Event()
         self._ended: list[torch_replica.Ended] = []
 
     def cpus(self) -> set[int]:
@@ -72,6 +77,18 @@ class Group(DeviceGroup):
             own, method = ReplicaStart(job, rank, start.meeting), start_method(settings.device)
             self._processes.append(started(torch_replica.live, own, theirs, list(self._pipes), method))
         self._part = Part(start)
+        Thread(target=self._end_if_lost, args=(job,), daemon=True).start()
+
+    def _end_if_lost(self, job: Job) -> None:
+        """End the cell if a replica has ended and this process waits for it: NCCL does not notice a lost process."""
+        multiprocessing.connection.wait([process.sentinel for process in self._processes])
+        if self._closed.wait(LOST_S):
+            return
+        if not job.result_path.exists():  # else its figures were complete
+            cause = self._failure() or ReplicaFailed("a replica ended")
+            name = f"{ReplicaFailed.__module__}.{ReplicaFailed.__qualname__}"
+            write_result(job, replace(result_of(job), exception=name, message=str(cause)))
+        os._exit(1)
 
     @contextmanager
     def building(self) -> Iterator[None]:
@@ -147,6 +164,7 @@ class Group(DeviceGroup):
         return Communication(Method.TIMED, step_times_s[1:], compute_times_s[1:])
 
     def close(self) -> None:
+        self._closed.set()
         for process in self._processes:
             process.kill()
         for process in self._processes:

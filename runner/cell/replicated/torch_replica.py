@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import sys
@@ -25,11 +26,12 @@ from keras_matrix.records.settings import RESIDENT
 from keras_matrix.runner.cell.backends import Unsupported, counting
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.parity.random_layers import switch_off
+from keras_matrix.runner.cell.work.counter import update_counter
 
 MEETING_LIMIT_S = 60.0
 # What the first replica sends to begin an epoch, and what a replica sends when it fails.
 BEGIN, FAILED = "begin", "failed"
-MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+MEANS = ("sum_over_batch_size", "mean")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Part:
         self._library = prepare(self._member)
         self._model: Any = None
         self._replica: Any = None
-        self._sums_losses = False
+        self._sums_losses = self._is_checked = False
         self.sums: WatchedSums | None = None
 
     def join(self) -> None:
@@ -84,27 +86,52 @@ class Part:
         model.train_function = self.step
 
     def step(self, data: Any) -> Any:
-        """Train on this replica's rows of a batch, as `TorchTrainer.train_step` of Keras 3.15.1 does."""
+        """Train on this replica's rows of a batch: the order of calls is that of Keras's own step (`TorchTrainer`)."""
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data[0])
         model = self._model
         predicted = self._replica(x, training=True) if model._call_has_training_arg else self._replica(x)
         model.zero_grad()
         loss = model._compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, training=True)
-        model._loss_tracker.update_state(loss, sample_weight=keras.tree.flatten(x)[0].shape[0])
+        first = next(one for one in keras.tree.flatten(x) if one is not None)
+        model._loss_tracker.update_state(loss, sample_weight=first.shape[0])
         # DistributedDataParallel averages gradients: right for a mean over rows, too small for a sum.
         scaled = loss * self.settings.devices if self._sums_losses else loss
         model.optimizer.scale_loss(scaled).backward()
         weights = model.trainable_weights[:]
+        if not self._is_checked:
+            self._check_first_step(weights)
         with torch.no_grad():
             model.optimizer.apply([one.value.grad for one in weights], weights)
         return model.compute_metrics(x, y, predicted, sample_weight=weight)
 
+    def _check_first_step(self, weights: Sequence[Any]) -> None:
+        """Raise `Unsupported` for a model whose gradients cannot be combined, as its first step shows."""
+        self._is_checked = True
+        if unused := [one.path for one in weights if one.value.grad is None]:
+            raise Unsupported(
+                f"devices: {unused[0]} gets no gradient, which DistributedDataParallel waits for ({len(unused)} of "
+                f"{len(weights)} weights); freeze such weights, or set devices: 1"
+            )
+        if self._sums_losses and self._model.losses:
+            raise Unsupported(
+                "devices: the model sums its losses over rows and adds losses of its own: PyTorch's replicas average or "
+                "sum all gradients; use a mean, or set devices: 1"
+            )
+
     def combined(self, logs: Sequence[dict[str, float]]) -> dict[str, float]:
-        """Return the logs of the global batch from those of each replica: means, and the sum of a summed loss."""
-        means = {name: sum(float(one[name]) for one in logs) / len(logs) for name in logs[0]}
+        """Return the logs of the global batch from those of each replica: means, and the sum of a summed loss.
+
+        Metrics that are not a mean over rows, such as AUC, are left out: no mean of replicas is that of the batch.
+        """
+        names = [name for name in logs[0] if name not in self._not_means()]
+        means = {name: sum(float(one[name]) for one in logs) / len(logs) for name in names}
         if self._sums_losses and "loss" in means:
             means["loss"] *= len(logs)
         return means
+
+    def _not_means(self) -> set[str]:
+        metrics = [inner for one in self._model.metrics for inner in getattr(one, "metrics", None) or [one]]
+        return {one.name for one in metrics if type(one).result is not keras.metrics.Mean.result}
 
     def described(self, batch: Any) -> Replica:
         """Return the replica's part, with its rows of a batch."""
@@ -113,7 +140,7 @@ class Part:
         return Replica(
             str(device),
             int(keras.tree.flatten(list(batch))[0].shape[0]),
-            int(model.optimizer.iterations.value),
+            int(update_counter(model.optimizer).value),
             int(model._loss_tracker.count.value),
             os.getpid(),
             resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -162,23 +189,16 @@ def keras_distributes() -> bool:
 
 
 def sums_losses(model: Any) -> bool:
-    """Return whether the model's loss is a sum over rows; False for a mean. Raises `Unsupported` if both occur."""
-    kinds = {_reduction(one) for one in keras.tree.flatten(model.loss) if one is not None}
+    """Return whether the model's loss is a sum over rows; False for a mean. Raises `Unsupported` for others."""
+    kinds = {getattr(one, "reduction", MEANS[0]) for one in keras.tree.flatten(model.loss) if one is not None}
     if kinds <= set(MEANS):
         return False
-    if kinds == {"sum"} and not model.losses:
+    if kinds == {"sum"}:
         return True
-    reductions = ", ".join(sorted(map(str, kinds)))
     raise Unsupported(
-        f"devices: the model's losses are reduced by {reductions}, with {len(model.losses)} added ones: PyTorch's "
-        "replicas average or sum all gradients; use one reduction and no added loss, or set devices: 1"
+        f"devices: the model's losses are reduced by {', '.join(sorted(map(str, kinds)))}: PyTorch's replicas average or "
+        "sum all gradients; use means or sums over rows, or set devices: 1"
     )
-
-
-def _reduction(loss: Any) -> Any:
-    if isinstance(loss, dict):
-        return loss.get("config", {}).get("reduction", MEANS[0])
-    return loss.reduction if isinstance(loss, keras.losses.Loss) else MEANS[0]
 
 
 # A further replica's process.
@@ -192,18 +212,25 @@ def live(start: ReplicaStart, requests: Connection, not_mine: list[Connection]) 
     code = 0
     try:
         further = FurtherReplica(start, requests)
-        while True:
-            method, *arguments = requests.recv()
+        while (request := _next(requests)) is not None:
+            method, *arguments = request
             getattr(further, method)(*arguments)
-    except (EOFError, ConnectionResetError, BrokenPipeError):
-        pass
-    except Exception as error:  # noqa: BLE001 - the process boundary: the first replica raises it again
+    except BaseException as error:  # noqa: BLE001 - the process boundary: the first replica raises it again
         traceback.print_exc()
-        requests.send((FAILED, f"{type(error).__name__}: {error}"))
+        with contextlib.suppress(OSError):
+            requests.send((FAILED, f"{type(error).__name__}: {error}"))
         code = 1  # its end breaks the connections of the others, which would wait for it
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _next(requests: Connection) -> Any:
+    """Return the next request; None if the first replica has closed the pipe."""
+    try:
+        return requests.recv()
+    except (EOFError, OSError):
+        return None
 
 
 class FurtherReplica:

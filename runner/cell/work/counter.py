@@ -68,7 +68,7 @@ class Counting:
         """Store references to the counters, and read them."""
         self._optimizer = self.model.optimizer
         self._tracker = getattr(self.model, "_loss_tracker", None)
-        self._counter = _update_counter(self._optimizer)
+        self._counter = update_counter(self._optimizer)
         self._read()
         self._at_first = self._before
 
@@ -93,7 +93,7 @@ class Counting:
 
     def _read(self) -> None:
         if self._counter is None:  # made by the first step
-            self._counter = _update_counter(self._optimizer)
+            self._counter = update_counter(self._optimizer)
         self._before, self._scale_before = _integer(self._counter), _loss_scale(self._optimizer)
 
     @property
@@ -134,7 +134,7 @@ class Weights:
     def of(model: Any) -> Weights:
         """Return the current checksums; one variable at a time is copied to the host."""
         inner = _inner(model.optimizer)
-        own = [one for one in getattr(inner, "variables", ()) if one is not _update_counter(inner)]
+        own = [one for one in getattr(inner, "variables", ()) if one is not update_counter(inner)]
         return Weights(_checksums(model.trainable_variables), _checksums(own))
 
     def changed_since(self, before: Weights) -> int:
@@ -201,7 +201,7 @@ def rows_of(outputs: Any) -> int:
     return min((shape[0] for shape in shapes if shape != (1,)), default=len(shapes) and 1)
 
 
-def _update_counter(optimizer: Any) -> Any:
+def update_counter(optimizer: Any) -> Any:
     """Return the variable that counts calls of `apply`, including those that accumulate gradients; None without one."""
     return getattr(_inner(optimizer), "_iterations", None)
 

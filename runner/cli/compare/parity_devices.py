@@ -54,7 +54,9 @@ def table(proofs: Sequence[ReplicaProof], devices: int) -> list[str]:
 def _notes(name: str, own: BackendProof) -> list[str]:
     lines = [f"* {name}: {line}" for line in (*own.findings, *(equal_work.meaning(own) if own.findings else []))]
     if own.left_out:
-        lines.append(f"  {name}: {len(own.left_out)} weights are left out, whose update rounding decides")
+        lines.append(
+            f"  {name}: {len(own.left_out)} of {own.weights} weights are left out, whose update rounding decides"
+        )
     return lines
 
 

@@ -28,21 +28,25 @@ def process(losses: tuple[float, ...] = (1.0, 0.5), **factors: float) -> ParityP
 
 def test_equal_training_has_no_difference() -> None:
     found = equal_work.difference(process(), process(), "float64", frozenset())
-    assert (found, equal_work.findings({"float64": found})) == (Difference(0.0, 0.0, None), [])
+    assert (found, equal_work.findings({"float64": found}, 2)) == (Difference(0.0, 0.0, None), [])
 
 
 def test_another_update_and_other_losses_are_found_with_the_weight() -> None:
     found = equal_work.difference(process(), process((1.0, 0.4), update_1=2.0), "float64", frozenset())
     assert (found.losses, found.update, found.update_at) == (pytest.approx(0.2), 0.5, "m/bias")
-    assert equal_work.findings({"float64": found}) == [
+    assert equal_work.findings({"float64": found}, 2) == [
         "float64 losses: 2e-01, limit 1e-06",
         "float64 update of m/bias: 5e-01, limit 1e-06",
     ]
 
 
+def test_a_proof_without_a_weight_to_compare_is_none() -> None:
+    assert equal_work.findings({}, 0) == ["update: rounding decides that of every weight, so that none was compared"]
+
+
 def test_a_loss_that_is_not_finite_is_found() -> None:
     found = equal_work.difference(process(), process((1.0, float("nan"))), "float32", frozenset())
-    assert equal_work.findings({"float32": found}) == ["float32 losses: not finite"]
+    assert equal_work.findings({"float32": found}, 2) == ["float32 losses: not finite"]
 
 
 def test_a_weight_whose_update_rounding_decides_is_left_out_and_the_others_are_not() -> None:

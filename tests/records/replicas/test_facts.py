@@ -15,7 +15,8 @@ DATA = Replicas("DataParallel", True, TWO, 0, 6, 1000, [])
 def test_divided_rows_and_weights_are_accepted() -> None:
     assert problem_of(DATA, 2, 32) is None
     of_model = replace(DATA, divided_weights=4, replicas=[replace(one, rows=32) for one in TWO])
-    assert problem_of(of_model, 2, 32) is None
+    assert problem_of(of_model, 2, 32, "model") is None
+    assert problem_of(replace(of_model, divided_weights=0), 2, 32, "model") == "each device has all weights"
     in_processes = [Replica("cpu", 16, 12, 64, process) for process in (1, 2)]
     assert problem_of(replace(DATA, replicas=in_processes), 2, 32) is None
 

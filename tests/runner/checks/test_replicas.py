@@ -1,4 +1,4 @@
-"""`runner parity --devices` with synthetic processes: the processes that it starts, its conclusions, and its exit codes."""
+"""`runner parity --devices` with synthetic processes: the processes that it starts, conclusions, and exit codes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def on_several(backend: str, value: float) -> Numbers:
     return lambda job: value if (job.settings.backend, job.settings.devices) == (backend, 2) else 1.0
 
 
-def outputs(update: Numbers = ones, losses: Numbers = ones, bias: Numbers = ones, semantics: list[str] | None = None) -> Any:
+def outputs(
+    update: Numbers = ones, losses: Numbers = ones, bias: Numbers = ones, semantics: list[str] | None = None
+) -> Any:
     """Return a behaviour: a model of two weights, its updates and losses multiplied by what these say of a job."""
 
     def behave(job: Job) -> Outcome:
@@ -73,7 +75,12 @@ class Ran:
 def test_equal_devices_are_proved_on_each_backend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = Ran(tmp_path)
     found = ran.proof()
-    assert (ran.code, found.devices, found.distribution, [*found.backends]) == (0, 2, "data", ["tensorflow", "jax", "torch"])
+    assert (ran.code, found.devices, found.distribution, [*found.backends]) == (
+        0,
+        2,
+        "data",
+        ["tensorflow", "jax", "torch"],
+    )
     assert all(own.is_equal and own.method == "DataParallel" for own in found.backends.values())
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 devices against one: relative differences, 0 is equal"
@@ -112,14 +119,14 @@ def test_weights_whose_update_rounding_decides_are_counted(tmp_path: Path, capsy
 
     ran = Ran(tmp_path, "--backend", "jax", behaviour=outputs(bias=noise))
     assert (ran.code, ran.proof().backends["jax"].left_out) == (0, ["m/bias"])
-    assert "  mnist_mlp, jax: 1 weights are left out, whose update rounding decides" in capsys.readouterr().out
+    assert "  mnist_mlp, jax: 1 of 2 weights are left out, whose update rounding decides" in capsys.readouterr().out
 
 
 def test_a_process_that_crashes_is_not_compared_and_the_others_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def behave(job: Job) -> Outcome:
-        found: Outcome = (crash if on_several("jax", 2.0)(job) == 2.0 else outputs())(job)
+        found: Outcome = (crash() if on_several("jax", 2.0)(job) == 2.0 else outputs())(job)
         return found
 
     ran = Ran(tmp_path, behaviour=behave)
@@ -145,6 +152,7 @@ def test_json_has_every_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("flags", "message"),
     [
         (["--devices", "1"], "--devices: must be at least 2, got 1"),
+        (["--devices", "2", "--batch-size", "3"], "--devices: must divide --batch-size (3), got 2"),
         (["--distribution", "model"], "--distribution: has no effect without --devices; add --devices 2"),
     ],
 )

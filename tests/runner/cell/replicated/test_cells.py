@@ -142,6 +142,51 @@ def test_a_training_step_of_the_workload_is_divided_only_where_the_program_is(ce
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_updates_are_counted_with_accumulated_gradients(cell: Cells, backend: str) -> None:
+    record = cell("accumulated", backend=backend)
+    assert record.status in DONE, (record.reason, record.evidence.output_tail)
+    assert record.replicas is not None
+    assert all(replica.updates for replica in record.replicas.replicas)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_step_that_the_workload_runs_eagerly_is_not_divided(cell: Cells, backend: str) -> None:
+    record = cell("own_eager", backend=backend)
+    assert record.status is Status.UNSUPPORTED
+    assert (record.reason or "").startswith("devices: must be 1 with eager: true, got 2: ")
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_a_step_that_the_workload_compiles_is_not_divided_where_it_would_not_be_compiled(
+    cell: Cells, backend: str
+) -> None:
+    record = cell("own_jit", backend=backend)
+    assert record.status is Status.UNSUPPORTED
+    assert (record.reason or "").startswith("devices: the workload compiles its model with jit_compile=True, but ")
+
+
+def test_a_weight_without_a_gradient_is_named_on_torch(cell: Cells) -> None:
+    record = cell("unused_weight", backend="torch")
+    assert record.status is Status.UNSUPPORTED
+    assert (record.reason or "").startswith(
+        "devices: unused/kernel gets no gradient, which DistributedDataParallel wai"
+    )
+
+
+def test_metrics_that_are_no_means_are_left_out_on_torch(cell: Cells) -> None:
+    one, two = (cell("with_other_metrics", backend="torch", devices=devices) for devices in (1, 2))
+    assert two.status in DONE, (two.reason, two.evidence.output_tail)
+    assert two.learning.metrics["mae"] == pytest.approx(one.learning.metrics["mae"], rel=1e-5)
+    assert [*one.learning.metrics, *two.learning.metrics] == ["mae", "rmse", "mae"]
+
+
+def test_model_parallelism_without_a_weight_to_divide_is_unsupported(cell: Cells) -> None:
+    record = cell("odd", backend="jax", distribution="model")
+    assert record.status is Status.UNSUPPORTED
+    assert (record.reason or "").startswith("distribution: no weight of the workload has a last axis that 2 devices di")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_source_of_batches_of_the_workload_is_not_divided(cell: Cells, backend: str) -> None:
     record = cell("own_source", backend=backend, set_by_matrix="")
     assert record.status is Status.UNSUPPORTED
