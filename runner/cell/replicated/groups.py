@@ -46,6 +46,6 @@ def check_resolved(settings: Settings, model: Any) -> None:
     own = TABLE[settings.backend]
     if model.jit_compile and not own.compiles_replicas:
         raise Unsupported(
-            f"devices: the workload compiles its model with jit_compile=True, but {own.name} does not compile a step on "
-            f"several devices ({own.not_compiled}); set jit: false in the matrix, or devices: 1"
+            f"devices: the workload compiles its model with jit_compile=True, but {own.name} does not compile a step "
+            f"on several devices ({own.not_compiled}); set jit: false in the matrix, or devices: 1"
         )

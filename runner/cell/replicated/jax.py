@@ -91,7 +91,7 @@ class Group(DeviceGroup):
             rows = {device: count for device, count in rows.items() if device in value.sharding.device_set}
         divided = sum(map(_is_divided, model.variables))
         counter = update_counter(model.optimizer)
-        updates = {one.device: int(one.data) for one in counter.value.addressable_shards} if counter else {}
+        updates = {one.device: int(one.data) for one in counter.value.addressable_shards} if counter is not None else {}
         samples = int(keras.ops.convert_to_numpy(model._loss_tracker.count))
         is_data = self.settings.distribution == DATA
         return Replicas(

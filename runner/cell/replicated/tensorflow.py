@@ -15,7 +15,7 @@ from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.replicas.facts import Replica, Replicas
 from keras_matrix.records.settings import RESIDENT, Settings
-from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feed, Feeder
+from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feed, Feeder, Unsupported
 from keras_matrix.runner.cell.backends.tensorflow import repeated
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.replicated.division import check_divisible, gradient_bytes, rows_of, semantics_of
@@ -67,6 +67,13 @@ class Group(DeviceGroup):
     def building(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = self._strategy.scope()
         return scope
+
+    def prepare(self, model: Any) -> None:
+        if getattr(model.optimizer, "gradient_accumulation_steps", None):
+            raise Unsupported(
+                "devices: Keras's optimizer cannot accumulate gradients under MirroredStrategy, which sums them "
+                "within a condition; leave out gradient_accumulation_steps, or set devices: 1"
+            )
 
     def feeder(self, adapter: BackendAdapter, batches: Sequence[Batch]) -> Feeder:
         check_divisible(self.settings, batches)

@@ -114,8 +114,8 @@ class Part:
             )
         if self._sums_losses and self._model.losses:
             raise Unsupported(
-                "devices: the model sums its losses over rows and adds losses of its own: PyTorch's replicas average or "
-                "sum all gradients; use a mean, or set devices: 1"
+                "devices: the model sums its losses over rows and adds losses of its own: PyTorch's replicas average "
+                "or sum all gradients; use a mean, or set devices: 1"
             )
 
     def combined(self, logs: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -196,8 +196,8 @@ def sums_losses(model: Any) -> bool:
     if kinds == {"sum"}:
         return True
     raise Unsupported(
-        f"devices: the model's losses are reduced by {', '.join(sorted(map(str, kinds)))}: PyTorch's replicas average or "
-        "sum all gradients; use means or sums over rows, or set devices: 1"
+        f"devices: the model's losses are reduced by {', '.join(sorted(map(str, kinds)))}: PyTorch's replicas average "
+        "or sum all gradients; use means or sums over rows, or set devices: 1"
     )
 
 

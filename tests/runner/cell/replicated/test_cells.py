@@ -144,6 +144,10 @@ def test_a_training_step_of_the_workload_is_divided_only_where_the_program_is(ce
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_updates_are_counted_with_accumulated_gradients(cell: Cells, backend: str) -> None:
     record = cell("accumulated", backend=backend)
+    if backend == "tensorflow":
+        assert record.status is Status.UNSUPPORTED
+        assert (record.reason or "").startswith("devices: Keras's optimizer cannot accumulate gradients under Mirrored")
+        return
     assert record.status in DONE, (record.reason, record.evidence.output_tail)
     assert record.replicas is not None
     assert all(replica.updates for replica in record.replicas.replicas)
