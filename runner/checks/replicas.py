@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from keras_matrix.analysis.parity.deviations import ParityProcess
 from keras_matrix.analysis.replicas import equal_work
+from keras_matrix.records.instruments.parity import Operation
 from keras_matrix.records.replicas import proof, rules
-from keras_matrix.records.replicas.proof import BackendProof, Difference, ReplicaProof
+from keras_matrix.records.replicas.proof import BackendProof, ReplicaProof
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import DATA
 from keras_matrix.runner.cell.job import WEIGHTS_NAME, ParityWorker
@@ -23,6 +24,8 @@ from keras_matrix.runner.checks.parity import ParityRequest, in_slots
 from keras_matrix.runner.checks.parity_processes import Key, ParityContext, Subject, settings_of
 
 NUDGE = 1
+# Computed in the precision of the training: rounding would differ on several devices (JAX computes it in float32).
+EXACT = [Operation.ATTENTION_SOFTMAX]
 Proved = Callable[[ReplicaProof], None]
 
 
@@ -92,12 +95,20 @@ class _Proof:
         outputs = self._outputs(backend, weights) if weights is not None else None
         if outputs is None:
             return None
-        differences, left_out = dict[str, Difference](), frozenset[int]()
-        for precision in self.context.precisions:
-            one, nudged, several = (outputs[key] for key in self._keys(backend, precision))
-            noise = equal_work.decided_by_rounding(one, nudged, precision)
-            differences[precision] = equal_work.difference(one, several, precision, noise)
-            left_out |= noise
+        by_precision = {
+            precision: [outputs[key] for key in self._keys(backend, precision)] for precision in self.context.precisions
+        }
+        # Of all precisions: an operation that a backend computes in float32 rounds in float64 training, too.
+        left_out = frozenset[int]().union(
+            *(
+                equal_work.decided_by_rounding(one, nudged, precision)
+                for precision, (one, nudged, _) in by_precision.items()
+            )
+        )
+        differences = {
+            precision: equal_work.difference(one, several, precision, left_out)
+            for precision, (one, _, several) in by_precision.items()
+        }
         trace = next(out.trace for key, out in outputs.items() if key.devices > 1)
         assert trace.replicas is not None, "several devices are proved by their worker"
         self.switched_off = trace.switched_off
@@ -129,7 +140,9 @@ class _Proof:
     def _outputs(self, backend: str, weights: str) -> dict[Key, ParityProcess] | None:
         """Return the processes' outputs; None if one has no result."""
         keys = [key for precision in self.context.precisions for key in self._keys(backend, precision)]
-        replies = self.context.run(self.subject, [(key, ParityWorker("fit", weights, key.nudge)) for key in keys])
+        replies = self.context.run(
+            self.subject, [(key, ParityWorker("fit", weights, key.nudge, EXACT)) for key in keys]
+        )
         outputs = {}
         for key, reply in zip(keys, replies, strict=True):
             if reply.trace is None:
