@@ -10,6 +10,7 @@ import pytest
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
 from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.instruments.gpu_place import GpuPlace
 from keras_matrix.records.schema import Record, Status
 from tests.conftest import make_record, make_settings
 from tests.synthetic_devices import device_records, scaled_run
@@ -138,6 +139,64 @@ def test_every_backend_and_number_of_devices_is_compared_in_the_order_of_the_tab
         (devices, backend) for devices in (2, 4) for backend in ("tensorflow", "jax", "torch")
     ]
     assert {one.work for one in found} == {"mnist_mlp"}
+
+
+def at_gpus(records: Sequence[Record], *gpus: str) -> list[Record]:
+    """Return records of a session on several GPUs; each entry has the GPUs of a repeat, the last those of the others."""
+    each = [GpuPlace(one.split("+")) for one in gpus]
+    return [replace(r, gpu_place=each[min(n, len(each) - 1)]) for n, r in enumerate(records)]
+
+
+@pytest.mark.parametrize("own", ["GPU-a", "GPU-b"])
+def test_one_gpu_of_the_group_is_paired_by_repeat(own: str) -> None:
+    found = scaling(at_gpus(device_records(1, ALONE), own) + at_gpus(device_records(2, ALONE), "GPU-a+GPU-b"))
+    assert found.speed_up is not None
+    assert (found.speed_up.centre, found.speed_up.count, found.missing) == (pytest.approx(1), 5, "")
+
+
+def test_one_device_on_another_gpu_than_the_group_is_not_compared() -> None:
+    alone = at_gpus(device_records(1, ALONE), "GPU-c")
+    found = scaling(alone + at_gpus(device_records(2, ALONE), "GPU-a+GPU-b"))
+    assert (found.speed_up, found.missing) == (None, "one device was measured on another GPU")
+
+
+def test_only_repeats_whose_one_gpu_is_in_the_group_count() -> None:
+    alone = at_gpus(device_records(1, ALONE), "GPU-a", "GPU-c", "GPU-d")
+    several = at_gpus(device_records(2, ALONE), "GPU-a+GPU-b", "GPU-a+GPU-b", "GPU-c+GPU-d")
+    found = scaling(alone + several)
+    assert found.speed_up is not None
+    assert found.speed_up.count == 4
+
+
+def test_repeats_without_a_named_gpu_are_not_paired_with_those_that_have_one() -> None:
+    found = scaling(device_records(1, ALONE) + at_gpus(device_records(2, ALONE), "GPU-a+GPU-b"))
+    assert found.missing == "a part of the run began without parallel_devices, and names no GPU"
+
+
+def test_without_a_common_repeat_nothing_is_compared() -> None:
+    other = [replace(record, repeat=record.repeat + 5) for record in device_records(1, ALONE)]
+    assert scaling(other + device_records(2, ALONE)).missing == "no repeat in common with one device"
+
+
+def rotated(speed_ups: Sequence[float], repeats: int) -> DeviceScaling:
+    """Return the scaling of one device on GPUs a and b alternately, with these speed-ups, against both."""
+    times_s = [speed_ups[n % 2] * (1 + 0.001 * n) for n in range(repeats)]
+    alone = at_gpus(device_records(1, times_s), *["GPU-a", "GPU-b"] * (repeats // 2))
+    return scaling(alone + at_gpus(device_records(2, [1.0] * repeats), "GPU-a+GPU-b"))
+
+
+def test_few_repeats_over_several_gpus_say_how_many_are_missing() -> None:
+    assert rotated((1.5, 1.5), 4).verdict == (
+        "4 repeats over 2 GPUs give no interval: it needs 4 more repeats than GPUs, 2 more than there are at these GPUs"
+    )
+
+
+def test_gpus_that_disagree_about_the_speed_up_give_no_interval_but_each_its_own() -> None:
+    found = rotated((1.2, 1.8), 10)
+    assert found.speed_up is not None
+    assert found.speed_up.bounds is None
+    assert found.verdict.startswith("the GPUs disagree: 1.20x at GPU-a, 1.81x at GPU-b (p ")
+    assert rotated((1.5, 1.5), 10).verdict == "faster than one device"
 
 
 def test_cells_on_one_device_have_no_scaling() -> None:
