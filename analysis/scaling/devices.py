@@ -28,6 +28,8 @@ from keras_matrix.records.settings import DATA, Settings
 ON_DEVICES = re.compile(r" (devices|distribution)=\S+")
 FASTER = "faster than one device"
 NOT_MEASURED = "one device not measured"
+# How the sentence of `replicas.semantics` begins.
+FED_FROM_HOST = "batches are in host memory"
 NO_SUCH_CELL = f"{NOT_MEASURED}: set devices: [1, {{}}]"
 
 
@@ -36,8 +38,8 @@ class DeviceScaling:
     """A measured cell on several devices against the one on one device.
 
     `ratio` is the time of a step on one device over that on all; without it `missing` says why. `spent` is None if the
-    collectives were not timed. `compiled` says how the steps were compiled, if that differs. `work` is the title of the
-    row on one device, or if there is none of this one, without the devices.
+    collectives were not timed. `compiled` says how the steps were compiled, and `fed` where batches are, if that
+    differs. `work` is the title of the row on one device, or if there is none of this one, without the devices.
     """
 
     cell_id: str
@@ -48,6 +50,7 @@ class DeviceScaling:
     missing: str
     spent: StepBreakdown | None
     compiled: str
+    fed: str
 
     @property
     def devices(self) -> int:
@@ -89,7 +92,7 @@ class DeviceScaling:
             reached = "" if self.verdict == FASTER else f" ({self.verdict})"
             gain = f"{self.settings.backend} {bracketed(self.speed_up)} {where}{reached}"
             figures = (gain, f"efficiency {_percent(self.efficiency.centre)}", communication)
-            parts = [", ".join(figure for figure in figures if figure), self.compiled]
+            parts = [", ".join(figure for figure in figures if figure), self.compiled, self.fed]
         return "; ".join(part for part in parts if part)
 
 
@@ -126,6 +129,7 @@ def _scaling(
         missing=missing,
         spent=step_breakdown(r.replicas.communication for r in cell.measured if r.replicas),
         compiled=_compiled(cell, alone) if alone and logs else "",
+        fed=_fed(cell.settings.devices, replicas) if logs else "",
     )
 
 
@@ -166,6 +170,12 @@ def _compiled(cell: CellSummary, alone: CellSummary) -> str:
         return ""
     why = TABLE[cell.settings.backend].not_compiled
     return f"one device runs a compiled step, {cell.settings.devices} devices do not" + (f" ({why})" if why else "")
+
+
+def _fed(devices: int, replicas: Replicas) -> str:
+    """Return where batches are, if several devices get them from host memory and one does not; else an empty text."""
+    fed = any(sentence.startswith(FED_FROM_HOST) for sentence in replicas.semantics)
+    return f"one device has its batches in its memory, {devices} devices get theirs from host memory" if fed else ""
 
 
 def _percent(share: float) -> str:

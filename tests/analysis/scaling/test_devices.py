@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
+from keras_matrix.analysis.scaling.devices import FED_FROM_HOST, DeviceScaling, device_scalings
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.instruments.gpu_place import GpuPlace
 from keras_matrix.records.schema import Record, Status
 from tests.conftest import make_record, make_settings
-from tests.synthetic_devices import device_records, scaled_run
+from tests.synthetic_devices import device_records, replicas_of, scaled_run
 
+ROOT = Path(__file__).parents[3]
 ALONE = [0.8, 1.6, 0.4, 3.2, 0.1]
 
 
@@ -80,7 +82,10 @@ def test_text_has_speed_up_efficiency_and_communication() -> None:
 def test_without_the_same_cell_on_one_device_the_reason_says_what_to_set(other: list[Record]) -> None:
     found = scaling(device_records(2, [0.5] * 5) + other)
     assert (found.speed_up, found.efficiency, found.verdict) == (None, None, "not known")
-    assert found.text == "jax on 2 devices: one device not measured: set devices: [1, 2]; communication 25 %"
+    assert (
+        found.text
+        == "jax on 2 devices: one device not measured: set devices: [1, 2]; communication 25 %"
+    )
 
 
 def test_failed_cell_on_one_device_is_named_with_its_status() -> None:
@@ -116,6 +121,20 @@ def test_step_that_only_one_device_compiles_is_stated_with_the_speed_up() -> Non
         "(XLA cannot use the variables of another device under MirroredStrategy)"
     )
     assert scaling(device_records(1, ALONE, jit=True) + device_records(2, ALONE, jit=True)).compiled == ""
+
+
+def test_batches_that_only_several_devices_get_from_host_memory_are_stated_with_the_speed_up() -> None:
+    fed = replicas_of("tensorflow", 2, semantics=[FED_FROM_HOST])
+    several = [replace(r, replicas=fed) for r in device_records(2, ALONE, "tensorflow")]
+    found = scaling(device_records(1, ALONE, "tensorflow") + several)
+    assert found.text.endswith("; one device has its batches in its memory, 2 devices get theirs from host memory")
+    assert "host memory" not in scaling(several).text
+    assert "host memory" not in scaling(device_records(1, ALONE) + device_records(2, ALONE)).text
+
+
+def test_sentence_on_the_feed_begins_as_the_one_of_the_cell() -> None:
+    source = ROOT / "runner" / "cell" / "replicated" / "tensorflow.py"
+    assert f'FED_FROM_HOST = (\n    "{FED_FROM_HOST}: ' in source.read_text(encoding="utf-8")
 
 
 def test_communication_is_the_median_over_the_repeats_and_none_if_not_timed() -> None:
