@@ -249,7 +249,8 @@ def _devices(rows: Sequence[Row]) -> Iterator[Finding]:
             yield _made(base, Kind.DEVICES, "efficiency", to_one, **_interval(one.efficiency))
         if one.spent is not None:
             watched = "collectives watched apart"
-            yield _made(base, Kind.DEVICES, "communication_share", watched, estimate=one.spent.share)
+            how = replace(base, facts={**facts, "communication method": str(one.spent.method)})
+            yield _made(how, Kind.DEVICES, "communication_share", watched, estimate=one.spent.share)
 
 
 def _inputs(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:

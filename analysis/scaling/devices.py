@@ -85,7 +85,7 @@ class DeviceScaling:
     def text(self) -> str:
         """The result as one line, such as `torch 1.62x [1.55 1.70] on 2 devices, efficiency 81 %`."""
         where = f"on {self.devices} devices"
-        communication = f"communication {_percent(self.spent.share)}" if self.spent else ""
+        communication = f"communication {_percent(self.spent.share)} ({self.spent.how})" if self.spent else ""
         if self.speed_up is None or self.efficiency is None:
             parts = [f"{self.settings.backend} {where}: {self.missing}", communication]
         else:

@@ -65,7 +65,7 @@ def test_verdict_is_decided_by_the_interval(several_s: Sequence[float], verdict:
 
 def test_text_has_speed_up_efficiency_and_communication() -> None:
     found = scaling(device_records(1, [1.0] * 5) + device_records(2, [0.625] * 5))
-    assert found.text == "jax 1.60x [1.60 1.60] on 2 devices, efficiency 80 %, communication 25 %"
+    assert found.text == "jax 1.60x [1.60 1.60] on 2 devices, efficiency 80 %, communication 25 % (by the profiler)"
     slower = scaling(device_records(1, [1.0] * 5) + device_records(2, [1.25] * 5))
     assert slower.text.startswith("jax 0.80x [0.80 0.80] on 2 devices (slower than one device), efficiency 40 %")
 
@@ -84,7 +84,7 @@ def test_without_the_same_cell_on_one_device_the_reason_says_what_to_set(other: 
     assert (found.speed_up, found.efficiency, found.verdict) == (None, None, "not known")
     assert (
         found.text
-        == "jax on 2 devices: one device not measured: set devices: [1, 2]; communication 25 %"
+        == "jax on 2 devices: one device not measured: set devices: [1, 2]; communication 25 % (by the profiler)"
     )
 
 
@@ -135,6 +135,12 @@ def test_batches_that_only_several_devices_get_from_host_memory_are_stated_with_
 def test_sentence_on_the_feed_begins_as_the_one_of_the_cell() -> None:
     source = ROOT / "runner" / "cell" / "replicated" / "tensorflow.py"
     assert f'FED_FROM_HOST = (\n    "{FED_FROM_HOST}: ' in source.read_text(encoding="utf-8")
+
+
+def test_text_says_how_communication_was_measured() -> None:
+    torch = scaling(device_records(2, [0.5], "torch"))
+    assert torch.text.endswith("communication 25 % (each collective timed, with waiting)")
+    assert scaling(device_records(2, [0.5])).text.endswith("communication 25 % (by the profiler)")
 
 
 def test_communication_is_the_median_over_the_repeats_and_none_if_not_timed() -> None:
