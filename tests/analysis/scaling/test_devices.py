@@ -167,7 +167,7 @@ def test_every_backend_and_number_of_devices_is_compared_in_the_order_of_the_tab
 
 
 def at_gpus(records: Sequence[Record], *gpus: str) -> list[Record]:
-    """Return records of a session on several GPUs; each entry has the GPUs of a repeat, the last those of the others."""
+    """Return records of a session on several GPUs; each entry is of a repeat, the last one of all others."""
     each = [GpuPlace(one.split("+")) for one in gpus]
     return [replace(r, gpu_place=each[min(n, len(each) - 1)]) for n, r in enumerate(records)]
 
