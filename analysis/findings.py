@@ -37,7 +37,7 @@ VERSIONS = {
     "log ratio paired by block": 1,
     "log ratio paired by block, machine as level": 1,
     "Benjamini-Hochberg over the table": 1,
-    "geometric mean over works": 1,
+    "geometric mean over works": 2,
     "model FLOPs over the best product": 1,
     "throughput over one worker's": 1,
     "log ratio to one device, paired by block": 1,
@@ -210,7 +210,8 @@ def _suites(rows: Sequence[Row]) -> Iterator[Finding]:
     for one in suite(rows):
         for backend, ratio in one.ratios.items():
             base = Finding(Kind.SUITE, STEP_TIME, "all works", method, VERSIONS[method], backend=backend)
-            yield replace(base, league=one.league, against=one.against, **_interval(ratio.estimate))
+            facts = {"left out": one.left_out} if one.left_out else {}
+            yield replace(base, league=one.league, against=one.against, facts=facts, **_interval(ratio.estimate))
 
 
 def _workers(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
@@ -249,7 +250,8 @@ def _devices(rows: Sequence[Row]) -> Iterator[Finding]:
             yield _made(base, Kind.DEVICES, "efficiency", to_one, **_interval(one.efficiency))
         if one.spent is not None:
             watched = "collectives watched apart"
-            yield _made(base, Kind.DEVICES, "communication_share", watched, estimate=one.spent.share)
+            how = replace(base, facts={**facts, "communication method": str(one.spent.method)})
+            yield _made(how, Kind.DEVICES, "communication_share", watched, estimate=one.spent.share)
 
 
 def _inputs(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.fc.proofs import proofs_of
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.influence import influence_caveat
-from keras_matrix.analysis.parity.deviations import StoredComparison, latest_comparison
+from keras_matrix.analysis.parity.deviations import ON_A_CPU, StoredComparison, latest_comparison
 from keras_matrix.analysis.replicas.proved import proof_lines
 from keras_matrix.analysis.stalls.report import StallReport
 from keras_matrix.analysis.whatif.verify import Verification
@@ -51,7 +51,6 @@ STATUS_TEXTS = {
 }
 SAME_WORK = (WorkStatus.AGREES, WorkStatus.EXPLAINED)
 AGAINST_NUMPY = "float64, against NumPy"
-ON_A_CPU = ", compared on a CPU"
 ON_ONE_DEVICE = ", on one device"
 ON_A_SMALL_NETWORK = "proved on a small network: docs/fc.md"
 NAMED_CAVEATS = ("TF32", "not fit")

@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from keras_matrix.analysis.stats.levels import Levels, grouped, levels
-from keras_matrix.records.instruments.gpu_place import JOIN, SEPARATOR, gpus_of_place
+from keras_matrix.records.instruments.gpu_place import JOIN, gpus_of_place, host_of_place
 from keras_matrix.records.schema import Machine, Record
 
 # The kernel and firmware reserve a part of the memory, which varies a little between equal machines.
@@ -24,7 +24,7 @@ MEMORY_TOLERANCE = 0.03
 GIB = 2.0**30
 SHOWN_CHARACTERS = 8
 SHOWN_OF_UUID = 12
-MACHINES, GPUS = "machines", "GPUs"
+MACHINES, GPUS, PLACES = "machines", "GPUs", "places of one machine"
 FACTS: Mapping[str, Callable[[Machine], object]] = {
     "CPUs": lambda machine: f"{machine.logical_cpus} x {machine.cpu_model}",
     "physical cores": lambda machine: machine.physical_cores,
@@ -49,9 +49,14 @@ def short(place: str) -> str:
 
 
 def noun(places: Sequence[str]) -> str:
-    """Return what these places are in texts: machines, or GPUs of one machine."""
-    hosts = {place.partition(SEPARATOR)[0] for place in places}
-    return GPUS if len(hosts) == 1 and all(map(gpus_of_place, places)) else MACHINES
+    """Return what these places are in texts: machines, GPUs of one machine, or such and the machine itself.
+
+    The last are of a run that was continued with or without `parallel_devices`: a part of its records names no GPU.
+    """
+    if len({host_of_place(place) for place in places}) != 1:
+        return MACHINES
+    named = [bool(gpus_of_place(place)) for place in places]
+    return GPUS if all(named) else PLACES if any(named) else MACHINES
 
 
 def difference(records: Sequence[Record]) -> str | None:

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.machines import GPUS, noun, short
+from keras_matrix.analysis.comparison.machines import MACHINES, noun, short
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate, minimum_detectable_effect, of_logs, p_value
 from keras_matrix.analysis.stats.levels import DISAGREEMENT_LEVEL, LEAST_DEGREES, levels
 from keras_matrix.analysis.stats.sequential import Looks
@@ -104,7 +104,7 @@ def open_verdict(lowest: str, ratios: Sequence[Ratio], others: int) -> str:
     if apart := [ratio for ratio in ratios if ratio.machines_disagree]:
         return _disagreement(lowest, apart)
     if without := [ratio for ratio in ratios if ratio.estimate.low is None]:
-        return _too_few(without)
+        return f"not separable: {too_few(without)}"
     if len(ratios) < others:
         return "not separable: some cells have no repeat in common"
     text = ", ".join(ratio_text(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
@@ -116,33 +116,35 @@ def open_verdict(lowest: str, ratios: Sequence[Ratio], others: int) -> str:
 
 def _disagreement(lowest: str, ratios: Sequence[Ratio]) -> str:
     """Return the ratio at each machine, of the ratios about which the machines disagree."""
-    several = (f"{ratio.backend} {_by_machine(ratio)}{_chance(ratio)}" for ratio in ratios)
+    several = (f"{ratio.backend} {at_each(ratio)}" for ratio in ratios)
     where = noun([one.machine for ratio in ratios for one in ratio.by_machine])
-    key, name = ("across_gpus", "gpus") if where == GPUS else ("across_nodes", "machine")
+    key, name, one = ("across_nodes", "machine", "machine") if where == MACHINES else ("across_gpus", "gpus", "GPU")
     return (
-        f"not separable: the {where} disagree: {lowest} against {'; '.join(several)}; compare at one {where[:-1]}: "
+        f"not separable: the {where} disagree: {lowest} against {'; '.join(several)}; compare at one {one}: "
         f"leave out {key}, or name one with {name}"
     )
+
+
+def at_each(ratio: Ratio) -> str:
+    """Return the ratio at each machine, and the p-value of the test that it is the same at all."""
+    found = ", ".join(f"{one.estimate.centre:.2f}x at {short(one.machine)}" for one in ratio.by_machine)
+    return f"{found}{_chance(ratio)}"
 
 
 def _chance(ratio: Ratio) -> str:
     return "" if ratio.disagreement is None else f" (p {ratio.disagreement:.2g})"
 
 
-def _by_machine(ratio: Ratio) -> str:
-    return ", ".join(f"{one.estimate.centre:.2f}x at {short(one.machine)}" for one in ratio.by_machine)
-
-
-def _too_few(ratios: Sequence[Ratio]) -> str:
+def too_few(ratios: Sequence[Ratio]) -> str:
     """Return why there is no interval, and of several machines how many blocks would give one."""
     spread = [ratio for ratio in ratios if ratio.by_machine]
     if not spread:
-        return f"not separable: fewer than {MIN_BLOCKS} repeats give no interval"
+        return f"fewer than {MIN_BLOCKS} repeats give no interval"
     ratio = max(spread, key=_missing)
     count, missing = len(ratio.by_machine), _missing(ratio)
     where = noun([one.machine for one in ratio.by_machine])
     return (
-        f"not separable: {ratio.estimate.count} repeats over {count} {where} give no interval: it needs "
+        f"{ratio.estimate.count} repeats over {count} {where} give no interval: it needs "
         f"{LEAST_DEGREES} more repeats than {where}, {missing} more than there are at these {where}"
     )
 

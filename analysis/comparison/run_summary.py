@@ -37,6 +37,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
     for one in suite(rows):
         ratios = ", ".join(f"{ratio.estimate.centre:.2f}x {name}{_bounds(ratio)}" for name, ratio in one.ratios.items())
         text.append(f"geometric mean, league {one.league}: {ratios} against {one.against}")
+        text[-1] += f"; left out: {one.left_out}" if one.left_out else ""
     rows = [row for row in rows if not row.values]  # separate sessions would need more sessions, not blocks
     now, drawn = detectable(rows, NOTABLE), sum(len(row.ratios) for row in rows)
     if not drawn:

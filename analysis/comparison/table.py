@@ -306,7 +306,7 @@ def _ratio(row: Row, backend: str, lowest: str) -> Ratio | None:
 def logs_by_machine(one: CellSummary, other: CellSummary) -> dict[str, list[float]]:
     """Return the log ratios one / other of the blocks that both measured at one machine, by its `host_id`."""
     here, there = ({(r.place, r.repeat): r for r in cell.measured} for cell in (one, other))
-    return _by_machine(here, there)
+    return paired_at_machines(here, there)
 
 
 def all_data(one: CellSummary, other: CellSummary, looks: Looks) -> Estimate | None:
@@ -319,11 +319,13 @@ def all_data(one: CellSummary, other: CellSummary, looks: Looks) -> Estimate | N
     every, all_of_other = (
         {(r.place, r.repeat, r.attempt): r for r in (*cell.measured, *cell.superseded)} for cell in (one, other)
     )
-    return estimate_over(_by_machine(every, all_of_other), looks.confidence(len(log_ratios(one, other))))
+    return estimate_over(paired_at_machines(every, all_of_other), looks.confidence(len(log_ratios(one, other))))
 
 
-def _by_machine(numerator: Mapping[Block, Record], denominator: Mapping[Block, Record]) -> dict[str, list[float]]:
-    """Return the log ratio of each block that both sides have, by its machine; no block is at two machines."""
+def paired_at_machines(
+    numerator: Mapping[Block, Record], denominator: Mapping[Block, Record]
+) -> dict[str, list[float]]:
+    """Return the log ratio of each block that both sides have, by the numerator's machine or GPUs."""
     costs = [{key: c for key, record in side.items() if (c := cost(record))} for side in (numerator, denominator)]
     logs: dict[str, list[float]] = {}
     for block, log in paired_logs(costs[0], costs[1]).items():

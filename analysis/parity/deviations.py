@@ -33,6 +33,8 @@ from keras_matrix.records.settings import Scalar
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# Appended to a comparison that is shown with figures of another device.
+ON_A_CPU = ", compared on a CPU"
 # By precision and figure: the largest deviation that counts as agreement.
 LIMITS: Mapping[str, Mapping[str, float]] = {
     "float64": {"loss": 1e-10, "gradient_norm": 1e-8, "gradient": 1e-8, "update": 1e-6, "losses": 1e-6},

@@ -1,12 +1,13 @@
 """What stored proofs say of a row on several devices: whether its backends do there the work of one device. Pure.
 
-A proof trains with random layers off, at the workload's small parameters unless it was asked for others.
+A proof trains on a CPU with random layers off, at the workload's small parameters. The line says where a row differs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from keras_matrix.analysis.parity.deviations import ON_A_CPU
 from keras_matrix.analysis.replicas.equal_work import verdict
 from keras_matrix.records.replicas.proof import BackendProof, ReplicaProof
 from keras_matrix.records.settings import DATA, Settings
@@ -27,8 +28,9 @@ def proof_lines(
     found = [one for one in proofs if (one.workload, one.devices, one.distribution) == wanted]
     found.sort(key=lambda one: (one.params == settings.params, one.started_at))
     newest = {name: one for one in found for name in (*one.backends, *one.failures, *one.unsupported)}
-    known = [_text(newest[name], name, versions[name]) for name in versions if name in newest]
-    lines = [f"{settings.devices} devices against one: {', '.join(known)}"] if known else []
+    known = [_text(newest[name], name, settings, versions[name]) for name in versions if name in newest]
+    where = "" if settings.device == "cpu" else ON_A_CPU
+    lines = [f"{settings.devices} devices against one{where}: {', '.join(known)}"] if known else []
     if absent := [name for name in versions if name not in newest]:
         command = f"runner parity {settings.workload} --devices {settings.devices}"
         divided = "" if settings.distribution == DATA else f" --distribution {settings.distribution}"
@@ -38,12 +40,13 @@ def proof_lines(
     return tuple(lines)
 
 
-def _text(proof: ReplicaProof, backend: str, versions: Mapping[str, str] | None) -> str:
+def _text(proof: ReplicaProof, backend: str, settings: Settings, versions: Mapping[str, str] | None) -> str:
     own = proof.backends.get(backend)
     if own is None:
         return f"{backend} {verdict(proof, backend)}"
     details = [
         *_losses(own),
+        *([] if proof.params == settings.params else ["at its small parameters"]),
         *(["other versions"] if versions and not versions.items() <= own.versions.items() else []),
     ]
     return f"{backend} {verdict(proof, backend)}{' (' + ', '.join(details) + ')' if details else ''}"

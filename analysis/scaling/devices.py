@@ -1,8 +1,9 @@
 """What a Keras workload gains from several devices: speed-up over one device, efficiency, and communication share.
 
-A cell is compared with that of the same backend on one device, all other settings equal, block by block, in the repeats
-that both have. Guarantee: pure; a speed-up is known only for equal work, and without one the reason is. Limit: what
-`jit: auto` chooses may differ between one device and several; this is part of the speed-up, and stated with it.
+A cell is compared with that of the same backend on one device, all other settings equal, in the repeats that both have
+at one machine; of GPUs that were used at the same time, the one device's must be among the several. Guarantee: pure; a
+speed-up is known only for equal work, and without one the reason is. Limit: what `jit: auto` chooses, and where batches
+are, may differ between one device and several; this is part of the speed-up, and stated with it.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_matrix.analysis.comparison.ratios import bracketed, estimate_over
+from keras_matrix.analysis.comparison.machines import noun
+from keras_matrix.analysis.comparison.ratios import Ratio, at_each, bracketed, ratio_of, too_few
 from keras_matrix.analysis.comparison.same_work import differing
-from keras_matrix.analysis.comparison.table import CellSummary, Row, logs_by_machine
+from keras_matrix.analysis.comparison.table import CellSummary, Row, paired_at_machines
 from keras_matrix.analysis.scaling.step_breakdown import StepBreakdown, step_breakdown
-from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate
+from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.codec import canonical
+from keras_matrix.records.instruments.gpu_place import gpus_of_place, host_of_place
 from keras_matrix.records.replicas.facts import Replicas
+from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import DATA, Settings
 
 ON_DEVICES = re.compile(r" (devices|distribution)=\S+")
 FASTER = "faster than one device"
 NOT_MEASURED = "one device not measured"
+# How the sentence of `replicas.semantics` begins.
+FED_FROM_HOST = "batches are in host memory"
 NO_SUCH_CELL = f"{NOT_MEASURED}: set devices: [1, {{}}]"
 
 
@@ -31,24 +37,30 @@ NO_SUCH_CELL = f"{NOT_MEASURED}: set devices: [1, {{}}]"
 class DeviceScaling:
     """A measured cell on several devices against the one on one device.
 
-    `speed_up` is the time of a step on one device over that on all; without it `missing` says why. `spent` is None if
-    the collectives were not timed, `compiled` says how the steps were compiled if that differs. `work` is the title of
-    the row on one device, or if there is none of this one, without the devices.
+    `ratio` is the time of a step on one device over that on all; without it `missing` says why. `spent` is None if the
+    collectives were not timed. `compiled` says how the steps were compiled, and `fed` where batches are, if that
+    differs. `work` is the title of the row on one device, or if there is none of this one, without the devices.
     """
 
     cell_id: str
     settings: Settings
     work: str
     replicas: Replicas
-    speed_up: Estimate | None
+    ratio: Ratio | None
     missing: str
     spent: StepBreakdown | None
     compiled: str
+    fed: str
 
     @property
     def devices(self) -> int:
         """The number of devices."""
         return self.settings.devices
+
+    @property
+    def speed_up(self) -> Estimate | None:
+        """The time of a step on one device over that on all; None if they are not compared."""
+        return self.ratio.estimate if self.ratio else None
 
     @property
     def efficiency(self) -> Estimate | None:
@@ -58,26 +70,29 @@ class DeviceScaling:
     @property
     def verdict(self) -> str:
         """The result in words; the interval decides between faster and slower."""
-        if self.speed_up is None:
+        if self.ratio is None:
             return "not known"
-        if self.speed_up.bounds is None:
-            return f"fewer than {MIN_BLOCKS} repeats give no interval"
-        if not self.speed_up.excludes(1.0):
+        speed_up = self.ratio.estimate
+        if self.ratio.machines_disagree:
+            return f"the {noun([one.machine for one in self.ratio.by_machine])} disagree: {at_each(self.ratio)}"
+        if speed_up.bounds is None:
+            return too_few([self.ratio])
+        if not speed_up.excludes(1.0):
             return "not separable from no gain"
-        return FASTER if self.speed_up.centre > 1 else "slower than one device"
+        return FASTER if speed_up.centre > 1 else "slower than one device"
 
     @property
     def text(self) -> str:
         """The result as one line, such as `torch 1.62x [1.55 1.70] on 2 devices, efficiency 81 %`."""
         where = f"on {self.devices} devices"
-        communication = f"communication {_percent(self.spent.share)}" if self.spent else ""
+        communication = f"communication {_percent(self.spent.share)} ({self.spent.how})" if self.spent else ""
         if self.speed_up is None or self.efficiency is None:
             parts = [f"{self.settings.backend} {where}: {self.missing}", communication]
         else:
             reached = "" if self.verdict == FASTER else f" ({self.verdict})"
             gain = f"{self.settings.backend} {bracketed(self.speed_up)} {where}{reached}"
             figures = (gain, f"efficiency {_percent(self.efficiency.centre)}", communication)
-            parts = [", ".join(figure for figure in figures if figure), self.compiled]
+            parts = [", ".join(figure for figure in figures if figure), self.compiled, self.fed]
         return "; ".join(part for part in parts if part)
 
 
@@ -102,18 +117,40 @@ def _scaling(
 ) -> DeviceScaling:
     base, alone = cells.get(canonical(on_one_device(cell.settings)), (row, None))
     missing = _missing(cell, alone)
-    logs = {} if alone is None or missing else logs_by_machine(alone, cell)
-    count = sum(map(len, logs.values()))
+    logs: Mapping[str, Sequence[float]] = {}
+    if alone is not None and not missing:
+        logs, missing = _paired(alone, cell)
     return DeviceScaling(
         cell_id=cell.cell_id,
         settings=cell.settings,
         work=ON_DEVICES.sub("", base.title),
         replicas=replicas,
-        speed_up=estimate_over(logs, row.looks.confidence(count)),
-        missing=missing or ("" if logs else "no repeat in common with one device"),
+        ratio=ratio_of(cell.settings.backend, logs, row.looks) if logs else None,
+        missing=missing,
         spent=step_breakdown(r.replicas.communication for r in cell.measured if r.replicas),
         compiled=_compiled(cell, alone) if alone and logs else "",
+        fed=_fed(cell.settings.devices, replicas) if logs else "",
     )
+
+
+def _paired(alone: CellSummary, cell: CellSummary) -> tuple[Mapping[str, Sequence[float]], str]:
+    """Return the log ratios of the blocks in which both ran, by place of the one device; without any, why not.
+
+    Without `parallel_devices` records name no GPUs: they are the first ones that the matrix allows, the one among them.
+    """
+    one, several = ({(host_of_place(r.place), r.repeat): r for r in of.measured} for of in (alone, cell))
+    apart = {block: _apart(record, several[block]) for block, record in one.items() if block in several}
+    if logs := paired_at_machines({block: one[block] for block, why in apart.items() if not why}, several):
+        return logs, ""
+    return {}, next(filter(None, apart.values()), "no repeat in common with one device")
+
+
+def _apart(one: Record, several: Record) -> str:
+    """Return why the GPU of one device is not one of several's; empty if it is, or if no session gave them GPUs."""
+    own, group = set(gpus_of_place(one.place)), set(gpus_of_place(several.place))
+    if bool(own) != bool(group):
+        return "a part of the run began without parallel_devices, and names no GPU"
+    return "" if own <= group else "one device was measured on another GPU"
 
 
 def _missing(cell: CellSummary, alone: CellSummary | None) -> str:
@@ -133,6 +170,12 @@ def _compiled(cell: CellSummary, alone: CellSummary) -> str:
         return ""
     why = TABLE[cell.settings.backend].not_compiled
     return f"one device runs a compiled step, {cell.settings.devices} devices do not" + (f" ({why})" if why else "")
+
+
+def _fed(devices: int, replicas: Replicas) -> str:
+    """Return where batches are, if several devices get them from host memory and one does not; else an empty text."""
+    fed = any(sentence.startswith(FED_FROM_HOST) for sentence in replicas.semantics)
+    return f"one device has its batches in its memory, {devices} devices get theirs from host memory" if fed else ""
 
 
 def _percent(share: float) -> str:

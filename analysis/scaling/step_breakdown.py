@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from keras_matrix.records.fc.communication import Communication, Method
 
+# Their shares are not comparable (docs/devices.md).
+HOW = {Method.TIMED: "each collective timed, with waiting", Method.PROFILED: "by the profiler"}
+
 
 @dataclass(frozen=True, slots=True)
 class StepBreakdown:
@@ -19,6 +22,11 @@ class StepBreakdown:
     method: Method
     step_time_s: float
     share: float
+
+    @property
+    def how(self) -> str:
+        """How the share was measured, in a few words."""
+        return HOW[self.method]
 
 
 def step_breakdown(measured: Iterable[Communication | None]) -> StepBreakdown | None:

@@ -2,7 +2,7 @@
 
 Backends of one session are paired by block, those of separate sessions compared as in `analysis.stats.sessions`. If the
 blocks of a work are spread over several machines, a block's number is not one machine for all works: the mean of the
-works' ratios then has no interval.
+works' ratios then has no interval. A work on several devices is one of those on one device once more, and left out.
 """
 
 from __future__ import annotations
@@ -21,11 +21,20 @@ from keras_matrix.analysis.stats.suite import SuiteRatio, suite_ratio
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The ratios of the suite's time on each backend to that on `against`, within one league."""
+    """The ratios of the suite's time on each backend to that on `against`, within one league.
+
+    `several_devices` are the titles of the rows on several devices, which are left out.
+    """
 
     league: str
     against: str
     ratios: dict[str, SuiteRatio]
+    several_devices: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> str:
+        """What is left out and why, empty for nothing."""
+        return f"{', '.join(self.several_devices)} (several devices)" if self.several_devices else ""
 
 
 def suite(rows: Sequence[Row]) -> list[Suite]:
@@ -37,17 +46,25 @@ def suite(rows: Sequence[Row]) -> list[Suite]:
     return [found for league, members in sorted(leagues.items()) if (found := _suite(league, members))]
 
 
-def _suite(league: str, rows: Sequence[Row]) -> Suite | None:
+def _suite(league: str, members: Sequence[Row]) -> Suite | None:
     """Return the ratios of a league's backends, over the rows in which the backend and the leading one both ran."""
+    rows = [row for row in members if not _on_several_devices(row)]
     names = in_order(name for row in rows for name in row.cells)
     present = [b for b in names if any(b in row.cells and row.cells[b].step_time for row in rows)]
+    if not present:
+        return None
     first = present[0]
     to_first = {backend: _suite_ratio(rows, backend, first) for backend in present[1:]}
     centres = {first: 1.0, **{backend: ratio.estimate.centre for backend, ratio in to_first.items() if ratio}}
     against = min(centres, key=lambda backend: centres[backend])
     ratios = {backend: _suite_ratio(rows, backend, against) for backend in present if backend != against}
     known = {backend: ratio for backend, ratio in ratios.items() if ratio}
-    return Suite(league, against, known) if known else None
+    several = tuple(row.title for row in members if _on_several_devices(row))
+    return Suite(league, against, known, several) if known else None
+
+
+def _on_several_devices(row: Row) -> bool:
+    return any(cell.settings.devices > 1 for cell in row.cells.values())
 
 
 def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:

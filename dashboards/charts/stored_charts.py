@@ -76,7 +76,9 @@ def memories(rows: Sequence[Row]) -> list[Picture]:
 
 def worker_scalings(rows: Sequence[Row]) -> list[Picture]:
     """Return one picture per FC mode: the efficiency by backend, each mark labelled with its number of workers."""
-    found = [{**row, "count": row["workers"], "group": str(row["mode"]), "gain": "", "notes": []} for row in rows]
+    found = [
+        {**row, "count": row["workers"], "group": str(row["mode"]), "gain": "", "notes": [], "how": ""} for row in rows
+    ]
     return _scalings(found, "worker")
 
 
@@ -88,11 +90,12 @@ def device_scalings(rows: Sequence[Row]) -> list[Picture]:
 def _of_devices(row: Row) -> Row:
     group = f"{row['divided_work']}{', weights divided' if row['distribution'] == MODEL else ''}"
     gain, notes = f"{number(row['speed_up'])}× ", [] if row["fit"] == "yes" else ["not fit"]
-    return {**row, "count": row["devices"], "group": group, "gain": gain, "notes": notes}
+    how = f" ({row['communication_method']})" if row["communication_method"] else ""
+    return {**row, "count": row["devices"], "group": group, "gain": gain, "notes": notes, "how": how}
 
 
 def _scalings(rows: Sequence[Row], noun: str) -> list[Picture]:
-    """Return a picture per group: `noun` is what rows count; `gain` and `notes` are shown with it."""
+    """Return a picture per group: `noun` is what rows count; `gain`, `notes` and `how` are shown with it."""
     known = [row for row in rows if row["efficiency"] is not None]
     if not known:
         return []
@@ -157,7 +160,7 @@ def _scaling(backend: str, noun: str, rows: Sequence[Row], axis: Axis) -> Strip:
     slot, most = slot_of(backend), max(rows, key=lambda row: int(row["count"]))
     notes = [f"{most['gain']}with {plural(int(most['count']), noun)}", *most["notes"]]
     if most["communication_share"] is not None:
-        notes.append(f"{share(max(0.0, most['communication_share']))} in communication")
+        notes.append(f"{share(max(0.0, most['communication_share']))} in communication{most['how']}")
     strip = Strip(
         backend, slot, 44, share(most["efficiency"]), notes, f"{backend}: {share(most['efficiency'])} {notes[0]}"
     )

@@ -16,7 +16,8 @@ SELECT
   MAX(IF(f.metric = 'efficiency', f.estimate, NULL)) AS efficiency,
   MAX(IF(f.metric = 'efficiency', f.low, NULL)) AS low,
   MAX(IF(f.metric = 'efficiency', f.high, NULL)) AS high,
-  MAX(IF(f.metric = 'communication_share', f.estimate, NULL)) AS communication_share
+  MAX(IF(f.metric = 'communication_share', f.estimate, NULL)) AS communication_share,
+  MAX(JSON_VALUE(f.facts, '$."communication method"')) AS communication_method
 FROM newest_cells AS n
 JOIN latest_findings AS f
   ON f.run_id = n.run_id AND f.cell_id = n.cell_id AND f.kind = 'devices'

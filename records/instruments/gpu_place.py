@@ -28,6 +28,11 @@ def place_of_gpus(host_id: str, gpus: Sequence[str]) -> str:
     return f"{host_id}{SEPARATOR}{JOIN.join(gpus)}"
 
 
+def host_of_place(place: str) -> str:
+    """Return the machine of a place, without its GPUs."""
+    return place.partition(SEPARATOR)[0]
+
+
 def gpus_of_place(place: str) -> list[str]:
     """Return the GPUs of a place; empty if it is a machine."""
     gpus = place.partition(SEPARATOR)[2]

@@ -212,7 +212,10 @@ class _Shared:
         self.stopping = False
 
     def begin(self, place: _GpusOfMachine, name: str, running: Running) -> int:
-        """Note a process; all that are alive at other places work alongside it, and it alongside them."""
+        """Note a process; all that are alive at other places work alongside it, and it alongside them.
+
+        One that was started while the session ended is killed: `stop` may not have known it.
+        """
         with self._guard:
             number, here = next(self._numbers), f"{name} on {short(place.identity)}"
             others = {other: text for other, (where, text, _) in self._alive.items() if where is not place}
@@ -220,7 +223,9 @@ class _Shared:
             for other in others:
                 self._alongside[other][here] = None
             self._alive[number] = place, here, running
-            return number
+        if self.stopping:
+            running.kill()
+        return number
 
     def elsewhere(self, place: _GpusOfMachine) -> list[WaitingCell]:
         """Return the cells at other places. A container is not below the runner, so that its use must be asked for."""

@@ -141,7 +141,14 @@ class _AmongOthers:
         return self._inner.resident_bytes()
 
     def finish(self) -> Outcome:
-        """End the others, and return the outcome; it is no measurement if one of them had ended by itself."""
+        """End the others, and return the outcome; it is no measurement if one of them did not work.
+
+        A repeat that is measured by itself, such as another attempt, had no turns: it gets them here.
+        """
+        if self._others is None:
+            settings = self._job.settings
+            for _ in range(1 + settings.epochs - settings.discard):
+                self.turn()
         outcome = self._inner.finish()
         self._end_others()
         if self._failed is not None:
@@ -182,10 +189,13 @@ class _AmongOthers:
 
     def _repeat(self, other: Running, over: threading.Event, begun: threading.Barrier) -> None:
         begun.wait()
-        while not over.is_set():
-            if not other.turn():
-                self._failed = "it ended during the measured epochs"
-                return
+        try:
+            while not over.is_set():
+                if not other.turn():
+                    self._failed = "it ended during the measured epochs"
+                    return
+        except Exception as error:  # noqa: BLE001 - whatever it was, the device rested during a measured epoch
+            self._failed = f"{type(error).__name__}: {error}"
 
 
 def _companion(job: Job, device: Device, number: int) -> Job:

@@ -184,6 +184,9 @@ def test_several_devices_have_findings_with_speed_up_efficiency_communication_an
         "gradient bytes": str(16 << 20),
         "meaning 1": DRAWS,
     }
+    shares = {one.backend: one.facts for one in of(found, Kind.DEVICES, "communication_share")}
+    methods = {backend: own["communication method"] for backend, own in shares.items()}
+    assert methods == {"tensorflow": "profiled", "jax": "profiled", "torch": "timed"}
     [verdict] = [one for one in of(findings.run_findings(rows), Kind.VERDICT) if "devices=2" in one.work]
     assert "not fit: torch: " in verdict.facts["caveats"]
 

@@ -11,6 +11,7 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments import influence
 from keras_matrix.records.instruments.influence import Influence
+from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
@@ -28,14 +29,16 @@ ALONE, BUSY = "alone", "others_busy"
 
 def run(request: RunRequest, *, stored: bool, as_json: bool) -> int:
     """Measure, store and print the influence of the other devices. Returns the exit code."""
-    found = influence.load([request.results]) if stored else _measured(request, TerminalDisplay(as_json))
+    found, missing = (influence.load([request.results]), []) if stored else _measured(request, TerminalDisplay(as_json))
     if stored and not found:
         raise UsageError(f"--stored: {request.results} contains no self test of parallel devices")
-    print(document({"influences": to_json(list(found))}) if as_json else "\n".join(_lines(found)))
-    return 0 if found else 1
+    fields = {"influences": to_json(list(found)), "missing": missing}
+    print(document(fields) if as_json else "\n".join([*_lines(found), *missing]))
+    return 1 if missing else 0
 
 
-def _measured(request: RunRequest, display: TerminalDisplay) -> Sequence[Influence]:
+def _measured(request: RunRequest, display: TerminalDisplay) -> tuple[Sequence[Influence], list[str]]:
+    """Return the influence on each cell, and a line for each cell without one."""
     matrix, cells = request.choice.load()
     cells, count = _on_one_device(cells)
     own = replace(request, results=request.results / FOLDER)
@@ -46,7 +49,16 @@ def _measured(request: RunRequest, display: TerminalDisplay) -> Sequence[Influen
         run.clear_leftovers()
     found = influences(session.records(ALONE), session.records(BUSY), count)
     influence.keep(request.results, found)
-    return found
+    known = {one.cell_id for one in found}
+    failed = [one for arm in arms for one in session.records(arm) if one.status not in MEASURED]
+    return found, [_without(cell, failed) for cell in cells if cell.cell_id not in known]
+
+
+def _without(cell: Cell, failed: Sequence[Record]) -> str:
+    """Return the line of a cell without an influence; the reason is that of its last record without figures."""
+    settings, reasons = cell.settings, [one.reason or one.status for one in failed if one.cell_id == cell.cell_id]
+    why = f": {reasons[-1]}" if reasons else ""
+    return f"no influence measured: {settings.backend}:{settings.workload} ({cell.cell_id}){why}"
 
 
 def _on_one_device(cells: Sequence[Cell]) -> tuple[list[Cell], int]:

@@ -159,6 +159,7 @@ def _scaling_json(one: DeviceScaling | None) -> dict[str, Any] | None:
         "speed_up": to_json(one.speed_up),
         "efficiency": to_json(one.efficiency),
         "communication_share": one.spent.share if one.spent else None,
+        "communication_method": one.spent.method if one.spent else None,
         "verdict": one.verdict,
         "text": one.text,
     }

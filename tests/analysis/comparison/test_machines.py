@@ -12,12 +12,13 @@ import pytest
 
 from keras_matrix.analysis import findings
 from keras_matrix.analysis.comparison import run_summary
-from keras_matrix.analysis.comparison.machines import difference
+from keras_matrix.analysis.comparison.machines import difference, noun
 from keras_matrix.analysis.comparison.table import Row, summarise, table
 from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.stats.levels import levels
 from keras_matrix.analysis.stats.sequential import LOOKS
 from keras_matrix.records.findings import Kind
+from keras_matrix.records.instruments.gpu_place import GpuPlace
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.runner.cli.render.findings import few_repeats
 from tests.conftest import MACHINE, make_record, make_settings
@@ -106,6 +107,14 @@ def test_too_few_blocks_for_the_machines_say_how_many_are_missing() -> None:
     )
     assert "measure with --repeats 7, or --repeats auto" in str(few_repeats([row]))
     assert only(records_at([A, B, C], blocks=7)).ratios[0].estimate.bounds is not None
+
+
+def test_machine_without_named_gpus_next_to_one_of_its_gpus_is_no_second_machine() -> None:
+    records = records_at([A], blocks=10)
+    records = [replace(r, gpu_place=GpuPlace(["GPU-a"])) if r.repeat % 2 else r for r in records]
+    assert only(records).verdict.endswith("(over 2 places of one machine)")
+    assert noun(["a/GPU-a", "a/GPU-b"]) == "GPUs"
+    assert noun(["a", "b/GPU-a"]) == noun(["a"]) == "machines"
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keras_matrix.analysis.comparison import run_summary
 from keras_matrix.analysis.comparison.primary_metric import epoch_quantiles
 from keras_matrix.analysis.comparison.table import Row, incomparable, summarise, table, titles
+from keras_matrix.analysis.findings import run_findings
 from keras_matrix.analysis.regression.gate import GATE_LOOKS
 from keras_matrix.analysis.stats.blocks import minimum_detectable_effect, spread
 from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.stats.sequential import FIXED, LOOKS, Looks
+from keras_matrix.records.findings import Kind
 from keras_matrix.records.schema import DeviceProof, Memory, Record, Resolved, Status, Times
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from tests.conftest import MACHINE, make_record, make_settings
+from tests.synthetic_devices import device_records
 
 CLOSE = {"tensorflow": 0.0100, "jax": 0.0101, "torch": 0.0102}
 APART = {"tensorflow": 0.010, "jax": 0.020, "torch": 0.040}
@@ -289,6 +293,19 @@ def test_metric_of_an_external_command_is_excluded_from_the_suite() -> None:
     rows = table(records)
     assert [row.fastest for row in rows] == ["batch_size=16"]
     assert suite(rows) == []
+
+
+def test_rows_on_several_devices_are_excluded_from_the_suite_and_named() -> None:
+    alone = records_of({"jax": 0.01, "torch": 0.02})
+    several = device_records(2, [0.03] * 5, "jax") + device_records(2, [0.01] * 5, "torch")
+    rows = table(alone + several)
+    ([found], [of_one]) = suite(rows), suite(table(alone))
+    assert (found.against, found.ratios["torch"].estimate) == ("jax", of_one.ratios["torch"].estimate)
+    assert (found.left_out, of_one.left_out) == ("mnist_mlp devices=2 (several devices)", "")
+    assert run_summary.lines(rows)[0].endswith("against jax; left out: mnist_mlp devices=2 (several devices)")
+    suites = [one for one in run_findings(rows) if one.kind is Kind.SUITE]
+    assert [one.facts for one in suites] == [{"left out": found.left_out}]
+    assert suite(table(several)) == []
 
 
 def test_rows_that_are_not_comparable_are_excluded_from_the_suite() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row, table
@@ -14,8 +15,8 @@ VERSIONS = {"keras": "3.15.1", "jax": "0.10.2", "torch": "2.13.0"}
 UNPROVED = "2 devices not compared with one: jax, torch: compare with: runner parity mnist_mlp --devices 2"
 
 
-def row() -> Row:
-    records = device_records(2, [0.1]) + device_records(2, [0.1], "torch")
+def row(**changes: Any) -> Row:
+    records = device_records(2, [0.1], **changes) + device_records(2, [0.1], "torch", **changes)
     [found] = table([replace(record, versions=VERSIONS) for record in records])
     return found
 
@@ -26,8 +27,8 @@ def proof(devices: int = 2, losses: float | None = 3e-8, **changes: object) -> R
     return replace(found, **changes)  # type: ignore[arg-type]
 
 
-def lines(*proofs: ReplicaProof, backend: str | None = None) -> tuple[str, ...]:
-    return RunContext(replica_proofs=proofs).on_several_devices(row(), backend)
+def lines(*proofs: ReplicaProof, backend: str | None = None, **changes: Any) -> tuple[str, ...]:
+    return RunContext(replica_proofs=proofs).on_several_devices(row(**changes), backend)
 
 
 def test_proof_of_the_row_says_how_far_losses_differ_from_one_device() -> None:
@@ -67,6 +68,18 @@ def test_proof_of_other_versions_is_marked() -> None:
     older = replace(one.backends["jax"], versions={**VERSIONS, "keras": "3.14.0"})
     [found] = lines(replace(one, backends={"jax": older}), backend="jax")
     assert found.endswith("jax equal to one device (float32 losses within 3e-8, other versions)")
+
+
+def test_proof_for_a_row_of_a_gpu_says_that_it_was_made_on_a_cpu() -> None:
+    assert lines(proof(), backend="jax", device="gpu") == (
+        "2 devices against one, compared on a CPU: jax equal to one device (float32 losses within 3e-8)",
+    )
+
+
+def test_proof_for_a_row_of_other_parameters_says_that_it_was_made_at_small_ones() -> None:
+    assert lines(proof(), backend="jax", params={"width": 512}) == (
+        "2 devices against one: jax equal to one device (float32 losses within 3e-8, at its small parameters)",
+    )
 
 
 def test_row_on_one_device_has_no_line() -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
+from keras_matrix.analysis.scaling.devices import FED_FROM_HOST, DeviceScaling, device_scalings
 from keras_matrix.records.fc.communication import Communication, Method
+from keras_matrix.records.instruments.gpu_place import GpuPlace
 from keras_matrix.records.schema import Record, Status
 from tests.conftest import make_record, make_settings
-from tests.synthetic_devices import device_records, scaled_run
+from tests.synthetic_devices import device_records, replicas_of, scaled_run
 
+ROOT = Path(__file__).parents[3]
 ALONE = [0.8, 1.6, 0.4, 3.2, 0.1]
 
 
@@ -62,7 +65,7 @@ def test_verdict_is_decided_by_the_interval(several_s: Sequence[float], verdict:
 
 def test_text_has_speed_up_efficiency_and_communication() -> None:
     found = scaling(device_records(1, [1.0] * 5) + device_records(2, [0.625] * 5))
-    assert found.text == "jax 1.60x [1.60 1.60] on 2 devices, efficiency 80 %, communication 25 %"
+    assert found.text == "jax 1.60x [1.60 1.60] on 2 devices, efficiency 80 %, communication 25 % (by the profiler)"
     slower = scaling(device_records(1, [1.0] * 5) + device_records(2, [1.25] * 5))
     assert slower.text.startswith("jax 0.80x [0.80 0.80] on 2 devices (slower than one device), efficiency 40 %")
 
@@ -79,7 +82,10 @@ def test_text_has_speed_up_efficiency_and_communication() -> None:
 def test_without_the_same_cell_on_one_device_the_reason_says_what_to_set(other: list[Record]) -> None:
     found = scaling(device_records(2, [0.5] * 5) + other)
     assert (found.speed_up, found.efficiency, found.verdict) == (None, None, "not known")
-    assert found.text == "jax on 2 devices: one device not measured: set devices: [1, 2]; communication 25 %"
+    assert (
+        found.text
+        == "jax on 2 devices: one device not measured: set devices: [1, 2]; communication 25 % (by the profiler)"
+    )
 
 
 def test_failed_cell_on_one_device_is_named_with_its_status() -> None:
@@ -117,6 +123,26 @@ def test_step_that_only_one_device_compiles_is_stated_with_the_speed_up() -> Non
     assert scaling(device_records(1, ALONE, jit=True) + device_records(2, ALONE, jit=True)).compiled == ""
 
 
+def test_batches_that_only_several_devices_get_from_host_memory_are_stated_with_the_speed_up() -> None:
+    fed = replicas_of("tensorflow", 2, semantics=[FED_FROM_HOST])
+    several = [replace(r, replicas=fed) for r in device_records(2, ALONE, "tensorflow")]
+    found = scaling(device_records(1, ALONE, "tensorflow") + several)
+    assert found.text.endswith("; one device has its batches in its memory, 2 devices get theirs from host memory")
+    assert "host memory" not in scaling(several).text
+    assert "host memory" not in scaling(device_records(1, ALONE) + device_records(2, ALONE)).text
+
+
+def test_sentence_on_the_feed_begins_as_the_one_of_the_cell() -> None:
+    source = ROOT / "runner" / "cell" / "replicated" / "tensorflow.py"
+    assert f'FED_FROM_HOST = (\n    "{FED_FROM_HOST}: ' in source.read_text(encoding="utf-8")
+
+
+def test_text_says_how_communication_was_measured() -> None:
+    torch = scaling(device_records(2, [0.5], "torch"))
+    assert torch.text.endswith("communication 25 % (each collective timed, with waiting)")
+    assert scaling(device_records(2, [0.5])).text.endswith("communication 25 % (by the profiler)")
+
+
 def test_communication_is_the_median_over_the_repeats_and_none_if_not_timed() -> None:
     timings = [Communication(Method.PROFILED, [1.0], [1 - share]) for share in (0.1, 0.3, 0.2)]
     records = [
@@ -138,6 +164,64 @@ def test_every_backend_and_number_of_devices_is_compared_in_the_order_of_the_tab
         (devices, backend) for devices in (2, 4) for backend in ("tensorflow", "jax", "torch")
     ]
     assert {one.work for one in found} == {"mnist_mlp"}
+
+
+def at_gpus(records: Sequence[Record], *gpus: str) -> list[Record]:
+    """Return records of a session on several GPUs; each entry is of a repeat, the last one of all others."""
+    each = [GpuPlace(one.split("+")) for one in gpus]
+    return [replace(r, gpu_place=each[min(n, len(each) - 1)]) for n, r in enumerate(records)]
+
+
+@pytest.mark.parametrize("own", ["GPU-a", "GPU-b"])
+def test_one_gpu_of_the_group_is_paired_by_repeat(own: str) -> None:
+    found = scaling(at_gpus(device_records(1, ALONE), own) + at_gpus(device_records(2, ALONE), "GPU-a+GPU-b"))
+    assert found.speed_up is not None
+    assert (found.speed_up.centre, found.speed_up.count, found.missing) == (pytest.approx(1), 5, "")
+
+
+def test_one_device_on_another_gpu_than_the_group_is_not_compared() -> None:
+    alone = at_gpus(device_records(1, ALONE), "GPU-c")
+    found = scaling(alone + at_gpus(device_records(2, ALONE), "GPU-a+GPU-b"))
+    assert (found.speed_up, found.missing) == (None, "one device was measured on another GPU")
+
+
+def test_only_repeats_whose_one_gpu_is_in_the_group_count() -> None:
+    alone = at_gpus(device_records(1, ALONE), "GPU-a", "GPU-c", "GPU-d")
+    several = at_gpus(device_records(2, ALONE), "GPU-a+GPU-b", "GPU-a+GPU-b", "GPU-c+GPU-d")
+    found = scaling(alone + several)
+    assert found.speed_up is not None
+    assert found.speed_up.count == 4
+
+
+def test_repeats_without_a_named_gpu_are_not_paired_with_those_that_have_one() -> None:
+    found = scaling(device_records(1, ALONE) + at_gpus(device_records(2, ALONE), "GPU-a+GPU-b"))
+    assert found.missing == "a part of the run began without parallel_devices, and names no GPU"
+
+
+def test_without_a_common_repeat_nothing_is_compared() -> None:
+    other = [replace(record, repeat=record.repeat + 5) for record in device_records(1, ALONE)]
+    assert scaling(other + device_records(2, ALONE)).missing == "no repeat in common with one device"
+
+
+def rotated(speed_ups: Sequence[float], repeats: int) -> DeviceScaling:
+    """Return the scaling of one device on GPUs a and b alternately, with these speed-ups, against both."""
+    times_s = [speed_ups[n % 2] * (1 + 0.001 * n) for n in range(repeats)]
+    alone = at_gpus(device_records(1, times_s), *["GPU-a", "GPU-b"] * (repeats // 2))
+    return scaling(alone + at_gpus(device_records(2, [1.0] * repeats), "GPU-a+GPU-b"))
+
+
+def test_few_repeats_over_several_gpus_say_how_many_are_missing() -> None:
+    assert rotated((1.5, 1.5), 4).verdict == (
+        "4 repeats over 2 GPUs give no interval: it needs 4 more repeats than GPUs, 2 more than there are at these GPUs"
+    )
+
+
+def test_gpus_that_disagree_about_the_speed_up_give_no_interval_but_each_its_own() -> None:
+    found = rotated((1.2, 1.8), 10)
+    assert found.speed_up is not None
+    assert found.speed_up.bounds is None
+    assert found.verdict.startswith("the GPUs disagree: 1.20x at GPU-a, 1.81x at GPU-b (p ")
+    assert rotated((1.5, 1.5), 10).verdict == "faster than one device"
 
 
 def test_cells_on_one_device_have_no_scaling() -> None:

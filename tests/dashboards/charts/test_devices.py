@@ -86,7 +86,9 @@ def test_cell_without_one_device_has_a_line_with_the_reason_and_no_picture() -> 
     found = pictures(device_records(2, [0.2]))
     assert found.panels == []
     assert found.lines == {
-        "mnist_mlp": ["jax on 2 devices: one device not measured: set devices: [1, 2]; communication 25 %"]
+        "mnist_mlp": [
+            "jax on 2 devices: one device not measured: set devices: [1, 2]; communication 25 % (by the profiler)"
+        ]
     }
 
 
@@ -164,7 +166,7 @@ def test_communication_that_noise_hides_is_below_zero(share: float) -> None:
         if r.replicas and r.replicas.communication
     ]
     assert lines(records)["in communication"].values[0].text == "below 0"
-    assert device_scalings(table(records))[0].text.endswith("communication below 0 %")
+    assert device_scalings(table(records))[0].text.endswith("communication below 0 % (by the profiler)")
 
 
 def test_fc_network_of_keras_on_several_devices_has_the_rows_of_both() -> None:

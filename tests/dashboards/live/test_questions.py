@@ -333,7 +333,12 @@ def test_several_devices_show_speed_up_efficiency_and_whether_the_step_is_that_o
     assert gained == {name: pytest.approx(2 / part, rel=0.01) for name, part in PARTS.items()}
     [picture] = panels.panel(questions()["device_scaling"], rows).pictures
     notes = {strip.backend: strip.notes for strip in picture.strips}
-    assert notes["torch"] == ["0.768× with 2 devices", "not fit", "25\u00a0% in communication"]
+    assert notes["torch"] == ["0.768× with 2 devices", "not fit", "25\u00a0% in communication (timed)"]
+    assert {row["backend"]: row["communication_method"] for row in rows} == {
+        "tensorflow": "profiled",
+        "jax": "profiled",
+        "torch": "timed",
+    }
 
 
 def test_verdict_of_a_step_that_is_not_fit_is_marked(warehouse: LocalWarehouse) -> None:

@@ -12,17 +12,24 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.comparison.table import table
+from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.settings import Settings
-from keras_matrix.records.store import Results
+from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.executors import Outcome, Running
+from keras_matrix.runner.executors.gpu_places import GpuMachine, GpuPlaces
+from keras_matrix.runner.executors.places import Stopped
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable, gpus_of, without_gpus
 from keras_matrix.runner.executors.supervise.watch import Never
+from keras_matrix.runner.host.gpus.present import PresentGpus
+from keras_matrix.runner.matrix.entry import Placement
 from keras_matrix.runner.matrix.grammar import DEFAULTS
+from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.machines import concurrent
-from tests.fakes.executor import FakeExecutor
+from tests.conftest import make_settings
+from tests.fakes.executor import FakeExecutor, FakeRunning
 from tests.fakes.pynvml import FakeGpu, FakePynvml
 
 MATRIX = """\
@@ -187,6 +194,39 @@ def test_blocks_rotate_over_equal_gpus_which_are_a_level_of_the_statistics(monke
     assert set(by_block.values()) == {2}, "both backends of a block ran on the same GPU"
     rows = [row for row in table(records) if row.machines]
     assert all(f"(over {len(row.machines)} GPUs)" in row.verdict or row.fastest for row in rows)
+
+
+@dataclass(slots=True)
+class StoppedMeanwhile(FakeExecutor):
+    """The session ends while a process starts, which does not end by itself."""
+
+    stop: Callable[[], None] = lambda: None
+    killed: list[Job] = field(default_factory=list)
+
+    def start(self, job: Job, timeout_s: float) -> Running:
+        self.stop()
+        return _Endless(self, job)
+
+
+class _Endless(FakeRunning):
+    def kill(self) -> None:
+        assert isinstance(self.executor, StoppedMeanwhile)
+        self.executor.killed.append(self.job)
+
+
+def test_a_process_that_starts_while_the_session_ends_is_killed(tmp_path: Path) -> None:
+    settings = make_settings(device="gpu")
+    cell = Cell(settings, cell_id(settings), 1, 60.0, None, placement=Placement(parallel_devices=True))
+    executor = StoppedMeanwhile()
+    machine = GpuMachine("h" * 16, {}, PresentGpus(("GPU-aa-1",), (A100,)))
+    places = GpuPlaces(machine, lambda run: executor, [cell])
+    executor.stop = places.stop
+    [place] = places.current()
+    job = Job("n", cell.cell_id, 0, 0, settings, 4, str(tmp_path), [], None, None)
+    running = place.executor(Run(tmp_path)).start(job, 10.0)
+    assert executor.killed == [job]
+    with pytest.raises(Stopped):
+        running.finish()
 
 
 def test_what_needs_no_gpu_or_may_not_run_in_parallel_has_the_machine_to_itself() -> None:

@@ -57,11 +57,12 @@ def test_on_a_cpu_other_devices_are_sets_of_as_many_cpus(
 
 @dataclass(slots=True)
 class Companion(FakeExecutor):
-    """Another device: counts the turns of its process, which ends at `ends_at`."""
+    """Another device: counts the turns of its process, which ends at `ends_at`; its turn `fails_at` raises."""
 
     worked: threading.Event = field(default_factory=threading.Event)
     resting: bool = True
     ends_at: int = 1 << 30
+    fails_at: int = 1 << 30
 
     def start(self, job: Job, timeout_s: float) -> FakeRunning:
         return _Turning(self, job)
@@ -76,6 +77,8 @@ class _Turning(FakeRunning):
         companion.resting = False
         companion.turns.append(self.job)
         companion.worked.set()
+        if len(companion.turns) >= companion.fails_at:
+            raise OSError("the server is gone")
         companion.resting = True
         return len(companion.turns) < companion.ends_at
 
@@ -149,6 +152,28 @@ def test_a_process_on_another_device_that_ends_leaves_no_measurement(busy: tuple
     outcome = running.finish()
     assert outcome.infrastructure == (
         "others_busy: a process on another device did not work: it ended before its first measured epoch"
+    )
+
+
+def test_others_work_too_during_a_repeat_that_is_measured_by_itself(busy: tuple[OthersBusy, Cell, Job]) -> None:
+    executor, cell, job = busy
+    executor.begin_block([job.settings])
+    executor.await_block()
+    assert executor.start(job, 10.0).finish().infrastructure is None
+    assert len(cell.turns) == 1 + job.settings.epochs - job.settings.discard
+    assert len(cell.companion.abandoned) == 1
+
+
+def test_an_error_of_a_process_on_another_device_leaves_no_measurement(busy: tuple[OthersBusy, Cell, Job]) -> None:
+    executor, cell, job = busy
+    cell.companion.fails_at = 2
+    executor.begin_block([job.settings])
+    executor.await_block()
+    running = executor.start(job, 10.0)
+    for _ in range(2):
+        running.turn()
+    assert running.finish().infrastructure == (
+        "others_busy: a process on another device did not work: OSError: the server is gone"
     )
 
 

@@ -11,7 +11,11 @@ import pytest
 
 from keras_matrix.records.instruments import influence
 from keras_matrix.records.store import Results
+from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.executors import Outcome, Running
+from keras_matrix.runner.executors.others_busy import EPOCHS
+from keras_matrix.runner.executors.supervise.watch import Never
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.pynvml import FakeGpu, FakePynvml
 
@@ -58,6 +62,22 @@ def test_the_result_is_in_the_results_folder_and_its_runs_are_no_figures_of_it()
     assert Results(Path("results")).runs() == []
     runs = Results(Path("results/parallel-devices")).runs()
     assert [one.about()["arm"] for one in runs] == ["alone", "others_busy"]
+
+
+class WithoutCompanion(FakeExecutor):
+    """The process of PyTorch on the other device ends before it works."""
+
+    def start(self, job: Job, timeout_s: float) -> Running:
+        companion = job.settings.epochs == EPOCHS and job.settings.backend == "torch"
+        return Never(Outcome(infrastructure="ended")) if companion else super().start(job, timeout_s)
+
+
+def test_a_cell_without_an_influence_is_named_and_the_exit_code_is_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(executor=WithoutCompanion()) == 1
+    assert [one.backend for one in influence.load([Path("results")])] == ["jax"]
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("no influence measured: torch:mnist_mlp (")
+    assert last.endswith("a process on another device did not work: it ended before its first measured epoch")
 
 
 def test_on_a_cpu_the_other_half_of_the_cpus_is_the_other_device() -> None:

@@ -63,4 +63,7 @@ def test_document_has_the_scaling_of_cells_on_several_devices() -> None:
     assert found[2]["speed_up"]["centre"] == pytest.approx(1.6)
     assert found[2]["efficiency"]["centre"] == pytest.approx(0.8)
     assert found[2]["communication_share"] == pytest.approx(0.25)
-    assert found[2]["text"] == "jax 1.60x [1.60 1.60] on 2 devices, efficiency 80 %, communication 25 %"
+    assert found[2]["communication_method"] == "profiled"
+    assert (
+        found[2]["text"] == "jax 1.60x [1.60 1.60] on 2 devices, efficiency 80 %, communication 25 % (by the profiler)"
+    )

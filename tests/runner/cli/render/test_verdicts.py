@@ -118,9 +118,10 @@ def test_row_on_several_devices_has_a_line_of_scaling_per_backend_and_its_caveat
     rows = table(scaled_run(counts=(1, 2)))
     lines = printed(rows)
     assert lines[lines.index("mnist_mlp devices=2") + 7 :] == [
-        "  scaling: tensorflow 1.81x [1.80 1.83] on 2 devices, efficiency 91 %, communication 25 %",
-        "  scaling: jax 1.60x [1.58 1.61] on 2 devices, efficiency 80 %, communication 25 %",
-        "  scaling: torch 0.77x [0.76 0.78] on 2 devices (slower than one device), efficiency 38 %, communication 25 %",
+        "  scaling: tensorflow 1.81x [1.80 1.83] on 2 devices, efficiency 91 %, communication 25 % (by the profiler)",
+        "  scaling: jax 1.60x [1.58 1.61] on 2 devices, efficiency 80 %, communication 25 % (by the profiler)",
+        "  scaling: torch 0.77x [0.76 0.78] on 2 devices (slower than one device), efficiency 38 %, communication 25 % "
+        "(each collective timed, with waiting)",
         f"  caveat: tensorflow, torch on 2 devices: {DRAWS}",
         "  caveat: not fit: torch: the step is this project's, around DistributedDataParallel, since Keras 3.15.1 has "
         "no distribution on this backend",
