@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from keras_matrix.analysis.replicas import equal_work
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.fc.spec import MODES, Kind
 from keras_matrix.records.instruments import parity, shipped
 from keras_matrix.records.instruments.parity import ParityRecord
+from keras_matrix.records.replicas import proof
 from keras_matrix.runner.matrix import catalog
 from tests.scripts import script
 
@@ -58,6 +60,19 @@ def test_every_workload_agrees_on_every_two_backends_at_the_locked_versions(work
         assert found == {name: VERSIONS[name] for name in ("keras", backend)}, f"stale: ci/evidence {workload}"
     assert record.machine is not None
     assert record.started_at
+
+
+def test_proofs_of_several_devices_are_equal_and_of_the_locked_versions() -> None:
+    found, problems = proof.load(shipped.EVIDENCE)
+    assert problems == []
+    assert {one.workload for one in found} >= {"mnist_mlp", "cifar10_cnn", "lstm", "fc", "bert"}
+    for one in found:
+        assert equal_work.is_proved(one), f"ci/evidence {one.workload}"
+        assert ([*one.backends], one.devices) == ([*BACKENDS], 2)
+        for backend, own in one.backends.items():
+            versions = {name: own.versions[name] for name in ("keras", backend)}
+            expected = {name: VERSIONS[name] for name in ("keras", backend)}
+            assert versions == expected, f"stale: ci/evidence {one.workload}"
 
 
 @pytest.mark.parametrize("workload", sorted(evidence.families()))
