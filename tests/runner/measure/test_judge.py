@@ -13,6 +13,7 @@ from keras_matrix.analysis.surroundings import disturbance
 from keras_matrix.records.codec import dumps, to_json
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.input_use import InputUse
+from keras_matrix.records.replicas.facts import Replica, Replicas
 from keras_matrix.records.schema import (
     SCHEMA_VERSION,
     CellResult,
@@ -518,3 +519,36 @@ def test_fit_that_ran_too_few_epochs_is_a_work_mismatch() -> None:
     message = "epochs: fit must run 4, got 0"
     verdict = judge(JOB, ENDED_WELL, raised("keras_matrix.runner.cell.phases.WorkMismatch", message), None)
     assert (verdict.status, verdict.reason) == (Status.WORK_MISMATCH, message)
+
+
+@pytest.mark.parametrize("outcome", [Outcome(signal=11), Outcome(exit_code=0, deadline_exceeded=True)])
+def test_a_process_that_ends_while_it_times_collectives_has_complete_figures(outcome: Outcome) -> None:
+    timing = replace(GOOD, collectives_not_timed="the process ended while it timed its collectives")
+    verdict = judge(JOB, outcome, timing, None)
+    assert (verdict.status, verdict.warnings[0].partition(":")[0]) == (Status.OK, "collectives_not_timed")
+
+
+REPLICA = "keras_matrix.runner.cell.replicated.torch.ReplicaFailed"
+
+
+def test_batches_that_do_not_fit_a_replicas_device_exhaust_its_memory() -> None:
+    job = replace(JOB, settings=make_settings(device="gpu", devices=2))
+    text = "replica 1 of 2: OutOfMemoryError: CUDA out of memory. Tried 2 GiB; the other replicas were ended"
+    assert judge(job, Outcome(exit_code=1), raised(REPLICA, text), None).status is Status.OOM_DEVICE
+
+
+@pytest.mark.parametrize(("oom_kills", "status"), [(1, Status.OOM_HOST), (0, Status.ERROR)])
+def test_a_replica_that_the_kernel_killed_for_memory_exhausts_the_hosts(oom_kills: int, status: Status) -> None:
+    lost = raised(REPLICA, "replica 1 of 2: its process was ended by signal 9 (SIGKILL); the other replicas were ended")
+    assert judge(JOB, Outcome(exit_code=1, oom_kills=oom_kills), lost, None).status is status
+
+
+def test_a_cell_on_several_devices_proves_them() -> None:
+    settings = make_settings(devices=2)
+    job = replace(JOB, settings=settings, cell_id=cell_id(settings))
+    result = replace(GOOD, cell_id=job.cell_id)
+    with pytest.raises(ResultRefused, match="bad_result: it does not prove its devices"):
+        accept(dumps(result).encode(), job)
+    two = [Replica(f"cpu:{rank}", settings.batch_size // 2, 3, 10) for rank in range(2)]
+    proved = replace(result, replicas=Replicas("DataParallel", True, two, 0, 6, 100, []))
+    assert accept(dumps(proved).encode(), job) == proved
