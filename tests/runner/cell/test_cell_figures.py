@@ -16,6 +16,7 @@ from dataclasses import replace
 from keras_matrix.runner.cell.phases import short_epoch_steps, summarise
 from keras_matrix.runner.cell.batches import make_batches
 from keras_matrix.runner.cell.loop import EpochClock, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
+from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from tests.conftest import make_settings
 s = make_settings()
 
@@ -42,7 +43,7 @@ assert abs(step_time_by_doubling(lambda n: lengths.append(n) or 0.01 * n, enough
 assert lengths[0] == 1 and lengths[-1] >= 15
 
 events = []
-adapter = types.SimpleNamespace(barrier=lambda model: events.append("barrier"))
+adapter = types.SimpleNamespace(barrier=lambda model: events.append("barrier"), group=DeviceGroup())
 clock = EpochClock(adapter, Stretch(1, 1), clock=lambda: events.append("clock") or float(len(events)))
 clock.on_epoch_begin(0); events.append("steps"); clock.on_epoch_end(0, {"loss": float("nan"), "accuracy": 0.5})
 assert events == ["barrier", "clock", "steps", "barrier", "clock"], events
@@ -64,7 +65,8 @@ class Model:
 plain = lambda iterator: events.append("step" if model.train_function is plain else "lead-in") or "outputs"
 model = Model()
 adapter = types.SimpleNamespace(
-    barrier=lambda m: events.append("barrier"), wait=lambda o: events.append(o), step_end=lambda o: None
+    barrier=lambda m: events.append("barrier"), wait=lambda o: events.append(o), step_end=lambda o: None,
+    group=DeviceGroup(),
 )
 stretch = Stretch(4, 2, lead_in=2, before=lambda e: events.append(e), started=lambda: events.append("started"))
 assert len(fit_epochs(model, None, adapter, stretch).times_s) == 2

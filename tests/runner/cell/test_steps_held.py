@@ -10,6 +10,7 @@ import pytest
 
 from keras_matrix.runner.cell.loop import EpochLog, Stretch
 from keras_matrix.runner.cell.phases import Predicting, Training
+from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 
 pytestmark = pytest.mark.process  # imports Keras
 
@@ -29,7 +30,9 @@ def batches_held(phase: str, steps_held: int, samples: int = 64) -> int:
     )  # fmt: skip
     held: list[int] = []
     model = SimpleNamespace(predict_on_batch=lambda x: x, trainable_variables=[], optimizer=None)
-    adapter: Any = SimpleNamespace(feeder=lambda batches: held.append(len(batches)), resident=lambda batch: batch)
+    adapter: Any = SimpleNamespace(
+        feeder=lambda batches: held.append(len(batches)), resident=lambda batch: batch, group=DeviceGroup()
+    )
     samples_of = lambda count, seed: (np.ones((count, 1)), np.ones((count, 1)))  # noqa: E731
     built: Any = SimpleNamespace(model=model, samples=samples_of, pipeline=None)
     kept: Any = SimpleNamespace(turns=None, stretch=lambda settings, steps: Stretch(steps, 2, 1), end=lambda: None)

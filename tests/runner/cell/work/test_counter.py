@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import keras, numpy as np
 from keras_matrix.runner.cell.backends import Feed
 from keras_matrix.runner.cell.loop import EpochClock, Stretch
+from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from keras_matrix.runner.cell.work.counter import (
     Counting,
     Ledger,
@@ -54,8 +55,8 @@ assert made.optimizer_replaced
 
 # The counters are read outside the time that is measured.
 events = []
-reader = SimpleNamespace(epoch_begun=lambda: events.append("begun"), epoch_ended=lambda: events.append("ended"))
-adapter = SimpleNamespace(barrier=lambda model: events.append("barrier"))
+reader = SimpleNamespace(epoch_begun=lambda: events.append("begun"), epoch_ended=lambda further: events.append("ended"))
+adapter = SimpleNamespace(barrier=lambda model: events.append("barrier"), group=DeviceGroup())
 before = Stretch(1, 1, before=lambda epoch: events.append("before"))
 clock = EpochClock(adapter, before, lambda: events.append("clock") or 0.0, reader)
 clock.on_epoch_begin(0); clock.on_epoch_end(0)
