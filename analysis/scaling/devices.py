@@ -21,15 +21,13 @@ from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.instruments.gpu_place import gpus_of_place, host_of_place
-from keras_matrix.records.replicas.facts import Replicas
+from keras_matrix.records.replicas.facts import FED_FROM_HOST, Replicas
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import DATA, Settings
 
 ON_DEVICES = re.compile(r" (devices|distribution)=\S+")
 FASTER = "faster than one device"
 NOT_MEASURED = "one device not measured"
-# How the sentence of `replicas.semantics` begins.
-FED_FROM_HOST = "batches are in host memory"
 NO_SUCH_CELL = f"{NOT_MEASURED}: set devices: [1, {{}}]"
 
 
@@ -39,7 +37,7 @@ class DeviceScaling:
 
     `ratio` is the time of a step on one device over that on all; without it `missing` says why. `spent` is None if the
     collectives were not timed. `compiled` says how the steps were compiled, and `fed` where batches are, if that
-    differs. `work` is the title of the row on one device, or if there is none of this one, without the devices.
+    differs. `work` is the title of the row on one device; without such a row, that of this one, the devices removed.
     """
 
     cell_id: str
@@ -174,8 +172,9 @@ def _compiled(cell: CellSummary, alone: CellSummary) -> str:
 
 def _fed(devices: int, replicas: Replicas) -> str:
     """Return where batches are, if several devices get them from host memory and one does not; else an empty text."""
-    fed = any(sentence.startswith(FED_FROM_HOST) for sentence in replicas.semantics)
-    return f"one device has its batches in its memory, {devices} devices get theirs from host memory" if fed else ""
+    if FED_FROM_HOST not in replicas.semantics:
+        return ""
+    return f"one device has its batches in its memory, {devices} devices get theirs from host memory"
 
 
 def _percent(share: float) -> str:

@@ -8,6 +8,11 @@ from keras_matrix.records.codec import about
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.settings import DATA
 
+# What `semantics` says if batches are not resident on several devices, though they would be on one.
+FED_FROM_HOST = (
+    "batches are in host memory: the strategy's iterator copies each replica's rows to its device ahead of their step"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Replica:

@@ -1,4 +1,4 @@
-"""Turns samples into full batches, wrapping to the first samples, so that every step does the same work.
+"""Turns samples into full batches, wrapping to the first samples, so that every step does the same work; feeds them.
 
 The batches of a workload with an input pipeline come from it; few enough to hold them all in memory.
 """
@@ -6,17 +6,38 @@ The batches of a workload with an input pipeline come from it; few enough to hol
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from keras_matrix.models.workload import InputPipeline
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import Batch
 
+Batch = tuple[Any, ...]
+# Keras reads two batches of a generator in advance, one of a data set, and on a GPU stays one batch ahead.
+LOOKAHEAD = 4
 # Of a pipeline's batches: enough that a step does not find its batch in the CPU's caches.
 HELD_BYTES = 64 << 20
 LEAST_HELD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """An endless source of batches for one call of `fit`, and how many batches were drawn from it so far.
+
+    `drawn` may pull what is left from a finite source, so it is called once, after `fit`. `lookahead` is how many
+    batches more than it trains on Keras may draw; None where a prefetching thread decides that.
+    """
+
+    source: Any
+    drawn: Callable[[], int | None]
+    lookahead: int | None
+
+
+Feeder = Callable[[int], Feed]
+"""Makes the feed of one call of `fit` from the number of batches that the call needs."""
 
 
 def steps_of_pass(settings: Settings) -> int:
@@ -62,3 +83,21 @@ def _take(part: Any, rows: Any) -> Any:
     if isinstance(part, (list, tuple)):
         return tuple(item[rows] for item in part)
     return part[rows]
+
+
+def round_and_round(batches: Sequence[Batch]) -> Iterator[Batch]:
+    """Yield the batches endlessly. A generator, which `fit` recognises as a source."""
+    while True:
+        yield from batches
+
+
+def counted_feed(batches: Sequence[Batch], lookahead: int | None = LOOKAHEAD) -> Feed:
+    """Return an endless feed of these batches whose generator counts what is drawn."""
+    drawn = [0]
+
+    def source() -> Iterator[Batch]:
+        for batch in round_and_round(batches):
+            drawn[0] += 1
+            yield batch
+
+    return Feed(source(), lambda: drawn[0], lookahead)

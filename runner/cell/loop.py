@@ -15,7 +15,8 @@ from typing import Any
 
 import keras
 
-from keras_matrix.runner.cell.backends import BackendAdapter, Batch
+from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.runner.cell.batches import Batch
 from keras_matrix.runner.cell.clock import Clock, monotonic
 from keras_matrix.runner.cell.work.counter import Counting, rows_of
 

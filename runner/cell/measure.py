@@ -27,8 +27,8 @@ from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.schema import CellResult, Memory, Resolved, Times
 from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.runner.cell import backends, memory
-from keras_matrix.runner.cell.backends import BackendAdapter, Batch, CompileEvents, Unsupported
-from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
+from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents, Unsupported
+from keras_matrix.runner.cell.batches import Batch, make_batches, steps_of_pass
 from keras_matrix.runner.cell.checks.devices import prove, refuse_devices, reserving
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic

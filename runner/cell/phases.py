@@ -17,9 +17,8 @@ import numpy as np
 from keras_matrix.models.workload import Built
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell import backends
-from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feed, Feeder
-from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
+from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.runner.cell.batches import Batch, Feed, Feeder, counted_feed, make_batches, steps_of_pass
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns
 from keras_matrix.runner.cell.job import Job
@@ -137,12 +136,14 @@ class Training:
         return log
 
     def _feeder(self, batches: Sequence[Batch]) -> Feeder:
-        """Return the feeder of `fit`: resident on the device, or from host memory at each step."""
-        if (divided := self._adapter.group.feeder(self._adapter, batches)) is not None:
-            return divided
+        """Return the feeder of `fit`, for the cell's devices."""
+        return self._adapter.group.feeder(batches, self._undivided)
+
+    def _undivided(self, batches: Sequence[Batch]) -> Feeder:
+        """Return the feeder of one device: resident on it, or from host memory at each step."""
         if self._job.settings.feed == "device_resident":
             return self._adapter.feeder(batches)
-        return lambda needed: backends.counting(batches, self._adapter.lookahead)
+        return lambda needed: counted_feed(batches, self._adapter.lookahead)
 
 
 class Predicting:

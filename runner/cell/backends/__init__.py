@@ -7,18 +7,17 @@ A new backend is one new file here whose class `Adapter` derives from `BackendAd
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.batches import LOOKAHEAD, Batch, Feed, Feeder, counted_feed, round_and_round
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 
 if TYPE_CHECKING:
     from keras_matrix.runner.cell.piped.request import StreamRequest
-
-Batch = tuple[Any, ...]
 
 
 class Unsupported(Exception):
@@ -33,19 +32,6 @@ class CompileEvents:
     compile_time_s: float | None = None
     cache_hits: int | None = None
     graph_breaks: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """An endless source of batches for one call of `fit`, and how many batches were drawn from it so far.
-
-    `drawn` may pull what is left from a finite source, so it is called once, after `fit`. `lookahead` is how many
-    batches more than it trains on Keras may draw; None where a prefetching thread decides that.
-    """
-
-    source: Any
-    drawn: Callable[[], int | None]
-    lookahead: int | None
 
 
 class Stream(Protocol):
@@ -64,10 +50,6 @@ class Stream(Protocol):
         """Draw batches and drop them."""
 
 
-Feeder = Callable[[int], Feed]
-"""Makes the feed of one call of `fit` from the number of batches that the call needs."""
-# Keras reads two batches of a generator in advance, one of a data set, and on a GPU stays one batch ahead.
-LOOKAHEAD = 4
 COMPILED_NOWHERE = (
     "eager: the workload makes every function of the process run eagerly ({}), though the model is to be compiled; "
     "leave that out, and compile the model with run_eagerly=True or set eager: true in the matrix"
@@ -123,7 +105,7 @@ class BackendAdapter(Protocol):
     def feeder(self, batches: Sequence[Batch]) -> Feeder:
         """Place these batches on the device; return an endless, counted feed of them for `fit`."""
         placed = [self.resident(batch) for batch in batches]
-        return lambda needed: counting(placed)
+        return lambda needed: counted_feed(placed)
 
     def one_pass(self, data_adapter: Any) -> Iterable[Any]:
         """Return the batches of one pass over Keras's data adapter of a source, as `fit` reads them."""
@@ -181,24 +163,6 @@ class BackendAdapter(Protocol):
 
     def versions(self) -> dict[str, str]:
         """Return the backend's packages and versions."""
-
-
-def round_and_round(batches: Sequence[Batch]) -> Iterator[Batch]:
-    """Yield the batches endlessly. A generator, which `fit` recognises as a source."""
-    while True:
-        yield from batches
-
-
-def counting(batches: Sequence[Batch], lookahead: int | None = LOOKAHEAD) -> Feed:
-    """Return an endless feed of these batches whose generator counts what is drawn."""
-    drawn = [0]
-
-    def source() -> Iterator[Batch]:
-        for batch in round_and_round(batches):
-            drawn[0] += 1
-            yield batch
-
-    return Feed(source(), lambda: drawn[0], lookahead)
 
 
 def version_pair(text: str) -> tuple[int, int] | None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import COMPILED_NOWHERE, BackendAdapter, Batch, CompileEvents, version_pair
+from keras_matrix.runner.cell.backends import COMPILED_NOWHERE, BackendAdapter, CompileEvents, version_pair
+from keras_matrix.runner.cell.batches import Batch
 
 TRACE_EVENTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration")
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"

@@ -10,17 +10,10 @@ import tensorflow as tf
 
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import (
-    COMPILED_NOWHERE,
-    LOOKAHEAD,
-    BackendAdapter,
-    Batch,
-    Feed,
-    Feeder,
-    Unsupported,
-)
+from keras_matrix.runner.cell.backends import COMPILED_NOWHERE, BackendAdapter, Unsupported
 from keras_matrix.runner.cell.backends.tensorflow_resident import HOST, resident_dataset
 from keras_matrix.runner.cell.backends.tensorflow_stream import DatasetStream
+from keras_matrix.runner.cell.batches import LOOKAHEAD, Batch, Feed, Feeder
 from keras_matrix.runner.cell.piped.request import StreamRequest
 
 # Where tf.function makes a graph. Not in the public interface: if it is missing, traces are not counted. The public

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.composite_tensor import CompositeTensor
 
-from keras_matrix.runner.cell.backends import Batch
+from keras_matrix.runner.cell.batches import Batch
 
 HOST = "/device:CPU:0"
 # By id: the iterators whose batches a loop of Keras passes on, while it is traced.

@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras.src.trainers.data_adapters import get_data_adapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
-from keras_matrix.runner.cell.backends import Feed
+from keras_matrix.runner.cell.batches import Feed
 from keras_matrix.runner.cell.piped.request import StreamRequest
 from keras_matrix.runner.cell.piped.stream import StreamAdapter
 from keras_matrix.runner.cell.piped.timers import Timers

@@ -14,7 +14,8 @@ import torch
 
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import BackendAdapter, Batch, CompileEvents, Unsupported
+from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents, Unsupported
+from keras_matrix.runner.cell.batches import Batch
 
 
 class Adapter(BackendAdapter):

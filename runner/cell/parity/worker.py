@@ -27,7 +27,7 @@ from keras_matrix.records.codec import dumps
 from keras_matrix.records.instruments.parity import Operation, ParityOutput, Sketch, Weight, content_hash
 from keras_matrix.runner.cell import backends
 from keras_matrix.runner.cell.backends import BackendAdapter
-from keras_matrix.runner.cell.batches import make_batches, steps_of_pass
+from keras_matrix.runner.cell.batches import counted_feed, make_batches, steps_of_pass
 from keras_matrix.runner.cell.checks.devices import prove, reserving
 from keras_matrix.runner.cell.job import ARRAYS_NAME, WEIGHTS_NAME, Job, ParityWorker
 from keras_matrix.runner.cell.loop import Stretch, finite, fit_epochs
@@ -187,7 +187,7 @@ def _fit(job: Job, built: Built, adapter: BackendAdapter, sha256: str) -> Parity
     model, group = built.model, adapter.group
     batches = make_batches(built, job.settings, steps_of_pass(job.settings))
     group.prepare(model)
-    feeder = group.feeder(adapter, batches) or (lambda needed: backends.counting(batches, adapter.lookahead))
+    feeder = group.feeder(batches, lambda own: lambda needed: counted_feed(own, adapter.lookahead))
     states: list[list[Array]] = []
 
     def note(epoch: int) -> None:

@@ -20,7 +20,8 @@ from keras_matrix.models.workload import Built, InputPipeline, UnsupportedWorklo
 from keras_matrix.records.instruments.work_done import WorkStretch
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import PIPELINE, Settings
-from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feeder, Stream, Unsupported
+from keras_matrix.runner.cell.backends import BackendAdapter, Stream, Unsupported
+from keras_matrix.runner.cell.batches import Batch, Feeder
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.loop import EpochLog, Stretch

@@ -8,7 +8,8 @@ from typing import Any
 import keras
 
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import Batch, Unsupported
+from keras_matrix.runner.cell.backends import Unsupported
+from keras_matrix.runner.cell.batches import Batch
 
 
 def check_divisible(settings: Settings, batches: Sequence[Batch]) -> None:

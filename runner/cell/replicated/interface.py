@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.replicas.facts import Replicas
+from keras_matrix.runner.cell.batches import Batch, Feeder
 
 if TYPE_CHECKING:
-    from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feeder
     from keras_matrix.runner.cell.job import Job
 
 Logs = dict[str, float]
+Undivided = Callable[[Sequence[Batch]], Feeder]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,12 @@ class DeviceGroup:
         """Return further callbacks of `fit`."""
         return []
 
-    def feeder(self, adapter: BackendAdapter, batches: Sequence[Batch]) -> Feeder | None:
-        """Return the feeder of `fit` if batches are divided by the group; None if `adapter` alone places them.
+    def feeder(self, batches: Sequence[Batch], undivided: Undivided) -> Feeder:
+        """Return the feeder of `fit`: every device receives its part of each batch.
 
-        With the feed `device_resident` each device holds its part, otherwise it comes from host memory at each step.
+        `undivided` makes that of one device, by the cell's feed.
         """
-        return None
+        return undivided(batches)
 
     def training(self, steps: int, epochs: int) -> AbstractContextManager[Any]:
         """Return the context of a call of `fit`."""

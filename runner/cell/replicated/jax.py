@@ -15,10 +15,11 @@ from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.replicas.facts import Replica, Replicas
 from keras_matrix.records.settings import DATA, RESIDENT, Settings
-from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feeder, Unsupported, counting
+from keras_matrix.runner.cell.backends import Unsupported
+from keras_matrix.runner.cell.batches import Batch, Feeder, counted_feed
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.replicated.division import check_divisible, gradient_bytes, semantics_of
-from keras_matrix.runner.cell.replicated.interface import DeviceGroup
+from keras_matrix.runner.cell.replicated.interface import DeviceGroup, Undivided
 from keras_matrix.runner.cell.work.counter import update_counter
 
 BATCH, MODEL = "batch", "model"
@@ -68,12 +69,12 @@ class Group(DeviceGroup):
     def callbacks(self) -> list[Any]:
         return [Throttle()] if self.settings.device == "cpu" else []
 
-    def feeder(self, adapter: BackendAdapter, batches: Sequence[Batch]) -> Feeder | None:
+    def feeder(self, batches: Sequence[Batch], undivided: Undivided) -> Feeder:
         check_divisible(self.settings, batches)
         if self.settings.feed != RESIDENT:
-            return None  # Keras divides the rows of each batch in its own iterator
+            return undivided(batches)  # Keras divides the rows of each batch in its own iterator
         placed = [self._placed(batch) for batch in batches]
-        return lambda needed: counting(placed)
+        return lambda needed: counted_feed(placed)
 
     def _placed(self, batch: Batch) -> Batch:
         """Return the batch with its rows on their devices, where Keras's iterator leaves them."""

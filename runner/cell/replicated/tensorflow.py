@@ -13,22 +13,19 @@ from keras_matrix.models.fc.collective_time import SCOPE, tensorflow_collectives
 from keras_matrix.models.fc.native.tensorflow import reserve
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.records.fc.communication import Communication
-from keras_matrix.records.replicas.facts import Replica, Replicas
+from keras_matrix.records.replicas.facts import FED_FROM_HOST, Replica, Replicas
 from keras_matrix.records.settings import RESIDENT, Settings
-from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feed, Feeder, Unsupported
+from keras_matrix.runner.cell.backends import Unsupported
 from keras_matrix.runner.cell.backends.tensorflow import repeated
+from keras_matrix.runner.cell.batches import Batch, Feed, Feeder
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.replicated.division import check_divisible, gradient_bytes, rows_of, semantics_of
-from keras_matrix.runner.cell.replicated.interface import DeviceGroup
+from keras_matrix.runner.cell.replicated.interface import DeviceGroup, Undivided
 from keras_matrix.runner.cell.work.counter import update_counter
-
-FED_FROM_HOST = (
-    "batches are in host memory: the strategy's iterator copies each replica's rows to its device ahead of their step"
-)
 
 
 class NamedReduction(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
-    """Sums on the first device, in a name scope by which the profiler's events tell it from other operations.
+    """Sums on the first device, in a name scope by which the profiler's events are recognised.
 
     The default on a CPU, TensorFlow's collective operations, supports one strategy per process only.
     """
@@ -75,7 +72,7 @@ class Group(DeviceGroup):
                 "within a condition; leave out gradient_accumulation_steps, or set devices: 1"
             )
 
-    def feeder(self, adapter: BackendAdapter, batches: Sequence[Batch]) -> Feeder:
+    def feeder(self, batches: Sequence[Batch], undivided: Undivided) -> Feeder:
         check_divisible(self.settings, batches)
         source = self._distributed(batches)
         return lambda needed: Feed(source, lambda: None, None)  # the strategy's iterator does not count what it draws

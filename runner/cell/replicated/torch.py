@@ -29,12 +29,12 @@ from keras_matrix.models.fc.native.torch import reserve
 from keras_matrix.models.process.children import end_of, start_method, started
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.replicas.facts import Replicas
-from keras_matrix.records.settings import RESIDENT, Settings
-from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Feeder, counting
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.batches import Batch, Feeder
 from keras_matrix.runner.cell.job import Job, result_of, write_result
 from keras_matrix.runner.cell.replicated import torch_replica
 from keras_matrix.runner.cell.replicated.division import check_divisible, gradient_bytes, rows_of, semantics_of
-from keras_matrix.runner.cell.replicated.interface import DeviceGroup, EpochEnd, Logs
+from keras_matrix.runner.cell.replicated.interface import DeviceGroup, EpochEnd, Logs, Undivided
 from keras_matrix.runner.cell.replicated.torch_replica import BEGIN, FAILED, Part, ReplicaStart
 
 # How long a replica that has failed may take to say why, after another one lost its connection.
@@ -100,16 +100,13 @@ class Group(DeviceGroup):
         with self._explained():
             self.part.wrap(model)
 
-    def feeder(self, adapter: BackendAdapter, batches: Sequence[Batch]) -> Feeder:
+    def feeder(self, batches: Sequence[Batch], undivided: Undivided) -> Feeder:
         check_divisible(self.settings, batches)
         size, self._feeds = self.settings.devices, self._feeds + 1
         number = self._feeds
         for rank, pipe in enumerate(self._pipes, 1):
             self._send(pipe, ("feed", number, [rows_of(batch, rank, size) for batch in batches]))
-        own = [rows_of(batch, 0, size) for batch in batches]
-        inner = (
-            adapter.feeder(own) if self.settings.feed == RESIDENT else lambda needed: counting(own, adapter.lookahead)
-        )
+        inner = undivided([rows_of(batch, 0, size) for batch in batches])
 
         def feed(needed: int) -> Any:
             self._fed = number

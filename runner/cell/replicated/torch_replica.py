@@ -23,7 +23,8 @@ from keras_matrix.models.process.float64 import keep_float64
 from keras_matrix.models.process.process_group import Member, connect, prepare, settle
 from keras_matrix.records.replicas.facts import Replica
 from keras_matrix.records.settings import RESIDENT
-from keras_matrix.runner.cell.backends import Unsupported, counting
+from keras_matrix.runner.cell.backends import Unsupported
+from keras_matrix.runner.cell.batches import counted_feed
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.parity.random_layers import switch_off
 from keras_matrix.runner.cell.work.counter import update_counter
@@ -265,7 +266,7 @@ class FurtherReplica:
 
     def fit(self, number: int, steps: int, epochs: int) -> None:
         """Train, each epoch when the first replica begins it."""
-        source = counting(self._feeds[number]).source
+        source = counted_feed(self._feeds[number]).source
         hooks = _Follow(self._part, self._requests)
         self._model.fit(source, steps_per_epoch=steps, epochs=epochs, verbose=0, shuffle=False, callbacks=[hooks])
 

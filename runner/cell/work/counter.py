@@ -24,7 +24,8 @@ import numpy as np
 from keras.optimizers import LossScaleOptimizer
 
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
-from keras_matrix.runner.cell.backends import BackendAdapter, Feed
+from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.runner.cell.batches import Feed
 from keras_matrix.runner.cell.options import MADE_BY_KERAS
 
 _to_numpy = keras.ops.convert_to_numpy

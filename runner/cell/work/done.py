@@ -16,7 +16,7 @@ import numpy as np
 from keras.backend import standardize_dtype
 
 from keras_matrix.models.workload import Built
-from keras_matrix.runner.cell.backends import Batch
+from keras_matrix.runner.cell.batches import Batch
 from keras_matrix.runner.cell.job import Job
 
 # Every process of a cell does the same work: one of them counts it, which takes seconds for the largest models.

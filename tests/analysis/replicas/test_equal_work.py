@@ -40,7 +40,7 @@ def test_another_update_and_other_losses_are_found_with_the_weight() -> None:
     ]
 
 
-def test_a_proof_without_a_weight_to_compare_is_none() -> None:
+def test_a_proof_without_a_weight_to_compare_is_a_finding() -> None:
     assert equal_work.findings({}, 0) == ["update: rounding decides that of every weight, so that none was compared"]
 
 

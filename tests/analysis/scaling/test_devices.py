@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.scaling.devices import FED_FROM_HOST, DeviceScaling, device_scalings
+from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
 from keras_matrix.records.fc.communication import Communication, Method
 from keras_matrix.records.instruments.gpu_place import GpuPlace
+from keras_matrix.records.replicas.facts import FED_FROM_HOST
 from keras_matrix.records.schema import Record, Status
 from tests.conftest import make_record, make_settings
 from tests.synthetic_devices import device_records, replicas_of, scaled_run
@@ -132,9 +133,9 @@ def test_batches_that_only_several_devices_get_from_host_memory_are_stated_with_
     assert "host memory" not in scaling(device_records(1, ALONE) + device_records(2, ALONE)).text
 
 
-def test_sentence_on_the_feed_begins_as_the_one_of_the_cell() -> None:
+def test_sentence_on_the_feed_is_the_one_that_the_cell_states() -> None:
     source = ROOT / "runner" / "cell" / "replicated" / "tensorflow.py"
-    assert f'FED_FROM_HOST = (\n    "{FED_FROM_HOST}: ' in source.read_text(encoding="utf-8")
+    assert "semantics.append(FED_FROM_HOST)" in source.read_text(encoding="utf-8")
 
 
 def test_text_says_how_communication_was_measured() -> None:

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_matrix.runner.cell import backends
+from keras_matrix.runner.cell.batches import counted_feed
 from keras_matrix.runner.cell.loop import Stretch, fit_epochs
 
 
@@ -18,7 +19,7 @@ def main(feed: str) -> None:
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
     model.compile("adam", "mse", metrics=["mae"])
     given = [(np.full((16, 8), i, "float32"), np.full((16, 4), i, "float32")) for i in range(3)]
-    feeder = adapter.feeder(given) if feed == "device_resident" else lambda needed: backends.counting(given)
+    feeder = adapter.feeder(given) if feed == "device_resident" else lambda needed: counted_feed(given)
     fit_epochs(model, feeder(2).source, adapter, Stretch(2, 1))
     step = model.train_function
 

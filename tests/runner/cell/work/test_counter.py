@@ -13,7 +13,7 @@ pytestmark = pytest.mark.process
 COUNTERS = """
 from types import SimpleNamespace
 import keras, numpy as np
-from keras_matrix.runner.cell.backends import Feed
+from keras_matrix.runner.cell.batches import Feed
 from keras_matrix.runner.cell.loop import EpochClock, Stretch
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from keras_matrix.runner.cell.work.counter import (

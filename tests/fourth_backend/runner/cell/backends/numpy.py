@@ -9,7 +9,8 @@ import numpy as np
 
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
-from keras_matrix.runner.cell.backends import BackendAdapter, Batch, Unsupported
+from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
+from keras_matrix.runner.cell.batches import Batch
 
 
 class Adapter(BackendAdapter):
