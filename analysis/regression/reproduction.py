@@ -1,0 +1,132 @@
+"""Whether a cell measured again gives its stored figure: reproduced, differs, or undecided, with what changed since.
+
+The stored and the new processes are of two sessions. If the spread between sessions is known from the stored history,
+it is in the interval; otherwise the interval is that of the processes alone, which is too narrow, and a caveat says so.
+
+Guarantee: pure; without an interval there is no verdict. Limit: what no record states, such as packages apart from
+Keras, NumPy and the backend, is not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from keras_matrix.analysis.comparison.primary_metric import cost
+from keras_matrix.analysis.comparison.same_work import differing, loss_path
+from keras_matrix.analysis.history.sessions import (
+    SessionRatio,
+    SessionSpread,
+    across_sessions,
+    log_mean,
+    with_interval,
+)
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.schema import Record, Status
+
+STORED, NEW = "stored", "measured again"
+BETWEEN_UNKNOWN = (
+    "the interval is that of the processes alone: the spread between sessions needs five other sessions of this cell"
+)
+
+
+class Verdict(StrEnum):
+    """The verdict on a cell that was measured again."""
+
+    REPRODUCED = "reproduced"
+    DIFFERS = "differs"
+    UNDECIDED = "undecided"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """The verdict; `ratio` is new / stored of the figure as a cost, as in `runner compare`.
+
+    `work` is a difference in work, across which no ratio can be read. `changed` are the facts that differ. `loss` is
+    the largest difference of the losses of an epoch, relative to the first loss; None if they cannot be compared.
+    """
+
+    verdict: Verdict
+    ratio: Estimate | None
+    tolerance: float
+    work: str | None = None
+    changed: tuple[str, ...] = ()
+    loss: float | None = None
+    caveats: tuple[str, ...] = ()
+
+
+def judge(
+    stored: Sequence[Record], new: Sequence[Record], spread: SessionSpread | None, tolerance: float
+) -> Reproduction:
+    """Return whether the records `new` reproduce the records `stored` of the same cell.
+
+    Reproduced: the interval of the ratio lies within 1 / (1 + tolerance) and 1 + tolerance. Differs: it lies outside.
+    """
+    sides = [[record for record in side if record.status is Status.OK] for side in (stored, new)]
+    base_s, new_s = ([value for record in side if (value := cost(record))] for side in sides)
+    found = across_sessions(base_s, new_s, spread)
+    changed = tuple(changes(stored, new))
+    if found is None:
+        return Reproduction(Verdict.NOT_MEASURED, None, tolerance, changed=changed)
+    work = differing({STORED: sides[0], NEW: sides[1]}, apart=True, spread_out=True)
+    caveats: tuple[str, ...] = ()
+    if found.estimate.low is None and (alone := _of_processes(found, base_s, new_s)):
+        found, caveats = alone, (BETWEEN_UNKNOWN,)
+    verdict = Verdict.NOT_MEASURED if work else verdict_of(found.estimate, tolerance)
+    return Reproduction(verdict, found.estimate, tolerance, work, changed, _loss_difference(*sides), caveats)
+
+
+def verdict_of(ratio: Estimate, tolerance: float) -> Verdict:
+    """Return where the interval of a ratio lies: within the tolerance, outside of it, or across its limit."""
+    if ratio.low is None or ratio.high is None:
+        return Verdict.UNDECIDED
+    least, most = 1 / (1 + tolerance), 1 + tolerance
+    if least <= ratio.low and ratio.high <= most:
+        return Verdict.REPRODUCED
+    return Verdict.DIFFERS if ratio.high < least or ratio.low > most else Verdict.UNDECIDED
+
+
+def _of_processes(found: SessionRatio, base_s: Sequence[float], new_s: Sequence[float]) -> SessionRatio | None:
+    """Return the ratio with Welch's interval over the processes; None with fewer than two on a side."""
+    means = log_mean(base_s), log_mean(new_s)
+    errors = [mean[1] for mean in means if mean is not None and mean[1] is not None]
+    if len(errors) < len(means):
+        return None
+    parts = [(error**2, len(side) - 1) for error, side in zip(errors, (base_s, new_s), strict=True)]
+    return with_interval(found.estimate.centre, found.estimate.count, [parts])
+
+
+def changes(stored: Sequence[Record], new: Sequence[Record]) -> list[str]:
+    """Return the facts that differ between the first records of both sides: versions, machine, image, environment."""
+    if not stored or not new:
+        return []
+    then, now = _facts(stored[0]), _facts(new[0])
+    return [
+        f"{name}: {then.get(name, 'none')} -> {now.get(name, 'none')}"
+        for name in dict.fromkeys([*then, *now])
+        if then.get(name) != now.get(name)
+    ]
+
+
+def _facts(record: Record) -> Mapping[str, str]:
+    machine = {name.replace("_", " "): _text(value) for name, value in to_json(record.machine).items()}
+    image = {} if record.container is None else {"image": record.container.image_id}
+    inherited = record.resolved.inherited if record.resolved else None
+    variables = {} if inherited is None else {"inherited variables": _text(inherited)}
+    return {**record.versions, **machine, **image, **variables}
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else "none" if value is None else str(value)
+
+
+def _loss_difference(stored: Sequence[Record], new: Sequence[Record]) -> float | None:
+    """Return the largest difference of an epoch's losses; None after different numbers of steps, or without losses."""
+    sides = [{record.resolved.steps_per_epoch for record in side if record.resolved} for side in (stored, new)]
+    paths = loss_path(stored), loss_path(new)
+    if sides[0] != sides[1] or not all(paths) or not paths[0][0]:
+        return None
+    return max(abs(a - b) for a, b in zip(*paths, strict=False)) / abs(paths[0][0])

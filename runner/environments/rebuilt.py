@@ -1,0 +1,134 @@
+"""Makes a virtual environment with given versions, once: it stays in a cache for the next command.
+
+pip installs, with the user's own settings: an index, or with PIP_NO_INDEX and PIP_FIND_LINKS a folder of wheels. Only
+wheels are installed, since building a package would run its code outside of a cell.
+
+Guarantee: an environment is used only if its installation was complete; two commands that need the same one make it
+once. Limit: dependencies that are not listed are those that pip chooses today.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_matrix.runner.errors import InfrastructureError
+
+COMPLETE = "complete.json"
+LIMIT_S = 3600.0
+BUILDS_OF_TORCH = "https://download.pytorch.org/whl/"
+PIP_OPTIONS = ("--disable-pip-version-check", "--no-input", "--quiet", "--only-binary", ":all:")
+
+
+class CannotRebuild(InfrastructureError):
+    """An environment cannot be made. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The Python of an environment, as in 3.11, and the exact versions of its packages."""
+
+    python: str
+    packages: Mapping[str, str]
+
+    @property
+    def requirements(self) -> list[str]:
+        """The packages as requirements for pip, sorted."""
+        return sorted(f"{name}=={version}" for name, version in self.packages.items())
+
+    @property
+    def name(self) -> str:
+        """A name for its folder: a hash, because versions are texts of records."""
+        text = json.dumps([self.python, self.requirements])
+        return f"python{self.python}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def recipe_of(versions: Mapping[str, str]) -> Recipe:
+    """Return the recipe for the versions that a record states. Raises `CannotRebuild` if they are incomplete."""
+    python = re.fullmatch(r"(3\.[0-9]{1,2})\.[0-9]{1,3}\S{0,8}", versions.get("python", ""))
+    packages = {name: version for name, version in versions.items() if name != "python"}
+    unusable = [f"{k} {v!r}" for k, v in packages.items() if not re.fullmatch(r"[0-9][0-9A-Za-z.+!_-]{0,63}", v)]
+    if python is None or not packages or unusable:
+        stated = ", ".join(unusable) or f"Python {versions.get('python')!r} and {len(packages)} packages"
+        raise CannotRebuild(f"the record states no usable versions, only {stated}")
+    return Recipe(python[1], packages)
+
+
+def cache_folder() -> Path:
+    """Return the folder of the cached environments."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "keras-benchmark-matrix" / "environments"
+
+
+def environment(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> Path:
+    """Return the folder of the environment of a recipe, made if it is not in the cache. Raises `CannotRebuild`."""
+    folder = cache / recipe.name
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / f"{recipe.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / COMPLETE).is_file():
+                say(f"making an environment with Python {recipe.python} and {', '.join(recipe.requirements)}: {folder}")
+                _make(recipe, folder)
+    except OSError as error:
+        raise CannotRebuild(f"{error.filename or folder}: {error.strerror}; set XDG_CACHE_HOME to another") from error
+    return folder
+
+
+def _make(recipe: Recipe, folder: Path) -> None:
+    python = _interpreter(recipe.python)
+    shutil.rmtree(folder, ignore_errors=True)  # one that was not completed
+    _run([python, "-m", "venv", str(folder)], f"Python {recipe.python} makes no environment")
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", *PIP_OPTIONS, *_indexes(recipe.packages.values())]
+    _run([*pip, *recipe.requirements], "pip cannot install these versions")
+    (folder / COMPLETE).write_text(json.dumps(recipe.requirements), encoding="utf-8")
+
+
+def _interpreter(version: str) -> str:
+    """Return the command of a Python of this version. Raises `CannotRebuild`."""
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    if (found := shutil.which(f"python{version}")) is None:
+        raise CannotRebuild(f"Python {version} is not installed here: there is no python{version} on the path")
+    return found
+
+
+def _indexes(versions: Iterable[str]) -> list[str]:
+    """Return the options for the additional indexes of builds such as 2.9.0+cpu and 2.9.0+cu128."""
+    labels = sorted({label for version in versions if (label := version.partition("+")[2])})
+    if "PIP_NO_INDEX" in os.environ:
+        return []
+    return [option for label in labels for option in ("--extra-index-url", f"{BUILDS_OF_TORCH}{label}")]
+
+
+def _run(command: list[str], problem: str) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CannotRebuild(f"{problem}: not done after {LIMIT_S:.0f} s") from error
+    if done.returncode:
+        raise CannotRebuild(f"{problem}: {_cause(done.stderr or done.stdout)}")
+
+
+def _cause(output: str) -> str:
+    """Return the lines in which pip says why; its first error is the most specific one."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    return "; ".join(errors[:2]) or (lines[-1] if lines else "no message")

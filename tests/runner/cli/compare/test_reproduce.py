@@ -1,0 +1,169 @@
+"""`runner reproduce` through the real command line: pretended processes, real records."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.records.schema import Container, Resolved
+from keras_matrix.records.store import Results
+from keras_matrix.records.task import PREFIX
+from keras_matrix.runner.cli.compare import reproduce
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.runner.plan.session import ArmRequest
+from tests.conftest import make_settings
+from tests.fakes.container_engine import FakeEngine
+from tests.fakes.executor import FakeExecutor
+from tests.sessions import processes, run_name, store_session
+
+PYTHON = {"python": platform.python_version()}
+FIGURE_S = 0.02  # of the pretended processes of JAX
+RESOLVED = Resolved(1, 32, "fork", "float32", parameters=1000)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def stored(folder: Path, step_time_s: float = FIGURE_S, **changes: Any) -> Path:
+    """Store a run of one cell, measured by this Python, and return the file of its first record."""
+    given = {"settings": make_settings(backend="jax"), "versions": PYTHON, "resolved": RESOLVED} | changes
+    run = store_session(folder / "results", run_name(0), processes(step_time_s, count=5, **given))
+    return sorted((run / "records").iterdir())[0]
+
+
+def reproduced(*arguments: str, executor: FakeExecutor | None = None) -> int:
+    return main(["reproduce", *arguments], Seams(executor=executor or FakeExecutor(), engine=FakeEngine()))
+
+
+@pytest.mark.parametrize(
+    ("step_time_s", "code", "said"),
+    [(FIGURE_S, 0, "reproduced within 5 %: new / stored"), (0.017, 4, "differs by more than 5 %: new / stored")],
+)
+def test_verdict_is_the_exit_code_and_is_stated_with_both_figures(
+    folder: Path, capsys: pytest.CaptureFixture[str], step_time_s: float, code: int, said: str
+) -> None:
+    assert reproduced(str(stored(folder, step_time_s))) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(said) for line in lines)
+    assert any(line.startswith("stored:          time per step") for line in lines)
+    assert any(line.endswith("5 of 5 processes") and line.startswith("measured again:") for line in lines)
+
+
+def test_cell_is_named_as_in_show_and_the_new_run_is_apart_from_the_history(folder: Path) -> None:
+    path = stored(folder)
+    assert reproduced("jax:mnist_mlp") == 0
+    assert [run.run_id for run in Results(folder / "results").runs()] == [path.parent.parent.name]
+    [run] = Results(folder / "reproduced").runs()
+    assert run.about()["reproduces"] == path.parent.parent.name
+    settings = [record.settings for record in run.load()[0]]
+    assert settings == [make_settings(backend="jax")] * 5
+
+
+def test_undecided_says_what_would_decide(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(folder)
+    assert reproduced("jax:mnist_mlp", "--threshold", "0.001") == 5
+    assert "undecided, more --repeats narrow the interval" in capsys.readouterr().out
+
+
+def test_failed_processes_are_not_measured_and_their_reason_is_shown(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored(folder)
+    assert reproduced("jax:mnist_mlp", executor=FakeExecutor(absent=frozenset({"jax"}))) == 1
+    assert "0 of 5 processes; " in capsys.readouterr().out
+
+
+def test_json_is_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = stored(folder)
+    assert reproduced("jax:mnist_mlp", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["stored"] == path.parent.parent.name
+    assert (found["verdict"], found["work"]) == ("reproduced", None)
+    assert found["ratio"]["low"] < 1.01 < found["ratio"]["high"] * 1.02
+
+
+def test_other_versions_are_measured_in_an_environment_made_with_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Mapping[str, str]] = []
+
+    def environment(recipe: Any, cache: Path, say: Any) -> Path:
+        made.append(recipe.packages)
+        return Path("made")
+
+    monkeypatch.setattr(reproduce, "environment", environment)
+    monkeypatch.setattr(reproduce, "_arm_of", lambda path, flag: ArmRequest(str(path), None, {"keras": "1"}))
+    stored(folder, versions={**PYTHON, "keras": "1"})
+    assert reproduced("jax:mnist_mlp") == 0
+    assert made == [{"keras": "1"}]
+    [run] = Results(folder / "reproduced").runs()
+    assert run.about()["arms"] == {"": {"python": "made", "fault": None}}
+
+
+def test_what_cannot_be_rebuilt_ends_with_3_and_the_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(folder, versions={"keras": "1"})
+    assert reproduced("jax:mnist_mlp") == 3
+    assert "the record states no usable versions" in capsys.readouterr().err
+    assert not (folder / "reproduced").exists()
+
+
+def test_another_image_than_the_stored_one_cannot_be_rebuilt(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproduce, "own_arm", lambda request, cells: ArmRequest(None, None, {"image a": "sha256:2"}))
+    stored(folder, container=Container("a", "sha256:1", 1 << 30, 1))
+    assert reproduced("jax:mnist_mlp") == 3
+    message = capsys.readouterr().err
+    assert "measured in the image sha256:1, but image a is sha256:2" in message
+    assert "docker tag sha256:1 reproduced:SERVICE" in message
+
+
+def test_the_stored_image_is_measured_in_containers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduce, "own_arm", lambda request, cells: ArmRequest(None, None, {"image a": "sha256:1"}))
+    stored(folder, container=Container("a", "sha256:1", 1 << 30, 1))
+    assert reproduced("jax:mnist_mlp") == 0
+    [run] = Results(folder / "reproduced").runs()
+    assert run.about()["start"] == "docker warm"
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ("jax:other", "CELL: no cell of run"),
+        (f"{'0' * 16}.0.0.json", "does not exist"),
+        ("results/{run}/records/{other}.0.0.json", "is not a record"),
+    ],
+)
+def test_record_that_is_not_there_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], record: str, message: str
+) -> None:
+    path = stored(folder)
+    other = "0" * 16
+    (path.parent / f"{other}.0.0.json").write_text("{}")
+    assert reproduced(record.format(run=run_name(0), other=other)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_external_command_is_refused_with_the_command_that_measures_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored(folder, settings=make_settings(backend="jax", workload=f"{PREFIX}train"))
+    assert reproduced(f"jax:{PREFIX}train") == 2
+    assert "measure it again with: runner task train" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("repeats", ["0", "1001"])
+def test_number_of_repeats_is_checked(folder: Path, capsys: pytest.CaptureFixture[str], repeats: str) -> None:
+    stored(folder)
+    assert reproduced("jax:mnist_mlp", "--repeats", repeats) == 2
+    assert "--repeats" in capsys.readouterr().err

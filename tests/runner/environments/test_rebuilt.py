@@ -1,0 +1,136 @@
+"""Environments with the versions of a record: what is installed, once, and why one cannot be made."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.runner.environments import rebuilt
+from keras_matrix.runner.environments.rebuilt import CannotRebuild, Recipe, environment, recipe_of
+
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+RECIPE = Recipe(HERE, {"keras": "3.14.0", "torch": "2.9.0+cpu"})
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that would have been run; the first makes the folder of the environment."""
+    seen: list[list[str]] = []
+
+    def run(command: list[str], problem: str) -> None:
+        seen.append(command)
+        if "venv" in command:
+            Path(command[-1]).mkdir()
+
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    monkeypatch.setattr(rebuilt, "_run", run)
+    return seen
+
+
+def test_environment_is_made_once_with_the_exact_versions_from_wheels(
+    tmp_path: Path, commands: list[list[str]]
+) -> None:
+    said: list[str] = []
+    folder = environment(RECIPE, tmp_path, said.append)
+    assert environment(RECIPE, tmp_path, said.append) == folder
+    assert folder.parent == tmp_path
+    assert len(commands) == 2
+    assert len(said) == 1
+    assert commands[0] == [sys.executable, "-m", "venv", str(folder)]
+    assert commands[1][-4:] == [
+        "--extra-index-url",
+        "https://download.pytorch.org/whl/cpu",
+        "keras==3.14.0",
+        "torch==2.9.0+cpu",
+    ]
+    assert commands[1][commands[1].index("--only-binary") + 1] == ":all:"
+
+
+def test_environment_whose_installation_did_not_finish_is_made_again(
+    tmp_path: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(recipe: Recipe, folder: Path) -> None:
+        (folder / "half").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rebuilt, "_make", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            environment(RECIPE, tmp_path, print)
+    folder = environment(RECIPE, tmp_path, print)
+    assert not (folder / "half").exists()
+    assert len(commands) == 2
+
+
+def test_without_an_index_no_other_index_is_added(
+    tmp_path: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    environment(RECIPE, tmp_path, print)
+    assert "--extra-index-url" not in commands[1]
+
+
+@pytest.mark.parametrize(
+    ("versions", "message"),
+    [
+        ({}, "Python None and 0 packages"),
+        ({"python": "3.11.7"}, "Python '3.11.7' and 0 packages"),
+        ({"python": "2.7.18", "keras": "3"}, "Python '2.7.18' and 1 packages"),
+        ({"python": "3.11.7", "keras": "3 --index-url http://elsewhere"}, "keras '3 --index-url http://elsewhere'"),
+        ({"python": "3.11.7", "keras": "@file:///tmp/x"}, "keras '@file:///tmp/x'"),
+    ],
+)
+def test_versions_that_cannot_be_requirements_are_refused(versions: Mapping[str, str], message: str) -> None:
+    with pytest.raises(CannotRebuild, match="the record states no usable versions") as raised:
+        recipe_of(versions)
+    assert str(raised.value).endswith(message)
+
+
+def test_recipe_has_the_minor_version_of_python_and_every_package() -> None:
+    assert recipe_of({"python": "3.12.4", "keras": "3.15.1"}) == Recipe("3.12", {"keras": "3.15.1"})
+
+
+def test_missing_python_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuilt.shutil, "which", lambda name: None)
+    with pytest.raises(CannotRebuild, match=r"Python 3\.99 is not installed here"):
+        environment(Recipe("3.99", {"keras": "3"}), tmp_path, print)
+
+
+def test_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotRebuild, match="Not a directory; set XDG_CACHE_HOME to another"):
+        environment(RECIPE, tmp_path / "file" / "cache", print)
+
+
+def wheel(folder: Path) -> None:
+    """Write a wheel of a package `small` 1.0 that has no dependencies."""
+    info = "small-1.0.dist-info"
+    with zipfile.ZipFile(folder / "small-1.0-py3-none-any.whl", "w") as file:
+        file.writestr("small.py", "VALUE = 1\n")
+        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: small\nVersion: 1.0\n")
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{info}/RECORD", "small.py,,\n")
+
+
+@pytest.mark.process
+def test_a_folder_of_wheels_is_enough_and_a_missing_version_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    folder = environment(Recipe(HERE, {"small": "1.0"}), tmp_path / "cache", print)
+    found: Any = subprocess.run(
+        [folder / "bin" / "python", "-c", "import small; print(small.VALUE)"], capture_output=True, check=True
+    )
+    assert found.stdout == b"1\n"
+    with pytest.raises(CannotRebuild, match=r"pip cannot install these versions: .*small==2\.0"):
+        environment(Recipe(HERE, {"small": "2.0"}), tmp_path / "cache", print)
