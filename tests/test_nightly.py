@@ -1,7 +1,4 @@
-"""The script of docs/nightly.md runs every step, and reports and returns the first exit code that is not 0.
-
-ci/nightly runs the checks of this project that need hours, and those of a GPU where there is one.
-"""
+"""The scripts of docs/nightly.md run every step, and report and return the first exit code that is not 0."""
 
 from __future__ import annotations
 
@@ -80,43 +77,3 @@ def test_workflow_has_only_the_permissions_it_needs() -> None:
     assert workflow["permissions"] == {"contents": "read", "id-token": "write", "issues": "write"}
     steps = [step.get("run", "") for step in workflow["jobs"]["benchmarks"]["steps"]]
     assert any("--upload bigquery://" in step for step in steps)
-
-
-def stub(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-
-
-def steps_of_ci_nightly(folder: Path, nvidia_smi: str) -> list[str]:
-    """Run ci/nightly with stubs in place of all that it calls, and return its steps in order."""
-    (folder / "ci").mkdir()
-    script = folder / "ci" / "nightly"
-    script.write_bytes((ROOT / "ci" / "nightly").read_bytes())
-    called = re.findall(r"(?:\.?ci|\.venv/bin)/[a-z_-]+", script.read_text(encoding="utf-8"))
-    for name in {*called, "bin/make"} - {"ci/nightly"}:
-        stub(folder / name, f'echo "{name} $*" >>{folder}/steps')
-    stub(folder / "bin" / "nvidia-smi", nvidia_smi)
-    environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
-    subprocess.run(["bash", str(script)], env=environment, check=True, capture_output=True)
-    return [line.strip() for line in (folder / "steps").read_text().splitlines()]
-
-
-def test_ci_nightly_builds_the_gpu_images_before_the_docker_tier_which_tests_them(tmp_path: Path) -> None:
-    steps = steps_of_ci_nightly(tmp_path, "exit 9")
-    assert steps.index("ci/images --gpu") < steps.index("ci/docker")
-
-
-@pytest.mark.parametrize(
-    ("nvidia_smi", "expected"),
-    [
-        ("exit 9", ["ci/gpu --device cpu"]),
-        ("echo No devices found.", ["ci/gpu --device cpu"]),
-        ("echo 'GPU 0: NVIDIA L4 (UUID: GPU-5)'", ["ci/gpu --device cpu", "ci/gpu"]),
-    ],
-)
-def test_ci_nightly_does_the_first_hour_on_the_cpu_and_on_a_gpu_if_there_is_one(
-    tmp_path: Path, nvidia_smi: str, expected: list[str]
-) -> None:
-    steps = steps_of_ci_nightly(tmp_path, nvidia_smi)
-    assert [step for step in steps if step.split()[0] == "ci/gpu"] == expected

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.regression.reproduction import BETWEEN_UNKNOWN, Verdict, changes, judge, verdict_of
 from keras_matrix.analysis.history.sessions import SessionSpread
+from keras_matrix.analysis.regression.reproduction import BETWEEN_UNKNOWN, Verdict, changes, judge, verdict_of
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.schema import Container, Learning, Record, Resolved, Status
 from tests.conftest import MACHINE, make_record
