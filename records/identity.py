@@ -20,6 +20,8 @@ NO_WORK = (
     "nodes",
     "devices",
     "distribution",
+    "gradient_accumulation_steps",
+    "remat",
 )  # at their defaults not part of the identity of compared work either
 LATER = ("freed_memory", "set_by_matrix", *NO_WORK)
 DEFAULTS = {field.name: field.default for field in fields(Settings)}

@@ -23,6 +23,8 @@ AUTOTUNES = ("fresh", "pinned", "off")
 FREED_MEMORY = ("returned", "kept")
 DATA, MODEL = "data", "model"
 DISTRIBUTIONS = (DATA, MODEL)
+REMAT_OFF = "none"
+REMATS = (REMAT_OFF, "full", "activations")
 # Set by a user's own workload unless the matrix sets them: the number of samples, options of compile(), and, if it
 # returns a source for fit, that batches come from there.
 OWN_OPTIONS = ("eager", "feed", "samples", "steps_per_execution")
@@ -40,6 +42,10 @@ class Settings:
 
     `nodes` are the machines among which the cell's workers are divided. `devices` are the devices of one machine on
     which a Keras workload trains; `distribution` is what is divided among them, the batch or the weights.
+
+    `gradient_accumulation_steps` is Keras's option of an optimizer: the steps whose gradients are averaged for one
+    change of the weights. `remat` is the mode of Keras's `RematScope` around the workload's layers: what the backward
+    pass computes again instead of keeping it in memory.
 
     `set_by_matrix` lists, for a user's own workload, those of `OWN_OPTIONS` that the matrix sets, joined by commas; the
     workload sets the others, and the record's `resolved` has their values.
@@ -75,6 +81,8 @@ class Settings:
     nodes: int = 1
     devices: int = 1
     distribution: str = DATA
+    gradient_accumulation_steps: int = 1
+    remat: str = REMAT_OFF
 
     def leaves(self, option: str) -> bool:
         """Return whether the workload sets this one of `OWN_OPTIONS`."""

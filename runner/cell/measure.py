@@ -30,13 +30,14 @@ from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents, Unsupported
 from keras_matrix.runner.cell.batches import Batch, make_batches, steps_of_pass
 from keras_matrix.runner.cell.checks.devices import prove, refuse_devices, reserving
+from keras_matrix.runner.cell.checks.remat import check_remat, rematerialised, rematerialised_layers
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns, leave_copies
 from keras_matrix.runner.cell.job import Job, in_a_line, keep_tuning, publish_figures, result_of, write_result
 from keras_matrix.runner.cell.loop import Stretch
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs
-from keras_matrix.runner.cell.options import applied, job_as_resolved
+from keras_matrix.runner.cell.options import accumulated_steps, applied, job_as_resolved
 from keras_matrix.runner.cell.phases import Predicting, Training
 from keras_matrix.runner.cell.piped.training import PipedTraining
 from keras_matrix.runner.cell.piped.training import check as check_input
@@ -137,6 +138,7 @@ def _built(job: Job, group: DeviceGroup) -> tuple[Built, list[str]]:
     leave_copies(pid)
     own = own_methods(built.model, job.settings.phase)
     check_trains(built.model, job.settings.phase, own)
+    check_remat(built.model, job.settings)
     check_workload(job.settings, group, own)
     return planted(built, job), own
 
@@ -292,7 +294,8 @@ def load_workload(job: Job) -> Built:
         seed=settings.seed,
         folders=tuple(job.import_roots),
     )
-    return load(settings.workload)(request)
+    with rematerialised(settings):
+        return load(settings.workload)(request)
 
 
 def planted(built: Built, job: Job) -> Built:
@@ -310,6 +313,8 @@ def _resolved(job: Job, built: Built, adapter: BackendAdapter, run: tuple[str, i
         jit_compile=jit,
         eager=bool(model.run_eagerly),
         steps_per_execution=int(model.steps_per_execution),
+        gradient_accumulation_steps=accumulated_steps(model),
+        rematerialised_layers=rematerialised_layers(model, job.settings),
         samples=job.settings.samples,
         batch_size=job.settings.batch_size,
         feed=job.settings.feed,

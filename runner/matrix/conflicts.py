@@ -11,6 +11,7 @@ from keras_matrix.runner.matrix.catalog import Workload
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
 from keras_matrix.runner.matrix.strict_yaml import say
 
+TRAINING_ONLY = ("gradient_accumulation_steps", "remat")  # beyond their default
 GPU_ONLY = ("clocks", "autotune")  # beyond their default
 
 
@@ -32,6 +33,15 @@ def conflicts(axes: Axes, workload: Workload) -> Iterator[Conflict]:
     if steps and (calls := max(_numbers(axes["steps_per_execution"]))) > min(steps):
         text = f"must be at most steps_per_epoch ({min(steps)}), got {calls}"
         yield Conflict("steps_per_execution", "steps_per_epoch", text)
+    for key in TRAINING_ONLY:
+        usual = SETTINGS[key].default
+        if "predict" in axes["phase"] and (other := next((value for value in axes[key] if value != usual), None)):
+            yield Conflict(
+                key, "phase", f"must be {usual} with phase: predict, which has no gradients, got {say(other)}"
+            )
+    if steps and (most := max(_numbers(axes["gradient_accumulation_steps"]))) > min(steps):
+        text = f"must be at most steps_per_epoch ({min(steps)}), or no weight changes in an epoch, got {most}"
+        yield Conflict("gradient_accumulation_steps", "steps_per_epoch", text)
     for key in GPU_ONLY:
         usual, elsewhere = SETTINGS[key].default, [name for name in axes["device"] if name != "gpu"]
         if elsewhere and (other := next((value for value in axes[key] if value != usual), None)):

@@ -198,6 +198,14 @@ SETTINGS: dict[str, Rule] = {
     "distribution": Rule(
         choices=settings.DISTRIBUTIONS, default="data", meaning="devices: what is divided, the batch or the weights"
     ),
+    "gradient_accumulation_steps": Rule(
+        "int", 1, 10_000, default=1, meaning="steps whose gradients are averaged for one change of the weights"
+    ),
+    "remat": Rule(
+        choices=settings.REMATS,
+        default=settings.REMAT_OFF,
+        meaning="what the backward pass computes again instead of keeping it: nothing, each layer, or activations",
+    ),
 }
 
 # One value for an entry; how often and how long a cell may run, and on which machines and GPUs. Not part of its

@@ -46,6 +46,8 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "nodes": [2],
     "devices": [2, 22],
     "distribution": ["model"],
+    "gradient_accumulation_steps": [4],
+    "remat": ["full"],
 }
 # Parameters whose values can be mistaken for each other or for other parameters.
 ALIKE: Sequence[dict[str, Scalar]] = [

@@ -109,6 +109,12 @@ SELECT
       IF(c.nodes != 1, CONCAT(', nodes=', CAST(c.nodes AS STRING)), ''),
       IF(c.devices != 1, CONCAT(', devices=', CAST(c.devices AS STRING)), ''),
       IF(c.distribution != 'data', CONCAT(', distribution=', c.distribution), ''),
+      IF(
+        c.gradient_accumulation_steps != 1,
+        CONCAT(', gradient_accumulation_steps=', CAST(c.gradient_accumulation_steps AS STRING)),
+        ''
+      ),
+      IF(c.remat != 'none', CONCAT(', remat=', c.remat), ''),
       IFNULL(CONCAT(', source=', c.source), '')
     ),
     3
@@ -174,7 +180,9 @@ SELECT
     c.input_timers AS input_timers,
     c.nodes AS nodes,
     c.devices AS devices,
-    c.distribution AS distribution
+    c.distribution AS distribution,
+    c.gradient_accumulation_steps AS gradient_accumulation_steps,
+    c.remat AS remat
   ) AS settings,
   IF(m.suite_total_time_s IS NULL, c.resolved_steps_per_epoch, c.resolved_seed_steps_per_epoch) AS steps_per_epoch,
   m.step_time_s,

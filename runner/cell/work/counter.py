@@ -26,7 +26,7 @@ from keras.optimizers import LossScaleOptimizer
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Feed
-from keras_matrix.runner.cell.options import MADE_BY_KERAS
+from keras_matrix.runner.cell.options import MADE_BY_KERAS, inner_optimizer
 
 _to_numpy = keras.ops.convert_to_numpy
 # Keras's methods of a model that decide what is trained or predicted.
@@ -134,7 +134,7 @@ class Weights:
     @staticmethod
     def of(model: Any) -> Weights:
         """Return the current checksums; one variable at a time is copied to the host."""
-        inner = _inner(model.optimizer)
+        inner = inner_optimizer(model.optimizer)
         own = [one for one in getattr(inner, "variables", ()) if one is not update_counter(inner)]
         return Weights(_checksums(model.trainable_variables), _checksums(own))
 
@@ -204,11 +204,7 @@ def rows_of(outputs: Any) -> int:
 
 def update_counter(optimizer: Any) -> Any:
     """Return the variable that counts calls of `apply`, including those that accumulate gradients; None without one."""
-    return getattr(_inner(optimizer), "_iterations", None)
-
-
-def _inner(optimizer: Any) -> Any:
-    return optimizer.inner_optimizer if isinstance(optimizer, LossScaleOptimizer) else optimizer
+    return getattr(inner_optimizer(optimizer), "_iterations", None)
 
 
 def _loss_scale(optimizer: Any) -> float | None:

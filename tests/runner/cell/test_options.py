@@ -12,13 +12,14 @@ from keras_matrix.models.workload import Built
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.options import applied, job_as_resolved
+from keras_matrix.runner.cell.options import accumulated_steps, applied, job_as_resolved
 from tests.conftest import make_settings
 
 
 def model(**options: Any) -> Any:
     """Return what the runner uses of a model's options; Keras would compile it."""
     plain = {"steps_per_execution": 1, "run_eagerly": False, "jit_compile": True, "_jit_compile": True}
+    plain |= {"optimizer": SimpleNamespace(gradient_accumulation_steps=None, built=False)}
     return SimpleNamespace(**(plain | {"_resolve_auto_jit_compile": lambda: True} | options))
 
 
@@ -128,3 +129,38 @@ def test_more_steps_per_execution_than_steps_are_refused() -> None:
     requested = own(steps_per_epoch=4)
     with pytest.raises(ValueError, match="the workload compiles with 5, more than steps_per_epoch, 4; set"):
         job_as_resolved(job(requested, 4), replace(requested, steps_per_execution=5))
+
+
+def accumulating(steps: int | None, *, is_built: bool = False) -> Any:
+    """A model whose optimizer is within that of loss scaling."""
+    inner = SimpleNamespace(gradient_accumulation_steps=steps, built=is_built)
+    return model(optimizer=SimpleNamespace(inner_optimizer=inner, gradient_accumulation_steps=None))
+
+
+@pytest.mark.parametrize(
+    ("own_steps", "wanted", "expected", "kept"),
+    [
+        (None, 1, 1, []),
+        (None, 4, 4, []),
+        (2, 1, 2, ["gradient_accumulation_steps=2"]),
+        (2, 4, 4, []),
+    ],
+)
+def test_the_matrix_sets_how_many_gradients_are_averaged_else_the_workload(
+    own_steps: int | None, wanted: int, expected: int, kept: list[str]
+) -> None:
+    fake = accumulating(own_steps)
+    found = applied(built(fake), own(gradient_accumulation_steps=wanted))[1]
+    assert (accumulated_steps(fake), found) == (expected, kept)
+
+
+def test_optimizer_that_is_built_cannot_be_made_to_accumulate() -> None:
+    with pytest.raises(ValueError, match="gradient_accumulation_steps: the workload's optimizer is built already"):
+        applied(built(accumulating(None, is_built=True)), own(gradient_accumulation_steps=4))
+    fake = accumulating(4, is_built=True)
+    applied(built(fake), own(gradient_accumulation_steps=4))
+    assert accumulated_steps(fake) == 4
+
+
+def test_a_model_that_predicts_needs_no_optimizer() -> None:
+    applied(built(model(optimizer=None)), own(phase="predict"))

@@ -243,6 +243,17 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
         ("steps_per_epoch: 4", "steps_per_execution: 5"),
         ["6: cells[0].steps_per_execution: must be at most steps_per_epoch (4), got 5"],
     ),
+    "gradients of more steps than an epoch has": (
+        ("steps_per_epoch: 4", "gradient_accumulation_steps: [2, 5]"),
+        [
+            "6: cells[0].gradient_accumulation_steps: must be at most steps_per_epoch (4), or no weight changes in an "
+            "epoch, got 5"
+        ],
+    ),
+    "gradients without training": (
+        ("phase: [fit, predict]", "remat: full"),
+        ["6: cells[0].remat: must be none with phase: predict, which has no gradients, got 'full'"],
+    ),
     "clocks of a CPU locked": (
         ("clocks: [free, locked]",),
         [

@@ -19,7 +19,8 @@ NO_TABLE_HOLDS = re.compile("[\x00\ud800-\udfff]")
 MEASURED = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task", "usage", "input", "replicas")
 NOT_MEASUREMENTS = ("parallel.places", "replicas.replicas", "task.metrics")
 WITHOUT_A_PIPELINE = {"page_cache": "warm", "input_timers": False}  # then these are null
-ON_ONE_DEVICE = {"nodes": 1, "devices": 1, "distribution": "data"}  # which are null
+LATER_DEFAULTS = {"nodes": 1, "devices": 1, "distribution": "data", "gradient_accumulation_steps": 1, "remat": "none"}
+"""The defaults of settings that are null then."""
 FINDING_IDENTITY = ("kind", "metric", "work_id", "cell_id", "backend", "host_id", "device", "league", "at_run_id")
 UNITS = {
     "samples_per_s": "samples/s",
@@ -92,7 +93,7 @@ def _cell_value(record: Json, column: Column) -> Any:
         return (
             None if value == WITHOUT_A_PIPELINE[column.name] else _as_text(value) if column.type == "STRING" else value
         )
-    if column.name in ON_ONE_DEVICE and record["settings"].get(column.name) in (None, ON_ONE_DEVICE[column.name]):
+    if column.name in LATER_DEFAULTS and record["settings"].get(column.name) in (None, LATER_DEFAULTS[column.name]):
         return None
     for holder, name in ((record["settings"], column.name), *_places(record, column.name)):
         value = holder.get(name)

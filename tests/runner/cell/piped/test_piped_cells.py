@@ -9,14 +9,10 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record, Status
-from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
-from keras_matrix.runner.measure.judge import judge
-from keras_matrix.runner.measure.record_builder import build_record, read_result
-from keras_matrix.runner.measure.scheduler import utc_now
-from tests.conftest import MACHINE, make_settings
+from tests.conftest import make_settings
+from tests.real_cells import real_cell
 from tests.workloads.piped import BATCH, BATCHES, PASSES_NAME
 
 pytestmark = pytest.mark.process
@@ -46,13 +42,7 @@ class Cells:
         changes = {"batch_size": BATCH, "steps_per_epoch": STEPS, "epochs": EPOCHS} | changes
         settings = make_settings(workload=f"tests.workloads.piped:{workload}", **changes)
         self.folder = self._in / uuid.uuid4().hex
-        self.folder.mkdir()
-        steps = changes["steps_per_epoch"]
-        job = Job(uuid.uuid4().hex, cell_id(settings), 1, 0, settings, steps, str(self.folder), [ROOT], None, None)
-        outcome = self._executor.start(job, 120.0).finish()
-        result, problem = read_result(job)
-        verdict = judge(job, outcome, result, problem)
-        return build_record(job, outcome, (result, problem, verdict), ("20260101T000000Z-abcdef", MACHINE, utc_now()))
+        return real_cell(self._executor, self.folder, settings, changes["steps_per_epoch"])
 
 
 @pytest.fixture
