@@ -23,6 +23,7 @@ from keras_matrix.analysis.scaling.devices import device_scalings
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME, values
 from keras_matrix.analysis.stats.league_means import suite
+from keras_matrix.analysis.warm_caches import warm_caches
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.findings import Finding, Kind
 from keras_matrix.records.schema import MEASURED
@@ -41,6 +42,7 @@ VERSIONS = {
     "model FLOPs over the best product": 1,
     "throughput over one worker's": 1,
     "log ratio to one device, paired by block": 1,
+    "log ratio of first epochs, paired by repeat": 1,
     "collectives watched apart": 1,
     "geometric mean over sessions": 1,
     "least squares segmentation": 1,
@@ -63,6 +65,7 @@ def run_findings(
         *_suites(rows),
         *_workers(rows, run_context),
         *_devices(rows),
+        *_warm_caches(rows),
         *_inputs(rows, run_context),
         *(one for history in assessed for one in _history(history, run_id)),
     ]
@@ -252,6 +255,14 @@ def _devices(rows: Sequence[Row]) -> Iterator[Finding]:
             watched = "collectives watched apart"
             how = replace(base, facts={**facts, "communication method": str(one.spent.method)})
             yield _made(how, Kind.DEVICES, "communication_share", watched, estimate=one.spent.share)
+
+
+def _warm_caches(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Return how much longer the first epoch of each cell with a warm compile cache is with a cold one."""
+    cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
+    for one in warm_caches(rows):
+        base, method = _of_cell(*cells[one.cell_id]), "log ratio of first epochs, paired by repeat"
+        yield _made(base, Kind.FIGURE, "cold_over_warm_first_epoch", method, **_interval(one.estimate), said=one.text)
 
 
 def _inputs(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:

@@ -19,7 +19,9 @@ from keras_matrix.analysis.comparison.ratios import repeats_for_intervals
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.fc import gap_to_peak
 from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
+from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, hidden, values
+from keras_matrix.analysis.warm_caches import warm_caches
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
@@ -127,16 +129,19 @@ def as_json(store: Run, found: Findings, code: int) -> str:
 def as_document(head: Mapping[str, object], found: Findings) -> str:
     """Return findings as a JSON document that begins with these keys."""
     scalings = {one.cell_id: one for one in device_scalings(found.rows)}
+    warm = {one.cell_id: one.estimate for one in warm_caches(found.rows)}
     fields = {
         **head,
         "statuses": dict(Counter(str(record.status) for record in found.records)),
-        "rows": [_row_json(row, found.run_context, scalings) for row in found.rows],
+        "rows": [_row_json(row, found.run_context, scalings, warm) for row in found.rows],
         left_out.KEY: to_json(found.left_out),
     }
     return document(fields)
 
 
-def _row_json(row: Row, run_context: RunContext, scalings: Mapping[str, DeviceScaling]) -> dict[str, Any]:
+def _row_json(
+    row: Row, run_context: RunContext, scalings: Mapping[str, DeviceScaling], warm: Mapping[str, Estimate | None]
+) -> dict[str, Any]:
     plain: dict[str, Any] = to_json(row)
     plain["same_work"] = to_json(run_context.same_work(row))
     for name, cell in plain["cells"].items():
@@ -148,6 +153,7 @@ def _row_json(row: Row, run_context: RunContext, scalings: Mapping[str, DeviceSc
         cell["share_of_peak"] = share.share_of_peak if share else None
         cell["achieved_flop_per_s"] = share.achieved_flop_per_s if share else None
         cell["scaling"] = _scaling_json(scalings.get(cell["cell_id"]))
+        cell["cold_over_warm_first_epoch"] = to_json(warm.get(cell["cell_id"]))
     return plain
 
 

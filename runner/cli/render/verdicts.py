@@ -16,6 +16,7 @@ from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.comparison.undecided import undecided
 from keras_matrix.analysis.scaling.devices import device_scalings
+from keras_matrix.analysis.warm_caches import warm_caches
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.cli.render.figures import between, metric_lines, quantity
 from keras_matrix.runner.cli.render.format import NOTHING, seconds, significant
@@ -118,7 +119,8 @@ def interval(cell: CellSummary) -> str:
 def table_lines(rows: Sequence[Row], context: RunContext, width: int | None = None) -> list[Line]:
     """Return the table as lines; with `width`, that of a terminal, the lines of backends fit into it if possible."""
     columns, open_rows = columns_of(rows, context), undecided(rows)
-    scalings = {one.cell_id: one.text for one in device_scalings(rows)}
+    notes = [(one.cell_id, f"scaling: {one.text}") for one in device_scalings(rows)]
+    notes += [(one.cell_id, f"warm compile cache: {one.text}") for one in warm_caches(rows)]
     texts = {
         (row.title, name): [column.text(row, name, cell, context) for column in columns]
         for row in rows
@@ -141,8 +143,8 @@ def table_lines(rows: Sequence[Row], context: RunContext, width: int | None = No
         lines.append(Line(f"  {printable(row.verdict)}", FASTEST if row.fastest else VERDICT))
         if found := open_rows.get(row.title):
             lines.append(Line(f"  {printable(found.text(context.command))}", NOTE))
-        scaled = [scalings[cell.cell_id] for cell in row.cells.values() if cell.cell_id in scalings]
-        lines += [Line(f"  scaling: {printable(text)}") for text in scaled]
+        own = {cell.cell_id for cell in row.cells.values()}
+        lines += [Line(f"  {printable(text)}") for cell_id, text in notes if cell_id in own]
         lines += [Line(f"  caveat: {printable(caveat)}", "yellow") for caveat in row.caveats]
     left_out = [column.heading for index, column in enumerate(columns) if index not in shown]
     return [*lines, *([Line(f"(a wider terminal also shows: {', '.join(left_out)})", NOTE)] if left_out else [])]

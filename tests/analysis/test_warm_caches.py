@@ -1,0 +1,78 @@
+"""The first epoch with a cold compile cache against that with a warm one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.warm_caches import WarmCache, warm_caches
+from keras_matrix.records.schema import Record, Resolved, Times
+from tests.conftest import make_record, make_settings
+
+RESOLVED = Resolved(50, 32, "fork", "float32", parameters=1000)
+
+
+def cell(cache: str, first_epochs_s: Sequence[float | None], hits: Sequence[int | None] = ()) -> list[Record]:
+    """Records of a cell, a process for each first epoch, with the programs that it took from the cache."""
+    found = []
+    for repeat, first_s in enumerate(first_epochs_s):
+        times = Times(step_time_s=0.01, epoch_times_s=[0.01] * 3, first_epoch_time_s=first_s)
+        resolved = replace(RESOLVED, compile_cache_hits=hits[repeat] if hits else None)
+        settings = make_settings(backend="jax", compile_cache=cache)
+        found.append(make_record(0.01, repeat, settings=settings, times=times, resolved=resolved))
+    return found
+
+
+def compared(records: Sequence[Record]) -> WarmCache:
+    [found] = warm_caches(table(records))
+    return found
+
+
+def test_cold_and_warm_first_epochs_are_paired_by_repeat() -> None:
+    cold, warm = [2.0, 4.0, 3.0, 5.0, 6.0, 8.0], [9.0, 2.0, 1.5, 2.5, 3.0, 4.0]
+    found = compared(cell("cold", cold) + cell("warm", warm, [0, 3, 4, 3, 3, 3]))
+    assert found.estimate is not None
+    assert (found.estimate.centre, found.estimate.count) == (pytest.approx(2.0), 5)
+    assert found.text == (
+        "jax 2.00x [2.00 2.00], first epoch with a cold cache over that with a warm one; at least 3 programs from the "
+        "cache"
+    )
+
+
+def test_process_that_fills_the_cache_is_left_out_whether_or_not_hits_are_known() -> None:
+    unknown = compared(cell("cold", [2.0] * 6) + cell("warm", [9.0, *[1.0] * 5]))
+    late = compared(cell("cold", [2.0] * 6) + cell("warm", [1.0, 9.0, *[1.0] * 4], [2, 0, 2, 2, 2, 2]))
+    assert unknown.estimate is not None
+    assert late.estimate is not None
+    assert (unknown.estimate.centre, unknown.hits) == (pytest.approx(2.0), None)
+    assert (late.estimate.centre, late.hits) == (pytest.approx(2.0), 2)
+
+
+def test_without_an_interval_or_a_difference_the_text_says_so() -> None:
+    assert compared(cell("cold", [2.0] * 3) + cell("warm", [1.0] * 3)).text.endswith(
+        "; fewer than 5 repeats give no interval"
+    )
+    near = compared(cell("cold", [1.0] * 6) + cell("warm", [1.0, 1.1, 0.9, 1.05, 0.95, 1.02]))
+    assert near.text.endswith("; not separable from no gain")
+
+
+@pytest.mark.parametrize(
+    ("cold", "missing"),
+    [
+        ([], "jax: a cold cache was not measured: set compile_cache: [cold, warm]"),
+        (
+            cell("cold", [2.0]),
+            "jax: no repeat in common with a cold cache, apart from the one that fills the warm cache",
+        ),
+    ],
+)
+def test_missing_cold_cell_is_named(cold: list[Record], missing: str) -> None:
+    found = compared([*cold, *cell("warm", [1.0] * 5)])
+    assert (found.estimate, found.text) == (None, missing)
+
+
+def test_a_cell_with_a_cold_cache_has_no_comparison() -> None:
+    assert warm_caches(table(cell("cold", [2.0] * 5))) == []
