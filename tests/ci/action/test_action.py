@@ -1,4 +1,4 @@
-"""action.yml and its example workflows: inputs are described and used, scripts are safe, tokens can do little."""
+"""action.yml, its example workflows and those of this project: scripts are safe, tokens can do little."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ import yaml
 ROOT = Path(__file__).parents[3]
 ACTIONS = ("action.yml", "ci/action/comment/action.yml")
 EXAMPLES = ("docs/examples/github/benchmark.yml", "docs/examples/github/benchmark-comment.yml")
+WORKFLOWS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github" / "workflows").iterdir())
 SCRIPTS = ("ci/action/environments", "ci/action/measure", "ci/action/verdict", "ci/action-runner")
 STARTS = True  # what YAML 1.1 reads for the key `on`
 COMMIT = re.compile(r"[\w./-]+@[0-9a-f]{40}")
+# The jobs that may write, and what: images to the registry, with a signed statement of their origin.
+WRITING = {
+    ".github/workflows/images.yml": {"image": {"packages", "id-token", "attestations"}, "tag": {"packages"}},
+}
 OURS = re.compile(r"OWNER/keras-benchmark-matrix(/ci/action/comment)?@COMMIT")
 
 
@@ -45,16 +50,53 @@ def test_documentation_lists_every_input_with_its_default() -> None:
     assert {name: table.get(name) for name in defaults} == defaults
 
 
-@pytest.mark.parametrize("path", [*ACTIONS, *EXAMPLES])
+@pytest.mark.parametrize("path", [*ACTIONS, *EXAMPLES, *WORKFLOWS])
 def test_scripts_contain_no_expression_which_could_inject_commands(path: str) -> None:
-    """An expression is replaced in the script's text before bash reads it: values come through `env`."""
+    """An expression is replaced in the script's text before bash reads it: values come through `env`.
+
+    Mutation: `run: echo ${{ github.head_ref }}` in a workflow.
+    """
     assert [step["run"] for step in steps(path) if "${{" in step.get("run", "")] == []
 
 
-@pytest.mark.parametrize("path", [*ACTIONS, *EXAMPLES])
+@pytest.mark.parametrize("path", [*ACTIONS, *EXAMPLES, *WORKFLOWS])
 def test_other_actions_are_pinned_to_a_commit(path: str) -> None:
+    """Mutation: `actions/checkout@v4` in a workflow."""
     used = [step["uses"] for step in steps(path) if "uses" in step]
     assert [name for name in used if not (COMMIT.fullmatch(name) or OURS.fullmatch(name))] == []
+
+
+def test_actions_in_the_documentation_are_pinned_to_a_commit() -> None:
+    """Mutation: `actions/checkout@v4` in docs/nightly.md."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    used = [name for page in pages for name in re.findall(r"uses: (\S+)", page.read_text(encoding="utf-8"))]
+    assert len(used) > 2
+    assert [name for name in used if not (COMMIT.fullmatch(name) or OURS.fullmatch(name))] == []
+
+
+@pytest.mark.parametrize(("path", "jobs"), [(path, WRITING.get(path, {})) for path in WORKFLOWS])
+def test_a_workflow_can_only_read_and_only_listed_jobs_can_write(path: str, jobs: dict[str, set[str]]) -> None:
+    """Mutation: `packages: write` for the complete workflow of the images, or `contents: write` for a job."""
+    workflow = read(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    granted = {
+        name: {key for key, value in job["permissions"].items() if value == "write"}
+        for name, job in workflow["jobs"].items()
+        if "permissions" in job
+    }
+    assert granted == jobs
+    assert "pull_request_target" not in workflow[STARTS]
+    if "pull_request" in workflow[STARTS]:
+        assert jobs == {}
+        assert "secrets." not in (ROOT / path).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", WORKFLOWS)
+def test_a_checkout_leaves_no_token_for_later_steps(path: str) -> None:
+    """Mutation: a checkout without `persist-credentials: false`."""
+    checkouts = [step for step in steps(path) if step.get("uses", "").startswith("actions/checkout@")]
+    assert checkouts
+    assert {step.get("with", {}).get("persist-credentials") for step in checkouts} == {False}
 
 
 def test_workflow_that_runs_a_pull_requests_code_can_only_read() -> None:
