@@ -1,4 +1,4 @@
-"""The host names and methods that the live dashboard answers, and the addresses on which it may listen."""
+"""The host names, origins and methods that the live dashboard answers, and the addresses on which it may listen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.dashboards.live.app.guard import Guard, StartResponse
+from keras_matrix.dashboards.live.app.guard import SAFE_HEADERS, Guard, StartResponse
 from keras_matrix.dashboards.live.app.hosts import ListenAddress, address, listen_address
 from keras_matrix.dashboards.live.app.serve import port_of
 
@@ -19,10 +19,10 @@ def page(environ: Any, start_response: StartResponse) -> Iterable[bytes]:
     return [b"hello"]
 
 
-def ask(where: ListenAddress, host: str | None, method: str = "GET") -> tuple[str, dict[str, str], bytes]:
-    """Return status, headers and body of the answer to one request."""
+def ask(where: ListenAddress, host: str | None, method: str = "GET", **marks: str) -> tuple[str, dict[str, str], bytes]:
+    """Return status, headers and body of the answer to one request; `marks` are further headers."""
     sent: list[Any] = []
-    environ = {"PATH_INFO": "/", "REQUEST_METHOD": method} | ({} if host is None else {"HTTP_HOST": host})
+    environ = {"PATH_INFO": "/", "REQUEST_METHOD": method} | ({} if host is None else {"HTTP_HOST": host}) | marks
     body = b"".join(Guard(page, where)(environ, lambda status, headers: sent.extend((status, dict(headers)))))
     return sent[0], sent[1], body
 
@@ -67,6 +67,50 @@ def test_a_request_under_another_host_name_is_refused(host: str | None) -> None:
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS", "TRACE"])
 def test_unknown_host_name_is_refused_for_every_method(method: str) -> None:
     assert ask(ListenAddress("127.0.0.1", 80), "evil.example", method)[0] == "421 Misdirected Request"
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"HTTP_ORIGIN": "https://evil.example"},
+        {"HTTP_ORIGIN": "http://localhost:9000"},
+        {"HTTP_ORIGIN": "http://localhost:8080.evil.example"},
+        {"HTTP_ORIGIN": "null"},
+        {"HTTP_ORIGIN": ""},
+        {"HTTP_SEC_FETCH_SITE": "cross-site", "HTTP_SEC_FETCH_MODE": "cors", "HTTP_SEC_FETCH_DEST": "empty"},
+        {"HTTP_SEC_FETCH_SITE": "cross-site", "HTTP_SEC_FETCH_MODE": "no-cors", "HTTP_SEC_FETCH_DEST": "image"},
+        {"HTTP_SEC_FETCH_SITE": "same-site", "HTTP_SEC_FETCH_MODE": "no-cors", "HTTP_SEC_FETCH_DEST": "script"},
+        {"HTTP_SEC_FETCH_SITE": "cross-site", "HTTP_SEC_FETCH_MODE": "navigate", "HTTP_SEC_FETCH_DEST": "iframe"},
+    ],
+)
+def test_request_by_a_page_of_another_site_is_refused(marks: dict[str, str]) -> None:
+    """Also under a name that is accepted, and by pages of other ports of this machine.
+
+    Mutation: `_is_of_another_site` reads only Origin, or compares it without the port.
+    """
+    where = listen_address("0.0.0.0:8080", ["bench.example.org"])
+    status, headers, body = ask(where, "localhost:8080", **marks)
+    assert (status, headers["Content-Type"]) == ("403 Forbidden", "text/plain; charset=utf-8")
+    assert body.startswith(b"This dashboard does not answer requests by pages of other sites: ")
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        {"HTTP_ORIGIN": "http://localhost:8080"},
+        {"HTTP_SEC_FETCH_SITE": "none", "HTTP_SEC_FETCH_MODE": "navigate", "HTTP_SEC_FETCH_DEST": "document"},
+        {"HTTP_SEC_FETCH_SITE": "same-origin", "HTTP_SEC_FETCH_MODE": "cors", "HTTP_SEC_FETCH_DEST": "empty"},
+        {"HTTP_SEC_FETCH_SITE": "cross-site", "HTTP_SEC_FETCH_MODE": "navigate", "HTTP_SEC_FETCH_DEST": "document"},
+    ],
+)
+def test_own_pages_and_links_of_other_sites_are_answered(marks: dict[str, str]) -> None:
+    assert ask(listen_address("127.0.0.1:8080", []), "localhost:8080", **marks)[0] == "200 OK"
+
+
+@pytest.mark.parametrize(("host", "method"), [("evil.example", "GET"), ("localhost", "POST")])
+def test_refusals_forbid_caching_sniffing_framing_and_referrers(host: str, method: str) -> None:
+    """Mutation: `_refused` without SAFE_HEADERS."""
+    assert set(SAFE_HEADERS) <= set(ask(ListenAddress("127.0.0.1", 80), host, method)[1].items())
 
 
 def test_listen_address_and_public_names_are_accepted() -> None:

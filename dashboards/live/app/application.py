@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 from keras_matrix.dashboards.live import page as dashboard
-from keras_matrix.dashboards.live.app.guard import StartResponse
+from keras_matrix.dashboards.live.app.guard import SAFE_HEADERS, StartResponse
 from keras_matrix.dashboards.live.app.source import Edition, Source
 from keras_matrix.dashboards.live.page import Form, Frame, RunCounts
 from keras_matrix.dashboards.live.panels import Panel
@@ -29,12 +29,7 @@ from keras_matrix.uploader.errors import UploadError
 MOST_CACHED = 200
 LONGEST_CHOICE = 200
 OVERVIEW = tuple(name for name in questions() if name != "trend")
-HEADERS = (
-    ("Content-Type", "text/html; charset=utf-8"),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cache-Control", "no-store"),
-)
+HTML = ("Content-Type", "text/html; charset=utf-8")
 STATUS = {200: "200 OK", 404: "404 Not Found", 503: "503 Service Unavailable"}
 CHOICES = (
     "SELECT DISTINCT workload, backend FROM cells WHERE source IS NULL AND workload IS NOT NULL "
@@ -57,7 +52,7 @@ class Application:
         given = parse_qs(environ.get("QUERY_STRING", ""))
         status, body = self._page(path, {name: values[-1][:LONGEST_CHOICE] for name, values in given.items()})
         page = body.encode("utf-8", "replace")
-        start_response(STATUS[status], [*HEADERS, ("Content-Length", str(len(page)))])
+        start_response(STATUS[status], [HTML, *SAFE_HEADERS, ("Content-Length", str(len(page)))])
         return [page]
 
     def _page(self, path: str, given: Mapping[str, str]) -> tuple[int, str]:

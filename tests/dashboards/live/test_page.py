@@ -197,13 +197,15 @@ def test_health_reports_whether_the_warehouse_answers(ask: Callable[..., tuple[s
     assert statuses == ["503 Service Unavailable"]
 
 
-def test_pages_forbid_caching_sniffing_and_referrers(warehouse: LocalWarehouse) -> None:
+def test_pages_forbid_caching_sniffing_framing_and_referrers(warehouse: LocalWarehouse) -> None:
     for path in ("/", "/nothing", "/health"):
         sent: dict[str, str] = {}
         [body] = Application(Live(warehouse))({"PATH_INFO": path}, lambda status, headers: sent.update(headers))  # noqa: B023
         assert sent == {
             "Content-Type": "text/html; charset=utf-8",
             "X-Content-Type-Options": "nosniff",
+            "Content-Security-Policy": "frame-ancestors 'none'",
+            "Cross-Origin-Resource-Policy": "same-origin",
             "Referrer-Policy": "no-referrer",
             "Cache-Control": "no-store",
             "Content-Length": str(len(body)),
