@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -328,3 +329,18 @@ def test_the_scan_finds_parsed_flags_that_are_passed_on(module: str, text: str) 
 def test_a_command_and_a_converter_may_take_parsed_flags(returned: str) -> None:
     name = "run" if returned == "int" else "run_request"
     assert flag_faults("runner.cli.measure.run", f"def {name}(args: argparse.Namespace) -> {returned}: ...") == []
+
+
+def test_every_exception_from_a_security_rule_has_a_reason() -> None:
+    """Mutation: `# noqa: S608` without a text after it."""
+    comment = re.compile(r"# noqa: (?=[A-Z0-9, ]*\bS\d+)([A-Z0-9, ]+?)( - \w.*)?$")
+    found = [
+        (path.relative_to(ROOT), match)
+        for name in (*PACKAGES, "ci", "docker", "tests")
+        for path in sorted((ROOT / name).rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if (match := comment.search(line))
+    ]
+    assert len(found) > 3
+    assert [(str(path), match[0]) for path, match in found if match[2] is None] == []
+    assert "S" in tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]["lint"]["select"]

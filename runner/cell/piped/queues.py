@@ -74,7 +74,7 @@ def _attribute(thing: Any, *names: str) -> Any:
     for name in names:
         try:
             found = getattr(thing, name, None)
-        except Exception:  # noqa: BLE001 - a property of another library
+        except Exception:  # noqa: BLE001, S112 - a property of another library
             continue
         if found is not None:
             return found

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         print("runner: profiles need the plugin too: pip install tensorboard-plugin-profile", file=sys.stderr)
     sys.stdout.flush()
     where = ["--logdir", str(folder), "--host", host, "--port", str(port)]
-    os.execv(sys.executable, [sys.executable, "-m", "tensorboard.main", *where])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "tensorboard.main", *where])
     raise AssertionError("this process was replaced")
 
 
