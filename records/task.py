@@ -68,9 +68,9 @@ class MetricSpec:
 class Task:
     """One command with all values filled in. `command` has one item if a shell reads it.
 
-    `inherit` names further variables that it inherits from the caller's environment; None: all. `wrap` precedes the
-    command; `image` is the image of its container. `primary` is the metric by which it is compared, by default the
-    uptime.
+    `inherit` names further variables that it inherits from the caller's environment; None: all but
+    credentials. `wrap` precedes the command; `image` is the image of its container. `primary` is the metric by which it
+    is compared, by default the uptime.
     """
 
     name: str

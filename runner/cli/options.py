@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.host.addresses import without_user
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.matrix.grammar import FILE_RULES, near
@@ -179,7 +180,7 @@ def cell_choice(args: argparse.Namespace) -> CellChoice:
 def run_request(args: argparse.Namespace, choice: CellChoice | None = None) -> RunRequest:
     """Return the request made by the flags of `add_measuring_options`, for the chosen cells. Raises `UsageError`."""
     return RunRequest(
-        command=("runner", *args.given),
+        command=("runner", *map(without_user, args.given)),
         choice=choice or cell_choice(args),
         results=args.results,
         executors=registry.chosen(args.executor, args.start, vars(args), args.seams.engine),

@@ -8,9 +8,9 @@
     num_gpus = 8
 
 Values have that driver's syntax: Python literals for the lists, percent signs as described in `runner.tasks.cfg_file`,
-a shell for the command, and the caller's environment for its process. The files have no goals; these are derived from
-the metrics' names. A section may define its own keys for `%(key)s`; another unknown key is refused if it resembles a
-missing one, and reported otherwise.
+a shell for the command, and the caller's environment, except its credentials, for its process. The files have no goals;
+these are derived from the metrics' names. A section may define its own keys for `%(key)s`; another unknown key is
+refused if it resembles a missing one, and reported otherwise.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class _Section:
         if not NAME.fullmatch(name):
             self.refuse("", f"must be a name of at most 64 letters, digits and _.-, got {name!r}")
         metrics = self.metrics()
-        return Task(
+        return Task(  # noqa: S604 - a field of the task, which starts nothing
             name=name,
             command=[substituted(self.command(filled), filled)],
             metrics=metrics,

@@ -13,7 +13,13 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.task import Task
 from keras_matrix.runner.cell.job import Job, make_home
 from keras_matrix.runner.executors.docker.container_paths import ROOT, WORK, Mount, variables_inside
-from keras_matrix.runner.executors.supervise.environment import ALLOWED, MARK, THREAD_VARIABLES, device_environment
+from keras_matrix.runner.executors.supervise.environment import (
+    ALLOWED,
+    MARK,
+    THREAD_VARIABLES,
+    device_environment,
+    without_credentials,
+)
 from keras_matrix.runner.executors.supervise.visible_gpus import VARIABLE, NoGpu, usable_gpus
 from keras_matrix.runner.host.gpus.present import PresentGpus, present_gpus
 from keras_matrix.runner.tasks.request import filled
@@ -134,8 +140,10 @@ def _gpus(job: Job, caller: Mapping[str, str]) -> tuple[str, ...]:
 
 def _environment(job: Job, mark: str, caller: Mapping[str, str], gpus: Sequence[str]) -> dict[str, str]:
     task = problem_of(job)
-    names = [*ALLOWED, *task.inherit] if task.inherit is not None else list(caller)
-    found = {name: caller[name] for name in names if name in caller}
+    if task.inherit is None:
+        found = without_credentials(caller)
+    else:
+        found = {name: caller[name] for name in (*ALLOWED, *task.inherit) if name in caller}
     homes = make_home(job)
     if task.inherit is not None or task.image is not None:
         found |= {name: folder for name, folder in homes.items() if name not in (task.inherit or ())}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import queue
-import re
 import socket
 import threading
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import SplitResult, urlsplit
 
+from keras_matrix.records.host.addresses import without_user
 from keras_matrix.uploader import process
 from keras_matrix.uploader.errors import BadInput, Unreachable
 
@@ -25,7 +25,6 @@ SERVICE = "bigquery"  # the emulator's service name in compose.yaml
 LIMIT_S = 10.0
 PORTS = {"http": 80, "https": 443}
 LOOPBACK = ("localhost", "127.", "::1")
-USER = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?.*@")  # a user and a password before a host
 
 
 def check() -> None:
@@ -38,7 +37,7 @@ def check() -> None:
 
 def check_emulator(address: str, limit_s: float = LIMIT_S) -> None:
     """Raise `BadInput` for an address that is not a URL, `Unreachable` if nothing responds there in time."""
-    split, where = _split(address), USER.sub(r"\1", address)
+    split, where = _split(address), without_user(address)
     if split is None or split.scheme not in PORTS:
         raise BadInput(f"{EMULATOR}: must be a URL such as http://127.0.0.1:9050, got {where!r}")
     if why := _failure(split, _request, limit_s):
@@ -56,7 +55,7 @@ def check_google(limit_s: float = LIMIT_S) -> None:
     address = proxy or GOOGLE
     split = _split(address if "://" in address else f"http://{address}")
     if split is None:
-        where = USER.sub(r"\1", address)
+        where = without_user(address)
         raise BadInput(f"HTTPS_PROXY: must be a URL such as http://proxy:3128, got {where!r}")
     if why := _failure(split, _connect, limit_s):
         what = f"the proxy {split.hostname}" if proxy else str(split.hostname)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from keras_matrix.records.host.addresses import without_user
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors.docker.container_paths import Mount
 
@@ -195,7 +196,7 @@ class DockerEngine:
                 raise
             raise EngineGone(f"engine: {error.explanation or error}") from error
         except (DockerException, RequestException, OSError, ValueError) as error:
-            raise EngineGone(f"engine: no answer from {self._address}: {_cause(error)}") from error
+            raise EngineGone(f"engine: no answer from {without_user(self._address)}: {_cause(error)}") from error
 
 
 def connect() -> DockerEngine:
@@ -253,7 +254,7 @@ def configuration(client: APIClient, spec: Spec) -> Mapping[str, Any]:
         ipc_mode="private",
         init=True,
         read_only=True,
-        tmpfs={"/tmp": SCRATCH},
+        tmpfs={"/tmp": SCRATCH},  # noqa: S108 - in the container
         cap_drop=["ALL"],
         security_opt=restrictions,
         pids_limit=spec.limits.processes,
@@ -302,7 +303,8 @@ def _unreachable(place: str, error: BaseException) -> str:
     cause = _cause(error)
     number = cause.errno if isinstance(cause, OSError) else None
     hint = advice.get(number or 0, "DOCKER_HOST names the engine's address")
-    return f"--executor docker: no engine answers at {place}: {getattr(cause, 'strerror', None) or cause}; {hint}"
+    reason = getattr(cause, "strerror", None) or cause
+    return f"--executor docker: no engine answers at {without_user(place)}: {reason}; {hint}"
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from keras_matrix.records.host.addresses import without_user
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors.places import Stopped
 from keras_matrix.runner.executors.ray.agent import Agent, facts
@@ -195,7 +196,7 @@ def _connected(address: str) -> Any:
         except Exception as error:
             if SERVER_FAILED in str(error) and attempt + 1 < CONNECT_ATTEMPTS:
                 continue
-            reason = f"no Ray cluster at {address}: {_line(error)}; {_advice(str(error))}"
+            reason = f"no Ray cluster at {without_user(address)}: {_line(error)}; {_advice(str(error))}"
             raise ExecutorError(f"--address: {reason}") from error
     return ray
 
@@ -224,7 +225,7 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
     except OSError as error:
         raise ExecutorError(
-            f"--address: no Ray cluster at {address}: {error.strerror or error}; {START_ADVICE}"
+            f"--address: no Ray cluster at {without_user(address)}: {error.strerror or error}; {START_ADVICE}"
         ) from error
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 from keras_matrix.records.fc import network, spec
 from keras_matrix.records.host import cpu_list, inherited_environment
+from keras_matrix.records.host.addresses import has_user
 from keras_matrix.records.host.procfs import Tree
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.job import Job
@@ -30,6 +32,14 @@ KEEP_FREED = {
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
+
+# Variables that contain or lead to credentials: of clouds, registries, package indexes, keys and agents. A value that
+# is an address with a user, as of a proxy or a git remote, may contain a password.
+CREDENTIAL = re.compile(
+    r"(AWS|AZURE|ARM|GCP|GOOGLE|GCLOUD|CLOUDSDK|ACTIONS)_.*|SSH_AUTH_SOCK|KUBECONFIG|NETRC|DOCKER_CONFIG|.*_PWD|"
+    r".*(TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(API|ACCESS|ACCOUNT|PRIVATE|SIGNING|ENCRYPTION)_?KEY).*",
+    re.IGNORECASE,
+)
 
 # Marks every process of a cell with the folder it works for, so that what a killed runner left can be found.
 MARK = "KERAS_BENCHMARK_RESULTS"
@@ -60,6 +70,11 @@ def cell_environment(
     elif cpus is not None:
         found |= dict.fromkeys(THREAD_VARIABLES, str(len(cpus)))
     return found
+
+
+def without_credentials(caller: Mapping[str, str]) -> dict[str, str]:
+    """Return the caller's variables other than those that are known to contain credentials."""
+    return {name: value for name, value in caller.items() if not CREDENTIAL.fullmatch(name) and not has_user(value)}
 
 
 def device_environment(device: str, gpus: Sequence[str] = ()) -> dict[str, str]:

@@ -25,9 +25,10 @@ from keras_matrix.runner.tasks.start import (
     contained,
 )
 from keras_matrix.runner.tasks.verdict import judge_task
+from tests.canaries import SECRETS
 from tests.conftest import make_settings
 
-CALLER = {"PATH": os.defpath, "HOME": "/home/of/the/caller", "SECRET": "x", "KEPT": "y"}
+CALLER = {"PATH": os.defpath, "HOME": "/home/of/the/caller", "SECRET": "x", "KEPT": "y", "KEYBOARD": "z"}
 TASK = Task("t", ["true"])
 
 
@@ -84,7 +85,24 @@ def test_command_with_an_image_is_unsupported_outside_a_container(job: Job) -> N
 
 def test_command_that_inherits_all_has_the_callers_home_too(job: Job) -> None:
     found = started(job, inherit=None).environment
-    assert (found["HOME"], found["SECRET"]) == (CALLER["HOME"], "x")
+    assert (found["HOME"], found["KEPT"]) == (CALLER["HOME"], "y")
+
+
+@pytest.mark.fault("F31", mutation="a command that inherits all gets the complete environment of the caller")
+def test_command_that_inherits_all_gets_no_credentials_unless_it_names_them(job: Job) -> None:
+    found = started(job, SECRETS, inherit=None).environment
+    assert set(found) & set(SECRETS) == set()
+    assert found["KEYBOARD"] == CALLER["KEYBOARD"]
+    named = started(job, SECRETS, inherit=["HF_TOKEN"]).environment
+    assert set(named) & set(SECRETS) == {"HF_TOKEN"}
+
+
+@pytest.mark.parametrize("inherit", [None, [*SECRETS]])
+@pytest.mark.fault("F31", mutation="`contained` passes the caller's environment to `_environment`")
+def test_command_in_a_container_gets_no_credentials_whatever_it_inherits(job: Job, inherit: list[str] | None) -> None:
+    of_image = replace(job, task=replace(TASK, image="mine:1", inherit=inherit))
+    found, _ = contained(of_image, "mark", CALLER | SECRETS)
+    assert set(found.environment) & set(SECRETS) == set()
 
 
 def test_inherited_home_is_that_of_the_caller(job: Job) -> None:
