@@ -196,7 +196,7 @@ class DockerEngine:
                 raise
             raise EngineGone(f"engine: {error.explanation or error}") from error
         except (DockerException, RequestException, OSError, ValueError) as error:
-            raise EngineGone(f"engine: no answer from {without_user(self._address)}: {_cause(error)}") from error
+            raise EngineGone(without_user(f"engine: no answer from {self._address}: {_cause(error)}")) from error
 
 
 def connect() -> DockerEngine:
@@ -304,7 +304,7 @@ def _unreachable(place: str, error: BaseException) -> str:
     number = cause.errno if isinstance(cause, OSError) else None
     hint = advice.get(number or 0, "DOCKER_HOST names the engine's address")
     reason = getattr(cause, "strerror", None) or cause
-    return f"--executor docker: no engine answers at {without_user(place)}: {reason}; {hint}"
+    return without_user(f"--executor docker: no engine answers at {place}: {reason}") + f"; {hint}"
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -196,7 +196,7 @@ def _connected(address: str) -> Any:
         except Exception as error:
             if SERVER_FAILED in str(error) and attempt + 1 < CONNECT_ATTEMPTS:
                 continue
-            reason = f"no Ray cluster at {without_user(address)}: {_line(error)}; {_advice(str(error))}"
+            reason = without_user(f"no Ray cluster at {address}: {_line(error)}; {_advice(str(error))}")
             raise ExecutorError(f"--address: {reason}") from error
     return ray
 
