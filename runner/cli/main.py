@@ -13,6 +13,7 @@ import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
 
+from keras_matrix.records.host.import_path import ignore_other_modules
 from keras_matrix.records.store import StoreFailure
 from keras_matrix.runner.cli.measure import service
 from keras_matrix.runner.errors import RunnerError, UsageError
@@ -84,7 +85,7 @@ def parser(called: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser
 def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
     """Run the command line and return the exit code."""
     if argv is None:
-        _prefer_installed_packages()
+        ignore_other_modules()
     given = list(sys.argv[1:] if argv is None else argv)
     try:
         args = parse(given)
@@ -112,16 +113,6 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     """Return the parsed arguments of a command line. Raises `UsageError` for an unknown command."""
     words = _spelled(_with_command(list(given)))
     return parser(words[:1]).parse_args(words)
-
-
-def _prefer_installed_packages() -> None:
-    """Move PYTHONPATH's folders, which are for other programs, behind the installed packages.
-
-    Its `numpy` or `yaml`, perhaps of another Python, would otherwise replace the runner's; cells do not get PYTHONPATH.
-    """
-    # As Python stores them: without `..`, but with links, so neither Path.absolute() nor Path.resolve().
-    folders = {os.path.abspath(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one}  # noqa: PTH100
-    sys.path.sort(key=lambda folder: folder in folders)
 
 
 def _with_command(given: list[str]) -> list[str]:

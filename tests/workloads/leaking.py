@@ -1,7 +1,7 @@
 """Workloads that print all they can find out about their caller, for a project's folder; each is `leaking:NAME`.
 
-They look where credentials usually are: the environment and the arguments of the process, and its home folder. A process
-has the rights of its user, so that it could also read the user's files by their paths.
+They look where credentials usually are: the environment and the arguments of the process, and its home folder. A
+process has the rights of its user, so that it could also read the files of that user by their paths.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from keras_matrix.records.host.import_path import ignore_other_modules
 from keras_matrix.records.store import StoreFailure
 from keras_matrix.uploader.cli import import_, init, migrate, push, query, schema, status, verify
 from keras_matrix.uploader.errors import UploadError
@@ -43,6 +44,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    if argv is None:
+        ignore_other_modules()
     try:
         args = parser().parse_args(argv)
         return int(args.main(args))

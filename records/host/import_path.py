@@ -1,0 +1,29 @@
+"""Where the programs of this project look for modules."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def ignore_other_modules() -> None:
+    """Remove the working folder from the search for modules, and move PYTHONPATH's folders behind the packages.
+
+    They are for other programs, and for cells, which get their own search path: their `numpy` or `yaml`, perhaps of
+    another Python, would otherwise replace the runner's and be executed outside of a cell.
+    """
+    # As Python stores them: without `..`, but with links, so neither Path.absolute() nor Path.resolve().
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = {os.path.abspath(one) for one in given if one}  # noqa: PTH100
+    own = Path(__file__).absolute().parents[3]  # with this project, which may be run from its own folder
+    # `python -m` puts the working folder first. Behind the packages it would still replace namespace packages.
+    sys.path[:] = [one for one in sys.path if one in others or not _is_working_folder(one) or Path(one) == own]
+    sys.path.sort(key=lambda folder: folder in others)
+
+
+def _is_working_folder(folder: str) -> bool:
+    try:
+        return Path(folder).samefile(".")
+    except OSError:  # one of the two does not exist
+        return False
