@@ -1,11 +1,14 @@
 """Moves a cell's trace from its process's scratch folder to the run, or records why it is missing.
 
-Promise: a problem with a trace never changes the figures or the status of the record.
+A problem with a trace never changes the figures or the status of the record. Of what the process left, only regular
+files and folders are moved: through a link, the runner would read or write outside of the run's folder.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +72,7 @@ def _stored(run: Run, job: Job, trace: Traced, evidence: Evidence) -> Traced:
         target.parent.mkdir(exist_ok=True)
         # Remains of a runner that ended before it published the record; a move would go into that folder.
         shutil.rmtree(target, ignore_errors=True)
+        _remove_special_files(job.traced_path)
         shutil.move(job.traced_path, target)
         _write_table(target)
         return replace(trace, folder=name)
@@ -77,9 +81,19 @@ def _stored(run: Run, job: Job, trace: Traced, evidence: Evidence) -> Traced:
         return replace(trace, folder=None, problem=f"{type(error).__name__}: {error}"[:500])
 
 
+def _remove_special_files(folder: Path) -> None:
+    """Remove links, pipes and devices from a folder. Raises `TraceError` if it is a link itself."""
+    if folder.is_symlink():
+        raise TraceError(f"{folder.name}: the process left a link instead of a folder")
+    for where, folders, names in os.walk(folder):
+        for path in (Path(where) / name for name in (*folders, *names)):
+            if not (stat.S_ISREG(kind := path.lstat().st_mode) or stat.S_ISDIR(kind)):
+                path.unlink()
+
+
 def _write_table(folder: Path) -> None:
     path = folder / TRACE_NAME
-    if path.is_symlink() or not path.is_file():
+    if not path.is_file():
         raise TraceError(f"{path.name}: the process did not write it")
     (folder / TABLE_NAME).write_text(dumps(read_table(path)), encoding="utf-8")
 

@@ -1,8 +1,9 @@
 """Watches an external command from its start to its end, as an executor's `Running`.
 
 The command is not interleaved: it runs from start to end while no other cell of the run does. Its output goes directly
-to a file; its reports on the pipe are stored. The memory of its full process tree is sampled ten times a second. After
-the time limit its processes get SIGTERM, and are killed if they do not end.
+to a file; its reports on the pipe are stored. Both files are read as they were opened before its start: it could put
+a link or a pipe in their place. The memory of its full process tree is sampled ten times a second. After the time limit
+its processes get SIGTERM, and are killed if they do not end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 
 from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
@@ -48,14 +50,14 @@ class TaskWatch(ProcessWatch):
         self._reported_bytes = 0
         os.mkfifo(job.report_path, 0o600)
         self._report = os.open(job.report_path, os.O_RDWR | os.O_NONBLOCK)
-        self._stored = os.open(job.reported_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        self._log = os.open(job.log_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        self._stored, self._log = _created(job.reported_path), _created(job.log_path)
         self._meter.on()
         try:
             order = {"job": str(job.path), "argv": command.argv, "env": command.environment, "folder": command.folder}
-            self._pid = parent.begin(order | {"cpus": allowed_cpus(job.settings)}, self._log)
+            self._pid = parent.begin(order | {"cpus": allowed_cpus(job.settings)}, self._log.fileno())
         except BaseException:
             self._close()
+            self._close_files()
             raise
         self._use = sampling_of(parent, self._pid, gpus)
         self._begun_s = time.perf_counter()
@@ -89,18 +91,20 @@ class TaskWatch(ProcessWatch):
     def finish(self) -> Outcome:
         """Return the outcome of the command with its metrics."""
         self.turn()
-        if self._ended is None:
-            return Outcome(infrastructure=f"server: {self._gone}", wall_time_s=self._meter.wall_s)
-        return replace(
-            self._outcome(self._ended),
-            output_tail=_ends_of(self._job.log_path),
-            task=self._observation(problem_of(self._job), self._ended.get("outlived", 0)),
-        )
+        with self._log, self._stored:
+            if self._ended is None:
+                return Outcome(infrastructure=f"server: {self._gone}", wall_time_s=self._meter.wall_s)
+            return replace(
+                self._outcome(self._ended),
+                output_tail=_ends_of(self._log),
+                task=self._observation(problem_of(self._job), self._ended.get("outlived", 0)),
+            )
 
     def abandon(self) -> None:
         """Kill the command and wait for its end."""
         self._parent.kill(self._pid)
         self.turn()
+        self._close_files()
 
     # While it runs.
 
@@ -138,15 +142,15 @@ class TaskWatch(ProcessWatch):
             data = os.read(self._report, MESSAGE_BYTES)
             self._reported_bytes += len(data)
             if self._reported_bytes <= REPORT_LIMIT_BYTES:  # reading continues, so that the command is not blocked
-                os.write(self._stored, data)
+                self._stored.write(data)
 
     def _sample(self) -> None:
         self._use.sample(self._meter.worked_s())
-        size = os.fstat(self._log).st_size
+        size = os.fstat(self._log.fileno()).st_size
         if size > LOG_LIMIT_BYTES:
             self._ask_to_end(f"log_limit: the command printed more than {LOG_LIMIT_BYTES >> 30} GiB; reduce its output")
         # With a short log, a disk that is almost full is not due to the command.
-        elif free_bytes(self._log) < min(size, LEAST_FREE_BYTES):
+        elif free_bytes(self._log.fileno()) < min(size, LEAST_FREE_BYTES):
             text = f"the command printed {size >> 20} MiB, more than the free space of the disk"
             self._ask_to_end(f"disk_full: {text}; reduce its output, or choose another disk with --results")
 
@@ -165,16 +169,19 @@ class TaskWatch(ProcessWatch):
                 process_tree.signal_tree(self._pid, signal.SIGTERM)
 
     def _close(self) -> None:
-        for descriptor in (self._report, self._stored, self._log):
-            os.close(descriptor)
+        os.close(self._report)
         self._epochs.close()
+
+    def _close_files(self) -> None:
+        self._stored.close()
+        self._log.close()
 
     # Once it has ended.
 
     def _observation(self, task: Task, outlived: int) -> TaskObservation:
-        metrics, caveat = metrics_of(task, Written(self._job.log_path, self._job.reported_path))
+        metrics, caveat = metrics_of(task, Written(_opened(self._log), _opened(self._stored)))
         cut = f"reports: the pipe had more than {REPORT_LIMIT_BYTES >> 20} MiB, the rest was ignored; report less"
-        size, files = self._job.log_path.stat().st_size, _left_in(self._job.outputs_dir)
+        size, files = os.fstat(self._log.fileno()).st_size, _left_in(self._job.outputs_dir)
         metrics = [*metrics, uptime(self._meter.wall_s)]
         run = TaskRun(task.name, words(task), task.primary, metrics, size, outlived, files=files)
         caveats = [caveat, cut if self._reported_bytes > REPORT_LIMIT_BYTES else None]
@@ -207,14 +214,24 @@ def never(job: Job, why: NotStarted) -> TaskObservation:
     return TaskObservation(run, too_few_devices=str(why)) if few else TaskObservation(run, never=str(why))
 
 
-def _ends_of(log: Path) -> str:
+def _created(path: Path) -> FileIO:
+    """Create a file of which the end is written and any part is read."""
+    return FileIO(path, "ab+", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o600))
+
+
+def _opened(file: FileIO) -> Path:
+    """Return the path under which another process finds this open file, whatever its own name leads to by now."""
+    return Path(f"/proc/{os.getpid()}/fd/{file.fileno()}")
+
+
+def _ends_of(log: FileIO) -> str:
     """Return the beginning and the end of a log of any size as readable text."""
     ends = CappedOutput()
-    with log.open("rb") as file:
-        ends.add(file.read(HEAD_BYTES))
-        size = file.seek(0, os.SEEK_END)
-        ends.skip(file.seek(max(HEAD_BYTES, size - TAIL_BYTES)) - HEAD_BYTES)
-        ends.add(file.read(TAIL_BYTES))
+    ends.add(os.pread(log.fileno(), HEAD_BYTES, 0))
+    size = os.fstat(log.fileno()).st_size
+    tail = max(HEAD_BYTES, size - TAIL_BYTES)
+    ends.skip(tail - HEAD_BYTES)
+    ends.add(os.pread(log.fileno(), TAIL_BYTES, tail))
     return ends.text()
 
 

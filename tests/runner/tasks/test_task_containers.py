@@ -99,3 +99,32 @@ def test_image_is_part_of_the_identity_of_a_command(folder: Path) -> None:
     (folder / "matrix.yaml").write_text(MATRIX.replace("mine:1", "mine:2"))
     assert main(["--new"], Seams(executor=FakeExecutor())) == 0
     assert one.isdisjoint(record.cell_id for record in newest_records(folder))
+
+
+@pytest.mark.fault("F35", mutation="`TaskWatch` reads its files by their paths")
+@pytest.mark.parametrize("kind", ["link", "pipe", "device", "missing"])
+def test_files_that_a_command_puts_in_place_of_its_log_and_reports_are_not_read(folder: Path, kind: str) -> None:
+    """It could otherwise read files of the runner's user through a link, or let the runner wait for a pipe."""
+    secret = folder / "secret.txt"
+    secret.write_text("speed 7, and a secret\n")
+
+    def command(container: FakeContainer) -> End:
+        container.printed.put(b"speed 3\n")
+        [work] = [mount.source for mount in container.spec.mounts if mount.target.startswith("/cell/work/")]
+        for name in ("log", "reported.jsonl"):
+            path = Path(work) / name
+            path.unlink()
+            if kind == "link":
+                path.symlink_to(secret)
+            elif kind == "pipe":
+                os.mkfifo(path)
+            elif kind == "device":
+                path.symlink_to("/dev/zero")
+        return End(3)
+
+    image = next(iter(engine_that(b"", End()).images.values()))
+    assert runner(FakeEngine(images={"mine:1": image}, commands={"mine:1": command})) == 1
+    (record,) = newest_records(folder)
+    assert (record.status, record.task.primary_metric.value) == (Status.ERROR, 3.0)
+    assert record.evidence.output_tail == "speed 3\n"
+    assert secret.read_text() == "speed 7, and a secret\n"

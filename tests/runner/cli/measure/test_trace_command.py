@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,35 @@ def test_trace_that_is_a_link_is_refused_and_removed(folder: Path) -> None:
     kept = with_trace_stored(run, job, replace(record, trace=Traced(7, "traced")))
     assert kept.trace == Traced(7, None, f"TraceError: {TRACE_NAME}: the process did not write it")
     assert [path.name for path in (run.folder / "traces").iterdir()] == [f"{record.cell_id}.0.0"]
+
+
+@pytest.mark.fault("F35", mutation="`_stored` moves what the process left without `_remove_special_files`")
+@pytest.mark.parametrize("name", [TABLE_NAME, "native", "."])
+def test_link_that_a_process_leaves_with_its_trace_is_not_followed(folder: Path, name: str) -> None:
+    """The runner would write its table through it, into any file of its user."""
+    runner("trace", "jax:gru")
+    (record,) = newest_records(folder)
+    run = Results(folder / "results").runs()[-1]
+    scratch = str(run.scratch("again"))
+    job = Job("nonce", record.cell_id, 0, 1, record.settings, 1, scratch, [], None, None, trace=Trace([2], 7))
+    FakeExecutor().succeed(job)
+    outside = folder / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("of the user")
+    if name == ".":
+        for path in job.traced_path.iterdir():
+            path.rename(outside / path.name)
+        job.traced_path.rmdir()
+        job.traced_path.symlink_to(outside)
+    else:
+        (job.traced_path / name).symlink_to(outside / ("file" if name == TABLE_NAME else "."))
+        os.mkfifo(job.traced_path / "pipe")
+    before = sorted(path.name for path in outside.iterdir())
+    kept = with_trace_stored(run, job, replace(record, trace=Traced(7, "traced"))).trace
+    assert ((outside / "file").read_text(), sorted(path.name for path in outside.iterdir())) == ("of the user", before)
+    stored = [path for path in (run.folder / "traces").rglob("*") if not path.is_dir()]
+    assert [path for path in stored if path.is_symlink() or not path.is_file()] == []
+    assert (kept.folder is None) == (name == ".")
 
 
 def test_a_run_without_traces_has_no_folder_of_traces(folder: Path) -> None:
