@@ -11,6 +11,9 @@ from keras_matrix.records.codec import canonical
 from keras_matrix.records.settings import Settings
 
 CELL_ID = re.compile(r"[0-9a-f]{16}")
+# In the names of files: what not every file system accepts, or means a folder.
+UNFIT = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
+NAME_CHARACTERS = 60
 RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 
 # Settings added later: at their defaults they are not part of the identifier, so that a new axis ends no history.
@@ -46,3 +49,12 @@ def run_id(now: datetime, token: str) -> str:
     Identifiers sort by time. The last digit distinguishes most hosts that start in the same microsecond.
     """
     return f"{now:%Y%m%dT%H%M%SZ}-{now.microsecond:05x}{hashlib.sha256(token.encode()).hexdigest()[0]}"
+
+
+def file_name(name: str, identity: object) -> str:
+    """Return a file's name, without ending, for any text: at most 60 of its characters, and 8 digits of a hash.
+
+    Texts of the same form differ by the hash of `identity`, a value that can be written as JSON.
+    """
+    digest = hashlib.sha256(canonical(identity).encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{UNFIT.sub('_', name)[:NAME_CHARACTERS]}.{digest}"

@@ -104,6 +104,9 @@ def is_local(address: str, flag: str = "--to") -> bool:
     )
 
 
+LONGEST_NAME = 200  # of the readable part of a folder's name; file systems permit 255 bytes
+
+
 def outbox_folder(address: str, results: Path) -> Path:
     """Return the folder of an address's outbox, in the results folder, so that a later push finds it.
 
@@ -112,7 +115,7 @@ def outbox_folder(address: str, results: Path) -> Path:
     """
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", address.replace("://", "-")).strip("-")
     if is_local(address) and (folder := folder_of(address)):
-        name += "-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:8]
+        name = f"{name[:LONGEST_NAME]}-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:8]
     return results / "outbox" / name
 
 

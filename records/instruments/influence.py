@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_matrix.records.codec import CodecError, about, decode, dumps, loads
+from keras_matrix.records.identity import CELL_ID, file_name
 from keras_matrix.records.store import put
 
 FOLDER = "influence"
@@ -50,7 +51,9 @@ def load(results: Iterable[Path]) -> tuple[Influence, ...]:
 def keep(results: Path, measured: Sequence[Influence]) -> None:
     """Store measurements, each in place of an older one of its cell. Raises `StoreFailure`."""
     for host_id in dict.fromkeys(one.host_id for one in measured):
-        path = results / FOLDER / f"{host_id}.json"
+        # A node of a cluster reports its own.
+        name = host_id if CELL_ID.fullmatch(host_id) else file_name("host", host_id)
+        path = results / FOLDER / f"{name}.json"
         known = {(one.cell_id, one.devices): one for one in (*_read(path), *measured) if one.host_id == host_id}
         put(path, dumps(Influences([*known.values()])))
 

@@ -14,14 +14,14 @@ History of `PARITY_VERSION`:
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from keras_matrix.records import files
-from keras_matrix.records.codec import CodecError, about, canonical, decode, dumps, loads
+from keras_matrix.records.codec import CodecError, about, decode, dumps, loads
+from keras_matrix.records.identity import file_name
 from keras_matrix.records.replicas.facts import Replicas
 from keras_matrix.records.settings import Scalar
 
@@ -173,9 +173,7 @@ def content_hash(parts: Iterable[bytes]) -> str:
 
 def record_path(results: Path, record: ParityRecord) -> Path:
     """Return the path of a comparison: one file per workload and parameters."""
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", record.workload)
-    settings = hashlib.sha256(canonical([record.workload, record.params]).encode()).hexdigest()[:8]
-    return results / FOLDER / f"{name}.{settings}.json"
+    return results / FOLDER / f"{file_name(record.workload, [record.workload, record.params])}.json"
 
 
 def save(results: Path, record: ParityRecord) -> Path:

@@ -108,5 +108,5 @@ def keep(results: Path, key: str, source: str, work: Work) -> None:
 
 
 def _path(results: Path, key: str, source: str) -> Path:
-    name = hashlib.sha256(f"{source}\n{key}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{source}\n{key}".encode(errors="surrogatepass")).hexdigest()[:16]
     return results / "work" / f"{name}.json"

@@ -8,13 +8,12 @@ device and on N, random layers off, without timing.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_matrix.records import files
-from keras_matrix.records.codec import CodecError, about, canonical, decode, dumps, loads
+from keras_matrix.records.codec import CodecError, about, decode, dumps, loads
+from keras_matrix.records.identity import file_name
 from keras_matrix.records.settings import DATA, Scalar
 
 PROOF_VERSION = 1
@@ -74,9 +73,8 @@ class ReplicaProof:
 
 def save(results: Path, proof: ReplicaProof) -> Path:
     """Store a proof, replacing the previous one. Raises OSError."""
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", proof.workload)
-    key = canonical([proof.workload, proof.params, proof.devices, proof.distribution])
-    path = results / FOLDER / f"{name}.{hashlib.sha256(key.encode()).hexdigest()[:8]}.json"
+    name = file_name(proof.workload, [proof.workload, proof.params, proof.devices, proof.distribution])
+    path = results / FOLDER / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     files.replace(path, dumps(proof))
     return path
