@@ -47,6 +47,7 @@ LOCKS = (
     Lock("dashboard", ("dashboard", "bigquery")),
     Lock("uploader", groups=("uploader",), groups_only=True),
     Lock("docs", groups=("docs",), groups_only=True),
+    Lock("audit", groups=("audit",), groups_only=True),
     Lock(
         "cpu",
         ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery", "tensorboard", "whatif"),
