@@ -54,7 +54,10 @@ class Block:
 
 def pages(root: Path = ROOT) -> list[str]:
     """The paths of all pages below the root."""
-    found = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]
+    found = [
+        *(root / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+        *sorted((root / "docs").rglob("*.md")),
+    ]
     return [str(path.relative_to(root)) for path in found]
 
 
