@@ -125,6 +125,14 @@ def test_service_drops_unneeded_rights(services: dict[str, Any], name: str) -> N
     }
 
 
+@pytest.mark.parametrize("name", sorted(OFFLINE))
+def test_memory_and_swap_of_a_service_that_measures_are_limited_together(name: str) -> None:
+    """Mutation: `memswap_limit` is missing, so that a cell may swap as much again."""
+    limited, usual = active("*", **UNSET, MEMORY="8g")[name], active("*", **UNSET)[name]
+    assert (limited["mem_limit"], limited["memswap_limit"]) == (str(8 << 30), str(8 << 30))
+    assert {"mem_limit", "memswap_limit"} & set(usual) == set()
+
+
 def test_uploader_dashboard_and_emulator_share_a_network_and_a_cluster_has_its_own(
     services: dict[str, Any],
 ) -> None:

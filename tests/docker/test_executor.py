@@ -195,6 +195,7 @@ def test_a_gigabyte_of_output_is_capped(tmp_path: Path) -> None:
 
 
 def test_cell_in_a_container_has_no_unneeded_rights(tmp_path: Path) -> None:
+    """It tries to write, to reach a network and to use rights of root. Mutation: `configuration` without `cap_drop`."""
     record = one(tmp_path, "confined")
     facts, _, place = (record.reason or "").partition(": ")[2].rpartition(" (")
     assert place.startswith(f"{ROOT}/tests/workloads/misbehaving.py:")
@@ -206,6 +207,7 @@ def test_cell_in_a_container_has_no_unneeded_rights(tmp_path: Path) -> None:
         "writable": [],
         "writes_import_root": False,
         "writes_scratch": True,
+        "succeeded": [],
     }
 
 

@@ -202,6 +202,7 @@ def test_cell_of_a_service_has_no_unneeded_rights_for_any_owner(project: Path, o
         "writable": [],
         "writes_import_root": False,
         "writes_scratch": True,
+        "succeeded": [],
     }
 
 

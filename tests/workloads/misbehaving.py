@@ -6,9 +6,12 @@ import ctypes
 import json
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +145,43 @@ def confined(**_: Any) -> Any:
         "writable": [name for name in ("/", "/etc", "/usr", "/opt/venv", "/work") if _writes(Path(name))],
         "writes_import_root": _writes(Path(__file__).parent),
         "writes_scratch": _writes(Path.cwd()) and _writes(Path("/tmp")),
+        "succeeded": [name for name, attempt in _attempts().items() if _succeeds(attempt)],
     }
     raise RuntimeError(json.dumps(facts))
+
+
+def _attempts() -> dict[str, Callable[[], Any]]:
+    """Return what needs a network or a right that only root has, each of which raises OSError without it."""
+    probe = Path("/tmp/owned")
+    probe.touch()
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def system_call(result: int) -> None:
+        if result != 0:
+            raise OSError(ctypes.get_errno(), "refused")
+
+    return {
+        "connect": lambda: socket.create_connection(("192.0.2.1", 80), 2),
+        "resolve": lambda: socket.getaddrinfo("example.org", 80),
+        "raw socket": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close(),
+        "change owner": lambda: os.chown(probe, 54321, 54321),
+        "become another user": lambda: os.setresuid(54321, 54321, 54321),
+        "become a group": lambda: os.setgroups([0, 54321]),
+        "make a device": lambda: os.mknod("/tmp/disk", stat.S_IFBLK | 0o600, os.makedev(8, 0)),
+        "change root": lambda: os.chroot("/tmp"),
+        "raise priority": lambda: os.setpriority(os.PRIO_PROCESS, 0, -5),
+        "mount": lambda: system_call(libc.mount(b"none", b"/tmp", b"tmpfs", 0, None)),
+        "new user namespace": lambda: system_call(libc.unshare(0x10000000)),
+        "set host name": lambda: socket.sethostname("other"),
+    }
+
+
+def _succeeds(attempt: Callable[[], Any]) -> bool:
+    try:
+        attempt()
+    except OSError:
+        return False
+    return True
 
 
 def _writes(folder: Path) -> bool:
