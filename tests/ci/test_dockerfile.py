@@ -1,9 +1,13 @@
-"""Contents of the images that no lock lists."""
+"""Contents of the images that no lock lists, and the check of the Dockerfile."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 DOCKERFILE = Path(__file__).parents[2] / "docker" / "Dockerfile"
 
@@ -19,3 +23,34 @@ def test_only_torch_gpu_has_the_compiler_for_tritons_launcher() -> None:
     installs = [line for line in stage("image").splitlines() if "apt-get install" in line]
     assert len(installs) == 1
     assert re.search(r'if \[ "\$\{SERVICE\}" = torch-gpu \]; then .* gcc libc6-dev python3-dev .* fi$', installs[0])
+
+
+HADOLINT = Path(sys.executable).parent / "hadolint"
+TEXT = DOCKERFILE.read_text(encoding="utf-8")
+IGNORED = [match.span() for match in re.finditer(r"^# hadolint ignore=.*\n", TEXT, flags=re.M)]
+
+
+def problems(text: str, folder: Path) -> list[str]:
+    """Return the rules of hadolint that a Dockerfile violates, as ci/lint finds them."""
+    path = folder / "Dockerfile"
+    path.write_text(text)
+    done = subprocess.run([HADOLINT, "--no-color", path], capture_output=True, text=True, check=False)
+    assert (done.returncode != 0) == bool(done.stdout)
+    return re.findall(r"^\S+?:\d+ (\w+)", done.stdout, flags=re.M)
+
+
+@pytest.mark.parametrize("span", IGNORED, ids=str)
+def test_every_exception_from_hadolint_is_needed(tmp_path: Path, span: tuple[int, int]) -> None:
+    """Mutation: an exception in front of an instruction that violates nothing."""
+    assert problems(TEXT, tmp_path) == []
+    assert problems(TEXT[: span[0]] + TEXT[span[1] :], tmp_path) == ["DL3008"]
+
+
+@pytest.mark.parametrize(
+    ("instruction", "rule"), [("USER root", "DL3002"), ("RUN sudo true", "DL3004"), ("FROM debian", "DL3006")]
+)
+def test_hadolint_refuses_what_weakens_an_image(tmp_path: Path, instruction: str, rule: str) -> None:
+    """Mutation: ci/lint runs hadolint with --no-fail."""
+    assert rule in problems(f"FROM debian:bookworm-slim\n{instruction}\n", tmp_path)
+    lint = (DOCKERFILE.parents[1] / "ci" / "lint").read_text(encoding="utf-8")
+    assert "xargs -0 .venv/bin/hadolint || wrong=1" in lint
