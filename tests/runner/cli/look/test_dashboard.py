@@ -44,6 +44,13 @@ def test_public_names_may_be_repeated_and_add_up(flags: list[str]) -> None:
     assert parser().parse_args(["dashboard"]).public == []
 
 
+@pytest.mark.parametrize("command", ["dashboard", "tensorboard"])
+def test_server_listens_on_this_machine_alone_by_default(command: str) -> None:
+    """Mutation: the default of `--listen` is 0.0.0.0:PORT."""
+    host, _ = hosts.address(parser().parse_args([command]).listen)
+    assert host == "127.0.0.1"
+
+
 def test_emptied_warehouse_is_reported_with_the_repair_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = stored(tmp_path / "results", nights=1)
     warehouse_of(results).close()
