@@ -21,9 +21,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from keras_matrix.records.backends import TABLE
+from keras_matrix.records.host.addresses import without_user
 from keras_matrix.runner.errors import InfrastructureError
 
 COMPLETE = "complete.json"
+KNOWN = frozenset(
+    {"keras", "numpy", *(name for one in TABLE.values() for name in (*one.packages, *one.build_packages))}
+)
 LIMIT_S = 3600.0
 BUILDS_OF_TORCH = "https://download.pytorch.org/whl/"
 PIP_OPTIONS = ("--disable-pip-version-check", "--no-input", "--quiet", "--only-binary", ":all:")
@@ -53,10 +58,15 @@ class Recipe:
 
 
 def recipe_of(versions: Mapping[str, str]) -> Recipe:
-    """Return the recipe for the versions that a record states. Raises `CannotRebuild` if they are incomplete."""
+    """Return the recipe for the versions that a record states. Raises `CannotRebuild` if they are incomplete.
+
+    Only packages are installed that records name, since a record may come from anyone: of another one, code would run
+    when it is installed, and its name could be an option of pip.
+    """
     python = re.fullmatch(r"(3\.[0-9]{1,2})\.[0-9]{1,3}\S{0,8}", versions.get("python", ""))
     packages = {name: version for name, version in versions.items() if name != "python"}
-    unusable = [f"{k} {v!r}" for k, v in packages.items() if not re.fullmatch(r"[0-9][0-9A-Za-z.+!_-]{0,63}", v)]
+    usable = {k for k, v in packages.items() if k in KNOWN and re.fullmatch(r"[0-9][0-9A-Za-z.+!_-]{0,63}", v)}
+    unusable = [f"{k!r} {v!r}" for k, v in packages.items() if k not in usable]
     if python is None or not packages or unusable:
         stated = ", ".join(unusable) or f"Python {versions.get('python')!r} and {len(packages)} packages"
         raise CannotRebuild(f"the record states no usable versions, only {stated}")
@@ -124,7 +134,7 @@ def _run(command: list[str], problem: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise CannotRebuild(f"{problem}: not done after {LIMIT_S:.0f} s") from error
     if done.returncode:
-        raise CannotRebuild(f"{problem}: {_cause(done.stderr or done.stdout)}")
+        raise CannotRebuild(f"{problem}: {without_user(_cause(done.stderr or done.stdout))}")
 
 
 def _cause(output: str) -> str:

@@ -82,11 +82,15 @@ def test_without_an_index_no_other_index_is_added(
         ({}, "Python None and 0 packages"),
         ({"python": "3.11.7"}, "Python '3.11.7' and 0 packages"),
         ({"python": "2.7.18", "keras": "3"}, "Python '2.7.18' and 1 packages"),
-        ({"python": "3.11.7", "keras": "3 --index-url http://elsewhere"}, "keras '3 --index-url http://elsewhere'"),
-        ({"python": "3.11.7", "keras": "@file:///tmp/x"}, "keras '@file:///tmp/x'"),
+        ({"python": "3.11.7", "keras": "3 --index-url http://elsewhere"}, "'keras' '3 --index-url http://elsewhere'"),
+        ({"python": "3.11.7", "keras": "@file:///tmp/x"}, "'keras' '@file:///tmp/x'"),
+        ({"python": "3.11.7", "keras": "3", "other-package": "1"}, "'other-package' '1'"),
+        ({"python": "3.11.7", "--index-url=http://elsewhere#": "1"}, "'--index-url=http://elsewhere#' '1'"),
+        ({"python": "3.11.7", "keras @ http://elsewhere/x.whl #": "1"}, "'keras @ http://elsewhere/x.whl #' '1'"),
     ],
 )
 def test_versions_that_cannot_be_requirements_are_refused(versions: Mapping[str, str], message: str) -> None:
+    """Also packages that no record of this project names. Mutation: `recipe_of` checks the versions alone."""
     with pytest.raises(CannotRebuild, match="the record states no usable versions") as raised:
         recipe_of(versions)
     assert str(raised.value).endswith(message)
