@@ -126,7 +126,7 @@ def proxy() -> Iterator[str]:
 
 
 def project_of(above: Path) -> Caller:
-    """Return a caller with a project, and credentials beside it."""
+    """Return a caller with a project, and credentials next to it."""
     write_home(above / "home")
     made = Caller(above / "project")
     (made.folder / "tmp").mkdir(parents=True)
