@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import stat
 import subprocess
 import sys
@@ -204,10 +205,10 @@ def test_crash_at_any_step_of_publishing_leaves_a_complete_record_or_no_file(run
     assert not list((run.folder / "records").glob(".*.tmp"))
 
 
-def test_second_runner_gets_the_process_id_of_the_first(tmp_path: Path) -> None:
+def test_second_runner_gets_the_process_id_and_host_of_the_first(tmp_path: Path) -> None:
     first, second = Results(tmp_path), Results(tmp_path)
     first.open_for_writing()
-    with pytest.raises(StoreInUse, match=f"process {os.getpid()}"):
+    with pytest.raises(StoreInUse, match=f"process {os.getpid()} on {platform.node()}"):
         second.open_for_writing()
     first.close()
     second.open_for_writing()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records import store
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results
@@ -359,6 +362,59 @@ def test_a_results_folder_in_use_is_exit_code_3_and_names_the_holder(
     held.close()
 
 
+@pytest.mark.process
+@pytest.mark.fault("F25", mutation="the file of the lock is inherited by cells, or not locked at all")
+def test_second_runner_is_refused_until_the_first_was_killed(
+    folder: Path, slow_runner: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    first = slow_runner()
+    assert first.stdout is not None
+    first.stdout.readline()
+    second = slow_runner()
+    _, errors = second.communicate()
+    assert second.returncode == 3
+    assert f"another runner measures into this folder (process {first.pid} on {platform.node()})" in errors.decode()
+    first.kill()
+    first.communicate()
+    third = slow_runner()
+    _, errors = third.communicate()
+    assert (third.returncode, len(newest_records(folder))) == (0, 21), errors
+
+
+@pytest.mark.fault("F22", mutation="open_for_writing() does not write a probe")
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EACCES])
+def test_results_folder_that_cannot_be_written_is_refused_before_any_cell(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def failing(path: Path, text: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(store, "write_synced", failing)
+    executor = FakeExecutor()
+    assert runner(executor=executor) == 3
+    assert executor.timeouts_s == []
+    assert f"results: cannot be written: {os.strerror(number)}; " in capsys.readouterr().err
+
+
+@pytest.mark.process
+@pytest.mark.fault("F22", mutation="an error of the system when the results folder is created is not explained")
+def test_results_folder_on_a_read_only_disk_is_refused_with_advice(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "ro", "none", str(disk)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a disk of its own cannot be mounted here: {done.stderr.strip()}")
+    try:
+        assert runner("--results", str(disk / "results")) == 3
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    expected = f"{disk}/results: cannot be created: Read-only file system; choose a writable folder with --results"
+    assert expected in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["run", "plan", "list", "show", "report", "check", "completion", "schema"])
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -376,8 +432,6 @@ def test_completion_knows_the_commands(shell: str, capsys: pytest.CaptureFixture
 def test_report_that_finds_the_disk_full_is_named_with_what_to_do(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import errno
-
     from keras_matrix.records import files
 
     real = files._write
@@ -399,10 +453,6 @@ def test_report_that_finds_the_disk_full_is_named_with_what_to_do(
 def test_record_that_cannot_be_stored_ends_the_run_with_exit_code_3(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import errno
-
-    from keras_matrix.records import store
-
     real = store.publish
 
     def full(path: Path, text: str) -> None:

@@ -137,7 +137,9 @@ def test_ambiguous_yaml_is_refused_with_a_message(case: str) -> None:
 def test_alias_bomb_is_refused_without_expansion() -> None:
     bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(f"{n}: &{n} [{f'*{chr(ord(n) - 1)},' * 9}]\n" for n in "bcdef")
 
-    assert all("not allowed" in line or "stopped after" in line for line in problems(bomb))
+    found = problems(bomb)
+    assert found[0] == "1:a: anchors are not allowed, got &a"
+    assert all("not allowed" in line or "stopped after" in line for line in found)
 
 
 def test_file_with_many_problems_is_not_read_completely() -> None:

@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from keras_matrix.analysis.surroundings import disturbance
 from keras_matrix.records.codec import dumps, to_json
@@ -131,10 +129,9 @@ def test_result_of_another_job_is_refused(raw: bytes | None, reason: str) -> Non
         accept(raw, JOB)
 
 
-@given(length=st.integers(0, 2000))
-def test_truncated_result_is_refused(length: int) -> None:
+def test_result_truncated_at_any_byte_is_refused() -> None:
     data = dumps(GOOD).encode().rstrip()
-    if length < len(data):
+    for length in range(len(data)):
         with pytest.raises(ResultRefused, match="bad_result"):
             accept(data[:length], JOB)
 
