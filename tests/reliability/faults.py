@@ -44,8 +44,8 @@ FAULTS = (
         3,
         CELLS,
         "A cell exits with 0 but its result is missing, empty, truncated, too large or of another attempt",
-        "The status is `error` with `no_result` or `bad_result`, never `ok`: a result counts only with the nonce, cell, "
-        "repeat and attempt of its process, and at most 1 MiB of it is read.",
+        "The status is `error` with `no_result` or `bad_result`, never `ok`: a result counts only with the nonce, "
+        "cell, repeat and attempt of its process, and at most 1 MiB of it is read.",
     ),
     Fault(
         4,
@@ -95,8 +95,8 @@ FAULTS = (
         11,
         CELLS,
         "The loss is NaN or infinite",
-        "The status is `diverged` with the epoch; the times stay in the record, and the loss is null. No NaN is written "
-        "to any JSON.",
+        "The status is `diverged` with the epoch; the times stay in the record, and the loss is null. No NaN is "
+        "written to any JSON.",
     ),
     Fault(
         12,
@@ -128,8 +128,8 @@ FAULTS = (
         16,
         DEVICES,
         "The clock is set, or the machine sleeps",
-        "Durations come from a monotonic clock and do not change; the start of a record is only a label. A result whose "
-        "epochs take zero, negative or impossible time is refused.",
+        "Durations come from a monotonic clock and do not change; the start of a record is only a label. A result "
+        "whose epochs take zero, negative or impossible time is refused.",
     ),
     Fault(
         17,

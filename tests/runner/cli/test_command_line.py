@@ -193,6 +193,7 @@ def test_on_an_accelerator_only_one_process_is_alive(folder: Path) -> None:
     assert [backends[i : i + 4] for i in (0, 4, 8)] == [[b] * 4 for b in backends[::4]]
 
 
+@pytest.mark.fault("F1", mutation="judge() ignores the signal that ended a process")
 def test_crash_is_recorded_the_others_continue_and_the_exit_code_is_1(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -263,6 +264,7 @@ def stop_after(count: int, *arguments: str) -> None:
     args.main(args)
 
 
+@pytest.mark.fault("F19", mutation="a continued run measures all of its repeats again")
 @pytest.mark.parametrize("count", range(0, 21, 2))
 def test_an_interrupted_run_is_continued_and_repeats_nothing(folder: Path, count: int) -> None:
     with pytest.raises(Interrupted):
@@ -278,6 +280,7 @@ def test_an_interrupted_run_is_continued_and_repeats_nothing(folder: Path, count
     assert len(executor.jobs) == 21 - len(first)
 
 
+@pytest.mark.fault("F23", mutation="the session does not set damaged files aside")
 def test_a_corrupt_record_is_set_aside_and_its_cell_measured_again(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -352,6 +355,7 @@ def test_bad_input_is_one_report_and_exit_code_2(
     assert not (folder / "results").exists()
 
 
+@pytest.mark.fault("F25", mutation="the runner does not lock its results folder")
 def test_a_results_folder_in_use_is_exit_code_3_and_names_the_holder(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -429,6 +433,7 @@ def test_completion_knows_the_commands(shell: str, capsys: pytest.CaptureFixture
     assert "--matrix" in capsys.readouterr().out
 
 
+@pytest.mark.fault("F21", mutation="an error of the disk while the report is written is ignored")
 def test_report_that_finds_the_disk_full_is_named_with_what_to_do(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -450,6 +455,7 @@ def test_report_that_finds_the_disk_full_is_named_with_what_to_do(
     )
 
 
+@pytest.mark.fault("F21", mutation="the advice about a full disk is missing in the message")
 def test_record_that_cannot_be_stored_ends_the_run_with_exit_code_3(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,6 +503,7 @@ def slow_runner(folder: Path) -> Callable[[], subprocess.Popen[bytes]]:
     return start
 
 
+@pytest.mark.fault("F19", mutation="SIGTERM is not handled")
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_signal_at_any_moment_damages_no_file_and_the_run_can_be_completed(
@@ -520,6 +527,7 @@ def test_signal_at_any_moment_damages_no_file_and_the_run_can_be_completed(
         assert len(run.load()[0]) == 21
 
 
+@pytest.mark.fault("F7", mutation="judge() takes the result of a process that was ended at its time limit")
 def test_result_of_a_cell_that_was_ended_is_not_used(folder: Path) -> None:
     def late(job: Job) -> Outcome:
         return replace(FakeExecutor().succeed(job), deadline_exceeded=True, signal=9, exit_code=None)
@@ -528,6 +536,7 @@ def test_result_of_a_cell_that_was_ended_is_not_used(folder: Path) -> None:
     assert {r.status for r in newest_records(folder)} == {Status.TIMEOUT}
 
 
+@pytest.mark.fault("F3", mutation="all processes of a run have the same nonce")
 def test_every_process_has_its_own_nonce_and_its_time_limit(folder: Path) -> None:
     executor = FakeExecutor()
     runner("--set", "timeout_s=77", executor=executor)
@@ -536,6 +545,7 @@ def test_every_process_has_its_own_nonce_and_its_time_limit(folder: Path) -> Non
     assert executor.closed
 
 
+@pytest.mark.fault("F19", mutation="measure() does not close its executor after an interrupt")
 def test_interrupted_run_closes_its_executor(folder: Path) -> None:
     def interrupting(settings: Any, repeat: int) -> float:
         raise Interrupted("stopped by SIGTERM")
@@ -606,6 +616,7 @@ def test_a_continued_run_keeps_its_order(folder: Path) -> None:
     assert [(job.cell_id, job.repeat) for job in executor.jobs] == steps[6:]
 
 
+@pytest.mark.fault("F15", mutation="an unsupported cell is a failure for the exit code")
 def test_unsupported_cells_leave_the_exit_code_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Refusing(FakeExecutor):
         def result(self, job: Job) -> Any:

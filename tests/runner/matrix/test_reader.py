@@ -315,6 +315,7 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
 }
 
 
+@pytest.mark.fault("F12", mutation="discard may equal epochs")
 @pytest.mark.parametrize("case", REFUSED_ENTRIES)
 def test_wrong_entry_is_refused_with_a_message(case: str, problems_of: Callable[..., list[str]]) -> None:
     lines, expected = REFUSED_ENTRIES[case]
@@ -420,6 +421,8 @@ REFUSED_FILES: dict[str, tuple[str, list[str]]] = {
 }
 
 
+@pytest.mark.fault("F32", mutation="any version of a matrix file is accepted")
+@pytest.mark.fault("F34", mutation="a cell may be defined twice")
 @pytest.mark.parametrize("case", REFUSED_FILES)
 def test_wrong_file_is_refused_with_a_message(case: str, problems_of: Callable[..., list[str]]) -> None:
     text, expected = REFUSED_FILES[case]
@@ -427,6 +430,7 @@ def test_wrong_file_is_refused_with_a_message(case: str, problems_of: Callable[.
     assert expected == problems_of(text)
 
 
+@pytest.mark.fault("F32", mutation="the number of problems has no limit")
 def test_at_most_fifty_problems_are_reported(problems_of: Callable[..., list[str]]) -> None:
     found = problems_of(entry(*(f"key{n}: 1" for n in range(1000))))
 
@@ -454,6 +458,7 @@ def test_too_many_cells_are_refused_before_they_are_created(problems_of: Callabl
     ]
 
 
+@pytest.mark.fault("F34", mutation="the count is written out")
 def test_very_large_count_is_abbreviated(problems_of: Callable[..., list[str]]) -> None:
     (problem,) = problems_of(of("a:b", f"params: {{{', '.join(f'p{n}: [1, 2]' for n in range(3000))}}}"))
 
@@ -608,6 +613,7 @@ def only_matrix_or_matrix_error(path: Path, text: str) -> None:
     assert all(re.match(r"\S+matrix\.yaml:\d+: ", problem) and problem.isprintable() for problem in problems)
 
 
+@pytest.mark.fault("F32", mutation="errors of the parser are raised as they are")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(text=st.text(max_size=200) | TREES.map(repr))
 @example(text="")

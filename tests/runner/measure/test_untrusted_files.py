@@ -1,4 +1,4 @@
-"""The file in the place of a cell's result is untrusted input: nothing about it blocks the runner or fills its memory."""
+"""The file in the place of a cell's result is untrusted input: it neither blocks the runner nor fills its memory."""
 
 from __future__ import annotations
 

@@ -169,6 +169,7 @@ def test_empty_data_are_an_error_on_each_backend(forking: ProcessExecutor, tmp_p
     assert (record.status, (record.reason or "").partition(":")[0]) == (Status.ERROR, "ValueError"), record
 
 
+@pytest.mark.fault("F7", mutation="the cell gets SIGTERM at its time limit")
 def test_hanging_cell_is_killed_with_its_process_tree_at_the_time_limit(
     executor: ProcessExecutor, tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ def test_hanging_cell_is_killed_with_its_process_tree_at_the_time_limit(
     assert run(executor, make_job(tmp_path, "well")).status in MEASURED
 
 
+@pytest.mark.fault("F8", mutation="the server does not end what a cell left")
 def test_grandchild_in_its_own_session_neither_blocks_the_runner_nor_survives(
     executor: ProcessExecutor, tmp_path: Path
 ) -> None:
@@ -199,6 +201,7 @@ def test_a_gigabyte_of_output_is_capped_and_does_not_grow_the_runner(forking: Pr
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
 
 
+@pytest.mark.fault("F10", mutation="escape sequences are stored as they are")
 def test_stored_output_is_readable(forking: ProcessExecutor, tmp_path: Path) -> None:
     record = run(forking, make_job(tmp_path, "garbage"))
     assert "\ufffd\ufffdred done" in record.evidence.output_tail
@@ -206,6 +209,7 @@ def test_stored_output_is_readable(forking: ProcessExecutor, tmp_path: Path) -> 
     assert "\x00" not in record.evidence.output_tail
 
 
+@pytest.mark.fault("F31", mutation="a cell's process keeps the variables of its server")
 @pytest.mark.parametrize("start", ["fork", "fresh"])
 def test_cell_environment_is_the_allowlist_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "PYTHONPATH", "KERAS_HOME"):
@@ -338,6 +342,7 @@ def test_abandoned_process_is_ended_and_its_server_runs_the_next(executor: Proce
     assert run(executor, make_job(tmp_path, "well")).status in MEASURED
 
 
+@pytest.mark.fault("F29", mutation="end_leftovers() ends nothing")
 def test_leftovers_of_a_killed_runner_are_found_by_their_mark() -> None:
     import subprocess
     import sys
