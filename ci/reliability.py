@@ -21,7 +21,7 @@ from tests.reliability.faults import BY_NAME, FAULTS, Fault  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
-MARKER = "fault"
+MARKER = "pytest.mark.fault"
 # The tiers by their markers, and the name of a test without one. A test of several tiers belongs to all of them.
 TIERS = ("process", "docker", "browser", "gpu", "emulator")
 UNIT = "unit"
@@ -41,18 +41,20 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A parsed module of the tests, with the marks of the module and the fixtures that its tests can use."""
+    """A parsed module of the tests, with the marks of all of it, and what its tests can use by a name."""
 
     path: str
     tree: ast.Module
     marks: frozenset[str]
     fixtures: dict[str, ast.FunctionDef]
+    constants: dict[str, ast.expr]
 
 
 def shown(root: Path = ROOT / "tests") -> list[Shown]:
     """Return every marker of the tests below a folder, in the order of the files."""
     found = []
-    for path in sorted(root.rglob("test_*.py")):
+    marked = (path for path in sorted(root.rglob("test_*.py")) if f"{MARKER}(" in path.read_text(encoding="utf-8"))
+    for path in marked:
         module = read(path, root)
         functions = [node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)]
         for function in functions:
@@ -66,18 +68,20 @@ def read(path: Path, root: Path) -> Module:
     above = [folder / "conftest.py" for folder in reversed(path.parents) if folder.is_relative_to(root)]
     trees = [ast.parse(one.read_text(encoding="utf-8")) for one in above if one.exists()]
     fixtures = {node.name: node for one in (*trees, tree) for node in one.body if isinstance(node, ast.FunctionDef)}
-    marked = [
-        node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
-    ]
-    marks = frozenset(name for node in marked for name in _marks(node.value))
-    return Module(str(path.relative_to(root.parent)), tree, marks, fixtures)
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    constants = {ast.unparse(node.targets[0]): node.value for node in assigned}
+    marks = frozenset(_marks(constants["pytestmark"]) if "pytestmark" in constants else ())
+    return Module(str(path.relative_to(root.parent)), tree, marks, fixtures, constants)
 
 
 def _of_function(function: ast.FunctionDef, module: Module) -> Iterator[Shown]:
-    calls = [node for one in function.decorator_list for node in ast.walk(one) if _is_mark(node, MARKER)]
+    decorated = [node for one in function.decorator_list for node in ast.walk(one)]
+    named = dict.fromkeys(node.id for node in decorated if isinstance(node, ast.Name) and node.id in module.constants)
+    decorated += [node for name in named for node in ast.walk(module.constants[name])]
+    calls = [node for node in decorated if isinstance(node, ast.Call) and ast.unparse(node.func) == MARKER]
     if not calls:
         return
-    marks = {*module.marks, *(name for one in function.decorator_list for name in _marks(one))}
+    marks = {*module.marks, *(name for node in decorated for name in _marks(node))}
     marks |= set(_of_fixtures(function, module.fixtures, set()))
     tiers = tuple(tier for tier in TIERS if tier in marks) or (UNIT,)
     for call in calls:
@@ -102,10 +106,6 @@ def _marks(node: ast.AST) -> Iterator[str]:
     for one in ast.walk(node):
         if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "pytest.mark":
             yield one.attr
-
-
-def _is_mark(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == f"pytest.mark.{name}"
 
 
 def _literal(node: ast.expr) -> Any:
@@ -153,8 +153,8 @@ def summary(found: Sequence[Shown]) -> str:
     recorded = {(one.path, one.test) for one in found if one.recorded}
     shown_ones = {one.fault for one in found} & set(BY_NAME)
     return (
-        f"{len(shown_ones)} of {len(FAULTS)} faults have a test; {len(tests)} tests show them, {len(recorded)} of these "
-        "from recorded messages.\n"
+        f"{len(shown_ones)} of {len(FAULTS)} faults have a test. {len(tests)} tests show them, {len(recorded)} of "
+        "these from recorded messages.\n"
     )
 
 

@@ -503,6 +503,7 @@ def slow_runner(folder: Path) -> Callable[[], subprocess.Popen[bytes]]:
     return start
 
 
+@pytest.mark.fault("F20", mutation="an unfinished run is not continued")
 @pytest.mark.fault("F19", mutation="SIGTERM is not handled")
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

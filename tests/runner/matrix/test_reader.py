@@ -315,6 +315,7 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
 }
 
 
+@pytest.mark.fault("F34", mutation="an entry may exclude all of its cells")
 @pytest.mark.fault("F12", mutation="discard may equal epochs")
 @pytest.mark.parametrize("case", REFUSED_ENTRIES)
 def test_wrong_entry_is_refused_with_a_message(case: str, problems_of: Callable[..., list[str]]) -> None:
@@ -448,6 +449,7 @@ def test_missing_file_and_folder_are_refused_with_their_path(tmp_path: Path) -> 
         load(tmp_path, CATALOG)
 
 
+@pytest.mark.fault("F34", mutation="the number of cells has no limit")
 def test_too_many_cells_are_refused_before_they_are_created(problems_of: Callable[..., list[str]]) -> None:
     seeds = f"seed: [{', '.join(map(str, range(2000)))}]"
     sizes = f"batch_size: [{', '.join(map(str, range(1, 1001)))}]"

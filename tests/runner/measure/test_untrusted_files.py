@@ -64,6 +64,9 @@ def listening_socket(path: Path) -> None:
 @pytest.mark.fault(
     "F35", mutation="read_bounded() opens the file without O_NOFOLLOW and O_NONBLOCK, and reads any kind"
 )
+@pytest.mark.fault(
+    "F35", mutation="read_bounded() opens the file without O_NOFOLLOW and O_NONBLOCK, and reads any kind"
+)
 @pytest.mark.parametrize(
     ("make", "problem"),
     [

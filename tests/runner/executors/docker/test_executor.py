@@ -465,6 +465,7 @@ def test_a_child_that_was_killed_for_memory_is_a_warning_on_a_result_that_counts
         assert any(warning.startswith("child_oom") for warning in record.warnings)
 
 
+@pytest.mark.fault("F7", mutation="the container of a cell is not killed at its time limit")
 def test_a_container_that_hangs_is_killed_at_its_limit(folder: Path) -> None:
     engine = FakeEngine(pretences={"mnist_mlp": hang})
     assert runner(engine, "--backend", "jax", "--repeats", "1", "--set", "timeout_s=1") == 1

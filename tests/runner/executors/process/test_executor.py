@@ -191,6 +191,7 @@ def test_grandchild_in_its_own_session_neither_blocks_the_runner_nor_survives(
     assert processes_with(marker) == []
 
 
+@pytest.mark.fault("F9", mutation="the record has the last MiB of the output")
 def test_a_gigabyte_of_output_is_capped_and_does_not_grow_the_runner(forking: ProcessExecutor, tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     job = make_job(tmp_path, "flooding")
