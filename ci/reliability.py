@@ -131,12 +131,8 @@ def table(found: Sequence[Shown]) -> str:
         "| | fault | what happens | test (tier): the change of the code under which it fails |",
         "|---|---|---|---|",
     ]
-    group = ""
     for fault in FAULTS:
         tests = "<br>".join(_cell(one) for one in found if one.fault == fault.name)
-        if fault.group != group:
-            group = fault.group
-            rows.append(f"| | **{group}** | | |")
         rows.append(f"| {fault.name} | {fault.title} | {fault.promise} | {tests} |")
     return "\n".join(rows) + "\n"
 
