@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from io import BytesIO
@@ -21,7 +24,7 @@ import pytest
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.store import Results
 from tests.docker.containers import BACKENDS, IMAGES, ROOT, SERVICES, docker, left, need
-from tests.sessions import counted_records
+from tests.sessions import counted_records, newest_records
 
 pytestmark = pytest.mark.docker
 SERVICE = next((service for service in SERVICES if service == "jax-cpu"), SERVICES[0])
@@ -335,6 +338,81 @@ def test_a_runner_that_was_killed_leaves_containers_that_the_next_one_removes(tm
     records = counted_records(tmp_path)
     assert len(records) == 3
     assert {name: stored for name, stored in published(tmp_path).items() if name in before} == before
+
+
+class ForwardedEngine:
+    """A socket in front of the engine's, which goes away and returns as that of an engine that is started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "engine.sock"
+        self._open: list[socket.socket] = []
+        self.listen()
+
+    @property
+    def address(self) -> str:
+        """The value of DOCKER_HOST."""
+        return f"unix://{self._path}"
+
+    def listen(self) -> None:
+        """Accept connections and pass them on to the engine."""
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self._path))
+        listener.listen()
+        self._open.append(listener)
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def cut(self) -> None:
+        """Close the socket and every connection."""
+        self._path.unlink()
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._open.clear()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                caller, _ = listener.accept()
+                engine = socket.socket(socket.AF_UNIX)
+                engine.connect("/var/run/docker.sock")
+                self._open += [caller, engine]
+                for pair in ((caller, engine), (engine, caller)):
+                    threading.Thread(target=self._forward, args=pair, daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.fault("F27", mutation="the runner does not wait for an engine that does not answer")
+def test_engine_that_goes_away_during_a_cell_costs_one_attempt(
+    tmp_path: Path, reachable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix(tmp_path, [SERVICE], "tests.workloads.misbehaving:napping")
+    engine = ForwardedEngine(reachable)
+    monkeypatch.setenv("DOCKER_HOST", engine.address)
+    process = start(tmp_path)
+    monkeypatch.delenv("DOCKER_HOST")
+    try:
+        while not left(tmp_path / "results", "status=running"):
+            assert process.poll() is None
+            time.sleep(0.05)
+        time.sleep(0.5)  # the runner has read the id of the process and waits for its end
+        engine.cut()
+        time.sleep(2)
+        engine.listen()
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+        engine.cut()
+    first, *others = sorted(newest_records(tmp_path), key=lambda record: record.attempt)
+    assert (first.status, (first.reason or "").partition(":")[0]) == (Status.INFRA, "engine")
+    assert others
+    assert {record.status for record in others} <= MEASURED
+    assert left(tmp_path / "results") == []
 
 
 @pytest.mark.parametrize("start_", ["fresh", "warm"])

@@ -42,6 +42,11 @@ def hanging(**_: Any) -> Any:
         time.sleep(60)
 
 
+def napping(seconds: float = 5.0, **_: Any) -> Any:
+    time.sleep(seconds)
+    return well()
+
+
 def waiting(**_: Any) -> Any:
     """Behave well as soon as there is a file `go` in the service's results."""
     while not Path("/work/results/go").exists():
