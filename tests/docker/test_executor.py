@@ -28,6 +28,10 @@ from tests.sessions import counted_records, newest_records
 
 pytestmark = pytest.mark.docker
 SERVICE = next((service for service in SERVICES if service == "jax-cpu"), SERVICES[0])
+CRASHED = pytest.mark.fault("F1", mutation="judge() ignores the signal that ended a process")
+WITHOUT_RESULT = pytest.mark.fault("F3", mutation="judge() takes a clean end without a result as measured")
+DIVERGED = pytest.mark.fault("F11", mutation="judge() does not look at the losses")
+REPLACED = pytest.mark.fault("F35", mutation="read_bounded() follows links and reads any kind of file")
 LIMIT_S = 900  # a machine that does other things measures disturbed blocks twice
 
 
@@ -105,11 +109,11 @@ def test_cells_train_from_a_data_set_of_the_host(tmp_path: Path) -> None:
     ("workload", "status", "reason"),
     [
         ("raising", Status.ERROR, "RuntimeError: the workload says no"),
-        ("segfaulting", Status.CRASH, "ended by signal 11"),
+        pytest.param("segfaulting", Status.CRASH, "ended by signal 11", marks=CRASHED),
         ("killed", Status.CRASH, "ended by signal 9"),
-        ("exiting", Status.ERROR, "no_result: the process did not write one"),
-        ("diverging", Status.DIVERGED, "the loss was not finite in epoch"),
-        ("linking", Status.ERROR, "bad_result: Too many levels of symbolic links"),
+        pytest.param("exiting", Status.ERROR, "no_result: the process did not write one", marks=WITHOUT_RESULT),
+        pytest.param("diverging", Status.DIVERGED, "the loss was not finite in epoch", marks=DIVERGED),
+        pytest.param("linking", Status.ERROR, "bad_result: Too many levels of symbolic links", marks=REPLACED),
     ],
 )
 def test_each_kind_of_end_has_its_status(
@@ -120,6 +124,7 @@ def test_each_kind_of_end_has_its_status(
     assert (record.reason or "").startswith(reason)
 
 
+@pytest.mark.fault("F4", mutation="no container is asked whether the kernel killed a process for memory")
 @pytest.mark.parametrize("start", ["fresh", "warm"])
 def test_a_cell_that_takes_too_much_memory_is_oom_host(tmp_path: Path, start: str) -> None:
     record = one(tmp_path, "hoarding", "--memory", "800m", "--start", start)
@@ -165,18 +170,21 @@ def test_trial_has_as_many_samples_as_the_measured_cell(tmp_path: Path) -> None:
     assert "batch 1 does not fit" in done.stdout
 
 
+@pytest.mark.fault("F5", mutation="judge() makes no warning of kills for memory")
 def test_a_child_that_takes_too_much_memory_is_a_warning(tmp_path: Path) -> None:
     record = one(tmp_path, "child_hoarding", "--memory", "1200m")
     assert record.status in MEASURED, record
     assert any(warning.startswith("child_oom") for warning in record.warnings)
 
 
+@pytest.mark.fault("F7", mutation="the container of a cell is not killed at its time limit")
 def test_a_hanging_cell_is_ended_at_its_limit(tmp_path: Path) -> None:
     begun_s = time.perf_counter()
     assert one(tmp_path, "hanging", timeout_s=15).status is Status.TIMEOUT
     assert time.perf_counter() - begun_s < 60
 
 
+@pytest.mark.fault("F8", mutation="a container has the process namespace of the machine")
 def test_a_grandchild_in_its_own_session_does_not_survive(tmp_path: Path) -> None:
     record = one(tmp_path, "orphaning")
     assert record.status in MEASURED
@@ -193,6 +201,7 @@ def command_lines() -> list[bytes]:
     return found
 
 
+@pytest.mark.fault("F9", mutation="the output of a container is not read to its end")
 def test_a_gigabyte_of_output_is_capped(tmp_path: Path) -> None:
     assert one(tmp_path, "flooding", timeout_s=200).status in MEASURED
 
@@ -255,6 +264,7 @@ def test_host_memory_is_that_of_the_container_s_own_group_without_page_cache(tmp
     assert 1 << 30 <= peak <= 1.02 * (1 << 30)
 
 
+@pytest.mark.fault("F28", mutation="a missing image ends the runner")
 def test_missing_image_is_reported_and_other_backends_continue(tmp_path: Path) -> None:
     need(SERVICE)
     matrix(tmp_path, [SERVICE], "mnist_mlp")
@@ -272,6 +282,7 @@ def test_missing_image_is_reported_and_other_backends_continue(tmp_path: Path) -
     assert set(statuses.values()) == {Status.INFRA}
 
 
+@pytest.mark.fault("F28", mutation="the processor of an image is not checked")
 def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
     need(SERVICE)
     name = f"kbm-test-other:{SERVICE}"
@@ -306,6 +317,7 @@ def archive(files: dict[str, bytes]) -> bytes:
     return made.getvalue()
 
 
+@pytest.mark.fault("F13", mutation="the preflight does not refuse cells")
 def test_missing_gpu_is_reported_once(tmp_path: Path) -> None:
     need(SERVICE)
     if Path("/dev/nvidia0").exists():
@@ -321,6 +333,8 @@ def test_missing_gpu_is_reported_once(tmp_path: Path) -> None:
     assert (done.stdout + done.stderr).count("no NVIDIA driver is loaded") == 1
 
 
+@pytest.mark.fault("F20", mutation="an unfinished run is not continued")
+@pytest.mark.fault("F29", mutation="end_leftovers() removes nothing")
 def test_a_runner_that_was_killed_leaves_containers_that_the_next_one_removes(tmp_path: Path) -> None:
     matrix(tmp_path, [SERVICE], "mnist_mlp", repeats=3, steps_per_epoch=20)
     process = start(tmp_path)
@@ -415,6 +429,7 @@ def test_engine_that_goes_away_during_a_cell_costs_one_attempt(
     assert left(tmp_path / "results") == []
 
 
+@pytest.mark.fault("F19", mutation="an interrupted executor does not remove its containers")
 @pytest.mark.parametrize("start_", ["fresh", "warm"])
 def test_an_interrupt_ends_the_container_and_the_runner(tmp_path: Path, start_: str) -> None:
     matrix(tmp_path, [SERVICE], "tests.workloads.misbehaving:hanging")
