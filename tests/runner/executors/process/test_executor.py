@@ -223,6 +223,7 @@ def test_cell_environment_is_the_allowlist_alone(tmp_path: Path, monkeypatch: py
     assert "canary-value" not in record.evidence.output_tail
 
 
+@pytest.mark.fault("F13", mutation="a missing device counts as an error")
 def test_missing_gpu_is_a_device_mismatch_on_every_backend(tmp_path: Path) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has the GPU whose absence is tested")
