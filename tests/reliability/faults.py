@@ -40,6 +40,7 @@ FAULTS = (
         "The status is `error` with `no_result` or `bad_result`, never `ok`: a result counts only with the nonce, "
         "cell, repeat and attempt of its process, and at most 1 MiB of it is read.",
     ),
+    # The runner sets no limit of its own without a container: the system's limits and control groups apply.
     Fault(
         4,
         "The machine's or container's memory is exhausted",
@@ -83,6 +84,7 @@ FAULTS = (
         "The status is `diverged` with the epoch; the times stay in the record, and the loss is null. No NaN is "
         "written to any JSON.",
     ),
+    # Whether a user's data are empty is known only in the cell, which runs the user's code: `error`, not bad input.
     Fault(
         12,
         "A batch size is 0, negative, boolean or huge, the data are empty, or no epoch is left to measure",
@@ -94,6 +96,7 @@ FAULTS = (
         "A GPU is requested where there is none, or a backend silently uses the CPU",
         "The status is `device_mismatch`, and nothing is timed: a cell proves its device with a real tensor.",
     ),
+    # Not `crash` or `error`, as for a fault of the cell: a further attempt may succeed, and the cell stays pending.
     Fault(
         14,
         "A GPU is lost during a run",
@@ -117,6 +120,7 @@ FAULTS = (
         "The figures get a warning with the rule and its value, and a disturbed block is measured again. A cell that "
         "still warms up is `unstable`.",
     ),
+    # The warning is named `tensorboard`, whatever the reason. Cells use no callback: the files are written afterwards.
     Fault(
         18,
         "The TensorBoard folder is full or cannot be written",
@@ -184,6 +188,7 @@ FAULTS = (
         "A killed runner left processes or containers",
         "The next start on the same results folder ends them, and no others.",
     ),
+    # A late result is not stored as superseded: what a lost machine still runs is ended, and its attempt is `infra`.
     Fault(
         30,
         "A machine of the cluster is lost, or returns late",
@@ -226,6 +231,7 @@ FAULTS = (
         "An uploader is killed at any step, runs twice at once, or sends everything again",
         "Each row is in the warehouse exactly once.",
     ),
+    # The flag for additive changes is a command of its own, which prints the difference with --dry-run.
     Fault(
         38,
         "A table lacks a column or has another type",
