@@ -202,7 +202,7 @@ def command_lines() -> list[bytes]:
     return found
 
 
-@pytest.mark.fault("F9", mutation="the output of a container is not read to its end")
+@pytest.mark.fault("F9", mutation="more than a mebibyte of output counts as an interrupted stream")
 def test_a_gigabyte_of_output_is_capped(tmp_path: Path) -> None:
     assert one(tmp_path, "flooding", timeout_s=200).status in MEASURED
 
