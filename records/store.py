@@ -24,6 +24,7 @@ import errno
 import fcntl
 import json
 import os
+import platform
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -122,7 +123,7 @@ class Results:
                 "wait for it, or choose another folder with --results"
             ) from error
         handle.truncate(0)
-        handle.write(f"{os.getpid()}\n")
+        handle.write(f"{os.getpid()} on {platform.node()}\n")
         handle.flush()
         self._lock = handle
 

@@ -11,7 +11,7 @@ from typing import Any
 
 DATA = Path(__file__).parent / "data"
 BEFORE = "results_8f8c047"
-BY_VERSION = {1: "results_schema_1", 2: "results_schema_2", 3: BEFORE}
+BY_VERSION = {1: "results_schema_1", 2: "results_schema_2", 3: BEFORE, 4: "results_schema_4"}
 BASE = "20261123T134752Z-2f563c"
 TASK = "20261123T135021Z-c27a10"
 NEW = "20261123T135051Z-cb3c95"

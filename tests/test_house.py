@@ -133,10 +133,45 @@ def test_folders_that_are_no_packages_do_not_hide_libraries_of_their_name() -> N
         assert not (ROOT / folder / "__init__.py").exists()
 
 
-def test_only_the_clocks_read_the_clock() -> None:
+# What reads the wall clock, which may be set at any moment: functions, by the type or module that has them.
+WALL_CLOCK = {
+    "time": {"time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "clock_gettime"},
+    "datetime": {"now", "utcnow", "today"},
+    "date": {"today"},
+}
+
+
+def wall_clock_reads(text: str) -> list[str]:
+    """Return what a module names of the wall clock, whether it calls it or passes it on."""
+    tree = ast.parse(text)
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    holders = [(ast.unparse(node.value).rpartition(".")[2], node.attr) for node in attributes]
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "time"]
+    holders += [("time", alias.name) for node in imported for alias in node.names]
+    return [f"{holder}.{name}" for holder, name in holders if name in WALL_CLOCK.get(holder, set())]
+
+
+@pytest.mark.fault("F16", mutation="a module of the runner reads time.time")
+def test_only_the_scheduler_reads_the_wall_clock() -> None:
     """Durations come from a monotonic clock; the wall clock is a label, read in one place."""
-    wall = [name for name, path in modules() for call in ("time.time(", "datetime.now(") if call in path.read_text()]
-    assert wall == ["runner.measure.scheduler"]
+    found = {name: reads for name, path in modules() if (reads := wall_clock_reads(path.read_text()))}
+    assert found == {"runner.measure.scheduler": ["datetime.now"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import time\nbegun_s = time.time()", ["time.time"]),
+        ("import time\nclock = time.time_ns", ["time.time_ns"]),
+        ("from time import time as now", ["time.time"]),
+        ("import datetime\nat = datetime.datetime.now()", ["datetime.now"]),
+        ("from datetime import date\nat = date.today()", ["date.today"]),
+        ("import time\nbegun_s = time.perf_counter() + time.monotonic()", []),
+        ("self.time = run.time\nself.date.time", []),
+    ],
+)
+def test_the_scan_finds_each_read_of_the_wall_clock(text: str, expected: list[str]) -> None:
+    assert wall_clock_reads(text) == expected
 
 
 def unused(sources: dict[str, str]) -> list[str]:

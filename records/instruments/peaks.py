@@ -146,7 +146,7 @@ def read(results: Path, name: str) -> Peaks | None:
     """Return the peaks of a fingerprint, None if they were not measured. Raises `StoreFailure`."""
     path = path_of(results, name)
     try:
-        return decode(Peaks, loads(path.read_bytes()), "peaks")
+        return _decoded(path)
     except FileNotFoundError:
         return None
     except (OSError, CodecError) as error:
@@ -159,7 +159,15 @@ def read_others(results: Path, name: str) -> list[Peaks]:
     for path in sorted((results / "peaks").glob("*.json")):
         with contextlib.suppress(OSError, CodecError):
             if path != path_of(results, name):
-                found.append(decode(Peaks, loads(path.read_bytes()), "peaks"))
+                found.append(_decoded(path))
+    return found
+
+
+def _decoded(path: Path) -> Peaks:
+    """Return the peaks in a file. Raises OSError, and `CodecError` also for another version."""
+    found = decode(Peaks, loads(path.read_bytes()), "peaks")
+    if found.version != PEAKS_VERSION:
+        raise CodecError(f"version must be {PEAKS_VERSION}, got {found.version}")
     return found
 
 

@@ -30,6 +30,7 @@ from keras_matrix.runner.executors.supervise.watch import Never
 from keras_matrix.runner.host.surroundings.block import judged_together
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.attempts import Attempts, Key
+from keras_matrix.runner.measure.lost_gpu import LostGpus
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.measure.record_builder import record_of
 from keras_matrix.runner.plan.plan import PlannedRepeat, calibration_group
@@ -140,9 +141,9 @@ class Scheduler:
         self._context = context
         self._attempts = attempts or Attempts({name: arm.run for name, arm in context.arms.items()})
         self._disturbed: set[Key] = set()
-        self._compared = 0
-        self._replaced = 0
+        self._compared = self._replaced = 0
         self._started: list[_Trial] = []
+        self._lost_gpus = LostGpus()
 
     def block(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Measure a block, one comparison after the other."""
@@ -162,10 +163,7 @@ class Scheduler:
             arm.executor.await_block()
 
     def replace_disturbed(self, repeats: Sequence[PlannedRepeat]) -> list[PlannedRepeat]:
-        """Repeat a disturbed comparison's block, a few times at most; all attempts are stored, the latest count.
-
-        Return what `compare` returns.
-        """
+        """Repeat a disturbed comparison's block, a few times at most, where the latest attempt counts; as `compare`."""
         for _ in range(MOST_REPLACEMENTS):
             spent = self._replaced >= max(SURELY_REPLACED, REPLACED_SHARE * self._compared)
             if spent or not any(planned.key in self._disturbed for planned in repeats):
@@ -304,10 +302,10 @@ class Scheduler:
         shutil.rmtree(trial.job.folder, ignore_errors=True)
 
     def _missing(self, planned: PlannedRepeat) -> str | None:
-        settings = planned.cell.settings
         if planned.cell.task is not None:
             return None
-        return self._context.arms[planned.arm].executor.missing(settings.backend, settings.device)
+        settings, executor = planned.cell.settings, self._context.arms[planned.arm].executor
+        return self._lost_gpus.why_not(settings) or executor.missing(settings.backend, settings.device)
 
     def _begin(self, planned: PlannedRepeat) -> _Trial | None:
         """Start a repeat; if its backend is missing, publish that and return None."""
@@ -367,6 +365,7 @@ class Scheduler:
             record = written(AttemptToWrite(record, outcome.usage_series, job), self._context.log_dir)
         shutil.rmtree(job.folder, ignore_errors=True)
         self._attempts.ended(planned.key)
+        self._lost_gpus.ended(record)
         if outcome.usage_series is not None:
             run.store_usage_series(record, outcome.usage_series)
         run.publish(record)

@@ -67,7 +67,7 @@ def project_label(project: Path) -> str:
     return f"com.docker.compose.project={project_name(project)}"
 
 
-def left(results: Path) -> list[str]:
-    """Return the containers that there are of a results folder."""
-    label = f"label=keras-benchmark.results={results.resolve()}"
-    return docker("ps", "--all", "--quiet", "--filter", label).stdout.split()
+def left(results: Path, *filters: str) -> list[str]:
+    """Return the containers that there are of a results folder; further filters are those of `docker ps`."""
+    every = [f"--filter={one}" for one in (f"label=keras-benchmark.results={results.resolve()}", *filters)]
+    return docker("ps", "--all", "--quiet", *every).stdout.split()

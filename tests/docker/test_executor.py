@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from io import BytesIO
@@ -21,10 +24,14 @@ import pytest
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.store import Results
 from tests.docker.containers import BACKENDS, IMAGES, ROOT, SERVICES, docker, left, need
-from tests.sessions import counted_records
+from tests.sessions import counted_records, newest_records
 
 pytestmark = pytest.mark.docker
 SERVICE = next((service for service in SERVICES if service == "jax-cpu"), SERVICES[0])
+CRASHED = pytest.mark.fault("F1", mutation="judge() ignores the signal that ended a process")
+WITHOUT_RESULT = pytest.mark.fault("F3", mutation="judge() takes a clean end without a result as measured")
+DIVERGED = pytest.mark.fault("F11", mutation="judge() does not look at the losses")
+REPLACED = pytest.mark.fault("F35", mutation="read_bounded() follows links and reads any kind of file")
 LIMIT_S = 900  # a machine that does other things measures disturbed blocks twice
 
 
@@ -102,11 +109,11 @@ def test_cells_train_from_a_data_set_of_the_host(tmp_path: Path) -> None:
     ("workload", "status", "reason"),
     [
         ("raising", Status.ERROR, "RuntimeError: the workload says no"),
-        ("segfaulting", Status.CRASH, "ended by signal 11"),
+        pytest.param("segfaulting", Status.CRASH, "ended by signal 11", marks=CRASHED),
         ("killed", Status.CRASH, "ended by signal 9"),
-        ("exiting", Status.ERROR, "no_result: the process did not write one"),
-        ("diverging", Status.DIVERGED, "the loss was not finite in epoch"),
-        ("linking", Status.ERROR, "bad_result: Too many levels of symbolic links"),
+        pytest.param("exiting", Status.ERROR, "no_result: the process did not write one", marks=WITHOUT_RESULT),
+        pytest.param("diverging", Status.DIVERGED, "the loss was not finite in epoch", marks=DIVERGED),
+        pytest.param("linking", Status.ERROR, "bad_result: Too many levels of symbolic links", marks=REPLACED),
     ],
 )
 def test_each_kind_of_end_has_its_status(
@@ -117,12 +124,14 @@ def test_each_kind_of_end_has_its_status(
     assert (record.reason or "").startswith(reason)
 
 
+@pytest.mark.fault("F4", mutation="no container is asked whether the kernel killed a process for memory")
 @pytest.mark.parametrize("start", ["fresh", "warm"])
 def test_a_cell_that_takes_too_much_memory_is_oom_host(tmp_path: Path, start: str) -> None:
     record = one(tmp_path, "hoarding", "--memory", "800m", "--start", start)
     assert (record.status, record.evidence.signal, record.evidence.oom_kills) == (Status.OOM_HOST, 9, 1)
     assert record.container is not None
     assert record.container.memory_limit_bytes == 800 << 20
+    assert (record.memory.peak_host_memory_bytes or 0) > 100 << 20
 
 
 def test_sizes_above_a_containers_limit_are_refused_before_allocation(tmp_path: Path) -> None:
@@ -162,18 +171,21 @@ def test_trial_has_as_many_samples_as_the_measured_cell(tmp_path: Path) -> None:
     assert "batch 1 does not fit" in done.stdout
 
 
+@pytest.mark.fault("F5", mutation="judge() makes no warning of kills for memory")
 def test_a_child_that_takes_too_much_memory_is_a_warning(tmp_path: Path) -> None:
     record = one(tmp_path, "child_hoarding", "--memory", "1200m")
     assert record.status in MEASURED, record
     assert any(warning.startswith("child_oom") for warning in record.warnings)
 
 
+@pytest.mark.fault("F7", mutation="the container of a cell is not killed at its time limit")
 def test_a_hanging_cell_is_ended_at_its_limit(tmp_path: Path) -> None:
     begun_s = time.perf_counter()
     assert one(tmp_path, "hanging", timeout_s=15).status is Status.TIMEOUT
     assert time.perf_counter() - begun_s < 60
 
 
+@pytest.mark.fault("F8", mutation="the container of a cell is not removed")
 def test_a_grandchild_in_its_own_session_does_not_survive(tmp_path: Path) -> None:
     record = one(tmp_path, "orphaning")
     assert record.status in MEASURED
@@ -190,6 +202,7 @@ def command_lines() -> list[bytes]:
     return found
 
 
+@pytest.mark.fault("F9", mutation="more than a mebibyte of output counts as an interrupted stream")
 def test_a_gigabyte_of_output_is_capped(tmp_path: Path) -> None:
     assert one(tmp_path, "flooding", timeout_s=200).status in MEASURED
 
@@ -254,6 +267,7 @@ def test_host_memory_is_that_of_the_container_s_own_group_without_page_cache(tmp
     assert 1 << 30 <= peak <= 1.02 * (1 << 30)
 
 
+@pytest.mark.fault("F28", mutation="a missing image ends the runner")
 def test_missing_image_is_reported_and_other_backends_continue(tmp_path: Path) -> None:
     need(SERVICE)
     matrix(tmp_path, [SERVICE], "mnist_mlp")
@@ -271,6 +285,7 @@ def test_missing_image_is_reported_and_other_backends_continue(tmp_path: Path) -
     assert set(statuses.values()) == {Status.INFRA}
 
 
+@pytest.mark.fault("F28", mutation="the processor of an image is not checked")
 def test_an_image_for_another_processor_is_refused(tmp_path: Path) -> None:
     need(SERVICE)
     name = f"kbm-test-other:{SERVICE}"
@@ -305,6 +320,7 @@ def archive(files: dict[str, bytes]) -> bytes:
     return made.getvalue()
 
 
+@pytest.mark.fault("F13", mutation="the preflight does not refuse cells")
 def test_missing_gpu_is_reported_once(tmp_path: Path) -> None:
     need(SERVICE)
     if Path("/dev/nvidia0").exists():
@@ -320,6 +336,8 @@ def test_missing_gpu_is_reported_once(tmp_path: Path) -> None:
     assert (done.stdout + done.stderr).count("no NVIDIA driver is loaded") == 1
 
 
+@pytest.mark.fault("F20", mutation="an unfinished run is not continued")
+@pytest.mark.fault("F29", mutation="end_leftovers() removes nothing")
 def test_a_runner_that_was_killed_leaves_containers_that_the_next_one_removes(tmp_path: Path) -> None:
     matrix(tmp_path, [SERVICE], "mnist_mlp", repeats=3, steps_per_epoch=20)
     process = start(tmp_path)
@@ -339,6 +357,82 @@ def test_a_runner_that_was_killed_leaves_containers_that_the_next_one_removes(tm
     assert {name: stored for name, stored in published(tmp_path).items() if name in before} == before
 
 
+class ForwardedEngine:
+    """A socket in front of the engine's, which goes away and returns as that of an engine that is started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "engine.sock"
+        self._open: list[socket.socket] = []
+        self.listen()
+
+    @property
+    def address(self) -> str:
+        """The value of DOCKER_HOST."""
+        return f"unix://{self._path}"
+
+    def listen(self) -> None:
+        """Accept connections and pass them on to the engine."""
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self._path))
+        listener.listen()
+        self._open.append(listener)
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def cut(self) -> None:
+        """Close the socket and every connection."""
+        self._path.unlink()
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._open.clear()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                caller, _ = listener.accept()
+                engine = socket.socket(socket.AF_UNIX)
+                engine.connect("/var/run/docker.sock")
+                self._open += [caller, engine]
+                for pair in ((caller, engine), (engine, caller)):
+                    threading.Thread(target=self._forward, args=pair, daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.fault("F27", mutation="the runner does not wait for an engine that does not answer")
+def test_engine_that_goes_away_during_a_cell_costs_one_attempt(
+    tmp_path: Path, reachable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix(tmp_path, [SERVICE], "tests.workloads.misbehaving:napping")
+    engine = ForwardedEngine(reachable)
+    monkeypatch.setenv("DOCKER_HOST", engine.address)
+    process = start(tmp_path)
+    monkeypatch.delenv("DOCKER_HOST")
+    try:
+        while not left(tmp_path / "results", "status=running"):
+            assert process.poll() is None
+            time.sleep(0.05)
+        time.sleep(0.5)  # the runner has read the id of the process and waits for its end
+        engine.cut()
+        time.sleep(2)
+        engine.listen()
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+        engine.cut()
+    first, *others = sorted(newest_records(tmp_path), key=lambda record: record.attempt)
+    assert (first.status, (first.reason or "").partition(":")[0]) == (Status.INFRA, "engine")
+    assert others
+    assert {record.status for record in others} <= MEASURED
+    assert left(tmp_path / "results") == []
+
+
+@pytest.mark.fault("F19", mutation="an interrupted executor does not remove its containers")
 @pytest.mark.parametrize("start_", ["fresh", "warm"])
 def test_an_interrupt_ends_the_container_and_the_runner(tmp_path: Path, start_: str) -> None:
     matrix(tmp_path, [SERVICE], "tests.workloads.misbehaving:hanging")

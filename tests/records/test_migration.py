@@ -8,6 +8,7 @@ from keras_matrix.records.migration import RENAMED, migrated, name_in
 from keras_matrix.records.schema import SCHEMA_VERSION
 
 
+@pytest.mark.fault("F24", mutation="migrated() returns its value unchanged")
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_suite_total_of_older_versions_gets_its_current_name_in_the_same_place(version: int) -> None:
     data = {"schema_version": version, "times": {"a": 1, "seed_total_time_s": 2.5, "b": 3}}

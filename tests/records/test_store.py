@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import stat
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def test_a_published_record_is_read_back(run: Run, record: Record) -> None:
     assert run.load() == ([record], [])
 
 
+@pytest.mark.fault("F20", mutation="publish() replaces a file that exists")
 def test_a_record_is_published_once(run: Run, record: Record) -> None:
     run.publish(record)
     with pytest.raises(StoreFailure, match="already exists and is never replaced"):
@@ -44,6 +46,7 @@ def test_a_record_is_published_once(run: Run, record: Record) -> None:
     assert run.load()[0] == [record]
 
 
+@pytest.mark.fault("F24", mutation="a task of version 1 has no field for its memory")
 def test_a_record_of_version_1_is_read_with_the_memory_that_its_command_had(run: Run, record: Record) -> None:
     data = to_json(replace(record, schema_version=1, task=TaskRun("t", ["true"], "speed", [])))
     for later in ("usage", "tensorboard"):
@@ -58,6 +61,7 @@ def test_a_record_of_version_1_is_read_with_the_memory_that_its_command_had(run:
     assert found.task.host_memory == MemoryUse(2.0, 0.5, 3, 4)
 
 
+@pytest.mark.fault("F24", mutation="migrated() returns its value unchanged")
 def test_record_of_version_3_is_read_with_the_current_name_of_the_suite_total(run: Run, record: Record) -> None:
     data = to_json(replace(record, schema_version=3, times=replace(record.times, suite_total_time_s=1.5)))
     data["times"]["seed_total_time_s"] = data["times"].pop("suite_total_time_s")
@@ -115,6 +119,7 @@ def test_latest_is_a_relative_link_to_the_newest_run(tmp_path: Path, run: Run) -
     assert [r.run_id for r in Results(tmp_path / "results").runs()] == [RUN, "20260102T000000Z-abcdef"]
 
 
+@pytest.mark.fault("F23", mutation="quarantine() deletes the file")
 @pytest.mark.parametrize("name", ["stranger.txt", "0123456789abcdef.0.0.json", "core"])
 def test_foreign_file_is_moved_to_corrupt_and_not_deleted(run: Run, record: Record, name: str) -> None:
     run.publish(record)
@@ -126,6 +131,7 @@ def test_foreign_file_is_moved_to_corrupt_and_not_deleted(run: Run, record: Reco
     assert run.load() == ([record], [])
 
 
+@pytest.mark.fault("F23", mutation="quarantine() replaces an earlier file of the same name")
 def test_two_corrupt_files_with_the_same_name_are_both_preserved(run: Run) -> None:
     for text in ("one", "two"):
         (run.folder / "records" / "x.json").write_text(text)
@@ -133,6 +139,7 @@ def test_two_corrupt_files_with_the_same_name_are_both_preserved(run: Run) -> No
     assert sorted(p.read_text() for p in (run.folder / "records" / "corrupt").iterdir()) == ["one", "two"]
 
 
+@pytest.mark.fault("F23", mutation="load() does not catch the errors of the decoder")
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(position=st.integers(0, 3000), value=st.integers(0, 255))
 def test_a_flipped_byte_is_loaded_or_set_aside_never_raised(run: Run, position: int, value: int) -> None:
@@ -149,6 +156,7 @@ def test_a_flipped_byte_is_loaded_or_set_aside_never_raised(run: Run, position: 
         assert len(records) + len(problems) == 1
 
 
+@pytest.mark.fault("F24", mutation="load() reads a record of any version")
 def test_a_record_of_a_newer_schema_is_refused_with_both_versions(run: Run, record: Record) -> None:
     path = run.publish(record)
     data = json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1}
@@ -157,6 +165,7 @@ def test_a_record_of_a_newer_schema_is_refused_with_both_versions(run: Run, reco
         run.load()
 
 
+@pytest.mark.fault("F21", mutation="publish() leaves its temporary file after an error")
 def test_full_disk_preserves_published_records_and_leaves_no_partial_file(
     run: Run, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +182,7 @@ def test_full_disk_preserves_published_records_and_leaves_no_partial_file(
     assert [p.name for p in (run.folder / "records").iterdir()] == ["{}.{}.{}.json".format(*record.key)]
 
 
+@pytest.mark.fault("F20", mutation="publish() writes to the name of the record itself")
 @pytest.mark.process
 def test_crash_at_any_step_of_publishing_leaves_a_complete_record_or_no_file(run: Run, record: Record) -> None:
     """Each call that changes the disk is made to be the last one, as a SIGKILL would."""
@@ -204,16 +214,18 @@ def test_crash_at_any_step_of_publishing_leaves_a_complete_record_or_no_file(run
     assert not list((run.folder / "records").glob(".*.tmp"))
 
 
-def test_second_runner_gets_the_process_id_of_the_first(tmp_path: Path) -> None:
+@pytest.mark.fault("F25", mutation="the lock file does not contain the process id")
+def test_second_runner_gets_the_process_id_and_host_of_the_first(tmp_path: Path) -> None:
     first, second = Results(tmp_path), Results(tmp_path)
     first.open_for_writing()
-    with pytest.raises(StoreInUse, match=f"process {os.getpid()}"):
+    with pytest.raises(StoreInUse, match=f"process {os.getpid()} on {platform.node()}"):
         second.open_for_writing()
     first.close()
     second.open_for_writing()
     second.close()
 
 
+@pytest.mark.fault("F22", mutation="open_for_writing() does not write a probe")
 def test_a_folder_that_cannot_be_written_is_refused_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +239,7 @@ def test_a_folder_that_cannot_be_written_is_refused_with_advice(
     results.close()
 
 
+@pytest.mark.fault("F22", mutation="open_for_writing() does not check that the results are a folder")
 def test_a_file_in_place_of_the_results_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
     with pytest.raises(StoreFailure, match="must be a folder, got a file"):
@@ -254,6 +267,7 @@ def test_records_in_a_copy_of_a_run_under_another_name_are_read(run: Run, record
     assert Run(copy).load() == ([record], [])
 
 
+@pytest.mark.fault("F22", mutation="a folder of records that cannot be listed counts as empty")
 def test_a_records_folder_that_cannot_be_listed_is_an_error_and_not_an_empty_run(run: Run) -> None:
     folder = run.folder / "records"
     folder.rmdir()
@@ -262,6 +276,7 @@ def test_a_records_folder_that_cannot_be_listed_is_an_error_and_not_an_empty_run
         run.load()
 
 
+@pytest.mark.fault("F20", mutation="publish() does not sync the folder")
 def test_file_and_folder_are_synced_around_the_link_that_publishes_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

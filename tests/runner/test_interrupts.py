@@ -20,11 +20,13 @@ def test_an_ignored_hangup_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.fault("F19", mutation="a signal is deferred until the end")
 def test_a_signal_raises_at_once_and_is_named_in_the_message() -> None:
     with pytest.raises(Interrupted, match=r"stopped by SIGTERM; "), interruptible():
         signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.fault("F19", mutation="a deferred signal is raised at the end of the innermost context")
 def test_a_deferred_signal_is_raised_at_the_end_of_the_outermost_context() -> None:
     done: list[str] = []
     with pytest.raises(Interrupted), interruptible():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +18,7 @@ from keras_matrix.records.codec import decode, to_json
 from keras_matrix.records.findings import load as load_findings
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments import parity, peaks
-from keras_matrix.records.schema import Machine
+from keras_matrix.records.schema import SCHEMA_VERSION, Machine
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.matrix.overrides import Overrides
@@ -112,6 +113,33 @@ def finding_key(one: dict[str, Any]) -> tuple[Any, ...]:
 # The files
 
 
+@pytest.mark.fault("F24", mutation="SCHEMA_VERSION is raised without results of the new version")
+def test_every_schema_version_has_a_folder_of_results() -> None:
+    """A change that raises the version adds a folder that the new version has written: tests/data/README.md."""
+    assert list(BY_VERSION) == list(range(1, SCHEMA_VERSION + 1))
+
+
+def filled(value: Any) -> Any:
+    """Return a value as JSON without what is empty or at its default: a field that is added later changes nothing."""
+    if is_dataclass(value):
+        own = {one.name: (getattr(value, one.name), one.default) for one in fields(value)}
+        return filled({name: found for name, (found, default) in own.items() if found != default})
+    if isinstance(value, dict):
+        return {name: kept for name, one in value.items() if (kept := filled(one)) not in (None, {}, [], "")}
+    return [filled(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+@pytest.mark.fault("F24", mutation="migrated() does not rename the suite total of older records")
+@pytest.mark.parametrize("version", BY_VERSION)
+def test_migrated_records_of_every_schema_version_equal_the_golden_files(version: int, golden: Golden) -> None:
+    """The first record of each workload, status and backend, as every command sees it."""
+    records = [record for run in Results(DATA / BY_VERSION[version]).runs() for record in run.load()[0]]
+    kinds = {(one.settings.workload, one.status, one.settings.backend, one.trace is None): one for one in records[::-1]}
+    texts = [json.dumps(filled(one), indent=1, sort_keys=True) for one in kinds.values()]
+    golden.check(f"records_of_schema_{version}.txt", "\n".join(sorted(texts)) + "\n")
+
+
+@pytest.mark.fault("F24", mutation="the memory of a version 1 command is not read")
 @pytest.mark.parametrize("version", BY_VERSION)
 def test_records_of_every_schema_version_are_read_with_all_their_figures(version: int) -> None:
     folder = BY_VERSION[version]
@@ -294,7 +322,7 @@ def test_the_history_of_a_cell_goes_on_over_all_schema_versions(
     for one in (record for name in BY_VERSION.values() for record in last_attempts(raw_records(name))):
         if (one["cell_id"], one["status"]) == (TORCH, "ok"):
             settled.setdefault(one["run_id"], []).append(one["times"]["step_time_s"])
-    assert len(shown) == 5
+    assert len(shown) == 6
     assert {run_id: value for run_id, value in shown.items() if value} == pytest.approx(
         {run_id: geometric_mean(values) for run_id, values in settled.items()}
     )

@@ -38,6 +38,7 @@ def measurements_refused(row: dict[str, object]) -> str | None:
     return "Unable to parse" if "metric" in row and "value" in row else None
 
 
+@pytest.mark.fault("F39", mutation="rows are set aside although all of them are refused")
 def test_push_fails_without_dead_letters_if_every_tried_row_is_refused(results: Results, outbox: Outbox) -> None:
     warehouse = FakeWarehouse(refuses=measurements_refused)
     with pytest.raises(
@@ -100,6 +101,7 @@ def test_a_damaged_file_stops_the_batches_of_its_table_only(results: Results, ou
     assert push(results, warehouse, outbox).arrived == {"runs": 2}
 
 
+@pytest.mark.fault("F39", mutation="a batch is removed before its halves are sealed")
 def test_nothing_is_lost_when_a_push_with_refused_rows_is_killed_at_any_file_operation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

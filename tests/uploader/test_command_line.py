@@ -305,6 +305,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWarehouse:
     return made
 
 
+@pytest.mark.fault("F36", mutation="an error of the warehouse removes the pending batches")
 @pytest.mark.parametrize("kind", [Unreachable, QuotaExceeded, NotAllowed, SchemaMismatch])
 def test_warehouse_error_exits_with_3_and_the_next_push_sends_the_batches(
     results: str, fake: FakeWarehouse, kind: type[WarehouseFailure], capsys: pytest.CaptureFixture[str]
@@ -354,6 +355,7 @@ def test_refused_row_exits_with_1_and_can_be_retried(
     assert fake.count("measurements") == 96
 
 
+@pytest.mark.fault("F38", mutation="a push does not compare the tables")
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -376,6 +378,7 @@ def test_schema_mismatch_is_reported_before_anything_is_sealed_or_sent(
     assert list((Path(results) / "outbox").rglob("*.ndjson")) == []
 
 
+@pytest.mark.fault("F38", mutation="migrate ignores wrong columns")
 def test_migrate_reports_the_difference_and_adds_only_nullable_columns(
     fake: FakeWarehouse, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -439,6 +442,7 @@ def test_init_prints_minimum_roles_limited_to_two_datasets(
     assert not re.search("owner|admin|editor --member", output, re.IGNORECASE)
 
 
+@pytest.mark.fault("F24", mutation="a run that was left out does not change the exit code")
 def test_record_of_a_newer_version_exits_with_1_and_other_runs_are_sent(
     results: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -452,6 +456,7 @@ def test_record_of_a_newer_version_exits_with_1_and_other_runs_are_sent(
     assert "not compared: " in capsys.readouterr().out
 
 
+@pytest.mark.fault("F21", mutation="the message about a full disk does not name the path")
 def test_full_disk_exits_with_3_names_the_path_and_loses_nothing(
     results: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -487,6 +492,7 @@ def test_opening_the_local_warehouse_does_not_import_the_sql_parser(results: str
     assert (done.returncode, done.stdout, done.stderr) == (0, "[(1,)]\n", "")
 
 
+@pytest.mark.fault("F40", mutation="the outbox stores the variables of the push")
 def test_no_secret_from_the_environment_is_in_any_output_or_row(tmp_path: Path, results: str) -> None:
     canary = "canary-4f1c"
     environment = {**os.environ, "SECRET_TOKEN": canary, "BIGQUERY_EMULATOR_HOST": "http://127.0.0.1:9"}

@@ -27,6 +27,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(results_with(tmp_path / "results", runs=1).root)
 
 
+@pytest.mark.fault("F40", mutation="the message about credentials has no advice")
 def test_without_credentials_the_message_says_how_to_log_in(
     results: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,6 +59,7 @@ def test_empty_emulator_variable_means_no_emulator(monkeypatch: pytest.MonkeyPat
         assert made._connection.API_BASE_URL == "https://bigquery.googleapis.com"
 
 
+@pytest.mark.fault("F40", mutation="the message shows the content of the file")
 @pytest.mark.parametrize("text", ["[]", "null", '"canary"', '{"type": "impersonated_service_account"}', "{", "{}"])
 def test_file_without_credentials_is_reported_without_its_content(
     results: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
@@ -89,6 +91,7 @@ def test_impersonation_requests_only_the_bigquery_scope(monkeypatch: pytest.Monk
     assert SCOPES == ("https://www.googleapis.com/auth/bigquery",)
 
 
+@pytest.mark.fault("F40", mutation="push accepts a token")
 def test_no_command_accepts_a_key_a_token_or_a_password() -> None:
     [commands] = [action for action in parser()._actions if isinstance(action.choices, dict)]
     flags = [
@@ -98,6 +101,7 @@ def test_no_command_accepts_a_key_a_token_or_a_password() -> None:
     assert [flag for flag in flags if re.search("key|token|secret|password|credential", flag)] == []
 
 
+@pytest.mark.fault("F40", mutation="the message shows the credentials")
 def test_expired_credentials_are_reported_without_any_part_of_them(
     results: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -189,6 +189,7 @@ def test_rows_from_before_a_setting_existed_are_named_as_with_its_default(tmp_pa
 # Rows.
 
 
+@pytest.mark.fault("F30", mutation="the view benchmarks has a row for every attempt")
 def test_superseded_attempt_is_excluded(tmp_path: Path) -> None:
     settings = make_settings()
     slow, again, other = (

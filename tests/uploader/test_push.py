@@ -59,6 +59,7 @@ def test_only_what_is_new_is_sealed(results: Results, outbox: Outbox) -> None:
     assert push(results, warehouse, outbox).arrived == {"findings": 1}
 
 
+@pytest.mark.fault("F37", mutation="a batch counts as done before the warehouse has answered")
 def test_nothing_is_lost_or_duplicated_when_a_push_is_killed_at_any_file_operation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,7 @@ def test_nothing_is_lost_or_duplicated_when_a_push_is_killed_at_any_file_operati
     assert died > 20
 
 
+@pytest.mark.fault("F37", mutation="a batch counts as done before the warehouse has answered")
 def test_lost_response_does_not_duplicate_rows(results: Results, outbox: Outbox) -> None:
     warehouse = FakeWarehouse(failures=[(Unreachable("reset"), True)])
     with pytest.raises(Unreachable):
@@ -89,6 +91,7 @@ def test_lost_response_does_not_duplicate_rows(results: Results, outbox: Outbox)
     assert done.known == 2
 
 
+@pytest.mark.fault("F36", mutation="the push goes on with the next batch after an exceeded quota")
 def test_exceeded_quota_leaves_batches_pending_without_sending_others(results: Results, outbox: Outbox) -> None:
     warehouse = FakeWarehouse(failures=[None, (QuotaExceeded("for today"), False)])
     with pytest.raises(QuotaExceeded):
@@ -103,6 +106,7 @@ def test_replaying_everything_three_times_adds_nothing(results: Results, tmp_pat
     assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
 
 
+@pytest.mark.fault("F39", mutation="a refused batch is set aside instead of split")
 def test_one_invalid_row_is_set_aside_with_its_reason_and_the_others_are_sent(results: Results, outbox: Outbox) -> None:
     def refuses(row: dict[str, object]) -> str | None:
         bad = row.get("metric") == "learning.loss" and row.get("step") == 2 and row.get("repeat") == 1
@@ -118,6 +122,7 @@ def test_one_invalid_row_is_set_aside_with_its_reason_and_the_others_are_sent(re
     assert push(results, warehouse, outbox).new == 0
 
 
+@pytest.mark.fault("F39", mutation="requeue_dead_letters() removes the rows without sealing them")
 def test_dead_letters_can_be_retried(results: Results, outbox: Outbox) -> None:
     warehouse = FakeWarehouse(refuses=lambda row: "no" if row.get("unit") == "B" else None)
     push(results, warehouse, outbox)
@@ -129,6 +134,7 @@ def test_dead_letters_can_be_retried(results: Results, outbox: Outbox) -> None:
     assert outbox.dead() == []
 
 
+@pytest.mark.fault("F39", mutation="rows of any length are sealed")
 def test_a_row_above_the_limit_is_set_aside(tmp_path: Path, outbox: Outbox) -> None:
     long = "x" * LONGEST_ROW_BYTES
     store_run(tmp_path / "results", 0, count=1, reason=long)
@@ -139,6 +145,7 @@ def test_a_row_above_the_limit_is_set_aside(tmp_path: Path, outbox: Outbox) -> N
     assert "bytes, more than 1,048,576" in outbox.dead()[0].reason
 
 
+@pytest.mark.fault("F24", mutation="a run with a newer record ends the push")
 def test_run_with_a_newer_record_is_skipped_and_the_others_are_sent(results: Results, outbox: Outbox) -> None:
     path = next((results.runs()[0].folder / "records").glob("*.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1}))
@@ -149,6 +156,7 @@ def test_run_with_a_newer_record_is_skipped_and_the_others_are_sent(results: Res
     assert "is newer than" in done.left_out[0]
 
 
+@pytest.mark.fault("F23", mutation="problems of records are not reported by a push")
 def test_truncated_record_is_reported_and_the_others_of_its_run_are_sent(results: Results, outbox: Outbox) -> None:
     next((results.runs()[0].folder / "records").glob("*.json")).write_text("{")
     warehouse = FakeWarehouse()
@@ -157,6 +165,7 @@ def test_truncated_record_is_reported_and_the_others_of_its_run_are_sent(results
     assert "not strict JSON" in done.left_out[0]
 
 
+@pytest.mark.fault("F21", mutation="an error of the disk while a batch is sealed is ignored")
 def test_a_full_disk_seals_nothing_and_loses_nothing(
     results: Results, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +180,7 @@ def test_a_full_disk_seals_nothing_and_loses_nothing(
     assert push(results, warehouse, outbox).new == 106
 
 
+@pytest.mark.fault("F21", mutation="a batch counts as done before the warehouse has answered")
 def test_disk_full_at_any_moment_is_reported_and_the_next_push_sends_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +276,7 @@ def test_names_with_line_separators_stay_in_one_row(tmp_path: Path, outbox: Outb
     assert f"learning.metrics.{LINE_ENDS}" in {row["metric"] for row in warehouse.rows["measurements"].values()}
 
 
+@pytest.mark.fault("F33", mutation="the outbox's folder has the name of the address unchanged")
 @pytest.mark.parametrize("address", ["local:../../etc", "local:/a/../b", "local:..", "bigquery://some-project.d"])
 def test_each_address_has_a_separate_outbox_in_the_results_folder(address: str, tmp_path: Path) -> None:
     found = outbox_folder(address, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import signal
 import socket
 import stat
@@ -44,6 +45,11 @@ def hanging(**_: Any) -> Any:
         time.sleep(60)
 
 
+def napping(seconds: float = 5.0, **_: Any) -> Any:
+    time.sleep(seconds)
+    return well()
+
+
 def waiting(**_: Any) -> Any:
     """Behave well as soon as there is a file `go` in the service's results."""
     while not Path("/work/results/go").exists():
@@ -52,7 +58,19 @@ def waiting(**_: Any) -> Any:
 
 
 def segfaulting(**_: Any) -> Any:
+    os.write(2, b"the last words\n")
     return ctypes.string_at(0)
+
+
+def aborting(**_: Any) -> Any:
+    os.abort()
+
+
+def starved(**_: Any) -> Any:
+    """Take more memory than this process may have, which Python notices itself."""
+    used_bytes = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + (64 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
+    return bytearray(1 << 30)
 
 
 def killed(**_: Any) -> Any:

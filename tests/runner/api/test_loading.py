@@ -138,6 +138,7 @@ def test_a_path_without_a_run_is_refused(folder: Path) -> None:
         km.load("empty")
 
 
+@pytest.mark.fault("F24", mutation="load() reads a record of any version")
 def test_records_of_a_newer_version_raise_a_store_error(folder: Path) -> None:
     record = make_record()
     path = store_session(folder / "results", run_name(0), [record])
@@ -152,6 +153,7 @@ def test_a_report_that_cannot_be_written_raises_a_store_error(folder: Path) -> N
         measured(repeats=1).report("missing/folder/report.html")
 
 
+@pytest.mark.fault("F10", mutation="escape sequences are removed nowhere")
 def test_text_of_a_run_has_its_verdicts_without_control_characters(folder: Path) -> None:
     hostile = replace(make_settings(), workload="evil\x1b[31m")
     records = [make_record(0.01, settings=replace(hostile, backend=name)) for name in ("jax", "torch")]

@@ -22,6 +22,7 @@ cells:
 HOSTILE = ("keras", "numpy", "scipy", "jax", "torch", "yaml", "rich", "psutil", "jinja2")
 
 
+@pytest.mark.fault("F31", mutation="the allowlist includes PYTHONPATH")
 @pytest.mark.parametrize("start", ["fork", "fresh"])
 def test_foreign_backend_modules_and_keras_settings_are_ignored(tmp_path: Path, start: str) -> None:
     modules, home = tmp_path / "modules", tmp_path / "home"

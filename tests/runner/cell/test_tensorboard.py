@@ -67,6 +67,7 @@ def test_description_and_a_profile_of_few_steps_are_written(job: Job, left: Left
     assert job.undone_path.read_text() == ""
 
 
+@pytest.mark.fault("F18", mutation="the written part of a failed profile stays")
 def test_failed_profile_is_removed_and_its_reason_stored(job: Job, left: Left) -> None:
     files, _ = left(Profiler(OSError(28, "No space left on device")))
     assert files == ["model.json", "undone.txt"]
@@ -88,6 +89,7 @@ def test_end_of_the_process_is_noted_in_advance(job: Job, left: Left) -> None:
     ]
 
 
+@pytest.mark.fault("F18", mutation="a cell raises what prevents it from writing a file for TensorBoard")
 def test_full_disk_does_not_end_the_process(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")

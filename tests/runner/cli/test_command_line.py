@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records import store
 from keras_matrix.records.codec import dumps
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results
@@ -190,6 +193,7 @@ def test_on_an_accelerator_only_one_process_is_alive(folder: Path) -> None:
     assert [backends[i : i + 4] for i in (0, 4, 8)] == [[b] * 4 for b in backends[::4]]
 
 
+@pytest.mark.fault("F1", mutation="judge() ignores the signal that ended a process")
 def test_crash_is_recorded_the_others_continue_and_the_exit_code_is_1(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,6 +264,7 @@ def stop_after(count: int, *arguments: str) -> None:
     args.main(args)
 
 
+@pytest.mark.fault("F19", mutation="a continued run measures all of its repeats again")
 @pytest.mark.parametrize("count", range(0, 21, 2))
 def test_an_interrupted_run_is_continued_and_repeats_nothing(folder: Path, count: int) -> None:
     with pytest.raises(Interrupted):
@@ -275,6 +280,7 @@ def test_an_interrupted_run_is_continued_and_repeats_nothing(folder: Path, count
     assert len(executor.jobs) == 21 - len(first)
 
 
+@pytest.mark.fault("F23", mutation="the session does not set damaged files aside")
 def test_a_corrupt_record_is_set_aside_and_its_cell_measured_again(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -349,6 +355,7 @@ def test_bad_input_is_one_report_and_exit_code_2(
     assert not (folder / "results").exists()
 
 
+@pytest.mark.fault("F25", mutation="the runner does not lock its results folder")
 def test_a_results_folder_in_use_is_exit_code_3_and_names_the_holder(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -357,6 +364,59 @@ def test_a_results_folder_in_use_is_exit_code_3_and_names_the_holder(
     assert runner() == 3
     assert f"process {os.getpid()}" in capsys.readouterr().err
     held.close()
+
+
+@pytest.mark.process
+@pytest.mark.fault("F25", mutation="the file of the lock is inherited by cells, or not locked at all")
+def test_second_runner_is_refused_until_the_first_was_killed(
+    folder: Path, slow_runner: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    first = slow_runner()
+    assert first.stdout is not None
+    first.stdout.readline()
+    second = slow_runner()
+    _, errors = second.communicate()
+    assert second.returncode == 3
+    assert f"another runner measures into this folder (process {first.pid} on {platform.node()})" in errors.decode()
+    first.kill()
+    first.communicate()
+    third = slow_runner()
+    _, errors = third.communicate()
+    assert (third.returncode, len(newest_records(folder))) == (0, 21), errors
+
+
+@pytest.mark.fault("F22", mutation="open_for_writing() does not write a probe")
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EACCES])
+def test_results_folder_that_cannot_be_written_is_refused_before_any_cell(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def failing(path: Path, text: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(store, "write_synced", failing)
+    executor = FakeExecutor()
+    assert runner(executor=executor) == 3
+    assert executor.timeouts_s == []
+    assert f"results: cannot be written: {os.strerror(number)}; " in capsys.readouterr().err
+
+
+@pytest.mark.process
+@pytest.mark.fault("F22", mutation="an error of the system when the results folder is created is not explained")
+def test_results_folder_on_a_read_only_disk_is_refused_with_advice(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "ro", "none", str(disk)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a disk of its own cannot be mounted here: {done.stderr.strip()}")
+    try:
+        assert runner("--results", str(disk / "results")) == 3
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    expected = f"{disk}/results: cannot be created: Read-only file system; choose a writable folder with --results"
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "list", "show", "report", "check", "completion", "schema"])
@@ -373,11 +433,10 @@ def test_completion_knows_the_commands(shell: str, capsys: pytest.CaptureFixture
     assert "--matrix" in capsys.readouterr().out
 
 
+@pytest.mark.fault("F21", mutation="an error of the disk while the report is written is ignored")
 def test_report_that_finds_the_disk_full_is_named_with_what_to_do(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import errno
-
     from keras_matrix.records import files
 
     real = files._write
@@ -396,13 +455,10 @@ def test_report_that_finds_the_disk_full_is_named_with_what_to_do(
     )
 
 
+@pytest.mark.fault("F21", mutation="the advice about a full disk is missing in the message")
 def test_record_that_cannot_be_stored_ends_the_run_with_exit_code_3(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import errno
-
-    from keras_matrix.records import store
-
     real = store.publish
 
     def full(path: Path, text: str) -> None:
@@ -447,6 +503,8 @@ def slow_runner(folder: Path) -> Callable[[], subprocess.Popen[bytes]]:
     return start
 
 
+@pytest.mark.fault("F20", mutation="an unfinished run is not continued")
+@pytest.mark.fault("F19", mutation="SIGTERM is not handled")
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_signal_at_any_moment_damages_no_file_and_the_run_can_be_completed(
@@ -470,6 +528,7 @@ def test_signal_at_any_moment_damages_no_file_and_the_run_can_be_completed(
         assert len(run.load()[0]) == 21
 
 
+@pytest.mark.fault("F7", mutation="judge() takes the result of a process that was ended at its time limit")
 def test_result_of_a_cell_that_was_ended_is_not_used(folder: Path) -> None:
     def late(job: Job) -> Outcome:
         return replace(FakeExecutor().succeed(job), deadline_exceeded=True, signal=9, exit_code=None)
@@ -478,6 +537,7 @@ def test_result_of_a_cell_that_was_ended_is_not_used(folder: Path) -> None:
     assert {r.status for r in newest_records(folder)} == {Status.TIMEOUT}
 
 
+@pytest.mark.fault("F3", mutation="all processes of a run have the same nonce")
 def test_every_process_has_its_own_nonce_and_its_time_limit(folder: Path) -> None:
     executor = FakeExecutor()
     runner("--set", "timeout_s=77", executor=executor)
@@ -486,6 +546,7 @@ def test_every_process_has_its_own_nonce_and_its_time_limit(folder: Path) -> Non
     assert executor.closed
 
 
+@pytest.mark.fault("F19", mutation="measure() does not close its executor after an interrupt")
 def test_interrupted_run_closes_its_executor(folder: Path) -> None:
     def interrupting(settings: Any, repeat: int) -> float:
         raise Interrupted("stopped by SIGTERM")
@@ -556,6 +617,7 @@ def test_a_continued_run_keeps_its_order(folder: Path) -> None:
     assert [(job.cell_id, job.repeat) for job in executor.jobs] == steps[6:]
 
 
+@pytest.mark.fault("F15", mutation="an unsupported cell is a failure for the exit code")
 def test_unsupported_cells_leave_the_exit_code_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Refusing(FakeExecutor):
         def result(self, job: Job) -> Any:

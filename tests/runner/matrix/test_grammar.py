@@ -46,6 +46,7 @@ def test_every_default_follows_its_rule() -> None:
     assert [key for key, rule in DEFAULTS.items() if rule.default is not None and not rule.accepts(rule.default)] == []
 
 
+@pytest.mark.fault("F12", mutation="a boolean is an integer for a rule")
 @pytest.mark.parametrize(
     ("key", "value", "rule"),
     [
@@ -112,11 +113,13 @@ def test_text_must_be_printable_and_short() -> None:
     assert [rule.accepts(text) for text in ("a" * 200, "a" * 201, "a\x1b")] == [True, False, False]
 
 
+@pytest.mark.fault("F33", mutation="names may contain a hyphen")
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_name_with_path_characters_is_refused(name: str) -> None:
     assert NAME.fullmatch(name) is None
 
 
+@pytest.mark.fault("F33", mutation="the name of a user's workload is not checked")
 @pytest.mark.parametrize("name", [*(f"{name}:build" for name in HOSTILE_NAMES if name != "CON"), "a.b", "a:b:c", "a:"])
 def test_user_workload_must_be_module_and_function(name: str) -> None:
     problem = workload_name_problem(name)

@@ -315,6 +315,8 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
 }
 
 
+@pytest.mark.fault("F34", mutation="an entry may exclude all of its cells")
+@pytest.mark.fault("F12", mutation="discard may equal epochs")
 @pytest.mark.parametrize("case", REFUSED_ENTRIES)
 def test_wrong_entry_is_refused_with_a_message(case: str, problems_of: Callable[..., list[str]]) -> None:
     lines, expected = REFUSED_ENTRIES[case]
@@ -420,6 +422,8 @@ REFUSED_FILES: dict[str, tuple[str, list[str]]] = {
 }
 
 
+@pytest.mark.fault("F32", mutation="any version of a matrix file is accepted")
+@pytest.mark.fault("F34", mutation="a cell may be defined twice")
 @pytest.mark.parametrize("case", REFUSED_FILES)
 def test_wrong_file_is_refused_with_a_message(case: str, problems_of: Callable[..., list[str]]) -> None:
     text, expected = REFUSED_FILES[case]
@@ -427,6 +431,7 @@ def test_wrong_file_is_refused_with_a_message(case: str, problems_of: Callable[.
     assert expected == problems_of(text)
 
 
+@pytest.mark.fault("F32", mutation="the number of problems has no limit")
 def test_at_most_fifty_problems_are_reported(problems_of: Callable[..., list[str]]) -> None:
     found = problems_of(entry(*(f"key{n}: 1" for n in range(1000))))
 
@@ -444,6 +449,7 @@ def test_missing_file_and_folder_are_refused_with_their_path(tmp_path: Path) -> 
         load(tmp_path, CATALOG)
 
 
+@pytest.mark.fault("F34", mutation="the number of cells has no limit")
 def test_too_many_cells_are_refused_before_they_are_created(problems_of: Callable[..., list[str]]) -> None:
     seeds = f"seed: [{', '.join(map(str, range(2000)))}]"
     sizes = f"batch_size: [{', '.join(map(str, range(1, 1001)))}]"
@@ -454,6 +460,7 @@ def test_too_many_cells_are_refused_before_they_are_created(problems_of: Callabl
     ]
 
 
+@pytest.mark.fault("F34", mutation="the count is written out")
 def test_very_large_count_is_abbreviated(problems_of: Callable[..., list[str]]) -> None:
     (problem,) = problems_of(of("a:b", f"params: {{{', '.join(f'p{n}: [1, 2]' for n in range(3000))}}}"))
 
@@ -608,6 +615,7 @@ def only_matrix_or_matrix_error(path: Path, text: str) -> None:
     assert all(re.match(r"\S+matrix\.yaml:\d+: ", problem) and problem.isprintable() for problem in problems)
 
 
+@pytest.mark.fault("F32", mutation="errors of the parser are raised as they are")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(text=st.text(max_size=200) | TREES.map(repr))
 @example(text="")

@@ -84,6 +84,7 @@ def test_no_block_is_repeated_on_an_idle_machine(tmp_path: Path, monkeypatch: py
     assert {(backend, repeat, 0) for backend in ("jax", "torch") for repeat in range(5)} == set(found)
 
 
+@pytest.mark.fault("F17", mutation="no block is measured again")
 @DEVICE
 def test_all_arms_of_a_disturbed_block_are_measured_again_whichever_was_hit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
@@ -144,6 +145,7 @@ def test_repeated_block_has_the_same_number_of_infrastructure_attempts(
     assert attempts(tmp_path, monkeypatch, lambda job: gone if job.attempt else None) == [0, 1, 2, 3]
 
 
+@pytest.mark.fault("F17", mutation="every disturbed block is measured again")
 def test_at_most_a_quarter_of_the_blocks_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(tmp_path, monkeypatch, lambda job: STOLEN, repeats=16)
     again = sorted({repeat for _, repeat, attempt in found if attempt})

@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from keras_matrix.analysis.surroundings import disturbance
 from keras_matrix.records.codec import dumps, to_json
@@ -49,6 +47,7 @@ def test_valid_result_and_a_clean_end_are_ok() -> None:
     assert judge(JOB, ENDED_WELL, accept(dumps(GOOD).encode(), JOB), None).status is Status.OK
 
 
+@pytest.mark.fault("F1", mutation="judge() ignores the signal that ended a process")
 @pytest.mark.parametrize(
     ("outcome", "status"),
     [
@@ -88,6 +87,7 @@ def test_figures_published_before_the_model_is_saved_count_regardless_of_the_end
     assert expected in verdict.warnings
 
 
+@pytest.mark.fault("F18", mutation="judge() lets the end of the process count after the figures were published")
 @pytest.mark.parametrize("going_on", [{"board": True}, {"trace": Trace()}, {"board": True, "trace": Trace()}])
 def test_figures_published_before_a_profile_or_trace_count_regardless_of_the_end(
     going_on: dict[str, Any],
@@ -100,11 +100,14 @@ def test_figures_published_before_a_profile_or_trace_count_regardless_of_the_end
     assert judge(job, ended, raised("builtins.ValueError"), None).status is Status.TIMEOUT
 
 
+@pytest.mark.fault("F3", mutation="judge() takes a clean end without a result as measured")
 def test_clean_end_without_a_result_is_an_error() -> None:
     verdict = judge(JOB, ENDED_WELL, None, "no_result: the process did not write one")
     assert (verdict.status, verdict.reason) == (Status.ERROR, "no_result: the process did not write one")
 
 
+@pytest.mark.fault("F16", mutation="accept() takes epochs that took zero or negative time")
+@pytest.mark.fault("F3", mutation="accept() does not compare the nonce")
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
@@ -131,19 +134,21 @@ def test_result_of_another_job_is_refused(raw: bytes | None, reason: str) -> Non
         accept(raw, JOB)
 
 
-@given(length=st.integers(0, 2000))
-def test_truncated_result_is_refused(length: int) -> None:
+@pytest.mark.fault("F3", mutation="loads() closes the brackets that a truncated text leaves open")
+def test_result_truncated_at_any_byte_is_refused() -> None:
     data = dumps(GOOD).encode().rstrip()
-    if length < len(data):
+    for length in range(len(data)):
         with pytest.raises(ResultRefused, match="bad_result"):
             accept(data[:length], JOB)
 
 
+@pytest.mark.fault("F11", mutation="judge() does not look at the losses")
 def test_non_finite_loss_is_diverged_with_its_epoch() -> None:
     verdict = judge(JOB, ENDED_WELL, replace(GOOD, learning=Learning(loss=[1.0, None, None, None])), None)
     assert (verdict.status, verdict.reason) == (Status.DIVERGED, "the loss was not finite in epoch 2")
 
 
+@pytest.mark.fault("F17", mutation="the limit of the first measured epoch is 2 times the median")
 def test_slow_second_epoch_is_unstable_with_advice() -> None:
     verdict = judge(JOB, ENDED_WELL, result_with(1.3, 1.0, 1.0), None)
     assert verdict.status is Status.UNSTABLE
@@ -155,6 +160,9 @@ def test_second_epoch_at_the_limit_is_ok() -> None:
     assert judge(JOB, ENDED_WELL, result_with(1.2, 1.0, 1.0), None).status is Status.OK
 
 
+@pytest.mark.fault("F15", mutation="the exception Unsupported counts as an error")
+@pytest.mark.fault("F6", mutation="judge() takes any text about exhausted memory as oom_device, also on a CPU")
+@pytest.mark.fault("F4", mutation="a MemoryError of Python counts as oom_host")
 @pytest.mark.parametrize(
     ("kind", "message", "status"),
     [
@@ -169,6 +177,7 @@ def test_exception_becomes_its_status_on_a_cpu(kind: str, message: str, status: 
     assert judge(JOB, Outcome(exit_code=1), raised(kind, message), None).status is status
 
 
+@pytest.mark.fault("F6", mutation="judge() looks only at the types of exceptions, not at their messages", recorded=True)
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
@@ -186,6 +195,7 @@ def test_out_of_memory_error_of_each_backend_is_oom_device_on_a_gpu(kind: str, m
     assert judge(job, Outcome(exit_code=1), raised(kind, message), None).status is Status.OOM_DEVICE
 
 
+@pytest.mark.fault("F17", mutation="no warning is made of the CPU time of other processes")
 @pytest.mark.parametrize(
     ("surroundings", "rule"),
     [(Surroundings(steal_share=0.05), "steal"), (Surroundings(other_cpu_share=0.3), "busy")],
@@ -281,6 +291,7 @@ def test_refused_process_is_unsupported_with_the_reason() -> None:
     assert (verdict.status, verdict.reason) == (Status.UNSUPPORTED, "clocks: locked: not here")
 
 
+@pytest.mark.fault("F17", mutation="the time that the power limit throttled a GPU is ignored", recorded=True)
 @pytest.mark.parametrize(
     ("thermal_s", "power_s", "warned"),
     [
@@ -359,6 +370,7 @@ def test_mig_device_reported_by_the_preflight_is_one_warning() -> None:
     assert [one for one in warnings if one.startswith(("gpu_mig", "mig_slice"))] == []
 
 
+@pytest.mark.fault("F14", mutation="judge() looks for a lost GPU only after a failed process", recorded=True)
 @pytest.mark.parametrize(
     "outcome",
     [
@@ -383,6 +395,9 @@ LOST_MESSAGES = [
 ]
 
 
+@pytest.mark.fault(
+    "F14", mutation="the messages about a lost GPU do not include uncorrectable ECC errors", recorded=True
+)
 @pytest.mark.parametrize("message", LOST_MESSAGES)
 def test_failed_cell_whose_output_names_a_lost_gpu_is_infra(message: str) -> None:
     printed = judge(GPU_JOB, Outcome(signal=6, output_tail=f"first\n{message}\nlast"), None, "no_result")
@@ -482,6 +497,7 @@ def watched(*wall_times_s: float) -> Outcome:
     return replace(ENDED_WELL, watched=tuple(disturbance.Watched(disturbance.Stretch(s), unused) for s in wall_times_s))
 
 
+@pytest.mark.fault("F16", mutation="judge() believes the clock of the cell")
 @pytest.mark.parametrize(
     ("watched_s", "reason"),
     [

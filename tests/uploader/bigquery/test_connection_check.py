@@ -117,6 +117,7 @@ def test_name_with_many_addresses_that_all_drop_packets_is_reported_as_resolved(
         ended.set()
 
 
+@pytest.mark.fault("F40", mutation="messages have the address as it was given")
 @pytest.mark.parametrize("address", ["http://{}127.0.0.1:{}", "http://{}", "ftp://{}x:1", "{}x:{}"])
 def test_no_message_about_an_emulator_repeats_a_password(address: str) -> None:
     with pytest.raises((Unreachable, BadInput)) as raised:

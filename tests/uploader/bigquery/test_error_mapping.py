@@ -18,6 +18,7 @@ from keras_matrix.uploader.errors import (
 )
 
 
+@pytest.mark.fault("F36", mutation="errors are classified by their HTTP status alone")
 @pytest.mark.parametrize(
     ("reason", "code", "kind"),
     [
@@ -58,6 +59,7 @@ def raised(module: str, name: str) -> Exception:
     return found
 
 
+@pytest.mark.fault("F36", mutation="a reset connection is raised as it is")
 @pytest.mark.parametrize(
     ("module", "name", "kind"),
     [

@@ -23,12 +23,14 @@ def failing(*errors: Exception) -> Callable[[], str]:
     return call
 
 
+@pytest.mark.fault("F36", mutation="the waits have no cap")
 def test_waits_grow_up_to_a_cap_and_stay_below_their_bounds() -> None:
     bounds = list(itertools.islice(RetryPolicy(first_s=1, most_s=8, draw=lambda: 1.0).waits_s(), 6))
     assert bounds == [1, 2, 4, 8, 8, 8]
     assert all(wait < bound for wait, bound in zip(RetryPolicy(most_s=8).waits_s(), bounds, strict=False))
 
 
+@pytest.mark.fault("F36", mutation="an exceeded quota is tried again")
 @pytest.mark.parametrize(("error", "tries"), [(Unreachable("no"), 4), (QuotaExceeded("no"), 1), (NotAllowed("no"), 1)])
 def test_only_retryable_errors_are_retried(error: Exception, tries: int) -> None:
     slept: list[float] = []
@@ -62,6 +64,7 @@ def test_conflict_is_raised_unchanged_after_the_deadline() -> None:
         RetryPolicy(sleep=lambda seconds: None).retry_contended(failing(*[Contended("aborted")] * 50), deadline)
 
 
+@pytest.mark.fault("F36", mutation="waits are not shortened to the deadline")
 def test_deadline_starts_with_the_first_call_and_shortens_waits() -> None:
     now_s, slept = [100.0], []
     deadline = Deadline(10.0, clock=lambda: now_s[0])

@@ -94,6 +94,7 @@ def test_created_tables_have_no_differences(warehouse: BigQueryWarehouse) -> Non
     assert [line for one in differences(warehouse) for line in one.lines()] == []
 
 
+@pytest.mark.fault("F36", mutation="no request is tried again")
 @pytest.mark.parametrize(
     "fault",
     [
@@ -121,6 +122,7 @@ def test_each_row_is_stored_once_when_a_third_of_all_requests_fail(
     assert verify(results, warehouse, values=True).problems == ()
 
 
+@pytest.mark.fault("F36", mutation="an error that is not retryable is tried again")
 @pytest.mark.parametrize(
     ("fault", "kind", "message"),
     [
@@ -156,6 +158,7 @@ def test_error_is_reported_with_reason_and_advice_and_the_next_push_sends_everyt
     assert push(results, warehouse, outbox).new == 53
 
 
+@pytest.mark.fault("F37", mutation="a batch is inserted without a look at the existing keys")
 def test_each_row_is_stored_once_when_a_merge_is_killed_before_or_after_any_request(
     tmp_path: Path, warehouse: BigQueryWarehouse, shared: str, first: int
 ) -> None:
@@ -200,6 +203,7 @@ def _cells(root: Path, night: int) -> Batch:
         return outbox.seal(CELLS, lines)
 
 
+@pytest.mark.fault("F37", mutation="a batch is inserted without a look at the existing keys")
 @pytest.mark.process
 def test_three_concurrent_uploaders_add_each_row_once(
     results: Results, warehouse: BigQueryWarehouse, shared: str
@@ -217,6 +221,7 @@ def test_three_concurrent_uploaders_add_each_row_once(
     assert verify(results, warehouse, values=True).problems == ()
 
 
+@pytest.mark.fault("F38", mutation="the types of columns are not compared")
 def test_missing_retyped_or_outdated_table_is_reported_before_a_row_is_sent_and_migrated(emulated: str) -> None:
     own = opened(emulated)
     own.create()
@@ -260,6 +265,7 @@ def test_migrate_adds_columns_and_then_replaces_the_views_that_read_them(
     own.close()
 
 
+@pytest.mark.fault("F39", mutation="a batch that was refused is not split")
 def test_one_invalid_row_is_set_aside_and_the_others_are_sent(results: Results, warehouse: BigQueryWarehouse) -> None:
     outbox, done = Outbox(results.root.parent / "outbox"), PushSummary()
     rows = [row for record in results.runs()[0].load()[0] for row in _rows(record) if row.table is MEASUREMENTS]
@@ -313,6 +319,7 @@ def test_unreachable_server_leaves_everything_pending(
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.fault("F36", mutation="requests have no deadline")
 @pytest.mark.parametrize("path", ["/upload/", "/jobs?", "/queries/"], ids=["load", "insert", "rows"])
 def test_push_ends_at_its_deadline_when_the_network_fails_after_a_job_was_accepted(
     results: Results, warehouse: BigQueryWarehouse, shared: str, monkeypatch: pytest.MonkeyPatch, path: str

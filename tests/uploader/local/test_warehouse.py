@@ -82,6 +82,7 @@ def test_lost_and_duplicate_rows_are_found(tmp_path: Path, warehouse: LocalWareh
     assert "cells, run 20260101T020000Z-000000: 3 duplicate keys" in problems
 
 
+@pytest.mark.fault("F37", mutation="rows are written without a look at the existing keys")
 def test_overlapping_batches_of_several_uploaders_add_each_row_once(tmp_path: Path, warehouse: LocalWarehouse) -> None:
     results = results_with(tmp_path / "results", runs=1)
     assert pushed(results, warehouse, "first") == 53
@@ -90,6 +91,7 @@ def test_overlapping_batches_of_several_uploaders_add_each_row_once(tmp_path: Pa
     assert verify(results, warehouse).problems == ()
 
 
+@pytest.mark.fault("F37", mutation="a merge does not lock the folder")
 def test_merges_into_the_same_folder_are_mutually_exclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch, made, errors = _batch(tmp_path, 0), LocalWarehouse(tmp_path / "warehouse"), []
     write_new = parquet.write_new
@@ -106,6 +108,7 @@ def test_merges_into_the_same_folder_are_mutually_exclusive(tmp_path: Path, monk
     assert errors == [BlockingIOError]
 
 
+@pytest.mark.fault("F37", mutation="a compaction removes the old files before the manifest names the new one")
 def test_each_row_is_stored_once_when_a_merge_or_compaction_is_killed_at_any_file_operation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +138,7 @@ def test_each_row_is_stored_once_when_a_merge_or_compaction_is_killed_at_any_fil
     assert len(list((folder / "cells").iterdir())) == 1
 
 
+@pytest.mark.fault("F21", mutation="the manifest names a new file before it is written")
 def test_disk_full_during_a_merge_is_reported_and_the_next_merge_adds_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

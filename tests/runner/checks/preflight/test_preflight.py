@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +13,16 @@ import pytest
 from keras_matrix.records.host.gpu_list import ANY_GPU
 from keras_matrix.records.host.procfs import Tree
 from keras_matrix.records.schema import Status
+from keras_matrix.records.store import latest_attempts
+from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.checks.preflight import cells
 from keras_matrix.runner.checks.preflight.cells import NO_TOOLKIT, Preflight, preflight_of
 from keras_matrix.runner.checks.preflight.facts import GpuFacts, TpuFacts, read_gpus
 from keras_matrix.runner.checks.preflight.rules import NO_DRIVER
 from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.host.gpus.state import DRIVER_FILES
+from keras_matrix.runner.measure.lost_gpu import GPU_LOST, MOST_LOST
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.machine import write
@@ -57,6 +62,7 @@ def measured(folder: Path, executor: FakeExecutor, checked: Preflight) -> dict[s
     }
 
 
+@pytest.mark.fault("F15", mutation="the preflight lets unsupported cells start", recorded=True)
 def test_refused_cell_gets_its_status_and_reason_without_a_process(folder: Path) -> None:
     executor = FakeExecutor()
     found = measured(folder, executor, preflight(folder, FakePynvml(V100)))
@@ -66,6 +72,7 @@ def test_refused_cell_gets_its_status_and_reason_without_a_process(folder: Path)
     assert (found["tensorflow"][0], found["jax"][0]) == (Status.OK, Status.OK)
 
 
+@pytest.mark.fault("F13", mutation="the preflight does not refuse cells")
 def test_missing_driver_is_explained_once_and_each_cell_names_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,12 +117,53 @@ def test_warnings_are_printed_once_and_stored_in_each_record(folder: Path, capsy
     assert printed.count("preflight: gpu_persistence: ") == 1
 
 
+@pytest.mark.fault("F14", mutation="the preflight reports a lost GPU as a missing device", recorded=True)
 def test_lost_gpu_is_infrastructure_and_the_exit_code_is_3(folder: Path) -> None:
     lost = FakeGpu(errors={"nvmlDeviceGetHandleByIndex": LOST})
     executor = FakeExecutor()
     assert main([], Seams(executor=executor, preflight=preflight(folder, FakePynvml(lost)))) == 3
     assert executor.jobs == []
     assert {record.status for record in newest_records(folder)} == {Status.INFRA}
+
+
+LOST_MIDWAY = "CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered"
+
+
+@pytest.mark.fault("F14", mutation="cells are started on a GPU that two attempts in a row have lost", recorded=True)
+def test_no_cell_is_started_after_two_attempts_lost_the_gpu(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The workload is fine until the GPU fails: its first cell ends well, and every later one as on a lost GPU."""
+    (folder / "matrix.yaml").write_text(MATRIX.replace("repeats: 1", "repeats: 4, steps_per_epoch: 4"))
+    broken = FakeExecutor()
+
+    def lost_after_one(job: Job) -> Outcome:
+        if len(broken.jobs) == 1:
+            return broken.succeed(job)
+        return Outcome(signal=6, output_tail=LOST_MIDWAY)
+
+    broken.behaviours = {"mnist_mlp": lost_after_one}
+    checked = preflight(folder, FakePynvml(FakeGpu()))
+    assert main([], Seams(executor=broken, preflight=checked)) == 3
+    assert len(broken.jobs) == 1 + MOST_LOST
+    reasons = Counter((record.reason or "").partition(":")[0] for record in newest_records(folder))
+    assert reasons == {"": 1, GPU_LOST: MOST_LOST, "gpu_lost": 11}
+    repaired = FakeExecutor()
+    assert main([], Seams(executor=repaired, preflight=checked)) == 0
+    assert len(repaired.jobs) == 11
+    assert Counter(record.status for record in latest_attempts(newest_records(folder))) == {Status.OK: 12}
+
+
+@pytest.mark.fault("F14", mutation="a GPU counts as lost although the attempts in between were measured", recorded=True)
+def test_single_lost_attempts_do_not_stop_the_cells_of_a_gpu(folder: Path) -> None:
+    (folder / "matrix.yaml").write_text(MATRIX.replace("repeats: 1", "repeats: 4, steps_per_epoch: 4"))
+    executor = FakeExecutor()
+
+    def lost_every_other_time(job: Job) -> Outcome:
+        lost = len(executor.jobs) % 2 == 0
+        return Outcome(signal=6, output_tail=LOST_MIDWAY) if lost else executor.succeed(job)
+
+    executor.behaviours = {"mnist_mlp": lost_every_other_time}
+    assert main([], Seams(executor=executor, preflight=preflight(folder, FakePynvml(FakeGpu())))) == 0
+    assert Counter(record.status for record in latest_attempts(newest_records(folder))) == {Status.OK: 12}
 
 
 def test_plan_for_the_cpu_reads_nothing_and_imports_no_nvml(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -462,6 +462,7 @@ def test_trace_link_of_the_merged_page_points_into_its_run(tmp_path: Path) -> No
     assert found.link == "../run/traces/one.html"
 
 
+@pytest.mark.fault("F10", mutation="escape sequences are removed nowhere")
 def test_control_characters_of_a_run_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(tmp_path, 0, records("jax", versions={"keras": "3\x1b[31m", "jax": "1"}))
     assert merge(tmp_path) == 0

@@ -40,6 +40,7 @@ def host(client: APIClient, spec: Spec = SPEC) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.fault("F4", mutation="a container may use as much swap as memory")
 def test_memory_and_swap_are_limited_together_and_so_are_processes_and_cpus(client: APIClient) -> None:
     config = host(client)
     assert (config["Memory"], config["MemorySwap"]) == (3 * GIB, 3 * GIB)

@@ -115,6 +115,7 @@ def test_warm_start_uses_one_container_per_backend_and_block(folder: Path) -> No
     assert engine.containers == {}
 
 
+@pytest.mark.fault("F28", mutation="the missing image is not recognised before its cells start")
 def test_missing_image_is_reported_in_full_once_and_other_backends_continue(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +133,7 @@ def test_missing_image_is_reported_in_full_once_and_other_backends_continue(
     assert "torch: image_missing" in output
 
 
+@pytest.mark.fault("F28", mutation="an image that was built since begins a new run")
 def test_repeated_command_continues_once_the_image_is_built(folder: Path) -> None:
     images = {name: image for name, image in here().items() if "torch" not in name}
     assert runner(FakeEngine(images=images)) == 3
@@ -149,6 +151,7 @@ def test_rebuilt_image_begins_a_new_run(folder: Path) -> None:
     assert len(Results(folder / "results").runs()) == 2
 
 
+@pytest.mark.fault("F28", mutation="the processor of an image is not checked")
 def test_an_image_for_another_processor_is_refused_by_name(folder: Path) -> None:
     images = {name: replace(image, architecture="s390x") for name, image in here().items()}
     assert runner(FakeEngine(images=images)) == 3
@@ -157,6 +160,7 @@ def test_an_image_for_another_processor_is_refused_by_name(folder: Path) -> None
     }
 
 
+@pytest.mark.fault("F29", mutation="end_leftovers() removes nothing")
 def test_containers_of_a_killed_runner_are_removed_and_those_of_others_are_not(folder: Path) -> None:
     engine = FakeEngine()
     assert runner(engine) == 0
@@ -166,6 +170,7 @@ def test_containers_of_a_killed_runner_are_removed_and_those_of_others_are_not(f
     assert list(engine.containers) == ["other"]
 
 
+@pytest.mark.fault("F27", mutation="the runner creates its run before it asks the engine")
 @pytest.mark.parametrize(
     ("place", "message"),
     [
@@ -289,6 +294,7 @@ def test_cell_that_would_save_its_model_in_a_container_is_refused(tmp_path: Path
     assert engine.specs == []
 
 
+@pytest.mark.fault("F31", mutation="a container gets the variables of the allowlist too")
 def test_container_has_no_variable_of_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/secret")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
@@ -410,6 +416,8 @@ def test_variables_have_the_containers_folders() -> None:
 # How it ends.
 
 
+@pytest.mark.fault("F4", mutation="every SIGKILL of a container is a kill for memory")
+@pytest.mark.fault("F1", mutation="an exit code of a container is never the number of a signal")
 @pytest.mark.parametrize(
     ("pretence", "status", "reason"),
     [
@@ -434,6 +442,7 @@ def test_each_end_of_a_container_has_its_status(
     assert all((r.reason or "").startswith(reason) for r in found)
 
 
+@pytest.mark.fault("F4", mutation="the state of a warm container is not read after SIGKILL")
 @pytest.mark.parametrize(("oom_killed", "status"), [(True, Status.OOM_HOST), (False, Status.CRASH)])
 def test_killed_warm_cell_ends_its_container_and_reads_its_state(
     folder: Path, oom_killed: bool, status: Status
@@ -445,6 +454,7 @@ def test_killed_warm_cell_ends_its_container_and_reads_its_state(
     assert engine.containers == {}
 
 
+@pytest.mark.fault("F5", mutation="judge() makes no warning of kills for memory")
 def test_a_child_that_was_killed_for_memory_is_a_warning_on_a_result_that_counts(folder: Path) -> None:
     def child_killed(job: Job, container: FakeContainer) -> End:
         return replace(succeed(job, container), oom_killed=True)
@@ -455,6 +465,7 @@ def test_a_child_that_was_killed_for_memory_is_a_warning_on_a_result_that_counts
         assert any(warning.startswith("child_oom") for warning in record.warnings)
 
 
+@pytest.mark.fault("F7", mutation="the container of a cell is not killed at its time limit")
 def test_a_container_that_hangs_is_killed_at_its_limit(folder: Path) -> None:
     engine = FakeEngine(pretences={"mnist_mlp": hang})
     assert runner(engine, "--backend", "jax", "--repeats", "1", "--set", "timeout_s=1") == 1
@@ -462,12 +473,14 @@ def test_a_container_that_hangs_is_killed_at_its_limit(folder: Path) -> None:
     assert engine.containers == {}
 
 
+@pytest.mark.fault("F1", mutation="the output of a container is not forwarded to the runner")
 def test_output_of_a_container_is_stored(folder: Path) -> None:
     engine = FakeEngine(pretences={"mnist_mlp": ending(1, printing=b"the last words\n")})
     assert runner(engine, "--backend", "jax", "--repeats", "1") == 1
     assert "the last words" in newest_records(folder)[0].evidence.output_tail
 
 
+@pytest.mark.fault("F27", mutation="the end of the engine's answers counts as the end of the cell")
 def test_engine_failure_during_a_cell_repeats_the_attempt(folder: Path) -> None:
     deaths = iter([True])
 
@@ -484,6 +497,7 @@ def test_engine_failure_during_a_cell_repeats_the_attempt(folder: Path) -> None:
     assert engine.containers == {}
 
 
+@pytest.mark.fault("F27", mutation="the runner does not remove what is left after the engine has returned")
 def test_returning_engine_is_awaited_and_unused_containers_are_removed(tmp_path: Path) -> None:
     engine = FakeEngine()
     made = executor(engine)
@@ -497,6 +511,7 @@ def test_returning_engine_is_awaited_and_unused_containers_are_removed(tmp_path:
     assert len(engine.specs) == 2
 
 
+@pytest.mark.fault("F27", mutation="the runner gives up on the engine with an attempt that is infra")
 def test_engine_that_does_not_return_ends_the_runner_with_advice(tmp_path: Path) -> None:
     engine = FakeEngine()
     made = executor(engine)
@@ -506,6 +521,7 @@ def test_engine_that_does_not_return_ends_the_runner_with_advice(tmp_path: Path)
         made.start(make_job(tmp_path), 10)
 
 
+@pytest.mark.fault("F28", mutation="the engine is asked again for a GPU that it cannot provide")
 def test_gpu_that_the_engine_cannot_provide_is_requested_once(tmp_path: Path) -> None:
     gpu_image = {"keras-benchmark-matrix:jax-gpu": here()["keras-benchmark-matrix:jax-cpu"]}
     engine = FakeEngine(images=gpu_image, refusal=ContainerRefused(f"{NO_GPU}: the engine cannot give one"))
@@ -530,6 +546,7 @@ def test_incomplete_block_removes_its_containers(tmp_path: Path) -> None:
     assert engine.containers == {}
 
 
+@pytest.mark.fault("F19", mutation="the start of a container does not defer signals")
 def test_signal_during_the_start_of_a_container_leaves_no_container(tmp_path: Path) -> None:
     engine = InterruptedEngine()
     warm = executor(engine, warm=True)
@@ -549,6 +566,7 @@ class InterruptedEngine(FakeEngine):
         return started
 
 
+@pytest.mark.fault("F29", mutation="containers have no label of their results folder")
 def test_containers_whose_engine_is_gone_are_left_to_the_next_start(tmp_path: Path) -> None:
     engine = FakeEngine(pretences={"mnist_mlp": hang})
     made = executor(engine)
@@ -579,6 +597,7 @@ class RebuildingEngine(FakeEngine):
         return found and replace(found, image_id=next(self.digests))
 
 
+@pytest.mark.fault("F28", mutation="the image is looked up for every cell")
 @pytest.mark.parametrize("arguments", [[], ["--start", "warm"]])
 def test_image_built_during_a_run_is_not_used_by_that_run(folder: Path, arguments: list[str]) -> None:
     assert runner(RebuildingEngine(), *arguments) == 0
@@ -589,6 +608,7 @@ def test_image_built_during_a_run_is_not_used_by_that_run(folder: Path, argument
     assert newest.about()["versions"] == {f"image {name}": image_id for name, image_id in images.items()}
 
 
+@pytest.mark.fault("F27", mutation="an engine that does not answer counts as one without the image")
 def test_engine_failure_before_the_first_container_ends_the_runner(folder: Path) -> None:
     assert runner(FakeEngine(silent=1)) == 3
     assert not (folder / "results").exists()

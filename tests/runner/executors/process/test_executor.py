@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.codec import dumps
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, CellResult, Record, Status
 from keras_matrix.runner.cell.job import Job
@@ -29,6 +30,11 @@ from tests.conftest import MACHINE, make_settings
 
 pytestmark = pytest.mark.process
 ROOT = str(Path(__file__).parents[4])
+NO_RESULT = "no_result: the process did not write one"
+CRASHED = pytest.mark.fault("F1", mutation="judge() ignores the signal that ended a process")
+EXITED = pytest.mark.fault("F2", mutation="judge() ignores the exit code of a process without a result")
+WITHOUT_RESULT = pytest.mark.fault("F3", mutation="judge() takes a clean end without a result as measured")
+REPLACED = pytest.mark.fault("F35", mutation="read_bounded() follows links and reads any kind of file")
 
 
 @pytest.fixture(scope="module")
@@ -95,14 +101,13 @@ def processes_with(text: str) -> list[int]:
     [
         ("well", {}, Status.OK, None),
         ("raising", {}, Status.ERROR, "RuntimeError: the workload says no"),
-        ("segfaulting", {}, Status.CRASH, "ended by signal 11"),
-        ("killed", {}, Status.CRASH, "ended by signal 9"),
-        ("exiting", {"code": 0}, Status.ERROR, "no_result: the process did not write one"),
-        ("exiting", {"code": 3}, Status.ERROR, "exit code 3: no_result: the process did not write one"),
+        pytest.param("segfaulting", {}, Status.CRASH, "ended by signal 11", marks=CRASHED),
+        pytest.param("killed", {}, Status.CRASH, "ended by signal 9", marks=CRASHED),
+        pytest.param("exiting", {"code": 3}, Status.ERROR, f"exit code 3: {NO_RESULT}", marks=EXITED),
+        pytest.param("exiting", {"code": 0}, Status.ERROR, NO_RESULT, marks=WITHOUT_RESULT),
         ("diverging", {}, Status.DIVERGED, "the loss was not finite in epoch"),
-        ("linking", {}, Status.ERROR, "bad_result: Too many levels of symbolic links"),
-        ("piping", {}, Status.ERROR, "bad_result"),
-        ("empty", {}, Status.ERROR, "ValueError"),
+        pytest.param("linking", {}, Status.ERROR, "bad_result: Too many levels of symbolic links", marks=REPLACED),
+        pytest.param("piping", {}, Status.ERROR, "bad_result: not a regular file", marks=REPLACED),
     ],
 )
 def test_each_kind_of_end_has_its_status_and_the_next_cell_runs(
@@ -126,6 +131,46 @@ def test_injected_slowdown_is_part_of_the_measured_model(forking: ProcessExecuto
     assert 0 < flops[0] < flops[1]
 
 
+@pytest.mark.fault("F2", mutation="judge() ignores the signal that ended a process")
+def test_abort_is_a_crash(forking: ProcessExecutor, tmp_path: Path) -> None:
+    record = run(forking, make_job(tmp_path, "aborting"))
+    assert (record.status, record.reason) == (Status.CRASH, "ended by signal 6")
+
+
+@pytest.mark.fault("F4", mutation="a MemoryError of Python counts as oom_host")
+def test_memory_that_the_system_refuses_is_an_error(forking: ProcessExecutor, tmp_path: Path) -> None:
+    record = run(forking, make_job(tmp_path, "starved"))
+    assert (record.status, record.evidence.exception) == (Status.ERROR, "builtins.MemoryError")
+
+
+@pytest.mark.fault("F1", mutation="the output of a process that a signal ended is not stored")
+def test_crashed_cell_has_the_end_of_its_output_in_the_record(forking: ProcessExecutor, tmp_path: Path) -> None:
+    record = run(forking, make_job(tmp_path, "segfaulting"))
+    assert (record.status, record.evidence.signal) == (Status.CRASH, 11)
+    assert "the last words" in record.evidence.output_tail.splitlines()
+
+
+@pytest.mark.fault("F11", mutation="a loss that is not finite is written as 0")
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_diverged_cell_has_its_times_and_no_loss_on_each_backend(
+    forking: ProcessExecutor, tmp_path: Path, backend: str
+) -> None:
+    record = run(forking, make_job(tmp_path, "diverging", backend=backend))
+    assert (record.status, record.learning.loss[-1]) == (Status.DIVERGED, None), record
+    assert len(record.times.epoch_times_s) == 3
+    assert "NaN" not in dumps(record)
+
+
+@pytest.mark.fault("F12", mutation="data without samples are accepted")
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_empty_data_are_an_error_on_each_backend(forking: ProcessExecutor, tmp_path: Path, backend: str) -> None:
+    """Keras itself ends such a `fit` with success on TensorFlow and with StopIteration on JAX."""
+    record = run(forking, make_job(tmp_path, "empty", backend=backend))
+    assert record.status is Status.ERROR, record
+    assert (record.reason or "").startswith("ValueError: tests.workloads.misbehaving:empty: x and y are empty")
+
+
+@pytest.mark.fault("F7", mutation="the cell gets SIGTERM at its time limit")
 def test_hanging_cell_is_killed_with_its_process_tree_at_the_time_limit(
     executor: ProcessExecutor, tmp_path: Path
 ) -> None:
@@ -137,6 +182,7 @@ def test_hanging_cell_is_killed_with_its_process_tree_at_the_time_limit(
     assert run(executor, make_job(tmp_path, "well")).status in MEASURED
 
 
+@pytest.mark.fault("F8", mutation="the server does not end what a cell left")
 def test_grandchild_in_its_own_session_neither_blocks_the_runner_nor_survives(
     executor: ProcessExecutor, tmp_path: Path
 ) -> None:
@@ -146,6 +192,7 @@ def test_grandchild_in_its_own_session_neither_blocks_the_runner_nor_survives(
     assert processes_with(marker) == []
 
 
+@pytest.mark.fault("F9", mutation="the record has the last MiB of the output")
 def test_a_gigabyte_of_output_is_capped_and_does_not_grow_the_runner(forking: ProcessExecutor, tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     job = make_job(tmp_path, "flooding")
@@ -156,13 +203,15 @@ def test_a_gigabyte_of_output_is_capped_and_does_not_grow_the_runner(forking: Pr
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
 
 
+@pytest.mark.fault("F10", mutation="escape sequences are stored as they are")
 def test_stored_output_is_readable(forking: ProcessExecutor, tmp_path: Path) -> None:
     record = run(forking, make_job(tmp_path, "garbage"))
-    assert "red done" in record.evidence.output_tail
+    assert "\ufffd\ufffdred done" in record.evidence.output_tail
     assert "\x1b" not in record.evidence.output_tail
     assert "\x00" not in record.evidence.output_tail
 
 
+@pytest.mark.fault("F31", mutation="a cell's process keeps the variables of its server")
 @pytest.mark.parametrize("start", ["fork", "fresh"])
 def test_cell_environment_is_the_allowlist_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "PYTHONPATH", "KERAS_HOME"):
@@ -174,6 +223,7 @@ def test_cell_environment_is_the_allowlist_alone(tmp_path: Path, monkeypatch: py
     assert "canary-value" not in record.evidence.output_tail
 
 
+@pytest.mark.fault("F13", mutation="a missing device counts as an error")
 def test_missing_gpu_is_a_device_mismatch_on_every_backend(tmp_path: Path) -> None:
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has the GPU whose absence is tested")
@@ -295,6 +345,7 @@ def test_abandoned_process_is_ended_and_its_server_runs_the_next(executor: Proce
     assert run(executor, make_job(tmp_path, "well")).status in MEASURED
 
 
+@pytest.mark.fault("F29", mutation="end_leftovers() ends nothing")
 def test_leftovers_of_a_killed_runner_are_found_by_their_mark() -> None:
     import subprocess
     import sys

@@ -36,6 +36,7 @@ def test_an_fc_cell_gets_a_gpu_for_each_worker() -> None:
     assert cell_environment(settings, "m", {"CUDA_VISIBLE_DEVICES": "3,1,0"})["CUDA_VISIBLE_DEVICES"] == "3,1"
 
 
+@pytest.mark.fault("F31", mutation="the allowlist includes the variables of XLA's allocator")
 def test_variables_that_set_how_gpu_memory_is_allocated_are_not_passed_on() -> None:
     names = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "TF_FORCE_GPU_ALLOW_GROWTH")
     found = cell_environment(make_settings(device="gpu"), "m", dict.fromkeys(names, "false"))
@@ -75,6 +76,7 @@ def test_the_gpu_cells_of_a_run_share_the_drivers_cache_of_compiled_kernels(tmp_
     assert inherited_environment.cuda_cache_state({"CUDA_CACHE_PATH": str(tmp_path / "missing")}) is None
 
 
+@pytest.mark.fault("F31", mutation="cell_environment() passes on every variable")
 def test_nothing_else_of_the_caller_reaches_a_cell() -> None:
     found = cell_environment(make_settings(), "m", {"PATH": "/bin", "TOKEN": "secret", "XLA_FLAGS": "x"})
     assert "secret" not in found.values()

@@ -101,6 +101,7 @@ class EndedParent:
         os.close(self._writer)
 
 
+@pytest.mark.fault("F14", mutation="the outcome of a process does not name the lost GPU", recorded=True)
 @pytest.mark.usefixtures("events")
 def test_the_outcome_of_a_process_names_the_gpu_that_was_lost(tmp_path: Path) -> None:
     job = a_job(tmp_path)

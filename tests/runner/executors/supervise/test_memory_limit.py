@@ -44,6 +44,7 @@ def limited() -> Iterator[Path]:
     group.rmdir()
 
 
+@pytest.mark.fault("F4", mutation="the kernel's kills for memory are not counted")
 def test_a_cell_killed_for_memory_is_oom_host_and_the_next_one_runs(tmp_path: Path, limited: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     root = Path(__file__).parents[4]

@@ -192,6 +192,7 @@ def test_across_nodes_lets_the_blocks_of_a_comparison_run_at_several_places(fold
     assert any(len(where) == 2 for where in homes(records).values())
 
 
+@pytest.mark.fault("F30", mutation="an attempt that was lost keeps its number for the next one")
 def test_what_a_lost_place_measured_is_measured_elsewhere_as_a_new_attempt() -> None:
     code, records = run(FakePlaces([place("a", lost_at=5), place("b")]))
     assert code == 0
@@ -217,6 +218,7 @@ class LostInCalibration(AtPlace):
         return super().start(job, timeout_s)
 
 
+@pytest.mark.fault("F30", mutation="the step time of a lost machine decides the steps")
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_place_that_is_lost_during_a_calibration_costs_one_attempt(folder: Path, number: int) -> None:
     """If one cell had measured its step, its time alone decides nothing: torch would need half as many steps."""
@@ -310,6 +312,7 @@ def test_if_no_place_is_left_the_run_ends_and_the_same_command_continues_it(
     assert all(where == {"a"} for key, where in homes(records).items() if key in begun)
 
 
+@pytest.mark.fault("F30", mutation="the failures of a machine are not counted")
 def test_a_place_that_fails_one_cell_after_the_other_gets_no_more_work() -> None:
     bad, good = place("bad"), place("good")
     bad.own.behaviours = dict.fromkeys(("mnist_mlp", "gru"), lambda job: Outcome(infrastructure="scratch: disk full"))

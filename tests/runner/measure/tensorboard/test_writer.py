@@ -224,6 +224,7 @@ def test_file_that_is_a_link_is_replaced_and_not_written_through(job: Job, tmp_p
     assert (tmp_path / "kept").read_text() == "kept"
 
 
+@pytest.mark.fault("F33", mutation="the folder of TensorBoard's files has the name of the workload unchanged")
 @pytest.mark.parametrize("name", ["..", "../../up:f", "a/b:c", "/etc/passwd:x", "x" * 300, "\x00"])
 def test_workload_with_any_name_is_written_below_the_log_folder(job: Job, tmp_path: Path, name: str) -> None:
     record = make_record(0.01, settings=make_settings(workload=name))
@@ -232,6 +233,7 @@ def test_workload_with_any_name_is_written_below_the_log_folder(job: Job, tmp_pa
     assert all(path.is_relative_to(tmp_path / "logs") for path in files)
 
 
+@pytest.mark.fault("F18", mutation="an error of the disk while TensorBoard's files are written ends the runner")
 def test_full_disk_adds_only_a_warning(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -260,6 +262,7 @@ def tiny(tmp_path: Path) -> Any:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.fault("F18", mutation="an error of the disk while TensorBoard's files are written ends the runner")
 @pytest.mark.process
 def test_run_on_a_full_disk_is_ok(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "matrix.yaml").write_text(MATRIX)

@@ -1,0 +1,177 @@
+"""Writes the table of docs/reliability.md: every fault, what the program promises, and the tests that show it.
+
+The faults are those of tests/reliability/faults.py; the tests are found by their marker, without running anything.
+
+python ci/reliability.py   write the table; a test checks that it is current and complete
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # in front of this folder: the faults are a module of the tests
+
+from tests.reliability.faults import BY_NAME, FAULTS, Fault  # noqa: E402
+
+DOCUMENT = ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
+MARKER = "pytest.mark.fault"
+# The tiers by their markers, and the name of a test without one. A test of several tiers belongs to all of them.
+TIERS = ("process", "docker", "browser", "gpu", "emulator")
+UNIT = "unit"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A marker: the `fault` that a test shows, and the change to the code under which the test fails."""
+
+    path: str
+    test: str
+    fault: str
+    mutation: str
+    recorded: bool
+    tiers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A parsed module of the tests, with the marks of all of it, and what its tests can use by a name."""
+
+    path: str
+    tree: ast.Module
+    marks: frozenset[str]
+    fixtures: dict[str, ast.FunctionDef]
+    constants: dict[str, ast.expr]
+
+
+def shown(root: Path = ROOT / "tests") -> list[Shown]:
+    """Return every marker of the tests below a folder, in the order of the files."""
+    found = []
+    marked = (path for path in sorted(root.rglob("test_*.py")) if f"{MARKER}(" in path.read_text(encoding="utf-8"))
+    for path in marked:
+        module = read(path, root)
+        functions = [node for node in ast.walk(module.tree) if isinstance(node, ast.FunctionDef)]
+        for function in functions:
+            found += list(_of_function(function, module))
+    return found
+
+
+def read(path: Path, root: Path) -> Module:
+    """Parse a module, and the conftest.py of each folder above it, whose fixtures it can use."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    above = [folder / "conftest.py" for folder in reversed(path.parents) if folder.is_relative_to(root)]
+    trees = [ast.parse(one.read_text(encoding="utf-8")) for one in above if one.exists()]
+    fixtures = {node.name: node for one in (*trees, tree) for node in one.body if isinstance(node, ast.FunctionDef)}
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    constants = {ast.unparse(node.targets[0]): node.value for node in assigned}
+    marks = frozenset(_marks(constants["pytestmark"]) if "pytestmark" in constants else ())
+    return Module(str(path.relative_to(root.parent)), tree, marks, fixtures, constants)
+
+
+def _of_function(function: ast.FunctionDef, module: Module) -> Iterator[Shown]:
+    decorated = [node for one in function.decorator_list for node in ast.walk(one)]
+    named = dict.fromkeys(node.id for node in decorated if isinstance(node, ast.Name) and node.id in module.constants)
+    decorated += [node for name in named for node in ast.walk(module.constants[name])]
+    calls = [node for node in decorated if isinstance(node, ast.Call) and ast.unparse(node.func) == MARKER]
+    if not calls:
+        return
+    marks = {*module.marks, *(name for node in decorated for name in _marks(node))}
+    marks |= set(_of_fixtures(function, module.fixtures, set()))
+    tiers = tuple(tier for tier in TIERS if tier in marks) or (UNIT,)
+    for call in calls:
+        values = {word.arg: _literal(word.value) for word in call.keywords if word.arg}
+        values |= dict(zip(("number", "mutation"), map(_literal, call.args), strict=False))
+        number, mutation = str(values.get("number") or ""), str(values.get("mutation") or "")
+        yield Shown(module.path, function.name, number, mutation, values.get("recorded") is True, tiers)
+
+
+def _of_fixtures(function: ast.FunctionDef, fixtures: dict[str, ast.FunctionDef], seen: set[str]) -> Iterator[str]:
+    """Yield the marks that the parameters of a test's fixtures have, also of those that they use themselves."""
+    for argument in function.args.args:
+        fixture = fixtures.get(argument.arg)
+        if fixture is not None and fixture.name not in seen:
+            seen.add(fixture.name)
+            yield from (name for one in fixture.decorator_list for name in _marks(one))
+            yield from _of_fixtures(fixture, fixtures, seen)
+
+
+def _marks(node: ast.AST) -> Iterator[str]:
+    """Yield the names of the marks in an expression, such as process of `pytest.mark.process`."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.Attribute) and ast.unparse(one.value) == "pytest.mark":
+            yield one.attr
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal; None for anything else, which `problems` reports as missing."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def problems(found: Sequence[Shown], faults: Iterable[Fault] = FAULTS) -> list[str]:
+    """Return what is wrong with the markers: faults without a test, unknown faults, markers without a mutation."""
+    names = {fault.name for fault in faults}
+    texts = [f"{one.path}: {one.test}: no fault is named {one.fault!r}" for one in found if one.fault not in names]
+    texts += [f"{one.path}: {one.test}: {one.fault}: mutation is missing" for one in found if not one.mutation]
+    shown_ones = {one.fault for one in found}
+    return texts + [f"{name}: no test shows it" for name in sorted(names - shown_ones, key=lambda name: int(name[1:]))]
+
+
+def table(found: Sequence[Shown]) -> str:
+    """Return the table as Markdown: one row for each fault, its tests below each other."""
+    rows = [
+        "| | fault | what happens | test (tier): the change of the code under which it fails |",
+        "|---|---|---|---|",
+    ]
+    for fault in FAULTS:
+        tests = "<br>".join(_cell(one) for one in found if one.fault == fault.name)
+        rows.append(f"| {fault.name} | {fault.title} | {fault.promise} | {tests} |")
+    return "\n".join(rows) + "\n"
+
+
+def _cell(one: Shown) -> str:
+    marks = ", ".join((*one.tiers, *(("recorded",) if one.recorded else ())))
+    mutation = one.mutation.replace("|", "\\|")
+    return f"`{one.test}` ({marks}): {mutation}"
+
+
+def summary(found: Sequence[Shown]) -> str:
+    """Return the sentence above the table."""
+    tests = {(one.path, one.test) for one in found}
+    recorded = {(one.path, one.test) for one in found if one.recorded}
+    shown_ones = {one.fault for one in found} & set(BY_NAME)
+    return (
+        f"{len(shown_ones)} of {len(FAULTS)} faults have a test. {len(tests)} tests show them, {len(recorded)} of "
+        "these from recorded messages.\n"
+    )
+
+
+def page(text: str, found: Sequence[Shown]) -> str:
+    """Return the document with the current table between its markers; all other text is unchanged."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise SystemExit(f"{DOCUMENT}: must contain {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{summary(found)}\n{table(found)}{END}{after}"
+
+
+def main() -> int:
+    """Write the table, unless the markers have problems."""
+    found = shown()
+    if wrong := problems(found):
+        print("\n".join(wrong), file=sys.stderr)
+        return 1
+    DOCUMENT.write_text(page(DOCUMENT.read_text(encoding="utf-8"), found), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
