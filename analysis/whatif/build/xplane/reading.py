@@ -93,7 +93,7 @@ def read(path: Path, position: int) -> Profile:
         runs=dict(enumerate(runs[device] for device in sorted(runs))),
         host=union((mark.start_ns, mark.end_ns) for mark in recording.marks if _is_work(mark.name)),
         inputs=union((one.start_ns, one.end_ns) for one in found if one.track.kind is Kind.INPUT),
-        programs=_programs(recording.programs, runs.values()),
+        programs=_programs(path, recording.programs, runs.values()),
         is_aligned=bool(recording.clocks),
         caveats=[*caveats, *(f"{path}: the profiler says: {text}" for text in recording.warnings)],
     )
@@ -122,10 +122,13 @@ def _names(path: Path) -> Names:
         raise TraceError(f"{stored}: is damaged ({error}); record the trace again") from error
 
 
-def _programs(stored: Mapping[str, bytes], devices: Iterable[list[list[Run]]]) -> dict[str, HloProgram]:
-    """Read the programs that the steps have run."""
+def _programs(path: Path, stored: Mapping[str, bytes], devices: Iterable[list[list[Run]]]) -> dict[str, HloProgram]:
+    """Read the programs that the steps have run. Raises `TraceError`."""
     used = {run.identity.program for steps in devices for runs in steps for run in runs}
-    return {name: hlo_program.read(memoryview(data)) for name, data in stored.items() if name in used}
+    try:
+        return {name: hlo_program.read(memoryview(data)) for name, data in stored.items() if name in used}
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise TraceError(f"{path}: contains an invalid program: {error}; record it again") from error
 
 
 def _is_work(name: str) -> bool:
