@@ -95,7 +95,7 @@ def changed(draw: st.DrawFn, documents: Sequence[Any], hostile: int = 2) -> Any:
         if draw(st.integers(0, 9)) >= hostile:
             container[key] = draw(similar(container[key]))
         elif draw(st.booleans()):
-            container[key] = draw(st.sampled_from(ODD_VALUES))
+            container[key] = copy.deepcopy(draw(st.sampled_from(ODD_VALUES)))
         elif isinstance(container, dict) and container is not document and draw(st.booleans()):
             container[draw(st.sampled_from(ODD_TEXTS) | st.text(max_size=6))] = container.pop(key)
         elif container is not document:

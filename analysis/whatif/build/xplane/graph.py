@@ -49,7 +49,7 @@ def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
         lay_out(rank)
         if not rank.returns:
             path = rank.profiles[0].path
-            raise GraphError(f"{path}: a device ran only collectives and copies; record the trace again")
+            raise GraphError(f"{path}: a device ran no operation that each step has; record the trace again")
         inferred.add_to_collectives(rank)
     number(ranks)
     caveats += packs.add_sizes(ranks, facts.get("gradient_bytes", {}))

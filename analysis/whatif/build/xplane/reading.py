@@ -7,7 +7,6 @@ before the mark, belongs to the step, and steps that a program only dispatches l
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 from keras_matrix.analysis.whatif.build.pieces import TOLERANCE_NS, Window
 from keras_matrix.analysis.whatif.graph import GraphError
-from keras_matrix.records.codec import decode
+from keras_matrix.records.codec import decode, loads
 from keras_matrix.records.traces.conversion import worker_of
 from keras_matrix.records.traces.neutral import WORKING, Kind, Phase, Span
 from keras_matrix.records.traces.request import MARK, NAMES_NAME, Names, TraceError
@@ -117,7 +116,7 @@ def _names(path: Path) -> Names:
     """Return the names of layers, which the runner stores next to the profiler's files."""
     stored = path.parent / NAMES_NAME
     try:
-        return decode(Names, json.loads(stored.read_text(encoding="utf-8"))) if stored.is_file() else Names()
+        return decode(Names, loads(stored.read_bytes())) if stored.is_file() else Names()
     except (OSError, ValueError) as error:
         raise TraceError(f"{stored}: is damaged ({error}); record the trace again") from error
 

@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, tuple[Callable[[list[str]], int], list[str]]] = {
 EXIT_CODES = (0, 1, 2, 3, 4, 5)
 LINES = "history.jsonl"
 DAMAGED = {
-    **dict.fromkeys(
+    **dict.fromkeys(  # noqa: RUF024 - never changed
         [f"{NEW}/run.json", f"{NEW}/findings.json", f"{NEW}/finished.json", f"{BASE}/run.json"], [*COMMANDS]
     ),
     f"{NEW}/records/444c36e75ca20cb3.0.1.json": [*COMMANDS],
@@ -80,6 +80,6 @@ def checking(folder: Path) -> Iterator[Check]:
 TARGET = Target(
     inputs(),
     checking,
-    share=8,
+    share=3,
     modules=("runner/cli/look/stored.py", "records/findings.py", "uploader/local/manifest.py", "uploader/rows.py"),
 )
