@@ -200,9 +200,13 @@ def _decode_scalar(kind: type, data: Any) -> Any:
             return float(data)
         except OverflowError as error:
             raise _Misfit(f"must be float, got {_short(data)}") from error
-    if type(data) is not kind or (kind is float and not math.isfinite(data)) or (kind is int and abs(data) > MOST_INT):
+    if type(data) is not kind or (isinstance(data, float) and not math.isfinite(data)) or _too_large(data):
         raise _Misfit(f"must be {kind.__name__}, got {_short(data)}")
     return data
+
+
+def _too_large(data: object) -> bool:
+    return type(data) is int and abs(data) > MOST_INT
 
 
 def _is(kind: type[T], data: Any) -> T:
