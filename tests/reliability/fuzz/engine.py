@@ -181,7 +181,7 @@ def limited(limit_s: float) -> Iterator[None]:
         raise Hang(f"no result within {limit_s:g} s")
 
     former = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, limit_s, limit_s)  # again, if a callback of the collector swallowed the first
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield
     finally:

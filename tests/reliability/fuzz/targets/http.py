@@ -16,9 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hypothesis import strategies as st
+from waitress import create_server
 
+from keras_matrix.dashboards.live.app.application import Application
+from keras_matrix.dashboards.live.app.guard import Guard
 from keras_matrix.dashboards.live.app.hosts import ListenAddress
-from keras_matrix.dashboards.live.app.serve import serve
+from keras_matrix.dashboards.live.app.serve import THREADS, port_of
 from keras_matrix.dashboards.live.app.source import Live
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.old_results import BEFORE, DATA
@@ -159,7 +162,8 @@ def answer(port: int, data: bytes, wait_s: float) -> int | None:
         if not select.select([connection], [], [], wait_s)[0]:
             return None
         try:
-            line = connection.makefile("rb").readline(1000)
+            with connection.makefile("rb") as file:
+                line = file.readline(1000)
         except ConnectionResetError:
             return None
     return int(line.split()[1]) if line.startswith(b"HTTP/1.") else None
@@ -171,41 +175,41 @@ def complete(data: bytes) -> bool:
     return bool(end) and not body and b"content-length" not in head.lower() and b"transfer-encoding" not in head.lower()
 
 
-def free_port() -> int:
-    """Return a port that is free at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextmanager
+def served(warehouse: Path) -> Iterator[int]:
+    """Serve the dashboard of a warehouse as `runner dashboard` does; yield its port."""
+    source = Live(LocalWarehouse(warehouse), clock=lambda: 0.0)  # answers are computed once for each choice
+    application = Guard(Application(source), ListenAddress("127.0.0.1", 0))
+    server = create_server(application, host="127.0.0.1", port=0, threads=THREADS, ident=None)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        yield port_of(server)
+    finally:
+        server.close()
+        thread.join()
+        server.task_dispatcher.shutdown()
+        source.warehouse.close()
 
 
 @contextmanager
 def checking(folder: Path) -> Iterator[Check]:
     shutil.copytree(DATA / BEFORE / "warehouse", folder / "warehouse")
-    source = Live(LocalWarehouse(folder / "warehouse"), clock=lambda: 0.0)  # answers are computed once for each choice
-    port, errors, count = free_port(), _Errors(), itertools.count(1)
+    errors, count = _Errors(), itertools.count(1)
     logging.getLogger().addHandler(errors)
-    thread = threading.Thread(target=serve, args=(source, ListenAddress("127.0.0.1", port)), daemon=True)
-    thread.start()
+    with served(folder / "warehouse") as port:
 
-    def check(data: bytes) -> bool:
-        status = answer(port, data, COMPLETE_S if complete(data) else INCOMPLETE_S)
-        if next(count) % HEALTH_EVERY == 0:
-            assert answer(port, b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n", COMPLETE_S) == 200
-        assert errors.found == [], errors.found.clear()
-        assert status is None or status in PROPER
-        return status in REACHED
+        def check(data: bytes) -> bool:
+            status = answer(port, data, COMPLETE_S if complete(data) else INCOMPLETE_S)
+            if next(count) % HEALTH_EVERY == 0:
+                assert answer(port, b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n", COMPLETE_S) == 200
+            assert errors.found == [], errors.found.clear()
+            assert status is None or status in PROPER
+            return status in REACHED
 
-    while not _listens(port):
-        assert thread.is_alive()
-    assert answer(port, b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n", FIRST_ANSWER_S) == 200
-    yield check
+        assert answer(port, b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n", FIRST_ANSWER_S) == 200
+        yield check
     logging.getLogger().removeHandler(errors)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(0.2)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 TARGET = Target(
