@@ -1,5 +1,7 @@
 """Converts dataclasses to JSON and back, strictly: no NaN, no unknown field, no missing field, no coercion.
 
+Integers have at most 64 bits, as in the warehouse.
+
 Supported types: str, int, float, bool, None, lists, string-keyed dicts, enums, dataclasses and unions of these.
 """
 
@@ -16,6 +18,8 @@ from functools import cache, partial
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
+
+MOST_INT = 2**63 - 1  # of the warehouse's columns
 
 
 class CodecError(ValueError):
@@ -196,9 +200,13 @@ def _decode_scalar(kind: type, data: Any) -> Any:
             return float(data)
         except OverflowError as error:
             raise _Misfit(f"must be float, got {_short(data)}") from error
-    if type(data) is not kind or (isinstance(data, float) and not math.isfinite(data)):
+    if type(data) is not kind or (isinstance(data, float) and not math.isfinite(data)) or _too_large(data):
         raise _Misfit(f"must be {kind.__name__}, got {_short(data)}")
     return data
+
+
+def _too_large(data: object) -> bool:
+    return type(data) is int and abs(data) > MOST_INT
 
 
 def _is(kind: type[T], data: Any) -> T:

@@ -41,7 +41,6 @@ RESOLVED_FACTS = (
     "steps_per_epoch",
     "start",
 )
-RUN_TIME = "%Y%m%dT%H%M%SZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +198,7 @@ def left_out(about: object) -> str | None:
     if not isinstance(about, dict):
         return "its run.json is not a JSON object"
     arms, arm = about.get("arms"), about.get("arm")
-    if not isinstance(arms, dict) or arm not in arms:
+    if not isinstance(arms, dict) or not isinstance(arm, str) or arm not in arms:
         return None
     if isinstance(arms[arm], dict) and arms[arm].get("fault"):
         return f"the fault {arms[arm]['fault']!r} was injected into it"
@@ -270,7 +269,8 @@ def _clock_caveats(runs: Sequence[PastRun]) -> Iterable[str]:
     """Yield a caveat for processes that began before their run, and for runs that began amid an earlier one."""
     last: dict[tuple[Path, str], tuple[datetime, str]] = {}
     for run in runs:
-        begun = datetime.strptime(run.run_id[:16], RUN_TIME).replace(tzinfo=UTC)
+        if (begun := _moment(run.run_id[:16])) is None:  # the name of a folder, which may be that of no day
+            continue
         for host in sorted(run.hosts):
             times = [t for a in run.attempts if a.host_id == host and (t := _moment(a.started_at))]
             if times and min(times) < begun:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.records.codec import canonical
+from keras_matrix.records.codec import MOST_INT, canonical
 from keras_matrix.records.migration import current_name
 from keras_matrix.records.schema import SCHEMA_VERSION
 from keras_matrix.uploader.errors import BadInput
@@ -115,7 +115,7 @@ def rows_of(theirs: Iterable[Mapping[str, Any]], spec: ImportSpec) -> ImportedRo
     for number, one in enumerate(theirs, 1):
         try:
             values, began, value = _cell(one, spec)
-        except (ValueError, TypeError, OverflowError) as error:  # such as "fast", a struct, or 1e400 for an integer
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:  # such as "fast", or a struct
             found.problems.append(f"row {number}: {error}")
             continue
         run_id = values["run_id"]
@@ -224,11 +224,14 @@ def _number(name: str, value: Any) -> float:
 
 
 def _integer(name: str, value: Any) -> int:
-    """Return an integer, also from 32.0. Raises `ValueError` or `TypeError`."""
+    """Return an integer of 64 bits, also from 32.0. Raises `ValueError` or `TypeError`."""
     try:
-        return int(value) if isinstance(value, str | int) else int(str(value))
+        found = int(value) if isinstance(value, str | int) else int(str(value))
     except ValueError:
         number = _number(name, value)
-    if number != int(number):
-        raise ValueError(f"{name}: must be an integer, got {value!r}")
-    return int(number)
+        found = int(number)
+        if number != found:
+            raise ValueError(f"{name}: must be an integer, got {value!r}") from None
+    if abs(found) > MOST_INT:
+        raise ValueError(f"{name}: must be an integer of 64 bits, got {found.bit_length()} bits")
+    return found

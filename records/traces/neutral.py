@@ -38,7 +38,8 @@ MOST_NS = 1 << 62
 BEGINNING = '{"displayTimeUnit":"ms","otherData":'
 PACKED = b"\x1f\x8b"
 MOST_HEAD_CHARACTERS = 10_000
-_UNREADABLE = (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, OverflowError)
+_FOREIGN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+_UNREADABLE = (OSError, EOFError, zlib.error, *_FOREIGN)
 
 
 class Phase(StrEnum):

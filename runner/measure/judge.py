@@ -19,13 +19,14 @@ from keras_matrix.records.codec import CodecError, decode, loads
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host import cpu_list
 from keras_matrix.records.host.memory_errors import says_out_of_memory
+from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.replicas import facts as replica_facts
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, Status, Surroundings
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.input_caveats import input_caveats
 from keras_matrix.runner.measure.lost_gpu import busy_gpu, lost_gpu
-from keras_matrix.runner.measure.work_judge import mismatch, misplaced, option_caveats, work_caveats
+from keras_matrix.runner.measure.work_judge import malformed, mismatch, misplaced, option_caveats, work_caveats
 
 SECOND_EPOCH_LIMIT = 1.2
 SHORT_EPOCH_S = 0.4
@@ -257,6 +258,12 @@ def _gpu_throttled_share(around: Surroundings, epoch_times_s: Sequence[float]) -
     return max((sum(one or 0.0 for one in times_s) for times_s in causes), default=0.0) / wall_s
 
 
+def _work_problem(work: WorkDone | None, job: Job) -> str | None:
+    if work is None:
+        return None if spec.is_native(job.settings) else "it does not report the work that was done"
+    return malformed(work)
+
+
 def _implausible(result: CellResult, job: Job) -> str | None:
     """Return what is wrong with a completed result: missing parts, or impossible durations."""
     if result.exception is not None:
@@ -274,8 +281,8 @@ def _implausible(result: CellResult, job: Job) -> str | None:
         return f"it has {len(result.times.epoch_times_s)} measured epochs, not {count}"
     if any(seconds <= 0 for seconds in result.times.epoch_times_s):
         return "an epoch has no duration"
-    if result.work is None and not spec.is_native(job.settings):
-        return "it does not report the work that was done"
+    if problem := _work_problem(result.work, job):
+        return problem
     if job.settings.devices > 1:
         if result.replicas is None:
             return "it does not prove its devices"

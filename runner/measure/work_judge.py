@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.records.schema import CellResult, Resolved
@@ -22,6 +23,22 @@ NAMES = {
     "epochs": "the epochs",
     "short_epochs": "the epochs of the second length",
 }
+
+
+def malformed(work: WorkDone) -> str | None:
+    """Return why counts cannot be those of the runner's own counters, which a workload can replace, or None."""
+    for stretch in work.stretches:
+        if stretch.name not in NAMES:
+            return f"it counts the work of an unknown call, {stretch.name[:40]!r}"
+        if stretch.steps < 1 or stretch.epochs < 0 or any((count or 0) < 0 for count in _counts(stretch)):
+            return f"it counts less than nothing in {NAMES[stretch.name]}"
+        if len({len(stretch.updates), len(stretch.samples), len(stretch.skipped_updates)}) > 1:
+            return f"it counts different numbers of epochs in {NAMES[stretch.name]}"
+    return None
+
+
+def _counts(stretch: WorkStretch) -> Iterable[int | None]:
+    return chain(stretch.updates, stretch.samples, stretch.skipped_updates)
 
 
 def misplaced(result: CellResult, device: str) -> str | None:

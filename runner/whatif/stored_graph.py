@@ -61,7 +61,7 @@ def read(paths: list[Path]) -> Graph:
         nodes = tuple(_nodes(graph_files.rows_of(paths)))
     except GraphFileDamaged as error:
         raise GraphError(str(error)) from error
-    except (CodecError, TypeError, ValueError, KeyError) as error:
+    except (CodecError, TypeError, ValueError, KeyError, AttributeError) as error:
         if isinstance(error, GraphError):
             raise
         raise GraphError(f"{paths[0]}: is not a stored trace graph ({error})") from error

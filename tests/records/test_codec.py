@@ -47,6 +47,14 @@ def test_a_wrong_field_is_named_with_its_value(record: Record, path: str, value:
         decode(Record, data)
 
 
+@pytest.mark.parametrize("number", [2**63, -(2**63), 10**30])
+def test_an_integer_of_more_than_64_bits_is_refused(number: int) -> None:
+    """Mutation: `_decode_scalar` accepts every int, and the warehouse has no column for it."""
+    assert decode(list[int], [2**63 - 1]) == [2**63 - 1]
+    with pytest.raises(CodecError, match=r"record\[0\]: must be int, got"):
+        decode(list[int], [number])
+
+
 def test_a_missing_field_is_named(record: Record) -> None:
     data = to_json(record)
     del data["cell_id"]

@@ -106,6 +106,21 @@ def test_run_with_a_damaged_description_is_skipped_with_a_problem(tmp_path: Path
     assert [run.run_id for run in past.runs] == [run_name(1)]
 
 
+@pytest.mark.parametrize("arm", [[], {}, 1, None, "another"])
+def test_an_arm_that_is_no_name_of_its_session_does_not_exclude_a_run(tmp_path: Path, arm: object) -> None:
+    """Mutation: `left_out` looks an arm of any type up in the arms."""
+    store_session(tmp_path, run_name(0), processes(0.01), arm=arm, arms={"base": {"fault": None}})
+    assert [len(run.attempts) for run in read([tmp_path]).runs] == [3]
+
+
+def test_a_run_whose_name_is_no_date_is_read_without_a_caveat(tmp_path: Path) -> None:
+    """Mutation: `_clock_caveats` raises for a name of no day."""
+    (tmp_path / "20269999T999999Z-abcdef" / "records").mkdir(parents=True)
+    (tmp_path / "20269999T999999Z-abcdef" / "run.json").write_text("{}")
+    past = read([tmp_path])
+    assert ([run.run_id for run in past.runs], past.caveats) == (["20269999T999999Z-abcdef"], ())
+
+
 def test_unexpected_file_name_is_a_problem_but_hidden_and_corrupt_files_are_ignored(tmp_path: Path) -> None:
     nights(tmp_path, [0.01])
     folder = tmp_path / run_name(0) / "records"

@@ -85,6 +85,10 @@ def test_only_new_rows_of_a_grown_or_reordered_table_are_imported(tmp_path: Path
         ({"metrics": {"totaltime": {"s": 1}, "batch_size": 1}}, "must be a number, got {"),
         ({"metrics": {"totaltime": 1.0, "batch_size": "inf"}}, "batch_size is not finite"),
         ({"metrics": {"totaltime": 1.0, "batch_size": []}}, "must be a number, got ["),
+        (
+            {"metrics": {"totaltime": 1.0, "batch_size": "9" * 30}},
+            "batch_size: must be an integer of 64 bits, got 100 bits",
+        ),
         ({None: ["after an unquoted comma"]}, "has more fields than there are columns"),
         ({"keras_backend": "theano"}, "has no column 'keras_backend.type'"),
     ],

@@ -55,7 +55,7 @@ def read(folder: Path) -> Manifest | None:
             return None
         parts = tuple(Part(**part) for part in data.pop("parts"))
         return Manifest(parts=parts, classes=tuple(data.pop("classes")), **data)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputDataError(
             f"{path}: is not a manifest of a data set ({error}); delete it, or make it again"
         ) from None

@@ -7,7 +7,6 @@ GPUs are skipped with a note. The report, in Markdown and JSON, can be attached 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.codec import loads
 from keras_matrix.runner.checks.first_hour.checks import Hour, steps
 from keras_matrix.runner.checks.first_hour.measured import HourTarget
 from keras_matrix.runner.checks.first_hour.report import Report, merged, read
@@ -166,10 +166,10 @@ def _report_path(given: Path | None, results: Path) -> Path:
 
 def _read(path: Path) -> Report:
     try:
-        return read(json.loads(path.read_text(encoding="utf-8")))
+        return read(loads(path.read_bytes()))
     except OSError as error:
         raise InputError(f"--merge: {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"--merge: {path}: must be a JSON report of this command: {error}") from error
 
 

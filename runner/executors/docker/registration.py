@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from keras_matrix.records.codec import loads
 from keras_matrix.records.host.system import usable_memory_bytes
 from keras_matrix.records.store import Run
 from keras_matrix.runner.errors import UsageError
@@ -83,7 +83,7 @@ def _seccomp(text: str | None) -> Seccomp | None:
     path = Path(text)
     try:
         profile = path.read_text(encoding="utf-8")
-        json.loads(profile)
+        loads(profile)
         return Seccomp(path.name, profile)
     except (OSError, ValueError) as error:
         raise UsageError(f"--seccomp: must be the file of a profile, or unconfined, got {text!r}: {error}") from error

@@ -136,6 +136,7 @@ def test_a_trace_whose_bytes_were_changed_is_damaged(tmp_path: Path) -> None:
         '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":-1,"name":"a","args":{}}',
         '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":1e300,"name":"a","args":{}}',
         '{"ph":"f","pid":0,"tid":0,"ts":0,"id":1}',
+        '{"ph":"X","pid":0,"tid":0,"ts":0,"dur":1,"name":"a","args":' + "[" * 5000,
     ],
 )
 def test_line_with_a_foreign_event_is_reported_as_damage(tmp_path: Path, line: str) -> None:

@@ -219,6 +219,8 @@ class NoBackends:
         (["--merge", "missing.json"], "--merge: missing.json: No such file or directory"),
         (["--merge", "other.json", "--only", "x"], "--merge: takes complete reports; leave out --only and --backend"),
         (["--merge", "other.json"], "--merge: other.json: must be a JSON report of this command"),
+        (["--merge", "deep.json"], "--merge: deep.json: must be a JSON report of this command: not strict JSON"),
+        (["--merge", "list.json"], "--merge: list.json: must be a JSON report of this command"),
     ],
 )
 def test_bad_input_is_refused(
@@ -230,6 +232,8 @@ def test_bad_input_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("other.json").write_text('{"version": 1}')
+    Path("list.json").write_text("[]")
+    Path("deep.json").write_text("[" * 5000)
     probe = NoBackends()
     assert main(["first-hour", *arguments], Seams(probe=probe)) == 2  # type: ignore[arg-type]
     assert expected in capsys.readouterr().err

@@ -39,6 +39,13 @@ def result_with(*times_s: float) -> CellResult:
     return replace(GOOD, times=replace(GOOD.times, epoch_times_s=list(times_s), epoch_time_median_s=sorted(times_s)[1]))
 
 
+def counted(**changes: Any) -> CellResult:
+    """Return the result with changed counts of its last call."""
+    assert GOOD.work is not None
+    stretches = [*GOOD.work.stretches[:-1], replace(GOOD.work.stretches[-1], **changes)]
+    return replace(GOOD, work=replace(GOOD.work, stretches=stretches))
+
+
 def raised(kind: str, message: str = "what happened") -> CellResult:
     return CellResult(1, "nonce", JOB.cell_id, 0, 0, exception=kind, message=message)
 
@@ -127,6 +134,10 @@ def test_clean_end_without_a_result_is_an_error() -> None:
         (dumps(result_with(0.1, 0.2, 0.0)).encode(), "an epoch has no duration"),
         (dumps(result_with(0.1, -0.2, 0.1)).encode(), "an epoch has no duration"),
         (dumps(result_with(0.1, 0.2)).encode(), "has 2 measured epochs, not 3"),
+        (dumps(counted(name="none")).encode(), "counts the work of an unknown call, 'none'"),
+        (dumps(counted(steps=0)).encode(), "counts less than nothing in the epochs"),
+        (dumps(counted(skipped_updates=[-1, 0, 0])).encode(), "counts less than nothing in the epochs"),
+        (dumps(counted(updates=[10])).encode(), "counts different numbers of epochs in the epochs"),
     ],
 )
 def test_result_of_another_job_is_refused(raw: bytes | None, reason: str) -> None:

@@ -19,6 +19,8 @@ from keras_matrix.analysis.whatif.build.pieces import RankTrace
 from keras_matrix.analysis.whatif.build.ranks import same_rank
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, checked
 from keras_matrix.records.traces.conversion import worker_of
+from keras_matrix.records.traces.neutral import MOST_WORKERS
+from keras_matrix.records.traces.request import TraceError
 
 
 def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
@@ -48,9 +50,11 @@ def _graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
     for position, path in enumerate(paths):
         recording = read(path)
         rank = _rank_of(recording, position)
+        if (ranks := max(rank + 1, recording.world_size or 1)) > MOST_WORKERS:
+            raise GraphError(f"{path}: must be of at most {MOST_WORKERS} ranks, got {ranks}; record it again")
         if rank in recordings:
             raise same_rank(rank, recordings[rank].path, path)
-        recordings[rank], by_rank[rank] = recording, trace_of(recording, rank)
+        recordings[rank], by_rank[rank] = recording, _trace_of(recording, rank)
         recording.forget_events()
     ordered = [recordings[rank] for rank in sorted(recordings)]
     traces = [by_rank[rank] for rank in sorted(by_rank)]
@@ -85,6 +89,15 @@ def _graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
         parallel_lanes={lane: count for trace in traces for lane, count in trace.parallel.items()},
     )
     return checked(Graph(header, tuple(made.nodes)))
+
+
+def _trace_of(recording: Recording, rank: int) -> RankTrace:
+    try:
+        return trace_of(recording, rank)
+    except GraphError:
+        raise
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise TraceError(f"{recording.path}: contains an invalid mark: {error}; record it again") from error
 
 
 def _rank_of(recording: Recording, position: int) -> int:

@@ -19,7 +19,7 @@ from keras_matrix.analysis.whatif.build.xplane.collectives import concurrent, nu
 from keras_matrix.analysis.whatif.build.xplane.rank import Rank, fill, mark_gradients
 from keras_matrix.analysis.whatif.build.xplane.reading import Profile, read
 from keras_matrix.analysis.whatif.build.xplane.steps import check_steps, leave_out_unusual
-from keras_matrix.analysis.whatif.graph import Graph, Header, checked
+from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, checked
 
 OPERATIONS, SEGMENTS = "operations", "segments"
 SEQUENCE = (
@@ -47,6 +47,9 @@ def graph_of(paths: Sequence[Path], facts: Facts) -> Graph:
         fill(rank)
         mark_gradients(rank)
         lay_out(rank)
+        if not rank.returns:
+            path = rank.profiles[0].path
+            raise GraphError(f"{path}: a device ran no operation that each step has; record the trace again")
         inferred.add_to_collectives(rank)
     number(ranks)
     caveats += packs.add_sizes(ranks, facts.get("gradient_bytes", {}))

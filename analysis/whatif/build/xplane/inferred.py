@@ -76,7 +76,7 @@ def _ends(rank: Rank, rows: Sequence[Row]) -> Times:
 
 
 def _array(values: Sequence[Sequence[int]]) -> Times:
-    return np.array(values, np.int64).reshape(len(values), -1)
+    return np.array(values, np.int64).reshape(len(values), len(values[0]) if values else 1)
 
 
 def add_to_collectives(rank: Rank) -> None:

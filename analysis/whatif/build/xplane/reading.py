@@ -7,7 +7,6 @@ before the mark, belongs to the step, and steps that a program only dispatches l
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 from keras_matrix.analysis.whatif.build.pieces import TOLERANCE_NS, Window
 from keras_matrix.analysis.whatif.graph import GraphError
-from keras_matrix.records.codec import decode
+from keras_matrix.records.codec import decode, loads
 from keras_matrix.records.traces.conversion import worker_of
 from keras_matrix.records.traces.neutral import WORKING, Kind, Phase, Span
 from keras_matrix.records.traces.request import MARK, NAMES_NAME, Names, TraceError
@@ -93,7 +92,7 @@ def read(path: Path, position: int) -> Profile:
         runs=dict(enumerate(runs[device] for device in sorted(runs))),
         host=union((mark.start_ns, mark.end_ns) for mark in recording.marks if _is_work(mark.name)),
         inputs=union((one.start_ns, one.end_ns) for one in found if one.track.kind is Kind.INPUT),
-        programs=_programs(recording.programs, runs.values()),
+        programs=_programs(path, recording.programs, runs.values()),
         is_aligned=bool(recording.clocks),
         caveats=[*caveats, *(f"{path}: the profiler says: {text}" for text in recording.warnings)],
     )
@@ -117,15 +116,18 @@ def _names(path: Path) -> Names:
     """Return the names of layers, which the runner stores next to the profiler's files."""
     stored = path.parent / NAMES_NAME
     try:
-        return decode(Names, json.loads(stored.read_text(encoding="utf-8"))) if stored.is_file() else Names()
+        return decode(Names, loads(stored.read_bytes())) if stored.is_file() else Names()
     except (OSError, ValueError) as error:
         raise TraceError(f"{stored}: is damaged ({error}); record the trace again") from error
 
 
-def _programs(stored: Mapping[str, bytes], devices: Iterable[list[list[Run]]]) -> dict[str, HloProgram]:
-    """Read the programs that the steps have run."""
+def _programs(path: Path, stored: Mapping[str, bytes], devices: Iterable[list[list[Run]]]) -> dict[str, HloProgram]:
+    """Read the programs that the steps have run. Raises `TraceError`."""
     used = {run.identity.program for steps in devices for runs in steps for run in runs}
-    return {name: hlo_program.read(memoryview(data)) for name, data in stored.items() if name in used}
+    try:
+        return {name: hlo_program.read(memoryview(data)) for name, data in stored.items() if name in used}
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise TraceError(f"{path}: contains an invalid program: {error}; record it again") from error
 
 
 def _is_work(name: str) -> bool:

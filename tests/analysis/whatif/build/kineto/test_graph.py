@@ -13,6 +13,7 @@ from keras_matrix.analysis.whatif import engine
 from keras_matrix.analysis.whatif.build.coverage import of_graph
 from keras_matrix.analysis.whatif.build.files import graph_of
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, NodeKind
+from keras_matrix.records.traces.request import TraceError
 from tests.analysis.whatif.build.kineto.events import (
     AUTOGRAD,
     Event,
@@ -26,6 +27,7 @@ from tests.analysis.whatif.build.kineto.events import (
     named,
     operator,
     repeated,
+    step,
     waited,
 )
 from tests.records.traces.synthetic import chrome
@@ -310,3 +312,15 @@ def test_other_public_traces_are_built_with_what_is_not_known_of_them(name: str)
 def test_same_file_gives_the_same_graph(tmp_path: Path) -> None:
     text = json.dumps([node.name for node in recorded("torch_fc_data").nodes])
     assert text == json.dumps([node.name for node in recorded("torch_fc_data").nodes])
+
+
+def test_a_file_of_more_ranks_than_a_trace_may_have_is_refused(tmp_path: Path) -> None:
+    """Mutation: `_graph_of` lists every missing rank of 2^60, which takes years."""
+    with pytest.raises(GraphError, match=r"rank0\.json: must be of at most 4096 ranks, got 1152921504606846976"):
+        graph_in(tmp_path, [step(100), operator("aten::mm", 1, 9)], distributedInfo={"rank": 0, "world_size": 2**60})
+
+
+def test_an_invalid_mark_is_named_with_its_file(tmp_path: Path) -> None:
+    """Mutation: `_trace_of` lets the error of an unknown phase through."""
+    with pytest.raises(TraceError, match=r"rank0\.json: contains an invalid mark: 'later' is not a valid Phase"):
+        graph_in(tmp_path, [step(100), mark("phase:later", 1, 9)])

@@ -9,7 +9,21 @@ import pytest
 
 from keras_matrix.analysis.whatif.graph import GraphError
 from keras_matrix.records.traces.request import TraceError
-from tests.analysis.whatif.build.xplane.profiles import Op, clock, graph, host, node, ran, step, write, write_jax
+from tests.analysis.whatif.build.xplane.profiles import (
+    F32,
+    PROGRAM,
+    Op,
+    clock,
+    graph,
+    host,
+    node,
+    ran,
+    step,
+    training,
+    write,
+    write_jax,
+)
+from tests.records.traces.synthetic import hlo_array
 
 
 @pytest.fixture
@@ -32,6 +46,21 @@ def test_a_truncated_file_is_named(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(TraceError, match=rf"^{re.escape(str(path))}: is not a complete profile of JAX or TensorFlow"):
         graph(path)
+
+
+def test_a_damaged_program_is_named(path: Path) -> None:
+    """Mutation: `_programs` of reading.py lets the errors of a program through."""
+    events = [event for number, op in enumerate(OPS, 1) for event in ran(op, number)]
+    shape = hlo_array(F32, 4, 4)
+    write(path, MARKS, events, {PROGRAM: training().replace(shape, b"\x0c" * len(shape))})
+    with pytest.raises(TraceError, match=rf"^{re.escape(str(path))}: contains an invalid program: "):
+        graph(path)
+
+
+def test_a_device_without_an_operation_of_each_step_is_named(path: Path) -> None:
+    """Mutation: `graph_of` does not check that each device has a return."""
+    write_jax(path, MARKS, [*OPS, Op("dot.1", 0, 0, device=1)])
+    assert message_of(path) == f"{path}: a device ran no operation that each step has; record the trace again"
 
 
 def test_a_foreign_file_is_named(path: Path) -> None:
