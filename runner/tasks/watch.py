@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from keras_matrix.records.files import naming
 from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome, WaitingCell
@@ -210,7 +211,7 @@ def never(job: Job, why: NotStarted) -> TaskObservation:
 def _ends_of(log: Path) -> str:
     """Return the beginning and the end of a log of any size as readable text."""
     ends = CappedOutput()
-    with log.open("rb") as file:
+    with naming(log), log.open("rb") as file:
         ends.add(file.read(HEAD_BYTES))
         size = file.seek(0, os.SEEK_END)
         ends.skip(file.seek(max(HEAD_BYTES, size - TAIL_BYTES)) - HEAD_BYTES)
