@@ -37,6 +37,14 @@ def replacing(path: Path) -> Iterator[Path]:
             sync(path.parent)
 
 
+def make_folder(path: Path) -> None:
+    """Create a folder and its missing parents, and wait until their names are on disk. Raises OSError."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(missing):
+        sync(folder.parent)
+
+
 def write_synced(path: Path, text: str) -> None:
     """Write a file and wait until it is on disk. Raises OSError, and may then leave a partial file."""
     _write(path, text)
@@ -58,14 +66,22 @@ def _write(path: Path, text: str) -> None:
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a file in an OSError that names none: one of a read or a write, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-    except OSError as error:
-        if error.errno is not None and error.filename is None:  # a full disk is noticed by a write, which names no file
-            error.filename = str(path)
-        raise
+        with naming(path):
+            yield temporary
     finally:
         with suppress(OSError):
             temporary.unlink()

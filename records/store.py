@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads
-from keras_matrix.records.files import publish, replace, write_synced
+from keras_matrix.records.files import make_folder, publish, replace, sync, write_synced
 from keras_matrix.records.identity import RUN_ID
 from keras_matrix.records.instruments.usage import FORMER_SERIES, SERIES, UsageSeries, usage_series_name
 from keras_matrix.records.migration import migrated
@@ -53,10 +53,11 @@ class StoreInUse(StoreFailure):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A file that cannot be used, and why."""
+    """A file that cannot be used, and why; whether it could not even be read, which says nothing about its content."""
 
     path: Path
     reason: str
+    unreadable: bool = False
 
 
 class Results:
@@ -71,7 +72,7 @@ class Results:
         if self.root.exists() and not self.root.is_dir():
             raise StoreFailure(f"{self.root}: must be a folder, got a file; choose another one with --results")
         with _explained(self.root, "cannot be created"):
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_folder(self.root)
         self._take_lock()
         probe = self.root / f".probe-{os.getpid()}"
         with _explained(self.root, "cannot be written"):
@@ -104,8 +105,10 @@ class Results:
         with _explained(folder, "cannot be created"):
             (folder / "records").mkdir(parents=True)
             (folder / "calibration").mkdir()
+            sync(folder)  # a run with run.json has its folders, also after a power failure
             publish(folder / "run.json", json.dumps(about, indent=1, allow_nan=False) + "\n")
             self._point_latest(run_id)
+            sync(self.root)
         return Run(folder)
 
     def _take_lock(self) -> None:
@@ -122,9 +125,10 @@ class Results:
                 f"{self.root}: another runner measures into this folder (process {holder}); "
                 "wait for it, or choose another folder with --results"
             ) from error
-        handle.truncate(0)
-        handle.write(f"{os.getpid()} on {platform.node()}\n")
-        handle.flush()
+        with _explained(path, "cannot be written"):
+            handle.truncate(0)
+            handle.write(f"{os.getpid()} on {platform.node()}\n")
+            handle.flush()
         self._lock = handle
 
     def _point_latest(self, run_id: str) -> None:
@@ -168,9 +172,8 @@ class Run:
         """
         path = self.folder / usage_series_name(record.key)
         with _explained(path, "cannot be written"):
-            path.parent.mkdir(exist_ok=True)
-            path.unlink(missing_ok=True)
-            publish(path, canonical(series) + "\n")
+            make_folder(path.parent)
+            replace(path, canonical(series) + "\n")
 
     def usage_series(self, record: Record) -> UsageSeries | None:
         """Return an attempt's usage over time; None if the file is missing or damaged."""
@@ -201,7 +204,7 @@ class Run:
                     self._read[path.name] = _read_record(path)
                 records.append(self._read[path.name])
             except (OSError, CodecError) as error:
-                problems.append(Problem(path, str(error)))
+                problems.append(Problem(path, str(error), unreadable=isinstance(error, OSError)))
         return sorted(records, key=lambda record: record.key), problems
 
     def record_names(self) -> list[str]:
@@ -218,7 +221,14 @@ class Run:
         return sorted(name for name in found if not name.startswith("."))
 
     def quarantine(self, problems: list[Problem]) -> None:
-        """Move files that are not records to `records/corrupt/`, so that their cells are measured again."""
+        """Move files that are not records to `records/corrupt/`, so that their cells are measured again.
+
+        Raises `StoreFailure`, before any is moved, if a file could not be read: it may be a record.
+        """
+        for problem in problems:
+            if problem.unreadable:
+                advice = "make it readable and run the same command again; nothing published is lost"
+                raise StoreFailure(f"{problem.path}: cannot be read: {problem.reason}; {advice}")
         for problem in problems:
             corrupt = problem.path.parent / "corrupt"
             corrupt.mkdir(exist_ok=True)
@@ -256,8 +266,7 @@ class Run:
         """Write a JSON object to a file of this run, replacing an earlier one."""
         path = self.folder / name
         with _explained(path, "cannot be published"):
-            path.unlink(missing_ok=True)
-            publish(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+            replace(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
     def calibration(self, group: str) -> dict[str, Any] | None:
         """Return the calibration of a group of cells, or None."""

@@ -16,7 +16,7 @@ from keras_matrix.records.left_out import LeftOut
 from keras_matrix.runner.executors.registry import Executors
 from keras_matrix.runner.host.mounts import import_roots, missing
 from keras_matrix.runner.matrix.overrides import Overrides
-from keras_matrix.runner.matrix.reader import Cell, Matrix, expand, load, parse
+from keras_matrix.runner.matrix.reader import Cell, Matrix, expand, load, parse, text_of
 from keras_matrix.runner.matrix.service_selection import Service, chosen
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.largest_cells import refuse
@@ -49,7 +49,7 @@ class CellChoice:
 
     def about(self, not_run: Sequence[LeftOut] = ()) -> dict[str, Any]:
         """Return the values of the matrix for `run.json`, with the cells that a service leaves out."""
-        text = self.matrix.read_text(encoding="utf-8") if self.text is None else self.text
+        text = text_of(self.matrix) if self.text is None else self.text
         return {"matrix_path": str(self.matrix), "matrix_text": text, left_out.KEY: to_json(not_run)}
 
     def cells_of(self, matrix: Matrix) -> tuple[Matrix, list[Cell]]:

@@ -24,7 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from keras_matrix.records.files import publish, write_synced
+from keras_matrix.records.files import make_folder, publish, write_synced
 from keras_matrix.uploader.errors import OutboxFailure
 from keras_matrix.uploader.process import not_writable
 from keras_matrix.uploader.rows import Row, item_of
@@ -99,7 +99,7 @@ class Outbox:
         """Lock the outbox; wait until another push with the same outbox ends. Raises `OutboxFailure`."""
         with _explained(self.folder, "cannot be created"):
             for name in FOLDERS:
-                (self.folder / name).mkdir(parents=True, exist_ok=True)
+                make_folder(self.folder / name)
             handle = (self.folder / ".lock").open("a")
         with handle:
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -114,12 +114,15 @@ def _items(run: Run) -> set[str]:
 
 
 def _of_findings(run: Run, sent: dict[str, set[str]], done: PushSummary) -> Iterator[Row]:
+    path = run.folder / findings.FILE
     try:
-        with (run.folder / findings.FILE).open("rb") as file:
+        with path.open("rb") as file:
             head = REVISION.search(file.read(HEAD_BYTES))
     except FileNotFoundError:
         done.without_findings.append(run.run_id)
         return
+    except OSError as error:
+        raise StoreFailure(f"{path}: cannot be read: {error.strerror or error}") from error
     if head and f"{run.run_id}/{int(head[1])}" in sent[FINDINGS.name]:
         return
     found = findings.load(run)

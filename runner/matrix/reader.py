@@ -95,6 +95,11 @@ def load(path: Path, catalog: Catalog | None = None) -> Matrix:
     return parse(path, _bytes(path), catalog)
 
 
+def text_of(path: Path) -> str:
+    """Return the text of a matrix file. Raises `MatrixError`."""
+    return _bytes(path).decode().replace("\r\n", "\n")
+
+
 def parse(path: Path, text: bytes, catalog: Catalog | None = None) -> Matrix:
     """Check the text of a matrix file; `path` need not exist. Raises `MatrixError` as `load` does."""
     found = catalog or catalogs.load()

@@ -18,6 +18,7 @@ from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
+from keras_matrix.records.files import naming
 from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome, WaitingCell
@@ -227,11 +228,12 @@ def _opened(file: FileIO) -> Path:
 def _ends_of(log: FileIO) -> str:
     """Return the beginning and the end of a log of any size as readable text."""
     ends = CappedOutput()
-    ends.add(os.pread(log.fileno(), HEAD_BYTES, 0))
-    size = os.fstat(log.fileno()).st_size
-    tail = max(HEAD_BYTES, size - TAIL_BYTES)
-    ends.skip(tail - HEAD_BYTES)
-    ends.add(os.pread(log.fileno(), TAIL_BYTES, tail))
+    with naming(Path(log.name)):
+        ends.add(os.pread(log.fileno(), HEAD_BYTES, 0))
+        size = os.fstat(log.fileno()).st_size
+        tail = max(HEAD_BYTES, size - TAIL_BYTES)
+        ends.skip(tail - HEAD_BYTES)
+        ends.add(os.pread(log.fileno(), TAIL_BYTES, tail))
     return ends.text()
 
 

@@ -131,6 +131,23 @@ def test_foreign_file_is_moved_to_corrupt_and_not_deleted(run: Run, record: Reco
     assert run.load() == ([record], [])
 
 
+@pytest.mark.fault("F22", mutation="quarantine() also moves files that could not be read")
+def test_a_record_that_cannot_be_read_is_reported_and_not_set_aside(
+    run: Run, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run.publish(record)
+
+    def failing(path: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", failing)
+        problems = run.load()[1]
+    with pytest.raises(StoreFailure, match=rf"^{path}: cannot be read: .*; make it readable"):
+        run.quarantine(problems)
+    assert run.load() == ([record], [])
+
+
 @pytest.mark.fault("F23", mutation="quarantine() replaces an earlier file of the same name")
 def test_two_corrupt_files_with_the_same_name_are_both_preserved(run: Run) -> None:
     for text in ("one", "two"):

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.records.files import replacing
+from keras_matrix.records.files import make_folder, replacing
 from keras_matrix.uploader.errors import RowsRefused, WarehouseFailure
 from keras_matrix.uploader.local import damaged_files, manifest, parquet
 from keras_matrix.uploader.local.manifest import Files
@@ -218,7 +218,7 @@ class LocalWarehouse:
 
         target = self.folder / table.name / name
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             with replacing(target) as temporary:
                 yield temporary
         except (duckdb.Error, OSError) as error:
@@ -238,7 +238,7 @@ class LocalWarehouse:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             handle = (self.folder / ".lock").open("a")
         except OSError as error:
             raise WarehouseFailure(f"{self.folder}: cannot be written: {not_writable(self.folder, error)}") from error

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +29,7 @@ from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.judge import ResultRefused, accept, judge
+from keras_matrix.runner.measure.record_builder import read_bounded
 from tests.conftest import make_settings
 from tests.fakes.executor import FakeExecutor
 
@@ -143,6 +147,16 @@ def test_clean_end_without_a_result_is_an_error() -> None:
 def test_result_of_another_job_is_refused(raw: bytes | None, reason: str) -> None:
     with pytest.raises(ResultRefused, match=reason):
         accept(raw, JOB)
+
+
+@pytest.mark.fault("F22", mutation="read_bounded() refuses the result for every OSError")
+def test_an_input_error_of_the_disk_is_not_blamed_on_the_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(path: Path, flags: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(os, "open", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        read_bounded(tmp_path / "result.json", RESULT_LIMIT_BYTES)
 
 
 @pytest.mark.fault("F3", mutation="loads() closes the brackets that a truncated text leaves open")
