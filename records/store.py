@@ -10,7 +10,7 @@
         records/corrupt/           files that are not records, moved here and never deleted
         placements.json            of a cluster: what each machine measures at the moment
         usage/<cell_id>.<repeat>.<attempt>.json    usage series of the attempt, thinned
-        work/                      scratch folder of the running cell
+        work/                      scratch folders of the running cells and of their servers
 
 After a crash at any point no record is damaged, lost or duplicated: a record is written to a temporary file, synced,
 and then linked to its name, which fails if the name exists. The files are the only state: pending attempts are the
@@ -36,6 +36,7 @@ from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loa
 from keras_matrix.records.files import make_folder, publish, replace, sync, write_synced
 from keras_matrix.records.identity import RUN_ID
 from keras_matrix.records.instruments.usage import FORMER_SERIES, SERIES, UsageSeries, usage_series_name
+from keras_matrix.records.ledger import Ledger
 from keras_matrix.records.migration import migrated
 from keras_matrix.records.schema import SCHEMA_VERSION, Record
 
@@ -144,7 +145,9 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.run_id = folder.name
+        self.work_folder = folder / "work"
         self._read: dict[str, Record] = {}
+        self._ledger: Ledger | None = None
 
     def about(self) -> dict[str, Any]:
         """Return `run.json`. Raises `StoreFailure` when it is missing or not valid."""
@@ -161,9 +164,29 @@ class Run:
         """Publish a record under its key, once. Raises `StoreFailure` if it exists or cannot be written."""
         cell, repeat, attempt = record.key
         path = self.folder / "records" / f"{cell}.{repeat}.{attempt}.json"
-        with _explained(path, "cannot be published"):
-            publish(path, dumps(record))
+        text = dumps(record)
+        noted = self._ledger.publishing(path.name, text) if self._ledger else contextlib.nullcontext()
+        with _explained(path, "cannot be published"), noted:
+            publish(path, text)
         return path
+
+    def watch(self) -> None:
+        """From now on notice records that others change: cells can, which run as the same user."""
+        self._ledger = Ledger(self.folder / "records", RECORD_LIMIT_BYTES)
+
+    def changed_by_others(self, *, thorough: bool = False) -> list[Problem]:
+        """Set aside the records that others have changed since `watch` or the last call, and return them.
+
+        Unless `thorough`, each record is read only if files were added, removed or replaced.
+        """
+        if self._ledger is None or not (thorough or self._ledger.names_changed()):
+            return []
+        problems = [Problem(self.folder / "records" / name, how) for name, how in self._ledger.changes().items()]
+        self.quarantine([one for one in problems if os.path.lexists(one.path)])
+        self._ledger.settle()
+        for one in problems:
+            self._read.pop(one.path.name, None)
+        return problems
 
     def store_usage_series(self, record: Record, series: UsageSeries) -> None:
         """Store an attempt's usage over time, before its record is published. Raises `StoreFailure`.
@@ -241,14 +264,14 @@ class Run:
 
     def clear_leftovers(self) -> None:
         """Remove incomplete files of a killed runner: scratch folders and unpublished files."""
-        shutil.rmtree(self.folder / "work", ignore_errors=True)
+        shutil.rmtree(self.work_folder, ignore_errors=True)
         for name in ("records", SERIES):
             for temporary in (self.folder / name).glob(".*.tmp"):
                 temporary.unlink(missing_ok=True)
 
     def scratch(self, name: str) -> Path:
         """Create and return an empty scratch folder."""
-        path = self.folder / "work" / name
+        path = self.work_folder / name
         with _explained(path, "cannot be created"):
             shutil.rmtree(path, ignore_errors=True)
             path.mkdir(parents=True)

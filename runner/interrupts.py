@@ -1,37 +1,46 @@
 """Signals to exceptions: the first asks the runner to stop cleanly, the second ends it at once.
 
-`deferring_interrupts` is for the few steps that must not be interrupted half way, such as starting a container that has
-to be stopped by its name.
+A command's process handles them from its parsing to its end (`process_interruptible`), also before and after it
+measures: the exit code is always 130. `deferring_interrupts` is for the few steps that must not be interrupted half
+way, such as starting a container that has to be stopped by its name.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
+from typing import Any
 
 from keras_matrix.runner.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ADVICE = "; finished records are stored; the same command continues the run"
 
 
 class _Stop:
-    """The handler of the signals: the signal received so far, and whether it is deferred."""
+    """The handler of the signals: the signal received so far, whether it is deferred, and what is raised for it.
+
+    Once the process has done its work (`complete`), a first signal raises nothing.
+    """
 
     def __init__(self) -> None:
-        self.received: Interrupted | None = None
+        self.received: BaseException | None = None
         self.deferrals = 0
+        self.measuring = False
+        self.complete = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
             os._exit(Interrupted.exit_code)
-        self.received = Interrupted(
-            f"stopped by {signal.Signals(number).name}; finished records are stored; the same command continues the run"
-        )
-        if self.deferrals == 0:
+        text = f"stopped by {signal.Signals(number).name}"
+        # Other commands use servers and libraries that let only a KeyboardInterrupt pass.
+        self.received = Interrupted(f"{text}{ADVICE}") if self.measuring else KeyboardInterrupt(text)
+        if self.deferrals == 0 and not self.complete:
             raise self.received
 
 
@@ -44,15 +53,46 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    stop = _Stop()
-    # Signals that the caller ignores, as nohup ignores SIGHUP, stay ignored.
-    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in handled}
+    stop = next(iter(_installed()), None) or _Stop()
+    before, measuring_before = _install(stop), stop.measuring
+    stop.measuring = True
     try:
         yield
     finally:
+        stop.measuring = measuring_before
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def process_interruptible() -> Iterator[None]:
+    """Within, a signal raises `KeyboardInterrupt`, for a process that ends after this block.
+
+    Until the end of the process a second signal exits with 130 at once.
+    """
+    stop = _Stop()
+    # Python ends with the system's own handlers, under which a second signal would change the exit code.
+    atexit.register(_ignore, _install(stop))
+    try:
+        yield
+    finally:
+        stop.complete = True
+
+
+def _ignore(numbers: Iterable[int]) -> None:
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _install(stop: _Stop) -> dict[int, Any]:
+    """Handle the signals; return the handlers before. Ignored ones stay ignored, as SIGHUP under nohup."""
+    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, stop) for number in handled}
+
+
+def _installed() -> set[_Stop]:
+    """Return the handlers that are installed: none, or one."""
+    return {stop for stop in map(signal.getsignal, SIGNALS) if isinstance(stop, _Stop)}
 
 
 @contextlib.contextmanager
@@ -61,8 +101,7 @@ def deferring_interrupts() -> Iterator[None]:
 
     Outside `interruptible`, and after a signal was raised, this has no effect: stopping must not be stopped again.
     """
-    handlers = {signal.getsignal(number) for number in SIGNALS}
-    stops = [stop for stop in handlers if isinstance(stop, _Stop) and stop.received is None]
+    stops = [stop for stop in _installed() if stop.received is None]
     for stop in stops:
         stop.deferrals += 1
     try:

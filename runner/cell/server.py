@@ -17,7 +17,6 @@ runner ends, so do all processes here. Protocol, over one SEQPACKET socket, JSON
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -29,17 +28,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from keras_matrix.records.host import cpu_list
-from keras_matrix.runner.cell import memory
+from keras_matrix.runner.cell import memory, orphans
 from keras_matrix.runner.cell.entry import import_backend, leave, run_job
 
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
 MESSAGE_BYTES = 1 << 16
 
 
 def serve(connection: socket.socket, backend: str) -> None:
     """Serve until the runner closes the connection."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    orphans.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if cpus := cpu_list.parse(os.environ.get(cpu_list.VARIABLE, "")):
         os.sched_setaffinity(0, cpus)  # before the first import, so that all threads and pages are created there
@@ -69,7 +66,7 @@ def _become_cell(order: dict[str, Any], output: int, import_time_s: float, mappe
     code = 1
     try:
         os.setsid()
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        orphans.end_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -103,29 +100,10 @@ def _await(connection: socket.socket, pid: int) -> dict[str, Any]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         _, _, _ = os.wait4(pid, 0)
-        _end_orphans()
+        orphans.end_children()
         leave(0)
     _, status, usage = os.wait4(pid, 0)
-    return {"exited": status, "cpu_s": usage.ru_utime + usage.ru_stime, "outlived": _end_orphans()}
-
-
-def _end_orphans() -> int:
-    """Kill and reap this subreaper's orphans; each may leave further ones. Return how many were still running."""
-    ran = 0
-    while True:
-        for child in _children():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        try:
-            _, status = os.waitpid(-1, 0)
-        except ChildProcessError:
-            return ran
-        ran += os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-
-
-def _children() -> list[int]:
-    tasks = Path("/proc/self/task").iterdir()
-    return [int(pid) for task in tasks for pid in (task / "children").read_text(encoding="ascii").split()]
+    return {"exited": status, "cpu_s": usage.ru_utime + usage.ru_stime, "outlived": orphans.end_children()}
 
 
 def _send(connection: socket.socket, message: dict[str, Any]) -> None:
@@ -133,11 +111,6 @@ def _send(connection: socket.socket, message: dict[str, Any]) -> None:
         connection.send(json.dumps(message).encode())
     except (BrokenPipeError, ConnectionResetError):
         leave(0)
-
-
-def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}, {value}) was refused")
 
 
 def _connected(where: str) -> socket.socket:

@@ -7,16 +7,19 @@ only if that command is called: `runner --help` and each command load nothing th
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 
 from keras_matrix.records.host.import_path import ignore_other_modules
 from keras_matrix.records.store import StoreFailure
+from keras_matrix.runner.cell import orphans
 from keras_matrix.runner.cli.measure import service
 from keras_matrix.runner.errors import RunnerError, UsageError
+from keras_matrix.runner.interrupts import process_interruptible
 from keras_matrix.runner.measure.seams import Seams
 
 # The name of each command: its module, and its line in `runner --help`.
@@ -88,11 +91,12 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
         ignore_other_modules()
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = parse(given)
-        args.seams = seams or Seams()
-        args.given = given
-        service.pin(args)
-        return int(args.main(args))
+        with _own_process() if argv is None else contextlib.nullcontext():
+            args = parse(given)
+            args.seams = seams or Seams()
+            args.given = given
+            service.pin(args)
+            return int(args.main(args))
     except RunnerError as error:
         return _complain(str(error), error.exit_code)
     except StoreFailure as error:
@@ -105,8 +109,25 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
         advice = "free some space and run the same command again; " if error.errno == errno.ENOSPC else ""
         where = error.filename or "this machine"
         return _complain(f"{where}: {error.strerror or error}; {advice}no published record is lost", 3)
-    except KeyboardInterrupt:
-        return _complain("stopped", 130)
+    except KeyboardInterrupt as stopped:
+        return _complain(str(stopped) or "stopped", 130)
+
+
+@contextlib.contextmanager
+def _own_process() -> Iterator[None]:
+    """Within, signals stop the command of this process; at its end no process is left that it started.
+
+    A cell can end the server that would end what the cell has left: then this process is the parent. Children from
+    before its program was started, as after `exec` in a shell, are not its own: then it ends none.
+    """
+    had_children = bool(orphans.children())
+    orphans.adopt_orphans()
+    with process_interruptible():
+        try:
+            yield
+        finally:
+            if not had_children:
+                orphans.end_children()
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:

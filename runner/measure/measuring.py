@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +21,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.contract import Contract
 from keras_matrix.runner.host import machine
 from keras_matrix.runner.host.mounts import import_roots
+from keras_matrix.runner.host.process_tree import end_leftovers
 from keras_matrix.runner.host.surroundings import pinning
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer, StoredPlacements
@@ -110,7 +111,8 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
         arms = {name: _arm(request, session.runs[name], arm, preflight) for name, arm in wanted.arms.items()}
         if request.executors.contract.local_machine:
             display.problems(_not_installed(arms, session.pending))
-        with display.progress(session.repeats, session.pending, expected_s) as observer:
+        progress = display.progress(session.repeats, session.pending, expected_s)
+        with _guarded(request, session, display), progress as observer:
             context = MeasurementContext(
                 arms=arms,
                 observer=observer,
@@ -132,6 +134,23 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
                 concurrent.measure(context, session.pending, places, adaptive.more)
         session.finish(adaptive.why(), utc_now())
         return session
+
+
+@contextmanager
+def _guarded(request: RunRequest, session: Session, display: Display) -> Iterator[None]:
+    """Watch the records of a session; at the end report what others changed, and leave no process and no scratch."""
+    runs = session.runs.values()
+    for run in runs:
+        run.watch()
+    try:
+        yield
+    finally:
+        # A server that a cell has killed could not end the processes that the cell left.
+        end_leftovers(str(request.results.resolve()))
+        for run in runs:
+            run.clear_leftovers()
+            changed = run.changed_by_others(thorough=True)
+            display.problems(f"{one.path}: set aside in records/corrupt: {one.reason}" for one in changed)
 
 
 def _places(request: RunRequest, session: Session, wanted: SessionRequest, here: Machine) -> Places | None:

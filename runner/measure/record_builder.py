@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,12 +14,14 @@ from keras_matrix.records import schema
 from keras_matrix.records.files import naming
 from keras_matrix.records.instruments.usage import Usage, usage_series_name
 from keras_matrix.records.schema import CellResult, Evidence, Learning, Machine, Memory, Record, Status, Times
+from keras_matrix.records.store import Problem
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.judge import ResultRefused, StatusVerdict, accept, judge
 from keras_matrix.runner.tasks.verdict import judge_task
 
 OUTPUT_TAIL_CHARACTERS = 8000
+MOST_NAMED = 3
 
 
 def record_of(run_id: str, machine: Machine, job: Job, ended: tuple[Outcome, datetime]) -> Record:
@@ -72,6 +75,16 @@ def build_record(
         gpu_place=outcome.gpu_place,
         usage=_usage(job, outcome, result.times if result else Times()),
     )
+
+
+def with_changes(record: Record, changed: Sequence[Problem]) -> Record:
+    """Return a record with the caveat that others changed records while it was measured; unchanged without any."""
+    if not changed:
+        return record
+    names = ", ".join(f"{one.path.name}: {one.reason}" for one in changed[:MOST_NAMED])
+    more = f" and {len(changed) - MOST_NAMED} more" * (len(changed) > MOST_NAMED)
+    advice = "set aside in records/corrupt; cells in containers cannot reach them (--executor docker)"
+    return replace(record, warnings=[*record.warnings, f"results_changed: while it ran, {names}{more}; {advice}"])
 
 
 def _usage(job: Job, outcome: Outcome, times: Times) -> Usage | None:

@@ -32,7 +32,7 @@ from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.attempts import Attempts, Key
 from keras_matrix.runner.measure.lost_gpu import LostGpus
 from keras_matrix.runner.measure.observer import Observer
-from keras_matrix.runner.measure.record_builder import record_of
+from keras_matrix.runner.measure.record_builder import record_of, with_changes
 from keras_matrix.runner.plan.plan import PlannedRepeat, calibration_group
 
 if TYPE_CHECKING:
@@ -350,11 +350,11 @@ class Scheduler:
         return trial
 
     def _publish(self, planned: PlannedRepeat, job: Job, outcome: Outcome, started_at: datetime) -> Record:
-        arm = self._context.arms[planned.arm]
-        run = arm.run
+        run = (arm := self._context.arms[planned.arm]).run
         if problem := arm.contract.problem(outcome):
             outcome = Outcome(infrastructure=problem, wall_time_s=outcome.wall_time_s)
-        record = record_of(run.run_id, self._context.machine, job, (outcome, started_at))
+        found = record_of(run.run_id, self._context.machine, job, (outcome, started_at))
+        record = with_changes(found, run.changed_by_others())
         if job.trace is not None:
             from keras_matrix.runner.measure.traces import with_trace_stored  # only a run with traces needs it
 

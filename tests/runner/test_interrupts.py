@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import signal
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from keras_matrix.runner.errors import Interrupted
-from keras_matrix.runner.interrupts import deferring_interrupts, interruptible
+from keras_matrix.runner.interrupts import SIGNALS, deferring_interrupts, interruptible, process_interruptible
 
 
 def test_an_ignored_hangup_stays_ignored() -> None:
@@ -66,3 +70,61 @@ def failing_while_deferred() -> None:
     with deferring_interrupts():
         signal.raise_signal(signal.SIGTERM)
         raise ValueError("of the context")
+
+
+@pytest.fixture
+def at_exit(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], Any]]]:
+    """What the process would call at its end; the handlers before the test are restored."""
+    before, calls = {number: signal.getsignal(number) for number in SIGNALS}, list[Callable[[], Any]]()
+    monkeypatch.setattr(atexit, "register", lambda call, *rest: calls.append(lambda: call(*rest)))
+    monkeypatch.setattr(os, "_exit", exit_at_once)
+    yield calls
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class AtOnce(BaseException):
+    """The process has ended with this exit code."""
+
+
+def exit_at_once(code: int) -> None:
+    raise AtOnce(code)
+
+
+@pytest.mark.fault("F19", mutation="the signals of a process are handled only while it measures")
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.usefixtures("at_exit")
+def test_signal_before_or_after_measuring_stops_a_process_as_a_keyboard_interrupt(number: signal.Signals) -> None:
+    with pytest.raises(KeyboardInterrupt, match=f"^stopped by {number.name}$"):
+        stopped_after_measuring(number)
+
+
+def stopped_after_measuring(number: signal.Signals) -> None:
+    with process_interruptible():
+        with interruptible():
+            pass
+        signal.raise_signal(number)
+
+
+@pytest.mark.fault("F19", mutation="the handler ignores a second signal")
+@pytest.mark.usefixtures("at_exit")
+def test_second_signal_ends_a_process_at_once_with_130_until_its_end() -> None:
+    with pytest.raises(Interrupted, match="the same command continues the run"):
+        stopped_while_measuring()
+    with pytest.raises(AtOnce, match="130"):
+        signal.raise_signal(signal.SIGINT)
+
+
+def stopped_while_measuring() -> None:
+    with process_interruptible(), interruptible():
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.fault("F19", mutation="the handlers are not replaced at the end of the process")
+def test_signal_after_the_work_of_a_process_does_not_change_its_exit_code(at_exit: list[Callable[[], Any]]) -> None:
+    with process_interruptible():
+        pass
+    signal.raise_signal(signal.SIGTERM)
+    for call in at_exit:
+        call()
+    assert [signal.getsignal(number) for number in SIGNALS] == [signal.SIG_IGN] * len(SIGNALS)

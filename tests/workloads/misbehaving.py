@@ -105,6 +105,15 @@ def orphaning(marker: str = "", **_: Any) -> Any:
     return _model(), *_data()
 
 
+def family(marker: str = "", hang: bool = False, **_: Any) -> Any:
+    """Start a child, and a grandchild in its own session whose parent has ended; their environments are empty."""
+    sleeping = f"import time; marker = {marker!r}; time.sleep(600)"
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleeping!r}], start_new_session=True)"
+    subprocess.Popen([sys.executable, "-c", sleeping], env={})
+    subprocess.run([sys.executable, "-c", code], env={}, check=True)
+    return hanging() if hang else well()
+
+
 def linking(target: str = "/etc/hostname", **_: Any) -> Any:
     """Put a link where the result belongs, and end as if all were well."""
     Path("result.json").symlink_to(target)

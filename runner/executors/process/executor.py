@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.backends import service_name
@@ -51,10 +52,18 @@ class ProcessExecutor:
 
     name = "process"
 
-    def __init__(self, *, start: str = "fork", mark: str = "", interpreter: Interpreter | None = None) -> None:
-        """Take the interpreter of the cells, by default this one."""
+    def __init__(
+        self,
+        *,
+        start: str = "fork",
+        mark: str = "",
+        interpreter: Interpreter | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        """Take the interpreter of the cells, by default this one, and the folder for the servers' home."""
         self._start = start
         self._mark = mark
+        self._scratch = scratch
         self._interpreter = interpreter or Interpreter(sys.executable)
         self._servers: Servers[Key] = Servers(lambda key: _launch_server(self._interpreter.python, dict(key)))
         self._home: str | None = None
@@ -144,7 +153,9 @@ class ProcessExecutor:
     def _environment(self, settings: Settings, gpus: Sequence[str] = ()) -> dict[str, str]:
         # A server reads Keras's configuration when it imports Keras: from an empty home, never from the user's.
         if self._home is None:
-            self._home = tempfile.mkdtemp(prefix="runner-server-")
+            if self._scratch is not None:
+                self._scratch.mkdir(exist_ok=True)
+            self._home = tempfile.mkdtemp(prefix="runner-server-", dir=self._scratch)
         home = {"HOME": self._home, "KERAS_HOME": self._home, "TMPDIR": self._home}
         return cell_environment(settings, self._mark, gpus=gpus) | home | self._interpreter.variables()
 

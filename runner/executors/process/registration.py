@@ -29,7 +29,8 @@ class InProcesses(Executors):
     def executor(self, run: Run, python: str | None) -> Executor:
         """Return the executor that starts processes, under `python` if it is given."""
         interpreter = Interpreter(python, foreign=python != sys.executable) if python else None
-        return ProcessExecutor(start=self.request.start, mark=str(run.folder.parent.resolve()), interpreter=interpreter)
+        mark, scratch = str(run.folder.parent.resolve()), run.work_folder.resolve()
+        return ProcessExecutor(start=self.request.start, mark=mark, interpreter=interpreter, scratch=scratch)
 
 
 make = InProcesses

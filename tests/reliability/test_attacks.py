@@ -1,0 +1,244 @@
+"""Cells that attack the runner, its files or other cells: what happens is reported, and the other cells are measured.
+
+Cells in processes run as the runner's own user. What only a container can prevent: `tests/docker/test_attacks.py`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.records.schema import HARMLESS, Record, Status
+from keras_matrix.records.store import Results, Run
+from tests.reliability.signals.runs import processes_with
+
+pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[2]
+ATTACKS = "tests.workloads.attacking"
+VICTIM = "tests.workloads.misbehaving:well"
+LIMIT_S = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Attacked:
+    """A run with cells that attack, after its end."""
+
+    code: int
+    messages: str
+    run: Run
+
+    def records(self, name: str) -> list[Record]:
+        """Return the records of a workload, in the order of their repeats."""
+        found = [r for r in self.run.load()[0] if r.settings.workload.endswith(f":{name}")]
+        return sorted(found, key=lambda r: (r.repeat, r.attempt))
+
+
+def attacked(folder: Path, *cells: str, repeats: int = 1, **defaults: Any) -> Attacked:
+    """Measure these cells on JAX, in a process of its own."""
+    usual = {"repeats": repeats, "epochs": 2, "steps_per_epoch": 2, "samples": 8, "batch_size": 4} | defaults
+    lines = [f"  - {cell}" for cell in cells]
+    text = f"version: 1\ndefaults: {json.dumps(usual)}\nbackends: [jax]\ncells:\n" + "\n".join(lines)
+    (folder / "matrix.yaml").write_text(text, encoding="utf-8")
+    return started(folder)
+
+
+def started(folder: Path) -> Attacked:
+    places = ["--matrix", folder / "matrix.yaml", "--results", folder / "results"]
+    done = subprocess.run(
+        [sys.executable, "-m", "keras_matrix.runner", *places, "--order-seed", "1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    run = Results(folder / "results").latest()
+    assert run is not None, done.stderr
+    return Attacked(done.returncode, done.stdout + done.stderr, run)
+
+
+def cell(workload: str, **params: Any) -> str:
+    return json.dumps({"workload": f"{ATTACKS}:{workload}" if ":" not in workload else workload, "params": params})
+
+
+def is_locked(results: Path) -> bool:
+    with (results / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+# --- Limits, files, processes and locks -------------------------------------------------------------------------------
+
+# Attack: how it ends.
+HARMLESS_TO_OTHERS: Mapping[str, tuple[Status, str]] = {
+    "change_limits": (Status.OK, ""),
+    "take_files": (Status.ERROR, "exit code 1: no_result"),  # none was left for its result
+    "take_processes": (Status.OK, ""),
+    "hop": (Status.OK, ""),
+    "hold_lock": (Status.OK, ""),
+    "signal_group": (Status.CRASH, "ended by signal 15"),
+}
+MARKER = uuid.uuid4().hex
+MOST_STATES = 4
+
+
+@pytest.fixture(scope="module")
+def among_others(tmp_path_factory: pytest.TempPathFactory) -> Attacked:
+    """One run of every attack on what cells share, among cells that report what they have received."""
+    states = [cell("state", n=n) for n in range(MOST_STATES)]
+    attacks = [cell(name, **({"marker": MARKER} if name == "take_processes" else {})) for name in HARMLESS_TO_OTHERS]
+    mixed = [one for pair in zip(attacks, [*states, cell(VICTIM), cell(VICTIM, n=1)], strict=True) for one in pair]
+    return attacked(tmp_path_factory.mktemp("attacked"), *mixed)
+
+
+@pytest.mark.parametrize("attack", HARMLESS_TO_OTHERS)
+def test_attack_on_what_cells_share_ends_with_a_true_status(among_others: Attacked, attack: str) -> None:
+    """Mutation: judge() ignores the signal that ended a process."""
+    record = among_others.records(attack)[-1]
+    status, reason = HARMLESS_TO_OTHERS[attack]
+    assert record.status in (HARMLESS if status is Status.OK else {status}), record.reason
+    assert str(record.reason or "").startswith(reason)
+
+
+def test_changed_limits_reach_no_other_cell(among_others: Attacked) -> None:
+    """Mutation: a fork keeps the server's connection to the runner."""
+    states = {str(record.reason) for record in among_others.records("state")}
+    assert len(states) == 1, states
+    found, _ = json.JSONDecoder().raw_decode(states.pop().removeprefix("RuntimeError: "))
+    assert (found["sockets"], found["nice"]) == (0, os.nice(0))
+
+
+def test_cells_next_to_an_attack_are_measured_without_a_caveat(among_others: Attacked) -> None:
+    """Mutation: a server is not replaced after it has ended."""
+    victims = [r for r in among_others.records("well") if not r.surroundings.disturbed]
+    assert {r.status for r in among_others.records("well")} <= HARMLESS
+    assert [w for r in victims for w in r.warnings if w.startswith("results_changed")] == []
+
+
+def test_no_process_and_no_lock_outlives_the_run_of_an_attack(among_others: Attacked) -> None:
+    """Mutation: a server does not end the orphans of its cell."""
+    results = among_others.run.folder.parent
+    assert (processes_with(MARKER), processes_with(str(results)), is_locked(results)) == ({}, {}, False)
+
+
+# --- The files of others ----------------------------------------------------------------------------------------------
+
+
+def caveats(found: Attacked) -> list[str]:
+    return [w for r in found.run.load()[0] for w in r.warnings if w.startswith("results_changed: while it ran, ")]
+
+
+def test_forged_records_are_set_aside_and_the_real_ones_published(tmp_path: Path) -> None:
+    """Mutation: a run does not watch its records."""
+    found = attacked(tmp_path, cell(VICTIM), cell(VICTIM, n=1), cell("forge"), repeats=2)
+    assert (found.code, len(found.records("well"))) == (0, 4), found.messages
+    assert {(r.status in HARMLESS, r.reason) for r in found.records("well")} == {(True, None)}
+    assert any("it was not published by this runner; set aside" in text for text in caveats(found))
+    assert list((found.run.folder / "records" / "corrupt").iterdir()) != []
+
+
+@pytest.mark.parametrize(
+    ("attack", "reason"),
+    [
+        ("alter", "it was altered after it was published"),
+        pytest.param("remove", "it was removed after it was published", marks=pytest.mark.nightly),
+    ],
+)
+def test_changed_records_are_reported_and_measured_again(tmp_path: Path, attack: str, reason: str) -> None:
+    """Mutation: the records of a run are not compared at its end, or are not set aside."""
+    first = attacked(tmp_path, *(cell(VICTIM, n=n) for n in range(3)), cell(attack))
+    lost = 3 - len(first.records("well"))
+    assert (first.code, lost > 0) == (3, True), first.messages
+    # A name that changed is noticed with the next publication, other changes at the end of the run.
+    assert reason in (first.messages if attack == "alter" else " ".join(caveats(first)))
+    # The results folder's link was replaced, too.
+    assert f"report: {first.run.folder / 'report.html'}" in first.messages.replace("latest", first.run.run_id)
+    again = started(tmp_path)
+    assert (again.code, again.run.run_id, len(again.records("well"))) == (0, first.run.run_id, 3), again.messages
+    assert {(r.status in HARMLESS, r.reason) for r in again.records("well")} == {(True, None)}
+    assert len(again.records(attack)) == 1
+
+
+# --- The disk ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A results folder on a file system of 32 MiB."""
+    results = tmp_path / "results"
+    results.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(results)]
+    if shutil.which("mount") is None or (done := subprocess.run(mount, capture_output=True, check=False)).returncode:
+        pytest.skip(f"a small file system cannot be mounted, which needs root: {done.stderr.decode().strip()}")
+    yield results
+    subprocess.run(["umount", "--lazy", str(results)], check=True)
+
+
+@pytest.mark.fault("F21", mutation="the scratch folder of a cell is removed after its record is published")
+def test_cell_that_fills_the_disk_from_its_scratch_folder_affects_no_other(small_disk: Path) -> None:
+    found = attacked(small_disk.parent, cell(VICTIM), cell("fill_disk"), cell(VICTIM, n=1))
+    (record,) = found.records("fill_disk")
+    assert (found.code, record.status, str(record.reason)[:22]) == (1, Status.ERROR, "exit code 1: no_result"), record
+    assert "No space left on device" in record.evidence.output_tail
+    assert [r.status in HARMLESS for r in found.records("well")] == [True, True]
+
+
+@pytest.mark.nightly
+@pytest.mark.fault("F21", mutation="a full disk is not a StoreFailure")
+def test_cell_that_fills_the_disk_elsewhere_ends_the_run_and_damages_no_record(small_disk: Path) -> None:
+    victims = [cell(VICTIM, n=n) for n in range(3)]
+    found = attacked(small_disk.parent, *victims, cell("fill_disk", where="run"))
+    assert (found.code, "No space left on device; free some space" in found.messages) == (3, True), found.messages
+    records, problems = found.run.load()
+    assert ({r.status in HARMLESS for r in records} <= {True}, problems) == (True, [])
+    assert found.messages.count(f"{VICTIM} b4") == len(records)
+
+
+# --- Signals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+def test_cell_that_ends_its_server_fails_as_infrastructure_and_what_it_left_is_ended(tmp_path: Path) -> None:
+    """Mutation: the runner is not the parent of orphans."""
+    marker = uuid.uuid4().hex
+    found = attacked(tmp_path, cell(VICTIM), cell("signal_server", marker=marker), cell(VICTIM, n=1))
+    assert found.code == 3, found.messages
+    reasons = [str(record.reason) for record in found.records("signal_server")]
+    assert [reason[:31] for reason in reasons] == ["server: the cell's server ended"] * 3
+    assert [r.status in HARMLESS for r in found.records("well")] == [True, True]
+    assert processes_with(marker) == {}
+
+
+@pytest.mark.fault("F20", mutation="a server does not end its cell when the runner has ended")
+def test_cell_that_kills_the_runner_leaves_no_process_no_lock_and_every_published_record(tmp_path: Path) -> None:
+    victims = [cell(VICTIM, n=n) for n in range(3)]
+    found = attacked(tmp_path, *victims, cell("signal_runner"))
+    assert found.code == -signal.SIGKILL, found.messages
+    records, problems = found.run.load()
+    assert ({r.status in HARMLESS for r in records} <= {True}, problems) == (True, [])
+    assert found.messages.count(f"{VICTIM} b4") == len(records)
+    await_end(tmp_path)
+    assert not is_locked(tmp_path / "results")
+
+
+def await_end(folder: Path) -> None:
+    """Wait a limited time until no process of the run is left: its servers notice the end of the runner."""
+    limit_s = time.monotonic() + 5.0
+    while left := processes_with(str(folder)):
+        assert time.monotonic() < limit_s, left
