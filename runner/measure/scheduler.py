@@ -58,7 +58,7 @@ def utc_now() -> datetime:
 class Arm:
     """The run that stores an arm's records and the executor of its cells; `fault` is injected into workloads.
 
-    `preflight` refuses cells before they start and adds warnings to the others.
+    `preflight` refuses cells before they start and adds warnings. `import_roots`, if any, replace the context's.
     """
 
     run: Run
@@ -66,6 +66,7 @@ class Arm:
     fault: str | None = None
     contract: Contract = Contract()
     preflight: Preflight | None = None
+    import_roots: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +353,7 @@ class Scheduler:
         return trial
 
     def _publish(self, planned: PlannedRepeat, job: Job, outcome: Outcome, started_at: datetime) -> Record:
-        arm = self._context.arms[planned.arm]
-        run = arm.run
+        run, arm = self._context.arms[planned.arm].run, self._context.arms[planned.arm]
         if problem := arm.contract.problem(outcome):
             outcome = Outcome(infrastructure=problem, wall_time_s=outcome.wall_time_s)
         record = record_of(run.run_id, self._context.machine, job, (outcome, started_at))
@@ -385,7 +385,7 @@ class Scheduler:
             settings=settings,
             steps=count,
             folder=str(arm.run.scratch(name).absolute()),
-            import_roots=self._context.import_roots,
+            import_roots=arm.import_roots or self._context.import_roots,
             dataset_dir=self._context.dataset_dir,
             compile_cache_dir=compile_cache(arm.run, settings),
             fault=arm.fault,

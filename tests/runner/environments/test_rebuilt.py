@@ -23,13 +23,14 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands that would have been run; the first makes the folder of the environment."""
     seen: list[list[str]] = []
 
-    def run(command: list[str], problem: str) -> None:
+    def run(command: list[str], problem: str) -> str:
         seen.append(command)
         if "venv" in command:
             Path(command[-1]).mkdir()
+        return ""
 
     monkeypatch.delenv("PIP_NO_INDEX", raising=False)
-    monkeypatch.setattr(rebuilt, "_run", run)
+    monkeypatch.setattr(rebuilt, "run_tool", run)
     return seen
 
 
