@@ -26,13 +26,14 @@ a change that a later version repairs before the bad end is not found.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from keras_matrix.analysis.regression import gate
 from keras_matrix.analysis.regression.gate import GATE_LOOKS, Rule, judge
-from keras_matrix.analysis.stats.blocks import Estimate, of_logs
+from keras_matrix.analysis.stats.blocks import Estimate, half_width, of_logs
 from keras_matrix.analysis.stats.sequential import Looks
 
 ERROR = 0.05  # at most this probability that any test of a search is wrong
@@ -178,18 +179,28 @@ def side_of(logs: Sequence[float], rule: Rule) -> Side:
     return Side.UNDECIDED
 
 
-def answered(trial: Trial, rule: Rule, logs: Sequence[Sequence[float]]) -> str | None:
+def answered(trial: Trial, rule: Rule, logs: Sequence[Sequence[float]], smallest: float = THRESHOLD) -> str | None:
     """Return the sides that a trial has decided at a look, as a text; None if it must go on.
 
-    A trial of the ends also stops if the bad one is slower by less than `THRESHOLD`, whether or not it is slower.
+    A trial of the ends also stops if the bad one is slower by less than `smallest`, if at all.
     """
     sides = [side_of(one, rule) for one in logs[: len(trial.tested)]]
     if Side.UNDECIDED not in sides:
         return " and ".join(sides)
-    small = Rule(THRESHOLD, rule.level, rule.looks)
+    small = Rule(smallest, rule.level, rule.looks)
     if trial.tested == (TOTAL,) and judge({"": logs[0]}, small)[""].outcome is gate.Outcome.NO_WORSE:
-        return f"slower by less than {THRESHOLD:.0%}"
+        return f"slower by less than {smallest:g}"
     return None
+
+
+def expected_blocks(ends: Sequence[float], rule: Rule) -> int | None:
+    """Return the blocks of a usual step, from the logs of the ends; None if the most blocks would not decide it.
+
+    The mean of both ends has half the variance of one, so that a step's numbers scatter by sqrt(3/4) of the ends'.
+    """
+    distance, scatter = abs(statistics.fmean(ends)) / 2, statistics.stdev(ends) * math.sqrt(0.75)
+    looks = rule.looks
+    return next((at for at in looks.blocks if half_width(scatter, at, looks.confidence(at)) < distance), None)
 
 
 def trial_of_ends(count: int) -> Trial:

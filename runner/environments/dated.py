@@ -69,6 +69,8 @@ def locks_between(good: date, bad: date, lock: LockOn) -> list[Locked]:
     if good >= bad:
         raise UsageError(f"--good: must be before --bad, got {good} and {bad}")
     first, last = Locked(good, lock(good)), Locked(bad, lock(bad))
+    if first.lock == last.lock:
+        raise UsageError(f"--bad: the lock of {bad} is that of {good}: nothing to search")
     return [first, *_after(first, last, lock)]
 
 

@@ -236,8 +236,13 @@ def series(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[tup
     return _weighted(_pairs(group, times, arms), times)
 
 
+def numbers(weights: Weights, times: Times) -> tuple[float, ...]:
+    """Return the weighted sum of log step times, one number a block."""
+    return tuple(_logs(times, weights).values())
+
+
 def _weighted(weights: Sequence[Weights], times: Times) -> list[tuple[float, ...]]:
-    found = [tuple(_logs(times, one).values()) for one in weights]
+    found = [numbers(one, times) for one in weights]
     return [logs for logs in found if logs]
 
 
