@@ -23,7 +23,6 @@ from pathlib import Path
 from keras_matrix.analysis.regression.bisection import THRESHOLD, Bisection, Outcome, search
 from keras_matrix.analysis.stats.sequential import PRECISION_TARGET
 from keras_matrix.records.backends import TABLE
-from keras_matrix.records.codec import to_json
 from keras_matrix.runner.cli.bisect import text
 from keras_matrix.runner.cli.bisect.axes import Axis, Cache, CheckoutAxis, DateAxis, PackageAxis
 from keras_matrix.runner.cli.bisect.state import VERSION, State, Stored
@@ -123,7 +122,7 @@ def _show(found: Bisection, axis: Axis, state: State, differing: Suspects | None
 
 def _state(folder: Path, axis: Axis, cell: Cell, request: RunRequest) -> State:
     identity = {**axis.identity, "cell_id": cell.cell_id, "start": request.executors.started}
-    empty = Stored(VERSION, axis.subject, list(axis.labels), to_json(cell.settings))
+    empty = Stored(VERSION, axis.subject, list(axis.labels), cell.settings)
     return State(folder, identity, empty, new=request.new)
 
 

@@ -1,8 +1,9 @@
 """The stored state of a search: the answer to each trial, so that the same command continues after any interruption.
 
-    bisect/<digest>/bisection.json     the request, the versions, the answers so far, and the result
-    bisect/<digest>/bisection-N.json   an earlier search with the same request, which was finished
-    bisect/<digest>/<run_id>/          the measured runs
+    bisect/<digest>/bisection.json    the versions and the answers so far
+    bisect/<digest>/result.json       the result, once there is one
+    bisect/<digest>/*-N.json          both files of an earlier search with the same request, or of a damaged one
+    bisect/<digest>/<run_id>/         the measured runs
 
 Promise: a file is replaced completely or not at all. A search with another request, or other versions, is another one.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +20,10 @@ from typing import Any
 
 from keras_matrix.analysis.regression.bisection import Answer
 from keras_matrix.records import files
-from keras_matrix.records.codec import CodecError, canonical, decode, loads, to_json
+from keras_matrix.records.codec import CodecError, canonical, decode, loads
+from keras_matrix.records.settings import Settings
 
-FILE = "bisection.json"
+STATE, RESULT = "bisection.json", "result.json"
 VERSION = 1
 
 
@@ -42,27 +45,25 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The content of the file."""
+    """The content of `bisection.json`: what is searched, by its settings and the names of the versions."""
 
     version: int
     subject: str
     labels: list[str]
-    settings: dict[str, Any]
+    settings: Settings
     answers: list[Answered] = field(default_factory=list)
-    result: dict[str, Any] | None = None
 
 
 class State:
-    """The state of one search, in its folder."""
+    """The state of one search, in its folder below `root`."""
 
     def __init__(self, root: Path, identity: Mapping[str, Any], empty: Stored, *, new: bool) -> None:
         self.folder = root / hashlib.sha256(canonical(dict(identity)).encode()).hexdigest()[:16]
-        self._path = self.folder / FILE
-        found = self._read()
-        self.continued = found is not None and found.result is None and bool(found.answers) and not new
-        if found is not None and not self.continued:
+        found = None if new or (self.folder / RESULT).exists() else self._read()
+        self.continued = found is not None
+        self._stored = empty if found is None else found
+        if found is None:
             self._set_aside()
-        self._stored = found if found is not None and self.continued else empty
 
     @property
     def answers(self) -> Sequence[Answered]:
@@ -72,26 +73,28 @@ class State:
     def add(self, answered: Answered) -> None:
         """Store another answer. Raises OSError."""
         self._stored.answers.append(answered)
-        self._write()
+        self._write(STATE, canonical(self._stored))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Store the result. Raises OSError."""
-        stored = self._stored
-        self._stored = Stored(VERSION, stored.subject, stored.labels, stored.settings, stored.answers, dict(result))
-        self._write()
+        self._write(RESULT, json.dumps(result, indent=1, allow_nan=False))
 
     def _read(self) -> Stored | None:
-        """Return the content of the file; None if it is missing or damaged."""
+        """Return the stored state; None if it is missing or damaged."""
         try:
-            found = decode(Stored, loads(self._path.read_bytes()), "bisection")
+            found = decode(Stored, loads((self.folder / STATE).read_bytes()), "bisection")
         except (OSError, CodecError):
             return None
         return found if found.version == VERSION else None
 
     def _set_aside(self) -> None:
-        free = (self.folder / f"bisection-{n}.json" for n in itertools.count(1))
-        self._path.rename(next(path for path in free if not path.exists()))
+        """Rename the files of an earlier search."""
+        there = [path for path in (self.folder / STATE, self.folder / RESULT) if path.exists()]
+        taken = {path.stem.rpartition("-")[2] for path in self.folder.glob("*-*.json")}
+        number = next(n for n in itertools.count(1) if str(n) not in taken)
+        for path in there:
+            path.rename(path.with_stem(f"{path.stem}-{number}"))
 
-    def _write(self) -> None:
+    def _write(self, name: str, text: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        files.replace(self._path, canonical(to_json(self._stored)) + "\n")
+        files.replace(self.folder / name, text + "\n")
