@@ -49,7 +49,7 @@ LOCKS = (
     Lock("docs", groups=("docs",), groups_only=True),
     Lock(
         "cpu",
-        ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery", "tensorboard", "whatif"),
+        ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery", "tensorboard", "whatif", "bisect"),
         ("dev",),
         torch_apart=True,
     ),

@@ -35,7 +35,7 @@ from keras_matrix.analysis.regression.gate import Rule
 DOCUMENT = Path(__file__).parents[2] / "docs" / "bisect.md"
 BEGIN, END = "<!-- bisect: begin -->", "<!-- bisect: end -->"
 ARMS = (draws.BASE, draws.SAME, draws.SLOWER)
-MANY = 40
+MANY = 200
 
 
 @dataclass(slots=True)
