@@ -76,7 +76,8 @@ def _known(name: str, known: Mapping[Version, str], flag: str, text: str) -> Ver
     except InvalidVersion as error:
         raise UsageError(f"{flag}: must be a version of {name}, as in {[*known.values()][-1]}, got {text!r}") from error
     if version not in known:
-        pre = "; a pre-release needs --pre" if version.is_prerelease else ""
+        without = not any(one.is_prerelease for one in known)
+        pre = "; a pre-release needs --pre" if version.is_prerelease and without else ""
         newest = ", ".join([*known.values()][-SHOWN:])
         raise UsageError(
             f"{flag}: {name} has no version {text!r} with a wheel for this Python{near(text, known.values())}{pre}; "

@@ -144,7 +144,7 @@ def run_tool(command: list[str], problem: str, text: str = "") -> str:
 
 
 def _cause(output: str) -> str:
-    """Return the lines in which pip says why; its first error is the most specific one."""
+    """Return the lines in which pip or uv says why: pip's first error, uv's last cause is the most specific one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return "; ".join(errors[:2]) or (lines[-1] if lines else "no message")
+    return "; ".join(errors[:2]) or (lines[-1].removeprefix("cause: ") if lines else "no message")

@@ -30,7 +30,7 @@ def plan_lines(axis: Axis, process_s: float) -> list[str]:
     steps, (least, *_, most) = most_steps(len(labels)), LOOKS.blocks
 
     def total(steps_made: int, blocks: int) -> str:
-        return duration((2 * 2 + 3 * steps_made + 2) * blocks * process_s)
+        return duration((3 * steps_made + 6) * blocks * process_s)  # the ends are two arms, the confirmation four
 
     step = f"{least} to {most} blocks of 3 processes of about {process_s:.1f} s"
     return [

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from keras_matrix.runner.environments.commits import Checkout, checkout
 from keras_matrix.runner.errors import UsageError
+from tests.git import git
 
 pytestmark = pytest.mark.process
-
-
-def git(folder: Path, *arguments: str) -> str:
-    own = {f"GIT_{who}_{what}": "x@y" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    command = ["git", "-C", str(folder), "-c", "init.defaultBranch=main", *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **own})
-    return done.stdout.strip()
 
 
 @pytest.fixture

@@ -25,13 +25,18 @@ def test_versions_between_both_ends_are_in_the_order_of_versions() -> None:
         ("3.14.0", "3.13.0", "--good: must be older than --bad, got 3.14.0 and 3.13.0"),
         ("latest", "3.13.0", "--good: must be a version of keras, as in 3.15.0, got 'latest'"),
         ("3.13.0", "3.14.1", "--bad: keras has no version '3.14.1' with a wheel for this Python; did you mean 3.14.0?"),
-        ("3.13.0", "4.0.dev1", "a pre-release needs --pre; the newest are 3.9.0, 3.13.0"),
+        ("3.13.0", "4.0.dev1", "has no version '4.0.dev1' with a wheel for this Python; the newest are 3.9.0, 3.13.0"),
     ],
 )
 def test_ends_that_are_no_versions_are_refused(good: str, bad: str, message: str) -> None:
     with pytest.raises(UsageError) as raised:
         between("keras", VERSIONS, good, bad)
     assert message in str(raised.value)
+
+
+def test_pre_release_that_was_not_listed_is_refused_with_the_flag_that_lists_it() -> None:
+    with pytest.raises(UsageError, match=r"; a pre-release needs --pre; the newest are 3\.13\.0"):
+        between("keras", ["3.13.0", "3.14.0"], "3.13.0", "3.14.1.dev1")
 
 
 def test_packages_of_a_set_move_together_and_a_missing_version_is_the_next_older_one() -> None:

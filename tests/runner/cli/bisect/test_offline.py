@@ -1,4 +1,4 @@
-"""`runner bisect` over real wheels in a folder, without an index: real pip and environments, pretended processes."""
+"""`runner bisect` over real wheels in a folder, and over real commits: real environments, pretended processes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.measure.seams import Seams
 from tests.fakes.executor import FakeExecutor
+from tests.git import git
 from tests.small_wheels import write_wheel
 
 pytestmark = pytest.mark.process
@@ -29,7 +30,7 @@ class InItsEnvironment(FakeExecutor):
         about = json.loads((Path(job.folder).parents[1] / "run.json").read_text())
         python = about["arms"][about["arm"]]["python"]
         if python not in self.shares:
-            command = [python, "-c", "import small; print(small.SHARE)"]
+            command = [python, "-I", "-c", "import small; print(small.SHARE)"]
             self.shares[python] = float(subprocess.run(command, check=True, capture_output=True).stdout)
         return FakeExecutor.result(self, replace(job, fault=f"slower:{self.shares[python]}"))
 
@@ -48,6 +49,21 @@ def wheels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(there))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    return there
+
+
+@pytest.fixture
+def project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose module `small` is slower from its third commit on; the tag v1 is the first of four."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    there = folder / "project"
+    there.mkdir()
+    git(there, "init", "--quiet")
+    for number in range(4):
+        (there / "small.py").write_text(f"SHARE = {0.05 if number >= 2 else 0.0001}  # {number}\n")
+        git(there, "add", ".")
+        git(there, "commit", "--quiet", "-m", f"Set {number}")
+    git(there, "tag", "v1", "main~3")
     return there
 
 
@@ -92,3 +108,14 @@ def test_pre_releases_are_candidates_if_asked_for(wheels: Path, capsys: pytest.C
 def test_package_that_is_nowhere_is_named(wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bisect", "jax:mnist_mlp", "--package", "nowhere", "--good", "1", "--bad", "2"]) == 3
     assert "pip finds no version of nowhere with a wheel for " in capsys.readouterr().err
+
+
+def test_slow_commit_is_found_in_worktrees_which_are_removed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["bisect", "jax:mnist_mlp", "--checkout", str(project), "--good", "v1", "--bad", "main"]
+    assert main(command, Seams(executor=InItsEnvironment())) == 0
+    said = capsys.readouterr().out
+    first, slow = git(project, "rev-parse", "main~2")[:10], git(project, "rev-parse", "main~1")[:10]
+    assert f"found: {slow} Set 2 is slower than {first} Set 1: +5.0 %" in said
+    assert f"differs, too: git -C {project} log -p {first}..{slow}" in said
+    assert git(project, "status", "--porcelain") == ""
+    assert git(project, "worktree", "list").count("\n") == 0
