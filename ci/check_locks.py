@@ -50,7 +50,7 @@ LOCKS = (
     Lock("audit", groups=("audit",), groups_only=True),
     Lock(
         "cpu",
-        ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery", "tensorboard", "whatif"),
+        ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery", "tensorboard", "whatif", "bisect"),
         ("dev",),
         torch_apart=True,
     ),

@@ -10,7 +10,8 @@
     │       └── EngineGone      3   the container engine does not answer (runner.executors.docker.engine)
     └── Interrupted           130   a signal asked the runner to stop
 
-`runner gate` also ends with 4 (regressed) and 5 (undecided), which are verdicts, not errors.
+`runner gate` also ends with 4 (regressed) and 5 (undecided), which are verdicts, not errors; so do `reproduce` and
+`bisect`, whose help says when.
 
 A cell that fails is a record, not an exception. A message says what is wrong, where, the value received and what to do.
 """

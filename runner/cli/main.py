@@ -41,6 +41,7 @@ COMMANDS = {
     "replay": ("runner.cli.whatif.replay", "replay a training step from its trace, and predict other settings"),
     "optimize": ("runner.cli.whatif.optimize", "search for faster settings of a traced cell, and verify them"),
     "compare": ("runner.cli.compare.compare", "compare two runs, or two environments measured interleaved"),
+    "bisect": ("runner.cli.bisect.bisect", "find the version, day or commit from which on a cell is slower"),
     "reproduce": ("runner.cli.compare.reproduce", "measure a stored cell again, as its record says, and compare"),
     "gate": ("runner.cli.compare.gate", "fail where new is slower than base"),
     "history": ("runner.cli.compare.history", "list a cell over all stored sessions, with its change points"),
@@ -60,7 +61,8 @@ DESCRIPTION = """Measure which Keras 3 backend, device and setting is fastest fo
 
 The default command is `run`: `runner --matrix matrix.yaml`."""
 EPILOG = """exit codes: 0 all cells ok, 1 some cell not ok, 2 bad input, 3 infrastructure, 130 interrupted;
-of gate: 4 regressed, 5 undecided; of reproduce: 4 differs, 5 undecided"""
+of gate: 4 regressed, 5 undecided; of reproduce: 4 differs, 5 undecided;
+of bisect: 4 the bad end is not slower, 5 undecided"""
 
 
 def parser(called: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser:

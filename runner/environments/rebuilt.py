@@ -31,11 +31,17 @@ KNOWN = frozenset(
 )
 LIMIT_S = 3600.0
 BUILDS_OF_TORCH = "https://download.pytorch.org/whl/"
+# What pip and uv write if they cannot connect to an index.
+NO_CONNECTION = ("connection broken by", "NewConnectionError", "error sending request", "dns error", "Connect timeout")
 PIP_OPTIONS = ("--disable-pip-version-check", "--no-input", "--quiet", "--only-binary", ":all:")
 
 
 class CannotRebuild(InfrastructureError):
     """An environment cannot be made. The message says why."""
+
+
+class NoNetwork(CannotRebuild):
+    """An environment cannot be made now, because the package index cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +88,24 @@ def cache_folder() -> Path:
 def environment(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> Path:
     """Return the folder of the environment of a recipe, made if it is not in the cache. Raises `CannotRebuild`."""
     folder = cache / recipe.name
+
+    def make(empty: Path) -> None:
+        say(f"making an environment with Python {recipe.python} and {', '.join(recipe.requirements)}: {empty}")
+        _make(recipe, empty)
+
+    return made_once(folder, make)
+
+
+def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache that `make` fills, once for all commands. Raises `CannotRebuild`."""
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with (cache / f"{recipe.name}.lock").open("w") as lock:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder.with_name(f"{folder.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (folder / COMPLETE).is_file():
-                say(f"making an environment with Python {recipe.python} and {', '.join(recipe.requirements)}: {folder}")
-                _make(recipe, folder)
+                shutil.rmtree(folder, ignore_errors=True)  # one that was not completed
+                make(folder)
+                (folder / COMPLETE).write_text("{}", encoding="utf-8")
     except OSError as error:
         raise CannotRebuild(f"{error.filename or folder}: {error.strerror}; set XDG_CACHE_HOME to another") from error
     return folder
@@ -96,11 +113,9 @@ def environment(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> Path
 
 def _make(recipe: Recipe, folder: Path) -> None:
     python = _interpreter(recipe.python)
-    shutil.rmtree(folder, ignore_errors=True)  # one that was not completed
-    _run([python, "-m", "venv", str(folder)], f"Python {recipe.python} makes no environment")
+    run_tool([python, "-m", "venv", str(folder)], f"Python {recipe.python} makes no environment")
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", *PIP_OPTIONS, *_indexes(recipe.packages.values())]
-    _run([*pip, *recipe.requirements], "pip cannot install these versions")
-    (folder / COMPLETE).write_text(json.dumps(recipe.requirements), encoding="utf-8")
+    run_tool([*pip, *recipe.requirements], "pip cannot install these versions")
 
 
 def _interpreter(version: str) -> str:
@@ -120,25 +135,26 @@ def _indexes(versions: Iterable[str]) -> list[str]:
     return [option for label in labels for option in ("--extra-index-url", f"{BUILDS_OF_TORCH}{label}")]
 
 
-def _run(command: list[str], problem: str) -> None:
+def run_tool(command: list[str], problem: str, text: str = "") -> str:
+    """Return the output of a tool such as pip, which gets `text` as its input.
+
+    Raises `CannotRebuild` with the problem and the tool's reason, `NoNetwork` if that is the connection.
+    """
     try:
         done = subprocess.run(
-            command,
-            check=False,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=LIMIT_S,
-            stdin=subprocess.DEVNULL,
+            command, check=False, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, input=text
         )
     except subprocess.TimeoutExpired as error:
         raise CannotRebuild(f"{problem}: not done after {LIMIT_S:.0f} s") from error
     if done.returncode:
-        raise CannotRebuild(f"{problem}: {without_user(_cause(done.stderr or done.stdout))}")
+        output = done.stderr or done.stdout
+        kind = NoNetwork if any(sign in output for sign in NO_CONNECTION) else CannotRebuild
+        raise kind(f"{problem}: {without_user(_cause(output))}")
+    return done.stdout
 
 
 def _cause(output: str) -> str:
-    """Return the lines in which pip says why; its first error is the most specific one."""
+    """Return the lines in which pip or uv says why: pip's first error, uv's last cause is the most specific one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return "; ".join(errors[:2]) or (lines[-1] if lines else "no message")
+    return "; ".join(errors[:2]) or (lines[-1].removeprefix("cause: ") if lines else "no message")

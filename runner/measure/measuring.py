@@ -108,7 +108,8 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
         preflight = _preflight(request, session, display)
         adaptive = Adaptive(session, wanted.cells, goal)
         expected_s = estimates(request.results, wanted.cells).within_limit_s
-        arms = {name: _arm(request, session.runs[name], arm, preflight) for name, arm in wanted.arms.items()}
+        roots = import_roots(request.choice.matrix.resolve().parent)
+        arms = {name: _arm(request, session.runs[name], arm, preflight, roots) for name, arm in wanted.arms.items()}
         if request.executors.contract.local_machine:
             display.problems(_not_installed(arms, session.pending))
         progress = display.progress(session.repeats, session.pending, expected_s)
@@ -117,7 +118,7 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
                 arms=arms,
                 observer=observer,
                 machine=here,
-                import_roots=[str(root) for root in import_roots(request.choice.matrix.resolve().parent)],
+                import_roots=[str(root) for root in roots],
                 dataset_dir=dataset_dir(request),
                 log_dir=log_dir,
             )
@@ -216,7 +217,7 @@ def _preflight(request: RunRequest, session: Session, display: Display) -> Prefl
     return found
 
 
-def _arm(request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | None) -> Arm:
+def _arm(request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | None, roots: Iterable[Path]) -> Arm:
     """Return an arm behind the preflight, which does not judge the builds of another Python."""
     own, stand_in = request.executors, request.seams.executor
     executor, contract = (stand_in, Contract()) if stand_in else (own.executor(run, arm.python), own.contract)
@@ -226,7 +227,16 @@ def _arm(request: RunRequest, run: Run, arm: ArmRequest, preflight: Preflight | 
         executor = OthersBusy(executor, lambda: stand_in or own.executor(run, arm.python))
     if preflight is not None:
         preflight = preflight if arm.python is None else replace(preflight, versions={})
-    return Arm(run, executor, arm.fault, contract, preflight)
+    return Arm(run, executor, arm.fault, contract, preflight, moved_roots(roots, arm))
+
+
+def moved_roots(roots: Iterable[Path], arm: ArmRequest) -> list[str]:
+    """Return where an arm with a worktree imports the user's modules from; empty if that is where all arms do."""
+    if arm.worktree is None:
+        return []
+    checkout, worktree = map(Path, arm.worktree)
+    there = [worktree / root.relative_to(checkout) if root.is_relative_to(checkout) else root for root in roots]
+    return [str(root) for root in there]
 
 
 def _not_installed(arms: Mapping[str, Arm], pending: Sequence[PlannedRepeat]) -> list[str]:

@@ -59,7 +59,7 @@ def utc_now() -> datetime:
 class Arm:
     """The run that stores an arm's records and the executor of its cells; `fault` is injected into workloads.
 
-    `preflight` refuses cells before they start and adds warnings to the others.
+    `preflight` refuses cells before they start and adds warnings. `import_roots`, if any, replace the context's.
     """
 
     run: Run
@@ -67,6 +67,7 @@ class Arm:
     fault: str | None = None
     contract: Contract = Contract()
     preflight: Preflight | None = None
+    import_roots: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +385,7 @@ class Scheduler:
             settings=settings,
             steps=count,
             folder=str(arm.run.scratch(name).absolute()),
-            import_roots=self._context.import_roots,
+            import_roots=arm.import_roots or self._context.import_roots,
             dataset_dir=self._context.dataset_dir,
             compile_cache_dir=compile_cache(arm.run, settings),
             fault=arm.fault,

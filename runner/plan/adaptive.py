@@ -4,8 +4,8 @@
 comparisons, computed from records, and plans the repeats. All open comparisons get their next block together, because
 they share the servers that a block starts; near the end of the budget the most promising ones have priority.
 
-With the rule of a gate, a comparison is continued from look to look until the gate has decided it; otherwise until its
-interval has the requested width.
+With the rule of a gate, a comparison is continued from look to look until the gate has decided it; with a question of
+several arms until that is answered; otherwise until its interval has the requested width.
 
 A comparison contains the cells that differ in backend or arm only: with two arms, new / base on each backend; with one,
 each backend against the one with the lowest mean; a single cell is judged by its own step time. A comparison stops when
@@ -19,14 +19,13 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison.primary_metric import cost
 from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
-from keras_matrix.analysis.stats.blocks import paired_logs
 from keras_matrix.analysis.stats.levels import grouped
-from keras_matrix.analysis.stats.sequential import LOOKS, State, Why, allocate, decide, time_to_look_s
+from keras_matrix.analysis.stats.sequential import LOOKS, Looks, State, Why, allocate, decide, time_to_look_s
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.matrix.reader import Cell
@@ -40,14 +39,36 @@ Hosts = Mapping[Key, Mapping[int, str]]
 """The `host_id` of the machine of each repeat, by (arm, cell_id)."""
 Times = Mapping[Key, Mapping[int, float]]
 """Step times in seconds by (arm, cell_id) and repeat."""
+Weights = Mapping[Key, float]
+"""The weight of each log step time in a series: 1 and -1 for the ratio of two cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the arms of a session are to decide about each cell.
+
+    Each contrast maps arms to the weights of their log step times, which gives one number a block. `answered` returns
+    the answer that the numbers of all contrasts give at a look, or None to continue.
+    """
+
+    contrasts: tuple[Mapping[str, float], ...]
+    answered: Callable[[Sequence[Sequence[float]]], str | None]
+    looks: Looks
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The time in seconds during which a session may add repeats, and the rule of the gate to be decided, if any."""
+    """The time in seconds during which a session may add repeats, and the gate's rule or the question to decide."""
 
     budget_s: float | None = None
     rule: Rule | None = None
+    question: Question | None = None
+
+    @property
+    def looks(self) -> Looks:
+        """The numbers of blocks at which a comparison may stop."""
+        deciding = self.rule or self.question
+        return deciding.looks if deciding else LOOKS
 
 
 class Adaptive:
@@ -60,8 +81,7 @@ class Adaptive:
         self._all = comparisons(cells)
         self._groups = {group[0].cell_id: group for group in self._all if group[0].auto}
         self._budget_s = math.inf if goal.budget_s is None else goal.budget_s
-        self._rule = goal.rule
-        self._looks = goal.rule.looks if goal.rule else LOOKS
+        self._rule, self._question, self._looks = goal.rule, goal.question, goal.looks
         self._arms = list(session.runs)
         self._clock = clock
         self._begun_s = clock() - _wall_s(self._records())
@@ -101,31 +121,51 @@ class Adaptive:
         return reasons
 
     def _widest(self, records: Sequence[tuple[str, Record]]) -> dict[str, Series]:
-        """Return the pair with the largest scatter of each comparison, within each machine: see `widest`."""
+        """Return the series with the largest scatter of each comparison, within each machine: see `widest`."""
         times, at = step_times(records), hosts(records)
-        return {name: _widest_pair(_placed(group, times, at, self._arms)) for name, group in self._groups.items()}
+        found = {name: self._weights(group, times) for name, group in self._groups.items()}
+        return {name: _widest_series(_placed(weights, times, at)) for name, weights in found.items()}
 
     def _series(self, times: Times) -> dict[str, list[tuple[float, ...]]]:
-        return {name: series(group, times, self._arms) for name, group in self._groups.items()}
+        return {name: _weighted(self._weights(group, times), times) for name, group in self._groups.items()}
+
+    def _weights(self, group: Sequence[Cell], times: Times) -> list[Weights]:
+        """Return the weights of each series of a comparison."""
+        if self._question is None:
+            return _pairs(group, times, self._arms)
+        contrasts = self._question.contrasts
+        return [{(arm, cell.cell_id): one[arm] for arm in one} for cell in group for one in contrasts]
 
     def _target(self, name: str) -> float:
-        """Return the width at which a comparison stops; a gate has no such width, not even 0."""
-        return NEVER if self._rule else self._groups[name][0].precision_target or 0.0
+        """Return the width at which a comparison stops; a decision has no such width, not even 0."""
+        return NEVER if self._rule or self._question else self._groups[name][0].precision_target or 0.0
 
     def _decided(self, times: Times) -> dict[str, str]:
-        """Return the outcomes of the comparisons that a gate has decided at one of its looks."""
+        """Return the outcomes of the comparisons that are decided at a look."""
+        logs = self._series(times)
+        if self._question is not None:
+            return dict(self._answers(self._question, logs))
         if self._rule is None:
             return {}
-        logs = self._series(times)
         named = {f"{name} {i}": one for name, several in logs.items() for i, one in enumerate(several)}
         verdicts = judge(named, self._rule)
         found = {}
         for name, several in logs.items():
             outcomes = [verdicts[f"{name} {i}"].outcome for i in range(len(several))]
-            at_look = bool(several) and all(len(one) in self._looks.blocks for one in several)
-            if at_look and Outcome.UNDECIDED not in outcomes:
+            if self._at_look(several) and Outcome.UNDECIDED not in outcomes:
                 found[name] = " and ".join(sorted(set(map(str, outcomes))))
         return found
+
+    def _answers(
+        self, question: Question, logs: Mapping[str, Sequence[tuple[float, ...]]]
+    ) -> Iterator[tuple[str, str]]:
+        for name, several in logs.items():
+            complete = len(several) == len(question.contrasts) * len(self._groups[name])
+            if complete and self._at_look(several) and (answer := question.answered(several)):
+                yield name, answer
+
+    def _at_look(self, several: Sequence[tuple[float, ...]]) -> bool:
+        return bool(several) and all(len(one) in self._looks.blocks for one in several)
 
     def _next(self, states: Mapping[str, State], left_s: float) -> str | None:
         """Return the next comparison to continue; their targets may differ."""
@@ -177,7 +217,7 @@ def hosts(records: Sequence[tuple[str, Record]]) -> Hosts:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The log ratios of a pair by block, and the machine of each block."""
+    """The numbers of a series by block, such as the log ratios of a pair, and the machine of each block."""
 
     logs: tuple[float, ...] = ()
     machines: tuple[str, ...] = ()
@@ -193,38 +233,46 @@ class Series:
 
 def series(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[tuple[float, ...]]:
     """Return the log ratios by block of every pair that has a block; of two `arms` the base is the first."""
-    found = [tuple(_logs(times, pair).values()) for pair in _pairs(group, times, arms)]
+    return _weighted(_pairs(group, times, arms), times)
+
+
+def numbers(weights: Weights, times: Times) -> tuple[float, ...]:
+    """Return the weighted sum of log step times, one number a block."""
+    return tuple(_logs(times, weights).values())
+
+
+def _weighted(weights: Sequence[Weights], times: Times) -> list[tuple[float, ...]]:
+    found = [numbers(one, times) for one in weights]
     return [logs for logs in found if logs]
 
 
-def _placed(group: Sequence[Cell], times: Times, at: Hosts, arms: Sequence[str]) -> list[Series]:
-    """Return the series of every pair, of the blocks that are at one machine."""
+def _placed(weights: Sequence[Weights], times: Times, at: Hosts) -> list[Series]:
+    """Return the series, of the blocks that are at one machine."""
     found = []
-    for one, other in _pairs(group, times, arms):
-        here = at.get(one, {})
-        there = here if other is None else at.get(other, {})
-        logs = {n: log for n, log in _logs(times, (one, other)).items() if here[n] == there[n]}
-        found.append(Series(tuple(logs.values()), tuple(here[n] for n in logs)))
+    for one in weights:
+        places = [at.get(key, {}) for key in one]
+        logs = {n: log for n, log in _logs(times, one).items() if len({place[n] for place in places}) == 1}
+        found.append(Series(tuple(logs.values()), tuple(places[0][n] for n in logs)))
     return [one for one in found if one.logs]
 
 
-def _pairs(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[tuple[Key, Key | None]]:
-    """Return the pairs of a comparison; if only one cell was measured, this one alone."""
+def _pairs(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[Weights]:
+    """Return the pairs of a comparison; of two `arms` the base is the first. One measured cell is its own series."""
     own = {key: values for key, values in times.items() if key[1] in {cell.cell_id for cell in group}}
     if len(arms) == 2:
-        return [((arms[1], cell.cell_id), (arms[0], cell.cell_id)) for cell in group]
+        return [{(arms[1], cell.cell_id): 1, (arms[0], cell.cell_id): -1} for cell in group]
     lowest = min(own, key=lambda key: statistics.fmean(map(math.log, own[key].values())), default=None)
-    return [(key, lowest) for key in own if key != lowest] or [(key, None) for key in own]
+    return [{key: 1, lowest: -1} for key in own if lowest not in (key, None)] or [{key: 1} for key in own]
 
 
-def _logs(times: Times, pair: tuple[Key, Key | None]) -> dict[int, float]:
-    one, other = pair
-    if other is None:
-        return {n: math.log(value) for n, value in times[one].items()}
-    return paired_logs(times.get(one, {}), times.get(other, {}))
+def _logs(times: Times, weights: Weights) -> dict[int, float]:
+    """Return the weighted sum of the log step times of each block that has all of them."""
+    first, *others = weights
+    blocks = [n for n in times.get(first, {}) if all(n in times.get(key, {}) for key in others)]
+    return {n: sum(weight * math.log(times[key][n]) for key, weight in weights.items()) for n in blocks}
 
 
-def _widest_pair(found: Sequence[Series]) -> Series:
+def _widest_series(found: Sequence[Series]) -> Series:
     within = [one.within() for one in found]
     return found[within.index(widest(within))] if found else Series()
 

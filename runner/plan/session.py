@@ -43,18 +43,21 @@ def writing(folder: Path) -> Iterator[Results]:
 class ArmRequest:
     """The request for an arm: its Python (None: the runner's own), an injected fault, and the installed versions.
 
-    With `others_busy` the machine's other devices work while its cells are measured.
+    With `others_busy` the machine's other devices work while its cells are measured. Of `worktree` the user's modules
+    below the first folder are imported from the second.
     """
 
     python: str | None = None
     fault: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     others_busy: bool = False
+    worktree: tuple[str, str] | None = None
 
     def identity(self) -> dict[str, Any]:
         """Return the values that must be equal for a run of it to be continued."""
         busy = {"others_busy": True} if self.others_busy else {}
-        return {"python": self.python, "fault": self.fault, **busy}
+        worktree = {"worktree": self.worktree[1]} if self.worktree else {}
+        return {"python": self.python, "fault": self.fault, **busy, **worktree}
 
 
 @dataclass(frozen=True, slots=True)

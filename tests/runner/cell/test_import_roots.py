@@ -9,6 +9,8 @@ import pytest
 from keras_matrix.runner.cell.job import search_path
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.host.mounts import import_roots
+from keras_matrix.runner.measure.measuring import moved_roots
+from keras_matrix.runner.plan.session import ArmRequest
 from tests.fakes.executor import FakeExecutor
 
 MATRIX = """\
@@ -46,3 +48,14 @@ def test_the_users_folders_come_after_the_standard_library_and_before_installed_
     path = ["/lib/python3.11", "/venv/lib/site-packages", "/venv/lib/dist-packages"]
     assert search_path(["/user"], path) == [path[0], "/user", *path[1:]]
     assert search_path(["/user"], path[:1]) == [path[0], "/user"]
+
+
+def test_an_arm_with_a_worktree_finds_the_modules_of_the_checkout_there() -> None:
+    roots = [Path("/mine"), Path("/mine/src"), Path("/other"), Path("/mineral")]
+    assert moved_roots(roots, ArmRequest(worktree=("/mine", "/cache/1"))) == [
+        "/cache/1",
+        "/cache/1/src",
+        "/other",
+        "/mineral",
+    ]
+    assert moved_roots(roots, ArmRequest()) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from keras_matrix.runner.environments import rebuilt
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, Recipe, environment, recipe_of
+from tests.small_wheels import write_wheel
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 RECIPE = Recipe(HERE, {"keras": "3.14.0", "torch": "2.9.0+cpu"})
@@ -23,13 +23,14 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands that would have been run; the first makes the folder of the environment."""
     seen: list[list[str]] = []
 
-    def run(command: list[str], problem: str) -> None:
+    def run(command: list[str], problem: str) -> str:
         seen.append(command)
         if "venv" in command:
             Path(command[-1]).mkdir()
+        return ""
 
     monkeypatch.delenv("PIP_NO_INDEX", raising=False)
-    monkeypatch.setattr(rebuilt, "_run", run)
+    monkeypatch.setattr(rebuilt, "run_tool", run)
     return seen
 
 
@@ -112,23 +113,11 @@ def test_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         environment(RECIPE, tmp_path / "file" / "cache", print)
 
 
-def wheel(folder: Path) -> None:
-    """Write a wheel of a package `small` 1.0 that has no dependencies."""
-    info = "small-1.0.dist-info"
-    with zipfile.ZipFile(folder / "small-1.0-py3-none-any.whl", "w") as file:
-        file.writestr("small.py", "VALUE = 1\n")
-        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: small\nVersion: 1.0\n")
-        file.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        file.writestr(f"{info}/RECORD", "small.py,,\n")
-
-
 @pytest.mark.process
 def test_a_folder_of_wheels_is_enough_and_a_missing_version_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel(tmp_path)
+    write_wheel(tmp_path, "small", "1.0", "VALUE = 1\n")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     folder = environment(Recipe(HERE, {"small": "1.0"}), tmp_path / "cache", print)

@@ -24,11 +24,16 @@ from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.look.stored import findings_of
 from keras_matrix.runner.cli.main import Seams, main
+from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.errors import Interrupted
-from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.executors import Outcome, registry
+from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, load
-from keras_matrix.runner.plan.adaptive import Adaptive, Goal, series, step_times, widest
+from keras_matrix.runner.measure.measuring import measure_session, session_request
+from keras_matrix.runner.plan.adaptive import Adaptive, Goal, Question, numbers, series, step_times, widest
 from keras_matrix.runner.plan.plan import order
+from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.request import CellChoice, RunRequest
 from tests.conftest import MACHINE, make_record
 from tests.fakes.executor import FakeExecutor, crash
 
@@ -436,3 +441,37 @@ def test_incomparable_environments_are_one_error(
     printed = capsys.readouterr()
     assert message in printed.err
     assert len(printed.err.splitlines()) == 1
+
+
+def test_contrast_of_several_arms_has_the_blocks_that_all_arms_have() -> None:
+    times = {("a", "x"): {0: 1.0, 1: math.e}, ("b", "x"): {1: 1.0, 2: 1.0}, ("c", "x"): {1: math.e**4}}
+    assert numbers({("a", "x"): 1.0, ("b", "x"): -0.5, ("c", "x"): -0.5}, times) == (pytest.approx(-1.0),)
+    assert numbers({("a", "x"): 1.0, ("d", "x"): -1.0}, times) == ()
+
+
+@pytest.mark.parametrize(("answer_at", "blocks"), [(6, 6), (7, 9)])
+def test_session_of_three_arms_continues_from_look_to_look_until_its_question_is_answered(
+    folder: Path, answer_at: int, blocks: int
+) -> None:
+    """Mutation: Adaptive asks between two looks, too."""
+    looks, seen = Looks((4, 6, 9), (0.95,) * 3), list[int]()
+    contrasts = ({"c": 1.0, "a": -0.5, "b": -0.5}, {"c": 1.0, "a": -1.0})
+
+    def answered(logs: Sequence[Sequence[float]]) -> str | None:
+        seen.append(len(logs[0]))
+        return "yes" if len(logs[0]) >= answer_at else None
+
+    cell = replace(two_cells()[0], repeats=1)
+    request = RunRequest(
+        ("test",),
+        CellChoice(Path("matrix.yaml"), Overrides()),
+        folder / "results",
+        registry.chosen(registry.DEFAULT, None, {}),
+    )
+    request = replace(request, seams=Seams(executor=FakeExecutor(step_time_s=noisy(0.01))))
+    arms = {name: ArmRequest(name, None, {}) for name in "abc"}
+    wanted = session_request(request, [cell], {"matrix_path": "", "matrix_text": ""}, arms, to_decide=True)
+    goal = Goal(None, question=Question(contrasts, answered, looks))
+    session = measure_session(request, wanted, goal, TerminalDisplay(quiet=True))
+    assert {arm: len(latest_attempts(session.records(arm))) for arm in arms} == dict.fromkeys(arms, blocks)
+    assert set(seen) <= set(looks.blocks)

@@ -1,0 +1,283 @@
+"""Finds the first slow one of a sequence of versions, by measured trials of which each may be wrong or undecided.
+
+The first version is the good end, the last the bad one. A search has three parts:
+
+- the ends: the bad end must be slower than the good one, by the gate's sequential test, or there is nothing to find;
+- steps: a candidate is measured in the same blocks as both ends. It is slow if its log step time is above the mean of
+  theirs, fast if it is below: its ratio to the good end is above or below the square root of the total ratio;
+- the confirmation: the found version against the version before it, and both ends again, all measured alternately.
+
+Why the square root: if one version brought the complete change, the log step times of all candidates have one of two
+values, and the mean is equally far from both, so that the smaller of both distances, which determines the number of
+blocks, is as large as it can be. If several versions share the change, the answer is the one at which half of it is
+exceeded; its size and share come from the confirmation. Measuring both ends in each block makes the limit follow the
+machine: no earlier estimate of the total ratio enters it.
+
+Like `git bisect skip`, a candidate that cannot be measured or stays undecided is left out, and the next nearest one is
+tried. The answer is then a range if such candidates are at its edge.
+
+Guarantee: each test is `analysis.regression.gate`'s, in both directions, at a level that all planned tests share, so
+that all are right with a probability of at least 95 % (Bonferroni's inequality). The level covers a candidate exactly
+at the limit; at the usual distance from it errors are far rarer (docs/bisect.md). Pure: `search` measures by a
+function that it is given. Limits: the signed-rank test assumes that a block's deviations from the limit are symmetric;
+a change that a later version repairs before the bad end is not found.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from keras_matrix.analysis.regression import gate
+from keras_matrix.analysis.regression.gate import GATE_LOOKS, Rule, judge
+from keras_matrix.analysis.stats.blocks import Estimate, half_width, of_logs
+from keras_matrix.analysis.stats.sequential import Looks
+
+ERROR = 0.05  # at most this probability that any test of a search is wrong
+SPARE_STEPS = 2  # steps beyond those that a search without an undecided one needs
+OTHER_TESTS = 3  # the ends, and the two of the confirmation
+THRESHOLD = 0.02  # ends that differ by less are not searched between: the trials would need many blocks
+# The first look is the earliest at which these levels can be met: 2**-9 < 5 % / 11 / 2.
+LOOKS = Looks((9, 12, 18, 27, 40), (GATE_LOOKS.confidences[0],) * 5, GATE_LOOKS.p_factor)
+GOOD, CANDIDATE, BAD, BEFORE, FOUND = "good", "candidate", "bad", "before", "found"
+
+Contrast = Mapping[str, float]
+"""The weight of each arm's log step time."""
+TOTAL: Contrast = {BAD: 1.0, GOOD: -1.0}
+TO_GOOD: Contrast = {CANDIDATE: 1.0, GOOD: -1.0}
+TO_LIMIT: Contrast = {CANDIDATE: 1.0, GOOD: -0.5, BAD: -0.5}
+
+
+class Side(StrEnum):
+    """Where a candidate is."""
+
+    FAST = "fast"
+    SLOW = "slow"
+    UNDECIDED = "undecided"
+    UNUSABLE = "cannot be measured"
+
+
+class Outcome(StrEnum):
+    """How a search ended."""
+
+    FOUND = "found"
+    RANGE = "within a range"
+    NOT_CONFIRMED = "not confirmed"
+    NOT_SLOWER = "the bad end is not slower"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is measured alternately: the positions of the versions by arm, and the contrasts that are tested.
+
+    `shown` is the contrast whose ratio is reported.
+    """
+
+    arms: Mapping[str, int]
+    tested: tuple[Contrast, ...]
+    shown: Contrast
+
+    @property
+    def contrasts(self) -> tuple[Contrast, ...]:
+        """All contrasts, those that are tested first, each once."""
+        return self.tested if self.shown in self.tested else (*self.tested, self.shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The measured logs of each contrast of a trial, one number a block; or the `reason` why there are none."""
+
+    logs: tuple[tuple[float, ...], ...] = ()
+    reason: str | None = None
+
+
+Measure = Callable[[Trial, Rule], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A tried candidate: its position, its side, its ratio to the good end, the blocks, and why it was left out."""
+
+    position: int
+    side: Side
+    ratio: Estimate | None = None
+    blocks: int = 0
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bisection:
+    """The result: the change is after version `last_good` and at the latest in `first_bad`.
+
+    `size` is the ratio of the found version to the one before it, `total` that of the ends. `tests` is how many tests
+    at `level` each have decided something.
+    """
+
+    outcome: Outcome
+    last_good: int
+    first_bad: int
+    steps: tuple[Step, ...] = ()
+    total: Estimate | None = None
+    size: Estimate | None = None
+    tests: int = 0
+    level: float = 0.0
+    reason: str | None = None
+
+    @property
+    def confidence(self) -> float:
+        """The least probability that every test of the path is right."""
+        return 1 - self.tests * self.level
+
+    @property
+    def share(self) -> float | None:
+        """The share of the total change, on the logarithms, that the found version has."""
+        if self.size is None or self.total is None or self.total.centre == 1:
+            return None
+        return math.log(self.size.centre) / math.log(self.total.centre)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known about the versions between the ends."""
+
+    last_good: int
+    first_bad: int
+    left_out: set[int] = field(default_factory=set)
+
+    def candidates(self) -> list[int]:
+        return [one for one in range(self.last_good + 1, self.first_bad) if one not in self.left_out]
+
+    def note(self, position: int, side: Side) -> None:
+        if side is Side.FAST:
+            self.last_good = position
+        elif side is Side.SLOW:
+            self.first_bad = position
+        else:
+            self.left_out.add(position)
+
+
+def most_steps(count: int) -> int:
+    """Return the most steps of a search among `count` versions, both ends included."""
+    return math.ceil(math.log2(max(1, count - 1))) + SPARE_STEPS if count > 2 else 0
+
+
+def rule_for(count: int) -> Rule:
+    """Return the rule of each test of a search among `count` versions, with an equal share of the error."""
+    return Rule(threshold=0.0, level=ERROR / (most_steps(count) + OTHER_TESTS), looks=LOOKS)
+
+
+def side_of(logs: Sequence[float], rule: Rule) -> Side:
+    """Return whether the mean of these numbers is above 0 (slow) or below it (fast), by the gate's test."""
+    if judge({"": logs}, rule)[""].outcome is gate.Outcome.REGRESSED:
+        return Side.SLOW
+    if judge({"": [-log for log in logs]}, rule)[""].outcome is gate.Outcome.REGRESSED:
+        return Side.FAST
+    return Side.UNDECIDED
+
+
+def answered(trial: Trial, rule: Rule, logs: Sequence[Sequence[float]], smallest: float = THRESHOLD) -> str | None:
+    """Return the sides that a trial has decided at a look, as a text; None if it must go on.
+
+    A trial of the ends also stops if the bad one is slower by less than `smallest`, if at all.
+    """
+    sides = [side_of(one, rule) for one in logs[: len(trial.tested)]]
+    if Side.UNDECIDED not in sides:
+        return " and ".join(sides)
+    small = Rule(smallest, rule.level, rule.looks)
+    if trial.tested == (TOTAL,) and judge({"": logs[0]}, small)[""].outcome is gate.Outcome.NO_WORSE:
+        return f"slower by less than {smallest:g}"
+    return None
+
+
+def expected_blocks(ends: Sequence[float], rule: Rule) -> int | None:
+    """Return the blocks of a usual step, from the logs of the ends; None if the most blocks would not decide it.
+
+    The mean of both ends has half the variance of one, so that a step's numbers scatter by sqrt(3/4) of the ends'.
+    """
+    distance, scatter = abs(statistics.fmean(ends)) / 2, statistics.stdev(ends) * math.sqrt(0.75)
+    looks = rule.looks
+    return next((at for at in looks.blocks if half_width(scatter, at, looks.confidence(at)) < distance), None)
+
+
+def trial_of_ends(count: int) -> Trial:
+    """Return the first trial of a search."""
+    return Trial({GOOD: 0, BAD: count - 1}, (TOTAL,), TOTAL)
+
+
+def trial_of(position: int, count: int) -> Trial:
+    """Return the trial of a candidate."""
+    return Trial({GOOD: 0, CANDIDATE: position, BAD: count - 1}, (TO_LIMIT,), TO_GOOD)
+
+
+def confirmation(last_good: int, first_bad: int, count: int) -> Trial:
+    """Return the last trial: a found version and the one before it, with the ends that are other versions."""
+    before = GOOD if last_good == 0 else BEFORE
+    found = BAD if first_bad == count - 1 else FOUND
+    one_step = {found: 1.0, before: -1.0}
+    arms = {GOOD: 0, before: last_good, found: first_bad, BAD: count - 1}
+    return Trial(arms, (one_step,) if one_step == TOTAL else (one_step, TOTAL), one_step)
+
+
+def search(count: int, measure: Measure) -> Bisection:
+    """Return the first slow one of `count` >= 2 versions, or the range that contains it.
+
+    `measure` measures a trial, with looks as the rule says, until `answered`.
+    """
+    rule, known = rule_for(count), _Known(0, count - 1)
+    ends = measure(trial_of_ends(count), rule)
+    total = _estimate(ends, 0, rule)
+    if ends.reason is not None:
+        return Bisection(Outcome.NOT_MEASURED, 0, count - 1, reason=ends.reason)
+    if side_of(ends.logs[0], rule) is not Side.SLOW:
+        return Bisection(Outcome.NOT_SLOWER, 0, count - 1, total=total, level=rule.level)
+    steps: list[Step] = []
+    while (candidates := known.candidates()) and _measured(steps) < most_steps(count):
+        position = candidates[len(candidates) // 2]
+        step = _step(position, measure(trial_of(position, count), rule), rule)
+        known.note(position, step.side)
+        steps.append(step)
+    tests = 1 + sum(step.side in (Side.FAST, Side.SLOW) for step in steps)
+    range_ = Bisection(
+        Outcome.RANGE, known.last_good, known.first_bad, tuple(steps), total, tests=tests, level=rule.level
+    )
+    return range_ if known.first_bad - known.last_good > 1 else _confirmed(range_, count, measure, rule)
+
+
+def _measured(steps: Sequence[Step]) -> int:
+    return sum(step.side is not Side.UNUSABLE for step in steps)
+
+
+def _step(position: int, answer: Answer, rule: Rule) -> Step:
+    if answer.reason is not None:
+        return Step(position, Side.UNUSABLE, reason=answer.reason)
+    return Step(position, side_of(answer.logs[0], rule), _estimate(answer, -1, rule), len(answer.logs[0]))
+
+
+def _confirmed(found: Bisection, count: int, measure: Measure, rule: Rule) -> Bisection:
+    """Return the result of a search that has found one version, after its confirmation."""
+    trial = confirmation(found.last_good, found.first_bad, count)
+    answer = measure(trial, rule)
+    sides = {side_of(logs, rule) for logs in answer.logs[: len(trial.tested)]}
+    outcome = Outcome.FOUND if sides == {Side.SLOW} else Outcome.NOT_CONFIRMED
+    return Bisection(
+        outcome,
+        found.last_good,
+        found.first_bad,
+        found.steps,
+        _estimate(answer, len(trial.tested) - 1, rule) or found.total,
+        _estimate(answer, 0, rule),
+        found.tests + len(trial.tested),
+        rule.level,
+        answer.reason,
+    )
+
+
+def _estimate(answer: Answer, contrast: int, rule: Rule) -> Estimate | None:
+    if not answer.logs:
+        return None
+    logs = answer.logs[contrast]
+    return of_logs(logs, rule.looks.confidence(len(logs)))

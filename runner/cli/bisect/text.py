@@ -1,0 +1,107 @@
+"""The plan and the result of a search as text and as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from keras_matrix.analysis.regression.bisection import (
+    LOOKS,
+    SPARE_STEPS,
+    Bisection,
+    Outcome,
+    Side,
+    Step,
+    most_steps,
+    rule_for,
+)
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.records.codec import to_json
+from keras_matrix.runner.cli.bisect.axes import Axis
+from keras_matrix.runner.cli.render.format import duration
+
+LISTED = 12
+
+
+def plan_lines(axis: Axis, process_s: float) -> list[str]:
+    """Return the candidates and what a search costs, before anything is measured."""
+    labels = axis.labels
+    shown = list(labels) if len(labels) <= LISTED else [*labels[: LISTED // 2], "...", *labels[-LISTED // 2 :]]
+    steps, (least, *_, most) = most_steps(len(labels)), LOOKS.blocks
+
+    def total(steps_made: int, blocks: int) -> str:
+        return duration((3 * steps_made + 6) * blocks * process_s)  # the ends are two arms, the confirmation four
+
+    step = f"{least} to {most} blocks of 3 processes of about {process_s:.1f} s"
+    return [
+        f"{len(labels)} versions of {axis.subject}: {', '.join(shown)}",
+        f"at most {steps} steps besides the ends and the confirmation; a step is {step}: "
+        f"{duration(3 * least * process_s)} to {duration(3 * most * process_s)}",
+        f"in all {total(max(0, steps - SPARE_STEPS), least)} to {total(steps, most)}; every test at "
+        f"{percent(rule_for(len(labels)).level)}",
+    ]
+
+
+def result_lines(found: Bisection, labels: Sequence[str], differences: Sequence[str]) -> list[str]:
+    """Return the result: the steps, the verdict, the size, the confidence, and what else differs."""
+    lines = [step_line(number, step, labels) for number, step in enumerate(found.steps, 1)]
+    lines += ["", verdict(found, labels)]
+    if found.outcome is Outcome.FOUND and found.share is not None:
+        lines.append(f"its share of the complete change, {ratio(found.total)}: {percent(found.share)}")
+    if found.tests:
+        lines.append(
+            f"confidence: every test of the path is right with at least {percent(found.confidence)} "
+            f"({found.tests} tests at {percent(found.level)})"
+        )
+    return lines + [f"differs, too: {one}" for one in differences]
+
+
+def verdict(found: Bisection, labels: Sequence[str]) -> str:
+    """Return the result in one sentence."""
+    good, bad = labels[found.last_good], labels[found.first_bad]
+    between = [step for step in found.steps if found.last_good < step.position < found.first_bad]
+    reasons = "; ".join(f"{labels[step.position]}: {step.reason or step.side}" for step in between)
+    shown = f"slower than {good}: {found.reason or ratio(found.size or found.total)}"
+    return {
+        Outcome.FOUND: f"found: {bad} is {shown}",
+        Outcome.RANGE: f"undecided: the first slow one is after {good}, at the latest {bad}; left out: {reasons}",
+        Outcome.NOT_CONFIRMED: f"undecided: the steps lead to {bad}, which is not confirmed to be {shown}",
+        Outcome.NOT_SLOWER: f"--bad: {bad} is not shown to be {shown}; nothing to search",
+        Outcome.NOT_MEASURED: f"not measured: {found.reason}",
+    }[found.outcome]
+
+
+def step_line(number: int, step: Step, labels: Sequence[str]) -> str:
+    """Return one step."""
+    if step.side is Side.UNUSABLE:
+        return f"step {number}: {labels[step.position]} cannot be measured: {step.reason}"
+    figures = f"{ratio(step.ratio)} to {labels[0]}, {step.blocks} blocks"
+    return f"step {number}: {labels[step.position]} is {step.side}: {figures}"
+
+
+def values(found: Bisection, axis: Axis, differences: Sequence[str], suspects: Sequence[str]) -> Mapping[str, Any]:
+    """Return the result as JSON values."""
+    labels = axis.labels
+    steps = [{**to_json(step), "version": labels[step.position]} for step in found.steps]
+    names = {"last_good": labels[found.last_good], "first_bad": labels[found.first_bad], "versions": list(labels)}
+    derived = {"confidence": found.confidence if found.tests else None, "share": found.share}
+    lists = {"differences": list(differences), "suspects": list(suspects), "steps": steps}
+    return {"subject": axis.subject, **to_json(found), **names, **derived, **lists}
+
+
+def ratio(found: Estimate | None) -> str:
+    """Return a ratio as a slowdown with its interval."""
+    if found is None:
+        return "no ratio"
+    ends = "" if found.bounds is None else f" [{change(found.bounds[0])} {change(found.bounds[1])}]"
+    return f"{change(found.centre)}{ends}"
+
+
+def change(value: float) -> str:
+    """Return a ratio as a signed percentage."""
+    return f"{100 * (value - 1):+.1f} %"
+
+
+def percent(value: float) -> str:
+    """Return a share as a percentage."""
+    return f"{100 * value:.3g} %"

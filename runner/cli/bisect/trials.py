@@ -1,0 +1,140 @@
+"""Measures the trials of a search: each is one session whose arms are the environments of the versions.
+
+A trial that the state has answered is not measured again; one that was interrupted is continued.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from keras_matrix.analysis.regression import bisection
+from keras_matrix.analysis.regression.bisection import BAD, CANDIDATE, GOOD, TOTAL, Answer, Trial
+from keras_matrix.analysis.regression.gate import Rule
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.schema import Record
+from keras_matrix.records.store import latest_attempts
+from keras_matrix.runner.cli.bisect.axes import Axis
+from keras_matrix.runner.cli.bisect.state import Answered, State
+from keras_matrix.runner.cli.render.format import duration
+from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork
+from keras_matrix.runner.errors import RunnerError
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.measuring import Display, measure_session, session_request
+from keras_matrix.runner.plan.adaptive import Goal, Question, numbers, step_times
+from keras_matrix.runner.plan.session import ArmRequest, Session
+from keras_matrix.runner.request import RunRequest
+
+
+class BudgetSpent(RunnerError):
+    """The next trial would exceed the budget. The same command continues."""
+
+    exit_code = 5
+
+
+@dataclass(slots=True)
+class Trials:
+    """Measures the trials of one search. `process_s` is how long a process takes, estimated at first.
+
+    `smallest` is the slowdown of the bad end below which there is nothing to search.
+    """
+
+    request: RunRequest
+    cell: Cell
+    axis: Axis
+    state: State
+    display: Display
+    smallest: float
+    process_s: float
+    clock: Callable[[], float] = time.perf_counter
+    _begun_s: float = 0.0
+    _count: int = 0
+    _blocks: int = field(default=bisection.LOOKS.blocks[0])
+    _arms: dict[int, ArmRequest] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._begun_s = self.clock()
+
+    def measure(self, trial: Trial, rule: Rule) -> Answer:
+        """Return the answer of a trial, stored or measured. Raises `BudgetSpent` or `CannotRebuild`."""
+        place, self._count = self._count, self._count + 1
+        if place >= len(self.state.answers):
+            self._announce(trial)
+            self.state.add(self._measured(trial, rule))
+        found = self.state.answers[place]
+        self._learn(trial, found, rule)
+        return found.answer
+
+    def _measured(self, trial: Trial, rule: Rule) -> Answered:
+        ends = {name: self._arm(name, position) for name, position in trial.arms.items() if name != CANDIDATE}
+        try:
+            arms = {name: ends.get(name) or self._arm(name, position) for name, position in trial.arms.items()}
+        except NoNetwork:
+            raise
+        except CannotRebuild as error:
+            return Answered(dict(trial.arms), [], str(error))
+        session = self._session(trial, rule, arms)
+        records = [(arm, record) for arm in arms for record in session.records(arm)]
+        times = step_times(records)
+        weights = [{(arm, self.cell.cell_id): one[arm] for arm in one} for one in trial.contrasts]
+        reason = next(filter(None, (self._failure(arm, records, trial) for arm in arms)), None)
+        logs = [list(numbers(one, times)) for one in weights] if reason is None else []
+        walls = [record.harness.wall_time_s for _, record in records if record.harness.wall_time_s]
+        return Answered(dict(trial.arms), logs, reason, {arm: run.run_id for arm, run in session.runs.items()}, walls)
+
+    def _arm(self, name: str, position: int) -> ArmRequest:
+        if position not in self._arms:
+            try:
+                self._arms[position] = self.axis.arm(position)
+            except CannotRebuild as error:
+                flag = f"--{name}: " if name in (GOOD, BAD) else ""
+                raise type(error)(f"{flag}{self.axis.labels[position]}: {error}") from error
+        return self._arms[position]
+
+    def _session(self, trial: Trial, rule: Rule, arms: Mapping[str, ArmRequest]) -> Session:
+        question = Question(
+            trial.contrasts, lambda logs: bisection.answered(trial, rule, logs, self.smallest), rule.looks
+        )
+        text = json.dumps(to_json(self.cell.settings), indent=1)
+        versions = {name: self.axis.labels[position] for name, position in trial.arms.items()}
+        about = {"matrix_path": "runner bisect", "matrix_text": text, "bisects": self.axis.subject, **versions}
+        wanted = session_request(self.request, [self.cell], about, arms, to_decide=True)
+        return measure_session(self.request, wanted, Goal(None, question=question), self.display)
+
+    def _failure(self, arm: str, records: list[tuple[str, Record]], trial: Trial) -> str | None:
+        """Return why an arm has no figure; None if it has one."""
+        own = latest_attempts(record for name, record in records if name == arm)
+        if any((arm, record.cell_id) in step_times([(arm, record)]) for record in own):
+            return None
+        status, reason = (own[0].status, own[0].reason) if own else ("infra", "no process was measured")
+        return f"{self.axis.labels[trial.arms[arm]]}: {status}: {reason}"
+
+    def _announce(self, trial: Trial) -> None:
+        """Print what is measured next and its cost. Raises `BudgetSpent`."""
+        versions = ", ".join(self.axis.labels[position] for position in trial.arms.values())
+        least_s = self._cost_s(len(trial.arms), self._blocks)
+        budget_s = self.request.budget_s
+        if budget_s is not None and self.clock() - self._begun_s + least_s > budget_s:
+            raise BudgetSpent(
+                f"--budget: {duration(budget_s)} do not suffice for the next trial ({versions}), about "
+                f"{duration(least_s)}; the same command continues, with a larger --budget if it measured nothing"
+            )
+        self.display.say(
+            f"trial {self._count}: {versions} alternately: about {self._blocks} blocks x {len(trial.arms)} processes x "
+            f"{self.process_s:.1f} s = {duration(least_s)}, at most "
+            f"{duration(self._cost_s(len(trial.arms), bisection.LOOKS.blocks[-1]))}"
+        )
+
+    def _cost_s(self, arms: int, blocks: int) -> float:
+        return arms * blocks * self.process_s
+
+    def _learn(self, trial: Trial, found: Answered, rule: Rule) -> None:
+        """Take the duration of a process, and of a usual step, from what was measured."""
+        walls = list(itertools.chain.from_iterable(one.wall_s for one in self.state.answers))
+        self.process_s = statistics.fmean(walls) if walls else self.process_s
+        if trial.contrasts == (TOTAL,) and len(found.logs[0] if found.logs else ()) > 1:
+            self._blocks = bisection.expected_blocks(found.logs[0], rule) or rule.looks.blocks[-1]

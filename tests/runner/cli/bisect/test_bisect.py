@@ -1,0 +1,304 @@
+"""`runner bisect` through the real command line: pretended processes, pretended environments, real records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.records.store import Results
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cli.bisect import bisect
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.interrupts import Interrupted
+from keras_matrix.runner.measure.seams import Seams
+from keras_matrix.runner.plan.session import ArmRequest
+from tests.conftest import MACHINE, make_settings
+from tests.fakes.container_engine import FakeEngine
+from tests.fakes.executor import FakeExecutor, crash
+from tests.sessions import nights, noisy, processes, run_name, store_session
+
+
+@dataclass
+class FakeAxis:
+    """Eight versions of a package, of which those from the sixth on are half as fast."""
+
+    first_slow: int = 5
+    slowdown: float = 0.5
+    broken: Mapping[int, Exception] = field(default_factory=dict)
+    labels: Sequence[str] = tuple(f"1.{n}" for n in range(8))
+    subject: str = "small"
+    made: list[int] = field(default_factory=list)
+    closed: bool = False
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return {"versions": list(self.labels)}
+
+    def arm(self, position: int) -> ArmRequest:
+        if position in self.broken:
+            raise self.broken[position]
+        self.made.append(position)
+        fault = f"slower:{self.slowdown}" if position >= self.first_slow else None
+        return ArmRequest(f"python of {self.labels[position]}", fault, {"small": self.labels[position]})
+
+    def differences(self, before: int, found: int) -> list[str]:
+        return [f"numpy of {before} -> that of {found}"]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass(slots=True)
+class Interrupts(FakeExecutor):
+    """Is interrupted at one process."""
+
+    after: int = 1000
+
+    def end(self, job: Job) -> Outcome:
+        if len(self.jobs) == self.after:
+            raise Interrupted("stopped")
+        return FakeExecutor.end(self, job)
+
+
+ENDS = ("--package", "small", "--good", "1.0", "--bad", "1.7")
+
+
+def bisected(monkeypatch: pytest.MonkeyPatch, axis: FakeAxis, *flags: str, executor: FakeExecutor | None = None) -> int:
+    monkeypatch.setattr(bisect, "axis_of", lambda args, cell, stored: axis)
+    command = ["bisect", "jax:mnist_mlp", *ENDS, *flags]
+    return main(command, Seams(executor=executor or FakeExecutor(), engine=FakeEngine()))
+
+
+def test_first_slow_version_is_found_with_its_size_its_share_and_the_confidence(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    axis = FakeAxis()
+    assert bisected(monkeypatch, axis) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "8 versions of small: 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7"
+    assert "step 1: 1.4 is fast: +0.0 % [+0.0 % +0.0 %] to 1.0, 9 blocks" in lines
+    assert "step 2: 1.6 is slow: +50.0 % [+50.0 % +50.0 %] to 1.0, 9 blocks" in lines
+    assert "found: 1.5 is slower than 1.4: +50.0 % [+50.0 % +50.0 %]" in lines
+    assert "its share of the complete change, +50.0 % [+50.0 % +50.0 %]: 100 %" in lines
+    assert "confidence: every test of the path is right with at least 96.2 % (6 tests at 0.625 %)" in lines
+    assert "differs, too: numpy of 4 -> that of 5" in lines
+    assert axis.closed
+
+
+def test_ends_candidate_and_confirmation_are_one_session_each(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = FakeExecutor()
+    assert bisected(monkeypatch, FakeAxis(), executor=executor) == 0
+    [own] = (folder / "bisect").iterdir()
+    sessions = {run.about()["session"]: list(run.about()["runs"]) for run in Results(own).runs()}
+    assert list(sessions.values()) == [
+        ["good", "bad"],
+        *[["good", "candidate", "bad"]] * 3,
+        ["good", "before", "found", "bad"],
+    ]
+    assert len(executor.jobs) == 9 * (2 + 3 * 3 + 4)
+    assert not (folder / "results").exists()
+
+
+def test_each_trial_is_announced_with_its_cost_before_it_is_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bisected(monkeypatch, FakeAxis()) == 0
+    announced = [line for line in capsys.readouterr().out.splitlines() if line.startswith("trial ")]
+    assert announced[1] == (
+        "trial 2: 1.0, 1.4, 1.7 alternately: about 9 blocks x 3 processes x 1.0 s = 27 s, at most 2 min 00 s"
+    )
+    assert len(announced) == 5
+
+
+def test_result_is_one_document_and_is_stored(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bisected(monkeypatch, FakeAxis(), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["outcome"], found["last_good"], found["first_bad"]) == ("found", "1.4", "1.5")
+    assert [step["version"] for step in found["steps"]] == ["1.4", "1.6", "1.5"]
+    assert found["size"]["centre"] == pytest.approx(1.5)
+    [stored] = (folder / "bisect").glob("*/result.json")
+    assert json.loads(stored.read_text()) == {name: value for name, value in found.items() if name != "version"}
+
+
+@pytest.mark.parametrize("after", [7, 40])
+def test_same_command_continues_after_an_interruption(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """Mutation: State() ignores the stored answers."""
+    first, second, once = Interrupts(after=after), FakeExecutor(), FakeExecutor()
+    assert bisected(monkeypatch, FakeAxis(), executor=first) == 130
+    assert bisected(monkeypatch, FakeAxis(), executor=second) == 0
+    assert "found: 1.5 is slower than 1.4" in capsys.readouterr().out
+    assert bisected(monkeypatch, FakeAxis(), "--new", executor=once) == 0
+    # Records of a block are published together: at most the processes of one block are measured twice.
+    assert 0 <= len(first.jobs) + len(second.jobs) - len(once.jobs) < 4
+
+
+def test_finished_search_is_set_aside_by_the_next_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executors = [FakeExecutor(), FakeExecutor()]
+    assert [bisected(monkeypatch, FakeAxis(), executor=one) for one in executors] == [0, 0]
+    assert len(executors[1].jobs) == len(executors[0].jobs)
+    [own] = (folder / "bisect").iterdir()
+    assert sorted(path.name for path in own.glob("*.json")) == [
+        "bisection-1.json",
+        "bisection.json",
+        "result-1.json",
+        "result.json",
+    ]
+
+
+def test_damaged_state_is_set_aside_and_nothing_is_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bisected(monkeypatch, FakeAxis(), executor=Interrupts(after=20)) == 130
+    [state] = (folder / "bisect").glob("*/bisection.json")
+    state.write_text("{")
+    assert bisected(monkeypatch, FakeAxis()) == 0
+    assert state.with_stem("bisection-1").read_text() == "{"
+
+
+def test_bad_end_that_is_not_slower_ends_with_4_and_the_ratio(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bisected(monkeypatch, FakeAxis(first_slow=99)) == 4
+    said = capsys.readouterr().out
+    assert "--bad: 1.7 is not shown to be slower than 1.0: +0.0 % [+0.0 % +0.0 %]; nothing to search" in said
+
+
+def test_versions_that_cannot_be_installed_are_skipped_and_listed_with_the_reason(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    axis = FakeAxis(broken={4: CannotRebuild("no wheel for Python 3.11")})
+    assert bisected(monkeypatch, axis) == 5
+    said = capsys.readouterr().out
+    assert "step 1: 1.4 cannot be measured: 1.4: no wheel for Python 3.11" in said
+    assert (
+        "undecided: the first slow one is after 1.3, at the latest 1.5; left out: 1.4: 1.4: no wheel for Python 3.11"
+    ) in said
+
+
+def test_end_that_cannot_be_installed_ends_with_3_and_names_the_flag(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bisected(monkeypatch, FakeAxis(broken={7: CannotRebuild("pip says no")})) == 3
+    assert "--bad: 1.7: pip says no" in capsys.readouterr().err
+
+
+def test_missing_network_is_no_property_of_a_version(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bisected(monkeypatch, FakeAxis(broken={4: NoNetwork("no connection")})) == 3
+    assert "no connection" in capsys.readouterr().err
+    assert bisected(monkeypatch, FakeAxis()) == 0
+    assert "found: 1.5" in capsys.readouterr().out
+
+
+def test_processes_that_fail_on_both_ends_are_not_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = FakeExecutor(behaviours={"mnist_mlp": crash()})
+    assert bisected(monkeypatch, FakeAxis(), executor=executor) == 1
+    assert "not measured: 1.0: crash: " in capsys.readouterr().out
+    assert len(executor.jobs) == 2  # one block shows it
+
+
+def test_budget_that_is_too_small_for_the_next_trial_ends_before_it(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = FakeExecutor()
+    assert bisected(monkeypatch, FakeAxis(), "--budget", "25", executor=executor) == 5
+    assert "--budget: 25 s do not suffice for the next trial (1.0, 1.7)" in capsys.readouterr().err
+    assert executor.jobs == []
+
+
+def test_plan_prints_versions_and_cost_and_measures_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, axis = FakeExecutor(), FakeAxis(labels=[f"1.{n}" for n in range(64)])
+    assert bisected(monkeypatch, axis, "--plan", executor=executor) == 0
+    first, second, _ = capsys.readouterr().out.splitlines()
+    assert first == "64 versions of small: 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, ..., 1.58, 1.59, 1.60, 1.61, 1.62, 1.63"
+    assert second.startswith("at most 8 steps besides the ends and the confirmation; a step is 9 to 40 blocks of 3 ")
+    assert (executor.jobs, axis.made, (folder / "bisect").exists()) == ([], [], False)
+
+
+def test_machine_that_changed_between_two_stored_runs_is_a_suspect_before_any_package(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for night, kernel, keras in ((0, "6.1", "3.14.0"), (1, "6.8", "3.15.1")):
+        records = processes(
+            0.01,
+            settings=make_settings(backend="jax"),
+            machine=replace(MACHINE, kernel=kernel),
+            versions={"keras": keras},
+        )
+        store_session(folder / "results", run_name(night), records)
+    flags = ("--good-run", run_name(0), "--bad-run", run_name(1), "--plan")
+    assert bisected(monkeypatch, FakeAxis(), *flags, "--matrix", str(folder / "none.yaml")) == 2
+    (folder / "matrix.yaml").unlink()
+    assert bisected(monkeypatch, FakeAxis(), *flags) == 0
+    lines = capsys.readouterr().out.splitlines()
+    between = f"between the runs {run_name(0)} and {run_name(1)}"
+    assert lines[:3] == [
+        f"suspect before any package, {between}: kernel: 6.1 -> 6.8",
+        "packages cannot explain these; this search compares packages on the machine as it is now",
+        f"packages that differ {between}: keras: 3.14.0 -> 3.15.1",
+    ]
+
+
+def test_suspects_are_those_of_the_last_change_of_the_history_by_default(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "matrix.yaml").unlink()
+    for first, level_s, kernel in ((0, 0.010, "6.1"), (10, 0.012, "6.8")):
+        given = {"settings": make_settings(backend="jax"), "machine": replace(MACHINE, kernel=kernel)}
+        nights(folder / "results", noisy(level_s, 10, seed=first), first=first, **given)
+    assert bisected(monkeypatch, FakeAxis(), "--plan") == 0
+    first_line = capsys.readouterr().out.splitlines()[0]
+    between = f"between the runs {run_name(9)} and {run_name(10)}"
+    assert first_line == f"suspect before any package, {between}: kernel: 6.1 -> 6.8"
+
+
+def test_arm_of_a_commit_imports_the_users_modules_from_its_worktree(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: every arm has the import roots of the session."""
+
+    class Trees(FakeAxis):
+        def arm(self, position: int) -> ArmRequest:
+            return replace(FakeAxis.arm(self, position), worktree=(str(folder), f"/cache/{position}"))
+
+    executor = FakeExecutor()
+    assert bisected(monkeypatch, Trees(), executor=executor) == 0
+    roots = {tuple(job.import_roots) for job in executor.jobs}
+    assert roots == {(f"/cache/{position}",) * 2 for position in (0, 4, 5, 6, 7)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["jax:nothing", *ENDS], "CELL: no cell of"),
+        (["jax:mnist_mlp", *ENDS, "--executor", "docker"], "--executor docker: its cells bring their own environment"),
+        (["jax:mnist_mlp", *ENDS, "--smallest", "x"], "--smallest: must be a number from 0 to 10, got 'x'"),
+        (["jax:mnist_mlp", "--dates", *ENDS[2:], "--pre"], "--pre: belongs to --package"),
+        (["jax:mnist_mlp", *ENDS, "--requirements", "x"], "--requirements: belongs to --dates"),
+        (
+            ["jax:mnist_mlp", "--checkout", "none", *ENDS[2:]],
+            "--checkout: must be a folder of a git checkout, got none",
+        ),
+        (["jax:mnist_mlp", "--dates", *ENDS[2:]], "--good: must be a date such as 2026-05-01, got '1.0'"),
+        (["jax:mnist_mlp", *ENDS, "--good-run", "x"], "--results: results contains no run"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused_with_2(
+    folder: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    assert main(["bisect", *flags], Seams(executor=FakeExecutor(), engine=FakeEngine())) == 2
+    assert message in capsys.readouterr().err

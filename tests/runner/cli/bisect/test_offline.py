@@ -1,0 +1,121 @@
+"""`runner bisect` over real wheels in a folder, and over real commits: real environments, pretended processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.records.schema import CellResult
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.measure.seams import Seams
+from tests.fakes.executor import FakeExecutor
+from tests.git import git
+from tests.small_wheels import write_wheel
+
+pytestmark = pytest.mark.process
+
+
+@dataclass(slots=True)
+class InItsEnvironment(FakeExecutor):
+    """Pretends times that the version of `small` determines which the arm's environment imports."""
+
+    shares: dict[str, float] = field(default_factory=dict)
+
+    def result(self, job: Job) -> CellResult:
+        about = json.loads((Path(job.folder).parents[1] / "run.json").read_text())
+        python = about["arms"][about["arm"]]["python"]
+        if python not in self.shares:
+            command = [python, "-I", "-c", "import small; print(small.SHARE)"]
+            self.shares[python] = float(subprocess.run(command, check=True, capture_output=True).stdout)
+        return FakeExecutor.result(self, replace(job, fault=f"slower:{self.shares[python]}"))
+
+
+@pytest.fixture
+def wheels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Seven versions of `small`, slower from 1.2 on; 1.3 needs what is not there, 1.5 is for another machine."""
+    there = folder / "wheels"
+    there.mkdir()
+    for number in range(7):
+        requires = ("absent>=7",) if number == 3 else ()
+        tag = "cp311-cp311-win_amd64" if number == 5 else "py3-none-any"
+        source = f"SHARE = {0.05 if number >= 2 else 0.0001}\n"
+        write_wheel(there, "small", f"1.{number}", source, requires=requires, tag=tag)
+    write_wheel(there, "small", "1.7.dev1", "SHARE = 0.05\n")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(there))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    return there
+
+
+@pytest.fixture
+def project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose module `small` is slower from its third commit on; the tag v1 is the first of four."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    there = folder / "project"
+    there.mkdir()
+    git(there, "init", "--quiet")
+    for number in range(4):
+        (there / "small.py").write_text(f"SHARE = {0.05 if number >= 2 else 0.0001}  # {number}\n")
+        git(there, "add", ".")
+        git(there, "commit", "--quiet", "-m", f"Set {number}")
+    git(there, "tag", "v1", "main~3")
+    return there
+
+
+def bisected(good: str, bad: str, *flags: str) -> int:
+    command = ["bisect", "jax:mnist_mlp", "--package", "small", "--good", good, "--bad", bad, *flags]
+    return main(command, Seams(executor=InItsEnvironment()))
+
+
+def test_slow_version_is_found_among_wheels_of_a_folder(wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that cannot be installed is skipped, one without a wheel for this machine is no candidate."""
+    assert bisected("1.0", "1.6") == 0
+    said = capsys.readouterr().out
+    assert "6 versions of small: 1.0, 1.1, 1.2, 1.3, 1.4, 1.6" in said
+    assert "step 1: 1.3 cannot be measured: 1.3: pip cannot install these versions together: " in said
+    assert "absent>=7" in said
+    assert "found: 1.2 is slower than 1.1: +5.0 %" in said
+    assert "differs, too" not in said
+    environments = list((wheels.parent / "cache" / "keras-benchmark-matrix" / "environments").glob("layer-*/bin"))
+    assert len(environments) == 5  # 1.0, 1.1, 1.2, 1.6, and the attempt at 1.3
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "code", "message"),
+    [
+        ("1.0", "1.5", 2, "--bad: small has no version '1.5' with a wheel for this Python; did you mean"),
+        ("1.0", "1.7.dev1", 2, "a pre-release needs --pre"),
+        ("1.0", "1.3", 3, "--bad: 1.3: pip cannot install these versions together: "),
+    ],
+)
+def test_ends_that_cannot_be_installed_are_one_clear_error(
+    wheels: Path, capsys: pytest.CaptureFixture[str], good: str, bad: str, code: int, message: str
+) -> None:
+    assert bisected(good, bad) == code
+    assert message in capsys.readouterr().err
+
+
+def test_pre_releases_are_candidates_if_asked_for(wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bisected("1.0", "1.7.dev1", "--pre", "--plan") == 0
+    assert "7 versions of small: 1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 1.7.dev1" in capsys.readouterr().out
+
+
+def test_package_that_is_nowhere_is_named(wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", "jax:mnist_mlp", "--package", "nowhere", "--good", "1", "--bad", "2"]) == 3
+    assert "pip finds no version of nowhere with a wheel for " in capsys.readouterr().err
+
+
+def test_slow_commit_is_found_in_worktrees_which_are_removed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["bisect", "jax:mnist_mlp", "--checkout", str(project), "--good", "v1", "--bad", "main"]
+    assert main(command, Seams(executor=InItsEnvironment())) == 0
+    said = capsys.readouterr().out
+    first, slow = git(project, "rev-parse", "main~2")[:10], git(project, "rev-parse", "main~1")[:10]
+    assert f"found: {slow} Set 2 is slower than {first} Set 1: +5.0 %" in said
+    assert f"differs, too: git -C {project} log -p {first}..{slow}" in said
+    assert git(project, "status", "--porcelain") == ""
+    assert git(project, "worktree", "list").count("\n") == 0

@@ -1,0 +1,65 @@
+"""A layer has its own packages first, then its folders, then everything of the base, which stays as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.runner.environments import layered as module
+from keras_matrix.runner.environments.layered import Base, Layer, base_of, distributions, layered, pip
+from keras_matrix.runner.environments.rebuilt import Recipe
+from tests.small_wheels import write_wheel
+
+HERE = Base(sys.executable, {"keras": "3.15.0"})
+
+
+def test_name_of_a_layer_depends_on_its_packages_and_on_those_of_the_base() -> None:
+    names = {
+        Layer(("keras==1",), (), HERE).name,
+        Layer(("keras==2",), (), HERE).name,
+        Layer(("keras==1",), ("/there",), HERE).name,
+        Layer(("keras==1",), (), Base(sys.executable, {"keras": "3.15.1"})).name,
+        Layer(("keras==1",), (), Base("/other/python", HERE.versions)).name,
+    }
+    assert len(names) == 5
+    assert Layer(("keras==1",), (), HERE).name in names
+
+
+def test_runner_without_pip_uses_one_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Recipe] = []
+
+    def environment(recipe: Recipe, cache: Path, say: object) -> Path:
+        made.append(recipe)
+        return cache / "pip"
+
+    assert pip(tmp_path, print) == [sys.executable, "-m", "pip"]
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(module, "environment", environment)
+    assert pip(tmp_path, print) == [str(tmp_path / "pip" / "bin" / "python"), "-m", "pip"]
+    assert [recipe.packages for recipe in made] == [{}]
+
+
+@pytest.mark.process
+def test_layer_imports_its_own_packages_then_its_folders_then_the_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: layer.pth names the base before the folders of the layer."""
+    wheels, tree = tmp_path / "wheels", tmp_path / "tree"
+    wheels.mkdir()
+    tree.mkdir()
+    (tree / "numpy.py").write_text("__version__ = 'of the folder'\n")
+    (tree / "small.py").write_text("VALUE = 'of the folder'\n")
+    write_wheel(wheels, "small", "1.0", "VALUE = 'of the layer'\n")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    base = base_of(sys.executable)
+    folder = layered(Layer(("small==1.0",), (str(tree),), base), tmp_path / "cache", print)
+    python = str(folder / "bin" / "python")
+    code = "import numpy, psutil, small; print(numpy.__version__, small.VALUE)"
+    done = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "of the folder of the layer\n"
+    assert distributions(python) == {**base.versions, "small": "1.0"}
+    assert distributions(sys.executable) == base.versions

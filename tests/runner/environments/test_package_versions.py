@@ -1,0 +1,87 @@
+"""The versions that a search can choose from: what pip lists, in order, between both ends; sets that move together."""
+
+from __future__ import annotations
+
+import pytest
+
+from keras_matrix.runner.environments import package_versions
+from keras_matrix.runner.environments.package_versions import between, installed_name, listed, requirements
+from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork
+from keras_matrix.runner.errors import UsageError
+
+VERSIONS = ["3.9.0", "3.13.0", "3.13.1", "3.14.0", "3.15.0.dev20260101", "3.15.0"]
+JAX = {"jax": ["0.7.0", "0.7.2", "0.8.0"], "jaxlib": ["0.7.0", "0.7.1", "0.7.2"], "jax-cuda12-plugin": ["0.7.1"]}
+
+
+def test_versions_between_both_ends_are_in_the_order_of_versions() -> None:
+    """Mutation: between() sorts texts."""
+    assert between("keras", VERSIONS[::-1], "3.9", "3.14.0") == ["3.9.0", "3.13.0", "3.13.1", "3.14.0"]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "message"),
+    [
+        ("3.13.0", "3.13", "--bad: must be another version than --good, got 3.13 for both"),
+        ("3.14.0", "3.13.0", "--good: must be older than --bad, got 3.14.0 and 3.13.0"),
+        ("latest", "3.13.0", "--good: must be a version of keras, as in 3.15.0, got 'latest'"),
+        ("3.13.0", "3.14.1", "--bad: keras has no version '3.14.1' with a wheel for this Python; did you mean 3.14.0?"),
+        ("3.13.0", "4.0.dev1", "has no version '4.0.dev1' with a wheel for this Python; the newest are 3.9.0, 3.13.0"),
+    ],
+)
+def test_ends_that_are_no_versions_are_refused(good: str, bad: str, message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        between("keras", VERSIONS, good, bad)
+    assert message in str(raised.value)
+
+
+def test_pre_release_that_was_not_listed_is_refused_with_the_flag_that_lists_it() -> None:
+    with pytest.raises(UsageError, match=r"; a pre-release needs --pre; the newest are 3\.13\.0"):
+        between("keras", ["3.13.0", "3.14.0"], "3.13.0", "3.14.1.dev1")
+
+
+def test_packages_of_a_set_move_together_and_a_missing_version_is_the_next_older_one() -> None:
+    """Mutation: requirements() names jax alone."""
+    installed = {"jax": "0.8.0", "jaxlib": "0.8.0", "jax-cuda12-plugin": "0.8.0"}
+    wanted = requirements("jax", "0.7.2", installed, JAX.__getitem__)
+    assert wanted == ["jax==0.7.2", "jaxlib==0.7.2", "jax-cuda12-plugin==0.7.1"]
+    assert requirements("jax", "0.8.0", {"jax": "1"}, JAX.__getitem__) == ["jax==0.8.0", "jaxlib==0.7.2"]
+    assert requirements("keras", "3.14.0", installed, JAX.__getitem__) == ["keras==3.14.0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "installed", "expected"),
+    [
+        ("Keras", "keras", "keras"),
+        ("jaxlib", "jax", "jax"),
+        ("jax_cuda12_plugin", "jax", "jax"),
+        ("tensorflow", "tensorflow-cpu", "tensorflow-cpu"),
+        ("tensorflow", "keras", "tensorflow"),
+    ],
+)
+def test_package_is_searched_under_its_installed_name(name: str, installed: str, expected: str) -> None:
+    assert installed_name(name, {installed: "1"}) == expected
+
+
+def test_versions_come_from_pip_for_the_environments_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+
+    def run_tool(command: list[str], problem: str) -> str:
+        seen.append(command)
+        return "keras (3.15.0)\nAvailable versions: 3.15.0, 3.14.0, 3.9.0\n  INSTALLED: 3.15.0\n"
+
+    monkeypatch.setattr(package_versions, "run_tool", run_tool)
+    assert listed("keras", ["pip"], "there/python", pre=True) == ["3.9.0", "3.14.0", "3.15.0"]
+    assert seen[0][:6] == ["pip", "--python", "there/python", "index", "versions", "--only-binary"]
+    assert ("--pre" in seen[0], seen[0][-1]) == (True, "keras")
+
+
+def test_index_that_cannot_be_reached_is_said_with_the_way_to_work_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_tool(command: list[str], problem: str) -> str:
+        raise NoNetwork("connection broken")
+
+    monkeypatch.setattr(package_versions, "run_tool", run_tool)
+    with pytest.raises(NoNetwork, match="cannot be reached; set PIP_NO_INDEX and PIP_FIND_LINKS: connection broken"):
+        listed("keras", ["pip"], "python", pre=False)
+    monkeypatch.setattr(package_versions, "run_tool", lambda command, problem: "")
+    with pytest.raises(CannotRebuild, match="pip finds no version of keras with a wheel for python"):
+        listed("keras", ["pip"], "python", pre=False)
