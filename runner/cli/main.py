@@ -37,6 +37,7 @@ COMMANDS = {
     "replay": ("runner.cli.whatif.replay", "replay a training step from its trace, and predict other settings"),
     "optimize": ("runner.cli.whatif.optimize", "search for faster settings of a traced cell, and verify them"),
     "compare": ("runner.cli.compare.compare", "compare two runs, or two environments measured interleaved"),
+    "explain": ("runner.cli.compare.explain", "explain why a cell is slower than another, from both traces"),
     "reproduce": ("runner.cli.compare.reproduce", "measure a stored cell again, as its record says, and compare"),
     "gate": ("runner.cli.compare.gate", "fail where new is slower than base"),
     "history": ("runner.cli.compare.history", "list a cell over all stored sessions, with its change points"),
