@@ -5,9 +5,9 @@ several run, on several threads or streams, is divided equally among them: so th
 passed, unlike the operations' own times (`analysis.traces`), which exceed it. A moment without an operation is a fetch
 of a batch if the program marks it as one, else a gap within a step, else the time between two steps.
 
-A step lasts from its begin to that of the next one; the last one of an epoch until its work has ended. The first step
-of a traced epoch does not count if there are enough others. Several workers are averaged. Not known: what a gap
-consists of.
+A step lasts from its begin to that of the next one; the last one of an epoch until its work has ended. A program that
+dispatches its steps in advance so begins the work of a step within another one: only the sums over an epoch are exact.
+Several workers are averaged. Not known: what a gap consists of.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ class PartKey(NamedTuple):
     op: str | None = None
 
 
-FEWEST = 2  # steps of an epoch that remain if its first one is left out
 # In the order in which they are found; the last one needs no mark.
 IDLE = (PartKey(Place.INPUT), PartKey(Place.GAP), PartKey(Place.BETWEEN))
 Event = tuple[int, int, PartKey | None]  # a time, 1 or -1, and what begins or ends then
@@ -140,9 +139,7 @@ def _calls(worker: WorkerSpans) -> Iterator[Call]:
         working = [one for track in tracks for one in _innermost(track)]
         counted = sorted(one for track in tracks for one in _working(track))
         events = _cut([*marks, *((start, stop, keys[number]) for start, stop, number in working)], bounds)
-        # The profiler has just been started in the first step, which is longer than the others.
-        steps = list(zip(pairwise(bounds), events, strict=True))
-        for (first, after), own in steps[1:] if len(steps) > FEWEST else steps:
+        for (first, after), own in zip(pairwise(bounds), events, strict=True):
             numbers = counted[bisect_left(counted, (first, 0)) : bisect_left(counted, (after, 0))]
             yield _divided(own, Counter(keys[number] for _, number in numbers))
 

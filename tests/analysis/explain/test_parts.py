@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from keras_matrix.analysis.explain.parts import FEWEST, PartKey, Place, parts_of
+from keras_matrix.analysis.explain.parts import PartKey, Place, parts_of
 from keras_matrix.records.traces.neutral import Head, Kind, Span
 from tests.analysis.explain.traced import steps
 from tests.records.traces.synthetic import span
@@ -43,12 +43,12 @@ def test_moment_without_an_operation_is_a_fetch_or_a_gap_or_between_steps() -> N
     assert found == pytest.approx({str(Place.GAP): 20, "a": 80, str(Place.BETWEEN): 35, str(Place.INPUT): 15})
 
 
-def test_first_step_of_an_epoch_does_not_count_if_enough_others_remain() -> None:
-    few, more = (
-        [*steps(count, 100, [("a", 60, {})], 0), span("late", 1, 30, lane=1)] for count in (FEWEST, FEWEST + 1)
-    )
-    assert "late" in us(few)
-    assert us(more) == pytest.approx({"a": 60, str(Place.GAP): 40})
+def test_work_that_begins_within_a_later_step_is_counted_once() -> None:
+    spans = [*(span(f"step {n}", 100 * n, 100, Kind.STEPS, step=n) for n in range(3))]
+    spans += [span("a", 100 * n + 60, 80, lane=n % 2, step=n) for n in range(3)]
+    found = parts_of(HEAD, spans)
+    assert {key.op: part.count for key, part in found.parts.items() if key.op} == {"a": 1}
+    assert found.step_time_s == pytest.approx(340e-6 / 3)
 
 
 def test_operation_that_only_calls_others_is_not_counted() -> None:
@@ -90,4 +90,4 @@ def test_parts_of_any_trace_add_up_to_the_time_of_its_steps(seed: int) -> None:
     spans += [span("input", draw.randint(0, 380), 20, Kind.INPUT) for _ in range(5)]
     found = parts_of(HEAD, spans)
     last = next(one for one in spans if one.name == "step 3")
-    assert found.step_time_s == pytest.approx((last.end_ns - 100_000) / 3 / 1e9)
+    assert found.step_time_s == pytest.approx(last.end_ns / 4 / 1e9)
