@@ -21,6 +21,7 @@ from keras_matrix.runner.cell.job import Job, write_result
 from keras_matrix.runner.cli.compare import explained_sides
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.matrix.reader import expand, load
 from keras_matrix.runner.plan.session import ArmRequest
 from tests.analysis.explain.traced import Operation, steps
 from tests.fakes.executor import PRETENDED, FakeExecutor
@@ -36,7 +37,6 @@ cells:
 tasks:
   - {task: train, command: ["true"]}
 """
-SMALL, LARGE = "batch_size=32", "batch_size=64"
 SLOWER_MS = 3.0
 SCATTER = 0.004
 
@@ -81,11 +81,16 @@ def runner(*arguments: str, executor: FakeExecutor | None = None) -> int:
     return main([*arguments], Seams(executor=executor or tracing()))
 
 
-def ids(executor: FakeExecutor | None = None) -> tuple[str, str]:
-    """Measure the two cells of gru without a trace, and return their ids by batch size."""
-    runner("--matrix", "matrix.yaml", "--filter", "workload=gru", executor=executor)
-    by_batch = {record.settings.batch_size: record.cell_id for record in newest().load()[0]}
-    return by_batch[32], by_batch[64]
+def ids() -> tuple[str, str]:
+    """The ids of the two cells of gru."""
+    small, large, *_ = expand(load(Path("matrix.yaml")))
+    return small.cell_id, large.cell_id
+
+
+def measured() -> tuple[str, str]:
+    """Measure the two cells of gru without a trace, and return their ids."""
+    runner("--matrix", "matrix.yaml", "--filter", "workload=gru", "--repeats", "1")
+    return ids()
 
 
 def newest() -> Run:
@@ -115,17 +120,18 @@ def test_two_cells_without_traces_are_measured_as_one_comparison_and_traced(caps
     executor = tracing()
     lines = explained(capsys, base, new, "--steps", "6", executor=executor)
     assert {(job.cell_id, job.repeat) for job in executor.jobs} == {(cell, n) for cell in (base, new) for n in range(5)}
+    # Epochs of both alternate, from the first one on.
+    assert {job.cell_id for job in executor.turns[:2]} == {base, new}
     assert [(job.repeat, job.trace.all_steps) for job in executor.jobs if job.trace] == [(0, 6), (0, 6)]
     assert "time per step 4.00 ms -> 7.00 ms: +3.00 ms, new / base 1.75x [1.74 1.76]" in lines
     assert "1.  +3.00 ms   100.0 %  layer dense: matrix product 1 a step (dot)" in lines
-    assert {"together" in json.loads(newest().folder.joinpath("run.json").read_text())["matrix_text"]} == {False}
     assert "  settings: batch_size 32 -> 64" in lines
     assert "  programs (XLA): operations 4 -> 5; copy 1 -> 2" in lines
 
 
 def test_stored_traces_are_explained_without_measuring(capsys: pytest.CaptureFixture[str]) -> None:
     base, new = ids()
-    first = explained(capsys, base, new)
+    first = explained(capsys, base, new, "--repeats", "1")
     executor = tracing()
     assert explained(capsys, base, new, "--stored", executor=executor) == first
     assert explained(capsys, base, new, executor=executor) == first
@@ -135,7 +141,7 @@ def test_stored_traces_are_explained_without_measuring(capsys: pytest.CaptureFix
 
 
 def test_stored_without_traces_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no stored run has traces of both cells" in refused(capsys, *ids(), "--stored")
+    assert "no stored run has traces of both cells" in refused(capsys, *measured(), "--stored")
 
 
 def test_document_has_shares_that_add_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,7 +229,7 @@ def test_two_environments_are_measured_and_traced(capsys: pytest.CaptureFixture[
 def test_what_cannot_be_explained_is_refused_before_anything_runs(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
-    base, new = ids()
+    base, new = measured()
     named = {"run": newest().run_id, "cell": base, "other": new}
     assert said in refused(capsys, *(one.format_map(named) for one in arguments))
 
@@ -236,7 +242,7 @@ def test_damaged_trace_or_one_of_another_version_ends_with_3(
     capsys: pytest.CaptureFixture[str], content: bytes | None, said: str
 ) -> None:
     base, new = ids()
-    explained(capsys, base, new)
+    explained(capsys, base, new, "--repeats", "1")
     (path,) = newest().folder.glob(f"traces/{new}*/{TRACE_NAME}")
     if content is None:
         neutral.write(path, Head("jax", 1, "cpu", version=0), [])
@@ -271,7 +277,7 @@ def test_cells_of_different_work_are_explained_and_the_difference_is_stated(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base, new = ids()
-    explained(capsys, base, new)
+    explained(capsys, base, new, "--repeats", "1")
     for path in newest().folder.glob(f"records/{new}*"):
         record = json.loads(path.read_text())
         record["resolved"]["parameters"] = 2000
