@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -73,10 +74,11 @@ class Profiler:
 
     def graph(self) -> ProgramSummary | None:
         """Return what torch.compile has compiled, or else the autograd graph of the noted loss."""
-        from torch._dynamo.utils import counters
-
-        if calls := counters["stats"].get("calls_captured"):
-            return ProgramSummary("torch.compile", counters["stats"]["unique_graphs"], {"calls captured": calls})
+        # Importing it takes seconds; a process that has compiled something has done so.
+        compiler = sys.modules.get("torch._dynamo.utils")
+        stats = compiler.counters["stats"] if compiler else {}
+        if calls := stats.get("calls_captured"):
+            return ProgramSummary("torch.compile", stats["unique_graphs"], {"calls captured": calls})
         loss, self._loss = self._loss, None
         if getattr(loss, "grad_fn", None) is None:
             return None
