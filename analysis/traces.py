@@ -42,10 +42,7 @@ def read_table(path: Path) -> Table:
 
 def table(head: Head, spans: Iterable[Span]) -> Table:
     """Return the table of the spans of a trace."""
-    trace = _TraceSpans()
-    for span in spans:
-        trace.add(span)
-    workers = [_Worker(trace, number, head) for number in range(head.workers)]
+    trace, workers = read_workers(head, spans)
     times_ns, counts = _own_times(workers)
     gaps = [gap for worker in workers for gap in worker.gaps]
     largest = heapq.nlargest(MOST_GAPS, gaps, key=lambda gap: gap.duration_s)
@@ -71,6 +68,14 @@ def table(head: Head, spans: Iterable[Span]) -> Table:
     )
 
 
+def read_workers(head: Head, spans: Iterable[Span]) -> tuple[TraceSpans, list[WorkerSpans]]:
+    """Return the spans of a trace, and each of its workers within its traced steps."""
+    trace = TraceSpans()
+    for span in spans:
+        trace.add(span)
+    return trace, [WorkerSpans(trace, number, head) for number in range(head.workers)]
+
+
 @dataclass(slots=True)
 class _TrackSpans:
     """The working spans of one track, in their order: begin, end, and the number of their key."""
@@ -86,13 +91,14 @@ class _TrackSpans:
 
 
 @dataclass(slots=True)
-class _TraceSpans:
-    """The data stored of a trace while it is read."""
+class TraceSpans:
+    """The data stored of a trace while it is read: of working spans, steps, and marks of the program by worker."""
 
     tracks: dict[Track, _TrackSpans] = field(default_factory=dict)
     keys: dict[Key, int] = field(default_factory=dict)
     steps: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     marks: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
+    fetches: dict[int, list[Window]] = field(default_factory=dict)
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def add(self, span: Span) -> None:
@@ -111,16 +117,20 @@ class _TraceSpans:
             self.steps.setdefault(track.worker, []).append((span.step or 0, span.start_ns, span.end_ns))
         elif track.kind in MARKED:
             self.marks.setdefault(track.worker, []).append((span.start_ns, span.end_ns, span.name))
+            if track.kind is Kind.INPUT:
+                self.fetches.setdefault(track.worker, []).append((span.start_ns, span.end_ns))
 
 
-class _Worker:
-    """One worker within the windows of its traced steps."""
+class WorkerSpans:
+    """One worker within the windows of its traced steps; `steps` and `fetches` of batches are its marks, in ns."""
 
-    def __init__(self, trace: _TraceSpans, number: int, head: Head) -> None:
+    def __init__(self, trace: TraceSpans, number: int, head: Head) -> None:
         self.keys = list(trace.keys)
         self.tracks = [working for track, working in trace.tracks.items() if track.worker == number]
         # If one process drives all devices, the first worker's steps apply to all.
         steps = trace.steps.get(number) or trace.steps.get(0, [])
+        self.steps = sorted((begin, end) for _, begin, end in steps)
+        self.fetches = trace.fetches.get(number) or trace.fetches.get(0, [])
         ends = [(step, begin, max(end, trace.ends.get((number, step), 0))) for step, begin, end in sorted(steps)]
         known = any(worker == number for worker, _ in trace.ends)
         self.windows = list(self._windows(ends, head.epochs))
@@ -175,7 +185,7 @@ class _Worker:
             self.gaps.append(Gap(number, reached / 1e9, (end - reached) / 1e9, before, None))
 
 
-def _overlap_share(workers: Iterable[_Worker]) -> float | None:
+def _overlap_share(workers: Iterable[WorkerSpans]) -> float | None:
     """Return the share of communication time in which the same worker also computed; None without communication."""
     together = communicated = 0
     for worker in workers:
@@ -194,28 +204,30 @@ def _meanwhile(gap: Gap, marks: Sequence[tuple[int, int, str]]) -> str | None:
     return min(around)[1] if around else None
 
 
-def _own_times(workers: Iterable[_Worker]) -> tuple[Times, Times]:
+def _own_times(workers: Iterable[WorkerSpans]) -> tuple[Times, Times]:
     """Return the own time of each key over all workers, and its number of operations."""
     times_ns, counts = Times(), Times()
     for worker in workers:
         for working in worker.within():
-            for key, own_ns in _own(working):
+            for (_, _, key), own_ns in own_times(working):
                 times_ns[worker.keys[key]] += own_ns
                 counts[worker.keys[key]] += 1
     return times_ns, counts
 
 
-def _own(spans: Iterable[Worked]) -> Iterator[tuple[int, int]]:
-    """Yield each span's key and its time less that of the spans nested directly in it."""
-    stack: list[list[int]] = []  # end, key, own time
-    for start, end, key in spans:
-        while stack and stack[-1][0] <= start:
-            yield stack[-1][1], stack.pop()[2]
+def own_times(spans: Iterable[Worked]) -> Iterator[tuple[Worked, int]]:
+    """Yield each span of a track, and its time less that of the spans nested directly in it."""
+    stack: list[tuple[Worked, int]] = []  # a span, and its own time
+    for span in spans:
+        start, end, _ = span
+        while stack and stack[-1][0][1] <= start:
+            yield stack.pop()
         if stack:
-            stack[-1][2] -= end - start
-        stack.append([end, key, end - start])
+            outer, own_ns = stack.pop()
+            stack.append((outer, own_ns - (end - start)))
+        stack.append((span, end - start))
     while stack:
-        yield stack[-1][1], stack.pop()[2]
+        yield stack.pop()
 
 
 def _parts(times_ns: Times, counts: Times, field_number: int) -> list[TimeShare]:

@@ -13,6 +13,7 @@ from time import perf_counter_ns
 from typing import Any, Protocol, cast
 
 from keras_matrix.records.traces.conversion import file_name
+from keras_matrix.records.traces.programs import ProgramSummary
 from keras_matrix.records.traces.request import CLOCK, TraceError, TraceOrder
 
 # The first mark after a profiler's start may be late; the most accurate of several counts.
@@ -46,6 +47,12 @@ class Profiler(Protocol):
 
     def scope(self, name: str) -> AbstractContextManager[Any] | None:
         """Return a context that names the operations within it; None if Keras's own scopes suffice."""
+
+    def note_loss(self, loss: Any) -> None:
+        """Remember the graph that computes a step's loss, if the backend's own file does not contain it."""
+
+    def graph(self) -> ProgramSummary | None:
+        """Return the summary of that graph; None if there is none, or if the file contains it."""
 
 
 def load(backend: str) -> Profiler:

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_matrix.models.profiling.folder import XPlaneProfiler
+from keras_matrix.records.traces.programs import ProgramSummary, counted
 from keras_matrix.records.traces.request import scope_of
 
 
@@ -21,6 +22,7 @@ class Profiler(XPlaneProfiler):
         profiler = tf.profiler.experimental
         options = profiler.ProfilerOptions(python_tracer_level=0)
         super().__init__(partial(profiler.start, options=options), profiler.stop)
+        self._graph: Any = None
 
     def mark(self, name: str) -> AbstractContextManager[Any]:
         mark: AbstractContextManager[Any] = tf.profiler.experimental.Trace(name)
@@ -37,3 +39,12 @@ class Profiler(XPlaneProfiler):
         around, own = tf.get_current_name_scope(), scope_of(name)
         named: AbstractContextManager[Any] = tf.name_scope(f"{around}/{own}/" if around else f"{own}/")
         return named
+
+    def note_loss(self, loss: Any) -> None:
+        self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+    def graph(self) -> ProgramSummary | None:
+        if self._graph is None:
+            return None
+        # As traced, before TensorFlow's own optimiser of graphs; the backward pass and the update are in the same one.
+        return ProgramSummary("TensorFlow graph", 1, counted(one.type for one in self._graph.get_operations()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from torch import profiler
 
 from keras_matrix.models.profiling import shapes
+from keras_matrix.records.traces.programs import ProgramSummary, counted
 from keras_matrix.records.traces.request import STEP, TraceError
 
 
@@ -30,6 +33,7 @@ class Profiler:
         self._recording: Any = None
         self._first: Any = None
         self._steps = 0
+        self._loss: Any = None
 
     def start(self) -> None:
         if not torch.autograd.kineto_available():
@@ -65,9 +69,35 @@ class Profiler:
     def scope(self, name: str) -> AbstractContextManager[Any]:
         return self.mark(name)  # every step is Python
 
+    def note_loss(self, loss: Any) -> None:
+        self._loss = loss  # its graph remains after the backward pass, without the tensors that it had saved
+
+    def graph(self) -> ProgramSummary | None:
+        """Return what torch.compile has compiled, or else the autograd graph of the noted loss."""
+        # Importing it takes seconds; a process that has compiled something has done so.
+        compiler = sys.modules.get("torch._dynamo.utils")
+        stats = compiler.counters["stats"] if compiler else {}
+        if calls := stats.get("calls_captured"):
+            return ProgramSummary("torch.compile", stats["unique_graphs"], {"calls captured": calls})
+        loss, self._loss = self._loss, None
+        if getattr(loss, "grad_fn", None) is None:
+            return None
+        return ProgramSummary("autograd graph", 1, counted(_nodes(loss.grad_fn)))
+
     def _start(self, *, record_shapes: bool) -> None:
         activities = [profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
         self._recording = profiler.profile(activities=activities, record_shapes=record_shapes)
         self._recording.start()
+
+
+def _nodes(root: Any) -> Iterator[str]:
+    """Yield the kind of each node of an autograd graph."""
+    waiting, seen = [root], {root}
+    while waiting:
+        node = waiting.pop()
+        yield type(node).__name__
+        following = {one for one, _ in node.next_functions if one is not None} - seen
+        seen |= following
+        waiting += following

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keras_matrix.records.traces import neutral, torch
+from keras_matrix.records.traces import neutral, programs, torch
 from keras_matrix.records.traces.neutral import Flow, Head, Kind, Span
 from keras_matrix.records.traces.request import Names, TraceError
 from keras_matrix.records.traces.xspace import reader, tracks
@@ -39,6 +39,7 @@ class Part:
     first_worker: int = 0
     base_ns: int = 0
     warnings: list[str] = field(default_factory=list)
+    programs: dict[str, bytes] = field(default_factory=dict)
 
 
 def file_name(epoch: int, worker: int, ending: str) -> str:
@@ -58,7 +59,10 @@ def worker_of(path: Path) -> int | None:
 
 
 def make(files: Sequence[Path], target: Path, backend: str, names: Names | None = None) -> Head:
-    """Convert these files to one neutral trace and return its head. Raises `TraceError` or OSError."""
+    """Convert these files to one neutral trace, with the summary of its programs next to it, and return its head.
+
+    Raises `TraceError` or OSError.
+    """
     if not files:
         raise TraceError(f"{target.parent}: contains no file of a profiler")
     parts = [_part(path, names or Names()) for path in files]
@@ -76,6 +80,8 @@ def make(files: Sequence[Path], target: Path, backend: str, names: Names | None 
     )
     shifts = _shifts_ns(parts)
     neutral.write(target, head, *_shifted(parts, shifts))
+    if summary := programs.of_xla({name: data for part in parts for name, data in part.programs.items()}):
+        programs.write(target.with_name(programs.PROGRAMS_NAME), summary)
     return head
 
 
@@ -126,7 +132,7 @@ def _read(path: Path, worker: int, names: Names) -> Part:
         return Part(spans, flows, recording.clocks, recording.device, worker, recording.base_ns)
     profile = reader.read(path)
     spans = tracks.spans(profile, worker, names)
-    return Part(spans, [], profile.clocks, profile.device, worker, warnings=profile.warnings)
+    return Part(spans, [], profile.clocks, profile.device, worker, warnings=profile.warnings, programs=profile.programs)
 
 
 def _shifts_ns(parts: Sequence[Part]) -> list[int]:

@@ -6,9 +6,11 @@ TensorFlow scopes, with which the step is traced again; JAX already has them in 
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import keras
@@ -16,6 +18,7 @@ import keras
 from keras_matrix.models.profiling import Profiler, load, path_of, recorded
 from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.records.traces.neutral import Phase
+from keras_matrix.records.traces.programs import GRAPH_NAME, GraphFacts, write
 from keras_matrix.records.traces.request import LAYER, PHASE, Names, TraceOrder
 from keras_matrix.runner.cell.loop import Stretch
 from keras_matrix.runner.cell.tracing.draws import with_draws
@@ -68,6 +71,8 @@ class TracedWorkload:
             marks.enter_context(_wrapped(self._work.model, step, recording.numbered))
             stretch = Stretch(order.steps * self._work.steps_a_call, max(order.epochs), before=recording.before)
             self._work.again(stretch, partial(_marked_input, profiler))
+        facts = GraphFacts(profiler.graph(), recording.page_faults_per_step)
+        write(Path(order.folder) / GRAPH_NAME, facts)
 
     def _named(self, profiler: Profiler) -> bool:
         """Return whether layers are named as they are called: not within compiled steps of an eager backend."""
@@ -76,7 +81,7 @@ class TracedWorkload:
     def _name(self, marks: ExitStack, profiler: Profiler) -> None:
         model = self._work.model
         marks.enter_context(_wrapped(keras.layers.Layer, "__call__", partial(_layers, profiler, model)))
-        marks.enter_context(_wrapped(model, "compute_loss", partial(_scoped, profiler, Phase.FORWARD)))
+        marks.enter_context(_wrapped(model, "compute_loss", partial(_loss, profiler)))
         if model.optimizer is not None:
             marks.enter_context(_wrapped(model.optimizer, "apply", partial(_scoped, profiler, Phase.UPDATE)))
 
@@ -98,6 +103,12 @@ class Recording:
         self._on = ExitStack()
         self._records = False
         self._taken = 0
+        self._faults = self._faults_before = 0
+
+    @property
+    def page_faults_per_step(self) -> float | None:
+        """The page faults of a recorded step that needed no disk, with the profiler on."""
+        return self._faults / self._taken if self._taken else None
 
     def before(self, epoch: int) -> None:
         """Start recording before an epoch, counted from 0, if it is requested, the device idle."""
@@ -105,9 +116,12 @@ class Recording:
         if epoch + 1 in self._order.epochs:
             self._on.enter_context(recorded(self._profiler, path_of(self._profiler, self._order, epoch + 1)))
             self._records = True
+            self._faults_before = _page_faults()
 
     def end(self) -> None:
         """Stop recording after the epoch, the device idle."""
+        if self._records:
+            self._faults += _page_faults() - self._faults_before
         self._records = False
         self._on.close()
 
@@ -122,6 +136,10 @@ class Recording:
                 return call(*args, **kwargs)
 
         return marked
+
+
+def _page_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 @contextmanager
@@ -145,6 +163,18 @@ def _scoped(profiler: Profiler, phase: Phase, call: Call) -> Call:
             return call(*args, **kwargs)
 
     return scoped
+
+
+def _loss(profiler: Profiler, call: Call) -> Call:
+    """Name the operations of the loss after the forward pass, and let the profiler note what it returns."""
+    scoped = _scoped(profiler, Phase.FORWARD, call)
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        loss = scoped(*args, **kwargs)
+        profiler.note_loss(loss)
+        return loss
+
+    return noted
 
 
 def _layers(profiler: Profiler, model: Any, call: Call) -> Call:

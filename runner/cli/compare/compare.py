@@ -38,6 +38,7 @@ from keras_matrix.runner.plan.stopping import looks_of
 from keras_matrix.runner.request import RunRequest
 
 BASE, NEW = "base", "new"
+Environments = tuple[Interpreter | None, Interpreter | None]
 RUNS_NAMED = 5  # the newest runs, in the message about an unknown one
 
 
@@ -51,8 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def add_sides(parser: argparse.ArgumentParser) -> None:
     """Add the flags that name both sides."""
-    parser.add_argument("base", nargs="?", metavar="BASE", help="a run's folder, a results folder, or an id")
-    parser.add_argument("new", nargs="?", metavar="NEW", help="the same")
+    parser.add_argument("base_side", nargs="?", metavar="BASE", help="a run's folder, a results folder, or an id")
+    parser.add_argument("new_side", nargs="?", metavar="NEW", help="the same")
     group = parser.add_argument_group("what to measure")
     group.add_argument("--base-env", type=Path, metavar="FOLDER", help="virtual environment of the base")
     group.add_argument(
@@ -100,7 +101,7 @@ class Sides:
 
 def sides_of(args: argparse.Namespace) -> Sides:
     """Return what the flags of `add_sides` compare. Raises `UsageError`."""
-    sides = (args.base, args.new, args.base_env, args.new_env, args.plant)
+    sides = (args.base_side, args.new_side, args.base_env, args.new_env, args.plant)
     return Sides(args.command, run_request(args), *sides, TerminalDisplay(args.json))
 
 
@@ -178,30 +179,41 @@ def stored_run(sides: Sides, name: str) -> Run:
 
 def _measured(sides: Sides, rule: Rule | None) -> tuple[Run, Run]:
     """Measure both sides interleaved, in one session."""
-    check_plant(sides.fault)
-    request = sides.request
-    base = interpreter.of_environment(sides.base_env, "--base-env") if sides.base_env else None
-    new = interpreter.of_environment(sides.new_env, "--new-env") if sides.new_env else None
-    if (base or new) and not request.executors.contract.local_software:
-        name = request.executors.entry.name
-        raise UsageError(
-            f"--executor {name}: its cells bring their own environment; leave out --base-env and --new-env"
-        )
+    request, environments = sides.request, environments_of(sides)
     matrix, cells = request.choice.load()
-    for flag, environment in (("--base-env", base), ("--new-env", new)):
-        _check_packages(flag, environment, cells)
-    arms = {
-        name: ArmRequest(environment.python, fault, environment.versions())
-        if environment
-        else own_arm(request, cells, fault)
-        for name, environment, fault in ((BASE, base, counterpart(sides.fault)), (NEW, new, sides.fault))
-    }
+    arms = arms_of(sides, environments, cells)
     about = request.choice.about(matrix.left_out)
     wanted = session_request(request, cells, about, arms, to_decide=rule is not None)
     session = measure_session(request, wanted, Goal(request.budget_of(matrix), rule), sides.display)
     for run in session.runs.values():
         write_report(run)
     return session.runs[BASE], session.runs[NEW]
+
+
+def environments_of(sides: Sides) -> Environments:
+    """Return the environments of base and new, None for the runner's own. Raises `UsageError`."""
+    check_plant(sides.fault)
+    base = interpreter.of_environment(sides.base_env, "--base-env") if sides.base_env else None
+    new = interpreter.of_environment(sides.new_env, "--new-env") if sides.new_env else None
+    if (base or new) and not sides.request.executors.contract.local_software:
+        name = sides.request.executors.entry.name
+        raise UsageError(
+            f"--executor {name}: its cells bring their own environment; leave out --base-env and --new-env"
+        )
+    return base, new
+
+
+def arms_of(sides: Sides, environments: Environments, cells: Sequence[Cell]) -> dict[str, ArmRequest]:
+    """Return the arms of two environments, the new one with the injected fault. Raises `UsageError`."""
+    base, new = environments
+    for flag, environment in (("--base-env", base), ("--new-env", new)):
+        _check_packages(flag, environment, cells)
+    return {
+        name: ArmRequest(environment.python, fault, environment.versions())
+        if environment
+        else own_arm(sides.request, cells, fault)
+        for name, environment, fault in ((BASE, base, counterpart(sides.fault)), (NEW, new, sides.fault))
+    }
 
 
 def _check_packages(flag: str, environment: Interpreter | None, cells: Sequence[Cell]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -138,7 +139,7 @@ def _measured(stored: Stored, request: RunRequest, args: argparse.Namespace, dis
     if args.env is not None:
         arm = _arm_of(args.env, "--env")
     elif stored.image is None:
-        arm = _rebuilt(stored, request, cell, display)
+        arm = rebuilt_arm(stored.records[0].versions, request, cell, display)
     else:
         arm = _same_image(stored, request, cell)
     text = json.dumps(to_json(cell.settings), indent=1)
@@ -152,9 +153,8 @@ def _arm_of(folder: Path, flag: str) -> ArmRequest:
     return ArmRequest(found.python, None, found.versions())
 
 
-def _rebuilt(stored: Stored, request: RunRequest, cell: Cell, display: TerminalDisplay) -> ArmRequest:
-    """Return this Python if it has the stored versions, or else an environment made with them."""
-    then = stored.records[0].versions
+def rebuilt_arm(then: Mapping[str, str], request: RunRequest, cell: Cell, display: TerminalDisplay) -> ArmRequest:
+    """Return this Python if it has these versions, or else an environment made with them. Raises `CannotRebuild`."""
     if not request.executors.contract.local_software:
         raise CannotRebuild(f"--executor {request.executors.entry.name}: the record was not measured in a container")
     here = {"python": platform.python_version(), **request.executors.software([cell])}

@@ -1,0 +1,156 @@
+"""The differences that explain a change of the step time, with their shares, and how much is unexplained.
+
+The change is that of the cells' mean step times, measured without the profiler. Each part of the traced steps is in one
+difference at most, and their times are those of a step: so the listed differences, the others and the unexplained rest
+add up to the change. Each has the interval that follows from the scatter of the traced steps.
+
+Guarantee: pure; nothing is explained where the interval of the ratio contains 1. Limits: one process of each side is
+traced, so that the difference between processes is unexplained; parts of a step that overlap differently than before
+change each other's share.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from keras_matrix.analysis.explain.alignment import aligned, half_width_s
+from keras_matrix.analysis.explain.facts import Fact
+from keras_matrix.analysis.explain.kinds.kind import Claim, Pair, total_s
+from keras_matrix.analysis.explain.kinds.registry import claimed
+from keras_matrix.analysis.explain.parts import StepParts
+from keras_matrix.analysis.explain.profiler_cost import TracedSide, without_profiler
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.records.schema import Record
+
+SHOWN = 3
+LEAST_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side: its measured records, and of the traced one of them the parts of its steps."""
+
+    records: Sequence[Record]
+    traced: Record
+    parts: StepParts
+
+    @property
+    def step_time_s(self) -> float:
+        """The mean step time over its processes."""
+        return statistics.geometric_mean(time_s for record in self.records if (time_s := record.times.step_time_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A difference: seconds of a step on both sides, and its share of the change of the step time.
+
+    `half_width_s` is that of the 95 % interval of its change, from the scatter of the traced steps.
+    """
+
+    kind: str
+    title: str
+    base_s: float
+    new_s: float
+    change_s: float
+    share: float
+    half_width_s: float | None
+    details: tuple[str, ...] = ()
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is larger than the scatter of the traced steps."""
+        return self.half_width_s is not None and abs(self.change_s) > self.half_width_s
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The change of a step time from base to new, and what explains it.
+
+    `differences` are the largest ones, empty if there is `nothing` larger than the noise; `others_s` is the sum of
+    `others` further ones. `profiler_costs_s` is what was removed of each operation of base and of new. `ratio` has no
+    interval if it is not known.
+    """
+
+    base_s: float
+    new_s: float
+    ratio: Estimate
+    nothing: bool
+    differences: tuple[Difference, ...] = ()
+    others: int = 0
+    others_s: float = 0.0
+    unexplained_s: float = 0.0
+    profiler_costs_s: tuple[float, float] = (0.0, 0.0)
+    same_backend: bool = True
+    facts: tuple[Fact, ...] = ()
+    caveats: tuple[str, ...] = field(default=())
+
+    @property
+    def change_s(self) -> float:
+        """By how much a step became longer."""
+        return self.new_s - self.base_s
+
+    def share(self, time_s: float) -> float:
+        """Return the share of a time in the change."""
+        return time_s / self.change_s if self.change_s else 0.0
+
+
+def explain(
+    base: Side, new: Side, ratio: Estimate, facts: Sequence[Fact] = (), caveats: Sequence[str] = ()
+) -> Explanation:
+    """Return what explains the change from base to new; `ratio` is new / base."""
+    same = base.traced.settings.backend == new.traced.settings.backend
+    nothing = ratio.bounds is not None and not ratio.excludes(1.0)
+    base_s, new_s = base.step_time_s, new.step_time_s
+    if nothing:
+        return Explanation(base_s, new_s, ratio, True, same_backend=same, facts=tuple(facts), caveats=tuple(caveats))
+    parts, costs_s = _without_profiler(base, new, same_backend=same)
+    found = aligned(*parts, same_backend=same)
+    claims = claimed(Pair(base.traced, new.traced, found.rows))
+    change_s = new_s - base_s
+    differences = sorted((_difference(*one, change_s) for one in claims), key=lambda one: -abs(one.change_s))
+    shown = [one for one in differences if abs(one.share) >= LEAST_SHARE][:SHOWN]
+    others = [one for one in differences if one not in shown]
+    others_s = sum(one.change_s for one in others)
+    renamed = [
+        f"layer {now} of new is paired with {then} of base by its position" for now, then in found.renamed.items()
+    ]
+    return Explanation(
+        base_s,
+        new_s,
+        ratio,
+        nothing=False,
+        differences=tuple(shown),
+        others=len(others),
+        others_s=others_s,
+        unexplained_s=change_s - others_s - sum(one.change_s for one in shown),
+        profiler_costs_s=costs_s,
+        same_backend=same,
+        facts=tuple(facts),
+        caveats=(*caveats, *renamed, *_two_backends(base, new, same_backend=same)),
+    )
+
+
+def _without_profiler(base: Side, new: Side, *, same_backend: bool) -> tuple[list[StepParts], tuple[float, float]]:
+    sides = [TracedSide(side.parts, side.traced.times.step_time_s) for side in (base, new)]
+    if same_backend:
+        parts, cost_s = without_profiler(sides)
+        return parts, (cost_s, cost_s)
+    (base_parts,), base_cost_s = without_profiler(sides[:1])
+    (new_parts,), new_cost_s = without_profiler(sides[1:])
+    return [base_parts, new_parts], (base_cost_s, new_cost_s)
+
+
+def _difference(kind: str, claim: Claim, change_s: float) -> Difference:
+    base_s, new_s = sum(row.base_s for row in claim.rows), sum(row.new_s for row in claim.rows)
+    own_s = total_s(claim.rows)
+    share = own_s / change_s if change_s else 0.0
+    return Difference(kind, claim.title, base_s, new_s, own_s, share, half_width_s(claim.rows), claim.details)
+
+
+def _two_backends(base: Side, new: Side, *, same_backend: bool) -> list[str]:
+    if same_backend:
+        return []
+    names = f"{base.traced.settings.backend} and {new.traced.settings.backend}"
+    return [f"{names} have different operations: compared by layer and phase only; what has neither is unexplained"]

@@ -1,0 +1,123 @@
+"""What ran in a traced step, as its backend compiled or recorded it: counts of operations, not the program itself.
+
+XLA's programs are in the profiler's own file (`of_xla`). TensorFlow's graph and PyTorch's autograd graph, which are in
+no file, are counted in the cell (`models.profiling`). Promise: a summary has at most `MOST_KINDS` kinds of operations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from keras_matrix.records.codec import CodecError, decode, dumps, loads
+from keras_matrix.records.traces.request import NATIVE_NAME
+from keras_matrix.records.traces.xspace import hlo_program
+from keras_matrix.records.traces.xspace.hlo_program import HloOperation, HloProgram
+
+T = TypeVar("T")
+
+PROGRAMS_NAME = "programs.json"
+GRAPH_NAME = "graph.json"
+MOST_KINDS = 60
+OTHERS = "others"
+# They name or bundle values and do nothing.
+_NO_WORK = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"})
+_ENTERED = frozenset({"while", "call", "conditional", "async-start"})
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSummary:
+    """So many programs of a `source`: their operations by kind, those inside fusions too, and the bytes they write.
+
+    `bytes_written` are those of all results, None where the program has no shapes.
+    """
+
+    source: str
+    programs: int
+    operations: dict[str, int] = field(default_factory=dict)
+    fused: dict[str, int] = field(default_factory=dict)
+    bytes_written: int | None = None
+
+    @property
+    def total(self) -> int:
+        """The number of operations."""
+        return sum(self.operations.values())
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What a cell notes of its traced steps: the graph, and the page faults of a step with the profiler on."""
+
+    graph: ProgramSummary | None = None
+    page_faults_per_step: float | None = None
+
+
+def counted(kinds: Iterable[str]) -> dict[str, int]:
+    """Return the counts of the most frequent kinds, and of the others together."""
+    counts = Counter(kinds)
+    found = dict(counts.most_common(MOST_KINDS))
+    rest = counts.total() - sum(found.values())
+    return found | ({OTHERS: rest} if rest else {})
+
+
+def of_xla(programs: Mapping[str, bytes]) -> ProgramSummary | None:
+    """Return the summary of the stored programs of a file; None without any that can be read."""
+    kinds: list[str] = []
+    fused: list[str] = []
+    written, read = 0, 0
+    for data in programs.values():
+        try:
+            program = hlo_program.read(memoryview(data))
+        except (LookupError, ValueError):
+            continue
+        own = list(_run(program))
+        kinds += [one.opcode for one in own]
+        fused += [one.opcode for outer in own if outer.opcode == "fusion" for one in _inside(program, outer)]
+        written += sum(one.shape.bytes for one in own)
+        read += 1
+    return ProgramSummary("XLA", read, counted(kinds), counted(fused), written) if read else None
+
+
+def stored_programs(folder: Path) -> tuple[ProgramSummary | None, GraphFacts]:
+    """Return the summary and the facts in a trace's folder; what is missing, damaged or of another version is empty."""
+    facts = _stored(folder / NATIVE_NAME / GRAPH_NAME, GraphFacts) or GraphFacts()
+    return _stored(folder / PROGRAMS_NAME, ProgramSummary) or facts.graph, facts
+
+
+def write(path: Path, value: ProgramSummary | GraphFacts) -> None:
+    """Write a summary or facts. Raises OSError."""
+    path.write_text(dumps(value), encoding="utf-8")
+
+
+def _stored(path: Path, kind: type[T]) -> T | None:
+    try:
+        return decode(kind, loads(path.read_bytes()), path.name)
+    except (OSError, CodecError):
+        return None
+
+
+def _run(program: HloProgram) -> Iterable[HloOperation]:
+    """Yield the operations of a program that run by themselves, those of loops once."""
+    waiting, seen = [program.entry], set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for one in program.computations.get(name, ()):
+            if one.opcode in _ENTERED:
+                waiting += one.called
+            elif one.opcode not in _NO_WORK:
+                yield one
+
+
+def _inside(program: HloProgram, fusion: HloOperation) -> Iterable[HloOperation]:
+    for name in fusion.called:
+        for one in program.computations.get(name, ()):
+            if one.opcode == "fusion":
+                yield from _inside(program, one)
+            elif one.opcode not in _NO_WORK:
+                yield one

@@ -1,0 +1,270 @@
+"""Finds or measures the two sides of `runner explain`: a cell's records and its trace, of base and of new.
+
+A side is a cell of a stored run. What has no stored trace is measured anew and traced, both sides interleaved in one
+session: two cells as one comparison, two environments as in `runner compare`, and two stored runs in environments with
+the versions of their records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import Record
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.store import Results, Run, latest_attempts
+from keras_matrix.records.task import PREFIX
+from keras_matrix.records.traces.request import Trace
+from keras_matrix.runner.cli.compare.compare import BASE, NEW, Sides, arms_of, environments_of, stored_run
+from keras_matrix.runner.cli.compare.reproduce import rebuilt_arm
+from keras_matrix.runner.cli.look import cells
+from keras_matrix.runner.cli.look.named_cells import named_cells, searched, stored_limit_s
+from keras_matrix.runner.cli.look.stored import chosen_run, write_report
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.measuring import measure_session, session_request
+from keras_matrix.runner.measure.traces import stored_traces
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.plan.largest_cells import refuse
+from keras_matrix.runner.plan.session import ArmRequest
+from keras_matrix.runner.request import MATRIX
+
+STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CellSide:
+    """A cell of a run: the latest attempts at its repeats, and its trace with the record that has it, if stored."""
+
+    run: Run
+    records: list[Record]
+    traced: tuple[Record, Path] | None
+
+    @property
+    def is_task(self) -> bool:
+        """Whether it is an external command, which has no trace."""
+        return self.records[0].settings.workload.startswith(PREFIX)
+
+    @property
+    def problem(self) -> str:
+        """Why there is no trace."""
+        found = next((record for record in self.records if record.trace), self.records[0])
+        return (found.trace.problem if found.trace else found.reason) or "it was not traced"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is explained: both sides and the cell as named, and how what has no trace is measured.
+
+    `stored` measures nothing; `repeats` are the processes of each side.
+    """
+
+    sides: Sides
+    cell: str | None
+    run: str | None
+    stored: bool
+    repeats: int = MIN_BLOCKS
+    steps: int = STEPS
+
+    @property
+    def anew(self) -> bool:
+        """Whether stored traces are left alone."""
+        return self.sides.request.new
+
+
+def sides_of(wanted: Wanted) -> tuple[CellSide, CellSide]:
+    """Return both sides, measured if necessary. Raises `UsageError`."""
+    sides = wanted.sides
+    if sides.base_env or sides.new_env or sides.fault:
+        return _environments(wanted)
+    if not (sides.base and sides.new):
+        raise UsageError("explain: name two runs or two cells (BASE NEW), or environments (--base-env, --new-env)")
+    if (runs := _runs(wanted)) is not None:
+        return _of_runs(wanted, *runs)
+    return _of_cells(wanted)
+
+
+# Two environments.
+
+
+def _environments(wanted: Wanted) -> tuple[CellSide, CellSide]:
+    sides, name = wanted.sides, wanted.cell
+    if sides.base or name is None:
+        raise UsageError(f"explain: name the cell of two environments with --cell, got {sides.base or 'none'}")
+    if wanted.stored:
+        raise UsageError("--stored: two environments are measured; name two stored runs instead")
+    environments = environments_of(sides)
+    cell = _traced(wanted, _cell(wanted, name))
+    return _measured(wanted, {BASE: cell, NEW: cell}, arms_of(sides, environments, [cell]))
+
+
+# Two stored runs.
+
+
+def _runs(wanted: Wanted) -> tuple[Run, Run] | None:
+    """Return the runs that BASE and NEW name; None if neither names one. Raises `UsageError`."""
+    found: list[Run] = []
+    problems = []
+    for name in (wanted.sides.base, wanted.sides.new):
+        try:
+            found.append(stored_run(wanted.sides, str(name)))
+        except UsageError as error:
+            problems.append(error)
+    if len(problems) == 1:
+        raise problems[0]
+    return (found[0], found[1]) if found else None
+
+
+def _of_runs(wanted: Wanted, base: Run, new: Run) -> tuple[CellSide, CellSide]:
+    if base.folder.resolve() == new.folder.resolve():
+        raise UsageError(f"explain: BASE and NEW are the same run, {base.folder}; name two of its cells instead")
+    name = wanted.cell or _only_common(base, new)
+    sides = _side_named(base, name), _side_named(new, name)
+    if (all(side.traced for side in sides) and not wanted.anew) or any(side.is_task for side in sides):
+        return sides
+    if wanted.stored:
+        raise UsageError(f"--stored: {_untraced(sides)}; leave out --stored to measure and trace both sides again")
+    return _rebuilt(wanted, *sides)
+
+
+def _only_common(base: Run, new: Run) -> str:
+    """Return the id of the only cell that both runs have. Raises `UsageError`."""
+    there = [{record.cell_id: record.settings for record in run.load()[0]} for run in (base, new)]
+    common = sorted(there[0].keys() & there[1].keys())
+    if len(common) == 1:
+        return common[0]
+    names = ", ".join(f"{there[0][one].backend}:{there[0][one].workload}" for one in common) or "none"
+    raise UsageError(f"--cell: must name a cell of both runs; common to them are: {names}")
+
+
+def _rebuilt(wanted: Wanted, base: CellSide, new: CellSide) -> tuple[CellSide, CellSide]:
+    """Measure both sides again, each with the versions of its records."""
+    then, now = base.records[0], new.records[0]
+    if then.versions == now.versions and then.cell_id == now.cell_id:
+        raise UsageError(
+            f"explain: {_untraced((base, new))}, and both runs have the same cell and versions: measured again "
+            "they would be equal; trace the next runs with trace: {} in the matrix"
+        )
+    cells_of = {BASE: _stored_cell(wanted, base), NEW: _stored_cell(wanted, new)}
+    if then.versions == now.versions:
+        request = wanted.sides.request
+        arm = rebuilt_arm(then.versions, request, cells_of[BASE], wanted.sides.display)
+        return _measured(wanted, _together(cells_of), {"": arm})
+    if then.cell_id != now.cell_id:
+        raise UsageError(
+            f"explain: {_untraced((base, new))}; they are different cells with different versions, which no session "
+            "can measure: trace each in its environment with runner trace CELL --new"
+        )
+    arms = {
+        name: rebuilt_arm(record.versions, wanted.sides.request, cells_of[name], wanted.sides.display)
+        for name, record in ((BASE, then), (NEW, now))
+    }
+    return _measured(wanted, cells_of, arms)
+
+
+def _stored_cell(wanted: Wanted, side: CellSide) -> Cell:
+    settings = side.records[0].settings
+    return _traced(wanted, Cell(settings, cell_id(settings), 1, stored_limit_s(side.records), None))
+
+
+# Two cells.
+
+
+def _of_cells(wanted: Wanted) -> tuple[CellSide, CellSide]:
+    if wanted.cell is not None:
+        raise UsageError(f"--cell: BASE and NEW are cells already; got {wanted.cell!r} too")
+    if not wanted.anew and (found := _in_a_run(wanted)) is not None:
+        return found
+    if wanted.stored:
+        raise UsageError("--stored: no stored run has traces of both cells; without --stored they are traced now")
+    named = {BASE: _cell(wanted, str(wanted.sides.base)), NEW: _cell(wanted, str(wanted.sides.new))}
+    _check_different(*(cell.cell_id for cell in named.values()))
+    return _measured(wanted, _together({name: _traced(wanted, cell) for name, cell in named.items()}), None)
+
+
+def _in_a_run(wanted: Wanted) -> tuple[CellSide, CellSide] | None:
+    """Return the cells of the newest run, or of the named one, that has traces of both; None without one."""
+    results, names = wanted.sides.request.results, (str(wanted.sides.base), str(wanted.sides.new))
+    runs = [chosen_run(results, wanted.run)] if wanted.run else reversed(Results(results).runs())
+    for run in runs:
+        there = {record.cell_id: record.settings for record in run.load()[0]}
+        if not wanted.run and not all(cells.matching(name, there) for name in names):
+            continue
+        found = _side_named(run, names[0]), _side_named(run, names[1])
+        _check_different(*(side.records[0].cell_id for side in found))
+        if all(side.traced or side.is_task for side in found):
+            return found
+    return None
+
+
+def _cell(wanted: Wanted, name: str) -> Cell:
+    """Return the named cell, of the matrix if it is there, else of a stored run. Raises `UsageError`."""
+    request = wanted.sides.request
+    matrix = request.choice.matrix
+    there = named_cells(request, name, in_matrix=matrix != MATRIX or matrix.is_file())
+    if not there:
+        raise UsageError(f"CELL: there is no {matrix} and {request.results} contains no run; name a --matrix")
+    found = there[cells.one_of(name, {one: cell.settings for one, cell in there.items()}, searched(matrix))]
+    if found.task is not None:
+        raise UsageError(f"CELL: {name!r} is an external command, which has no trace; compare two runs of it instead")
+    refuse([found])
+    return found
+
+
+# Both.
+
+
+def _side_named(run: Run, name: str) -> CellSide:
+    """Return the cell of a run that a text names. Raises `UsageError`."""
+    records, _ = run.load()
+    there: dict[str, Settings] = {record.cell_id: record.settings for record in records}
+    return _side(run, cells.one_of(name, there, f"run {run.run_id}"))
+
+
+def _side(run: Run, cell: str) -> CellSide:
+    records = [record for record in latest_attempts(run.load()[0]) if record.cell_id == cell]
+    return CellSide(run, records, next(stored_traces(run, records), None))
+
+
+def _traced(wanted: Wanted, cell: Cell) -> Cell:
+    """Return a cell that is measured in several processes, of which the first is traced."""
+    trace = Trace(steps=wanted.steps)
+    return replace(cell, repeats=wanted.repeats, precision_target=None, trace=trace)
+
+
+def _together(named: Mapping[str, Cell]) -> dict[str, Cell]:
+    """Return two cells as one comparison, which is measured interleaved."""
+    name = f"explain {named[BASE].cell_id} {named[NEW].cell_id}"
+    return {side: replace(cell, together=name, change=side) for side, cell in named.items()}
+
+
+def _measured(
+    wanted: Wanted, named: Mapping[str, Cell], arms: Mapping[str, ArmRequest] | None
+) -> tuple[CellSide, CellSide]:
+    """Measure both sides in one session, and trace their first processes."""
+    request = wanted.sides.request
+    unique = list({cell.cell_id: cell for cell in named.values()}.values())
+    text = json.dumps({name: to_json(cell.settings) for name, cell in named.items()}, indent=1)
+    about = {"matrix_path": "runner explain", "matrix_text": text}
+    session = measure_session(request, session_request(request, unique, about, arms), Goal(None), wanted.sides.display)
+    for run in session.runs.values():
+        run.clear_leftovers()
+        write_report(run)
+    runs = {name: session.runs[name if name in session.runs else ""] for name in (BASE, NEW)}
+    return _side(runs[BASE], named[BASE].cell_id), _side(runs[NEW], named[NEW].cell_id)
+
+
+def _check_different(base: str, new: str) -> None:
+    if base == new:
+        raise UsageError(f"explain: BASE and NEW are the same cell, {base}")
+
+
+def _untraced(sides: Sequence[CellSide]) -> str:
+    """Return which side has no stored trace."""
+    names = [f"{side.run.run_id} (cell {side.records[0].cell_id})" for side in sides if side.traced is None]
+    return f"no trace is stored of {' and '.join(names)}" if names else "both traces are stored already"

@@ -1,0 +1,125 @@
+"""An explanation of a changed step time as text and for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keras_matrix.analysis.comparison.primary_metric import figure_of, figure_value
+from keras_matrix.analysis.comparison.ratios import bracketed
+from keras_matrix.analysis.explain.explanation import Difference, Explanation
+from keras_matrix.analysis.explain.facts import Fact
+from keras_matrix.analysis.stats.blocks import Estimate, geometric
+from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.schema import Record
+from keras_matrix.runner.cli.render.figures import quantity
+from keras_matrix.runner.cli.render.format import document, seconds, settings_text, size
+from keras_matrix.runner.executors.supervise.output import printable
+
+Names = tuple[str, str]
+SIZES = ("bytes written",)
+MANY = 1000
+
+
+def names(base: Record, new: Record) -> Names:
+    """Return a name for each side: its cell, and its run."""
+    first, second = (
+        f"{record.settings.backend} {settings_text(record.settings)}, cell {record.cell_id} of run {record.run_id}"
+        for record in (base, new)
+    )
+    return first, second
+
+
+def lines(names: Names, found: Explanation) -> list[str]:
+    """Return the lines: the change, the differences with their shares, what else differs, caveats."""
+    said = [*_sides(names), f"time per step {_change(found)}", "", *_differences(found)]
+    said += ["", "also different:", *_facts(found.facts)] if found.facts else []
+    said += ["", *(f"caveat: {line}" for line in found.caveats)] if found.caveats else []
+    return [printable(line) for line in said]
+
+
+def as_json(names: Names, found: Explanation) -> str:
+    """Return the explanation as one JSON document; docs/explain.md explains its fields."""
+    shares = {"change_s": found.change_s}
+    shares |= {f"{name}_share": found.share(getattr(found, f"{name}_s")) for name in ("others", "unexplained")}
+    return document({"base": names[0], "new": names[1], **shares, **to_json(found)})
+
+
+def without(names: Names, problem: str, *, as_json: bool) -> str:
+    """Return why nothing is explained."""
+    if as_json:
+        return document({"base": names[0], "new": names[1], "problem": problem})
+    return "\n".join(printable(line) for line in [*_sides(names), f"not explained: {problem}"])
+
+
+def of_commands(names: Names, base: Sequence[Record], new: Sequence[Record], ratio: Estimate, *, as_json: bool) -> str:
+    """Return the comparison of external commands, of which only the metric is known."""
+    problem = "an external command has no trace; only its metric is compared"
+    figure = figure_of(new)
+    values = [geometric([value for record in side if (value := figure_value(record))]) for side in (base, new)]
+    if as_json:
+        centres = [value.centre if value else None for value in values]
+        fields = {"metric": figure.name, "base_value": centres[0], "new_value": centres[1], "ratio": to_json(ratio)}
+        return document({"base": names[0], "new": names[1], "problem": problem, **fields})
+    texts = [quantity(value.centre if value else None, figure) for value in values]
+    said = [*_sides(names), f"{figure.name} {texts[0]} -> {texts[1]}, new / base {bracketed(ratio)}", problem]
+    return "\n".join(map(printable, said))
+
+
+def fact_text(fact: Fact) -> str:
+    """Return a fact as `name base -> new`."""
+    if fact.base is None and fact.new is None:
+        return fact.name
+    return f"{fact.name} {_value(fact, fact.base)} -> {_value(fact, fact.new)}"
+
+
+def _sides(names: Names) -> list[str]:
+    return [f"base: {names[0]}", f"new:  {names[1]}"]
+
+
+def _change(found: Explanation) -> str:
+    times = f"{seconds(found.base_s)} -> {seconds(found.new_s)}"
+    return f"{times}: {_signed(found.change_s)}, new / base {bracketed(found.ratio)}"
+
+
+def _differences(found: Explanation) -> list[str]:
+    if found.nothing:
+        return ["no difference is larger than the noise: the interval of the ratio contains 1; nothing is explained"]
+    rows = [line for number, one in enumerate(found.differences, 1) for line in _difference(number, one)]
+    if not found.differences:
+        rows.append("   no difference has 1 % of the change")
+    rows.append(_row("", found.others_s, found.share(found.others_s), plural(found.others, "other difference")))
+    return [*rows, _row("", found.unexplained_s, found.share(found.unexplained_s), "unexplained")]
+
+
+def _difference(number: int, one: Difference) -> list[str]:
+    indent = " " * len(_row("", 0.0, 0.0, ""))
+    scatter = () if one.half_width_s is None else (f"+- {seconds(one.half_width_s)} between steps",)
+    unsure = () if one.is_clear or not scatter else ("not larger than that: it may be noise",)
+    details = [*one.details, ", ".join((*scatter, *unsure))]
+    return [_row(f"{number}.", one.change_s, one.share, one.title), *(f"{indent}{line}" for line in details if line)]
+
+
+def _row(number: str, time_s: float, share: float, text: str) -> str:
+    return f"{number:2} {_signed(time_s):>9}  {share * 100:6.1f} %  {text}"
+
+
+def _signed(time_s: float) -> str:
+    return f"{'+' if time_s >= 0 else ''}{seconds(time_s)}"
+
+
+def _facts(facts: Sequence[Fact]) -> list[str]:
+    topics = dict.fromkeys(fact.topic for fact in facts)
+    return [f"  {topic}: {'; '.join(fact_text(f) for f in facts if f.topic == topic)}" for topic in topics]
+
+
+def _value(fact: Fact, value: str | float | None) -> str:
+    if value is None:
+        return "not measured"
+    if isinstance(value, str):
+        return value
+    if fact.topic == "start and first epoch":
+        return seconds(value)
+    if fact.topic == "memory" or fact.name in SIZES:
+        return size(round(value))
+    return f"{value:,.4g}" if isinstance(value, float) and value < MANY else f"{round(value):,}"
