@@ -38,7 +38,7 @@ COMMANDS = {
     "optimize": ("runner.cli.whatif.optimize", "search for faster settings of a traced cell, and verify them"),
     "compare": ("runner.cli.compare.compare", "compare two runs, or two environments measured interleaved"),
     "gate": ("runner.cli.compare.gate", "fail where new is slower than base"),
-    "history": ("runner.cli.compare.history", "list a cell over all stored sessions, with its change points"),
+    "history": ("runner.cli.history.history", "list a cell over all stored sessions, with its change points"),
     "dashboard": ("runner.cli.look.dashboard", "serve the live dashboard"),
     "tensorboard": ("runner.cli.look.tensorboard", "start TensorBoard on the files of --log-dir"),
     "selftest": ("runner.cli.compare.selftest", "measure the matrix against itself: false alarms, detection, cost"),
