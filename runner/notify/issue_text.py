@@ -23,9 +23,8 @@ MARKER = re.compile(r"<!-- keras-matrix (\{[^\n]*\}) -->")
 TITLE_LIMIT = 200  # GitHub accepts 256 characters
 SESSIONS_BEFORE, SESSIONS_DRAWN = 20, 60
 FOOT = (
-    "Written by `runner history --notify`. It comments here when the change grows and closes this issue when the cell "
-    "recovers. An issue that you close is not opened again for the same change; `runner history ack` says why in the "
-    "history."
+    "Written by `runner history --notify`. It comments here when the change grows, and closes this issue when the cell "
+    "recovers. An issue that you close is not opened again for the same change. To keep the reason with the history:"
 )
 
 
@@ -165,7 +164,9 @@ def _how(notice: Notice) -> list[str]:
     if len(shown) > 1 and (others := machine_changes(notice)):
         names = ", ".join(code(one.name) for one in others)
         lines += [f"Two environments on one machine do not show the share of {names}."]
-    return [*lines, "", "### Traces", *_traces(notice), "", FOOT]
+    cell, run = notice.assessed.history.cell_id, notice.change.run_id
+    silence = f"`runner history ack {cell} --run {run} --reason TEXT`."
+    return [*lines, "", "### Traces", *_traces(notice), "", "---", f"{FOOT} {silence}"]
 
 
 def _traces(notice: Notice) -> list[str]:

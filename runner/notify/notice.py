@@ -15,8 +15,8 @@ from keras_matrix.dashboards.charts.time_series import date
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.notify.events import Due, Event
 
-# The packages that a process records, which a virtual environment can be made of.
-PACKAGES = ("keras", "tensorflow", "jax", "jaxlib", "torch", "numpy")
+# What a process records of its virtual environment, from which another can be made.
+PACKAGES = ("python", "keras", "tensorflow", "jax", "jaxlib", "torch", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class Notice:
 
     @property
     def size(self) -> str:
-        """Return the shift of the figure, as in `time per step +10.3 %`."""
+        """Return the shift of the figure, as in `time per step +10.3%`."""
         shift = (self.change.ratio or 1.0) - 1
-        return f"{self.assessed.history.figure.name} {shift:+.1%}".replace("%", " %")
+        return f"{self.assessed.history.figure.name} {shift:+.1%}"
 
     @property
     def likely(self) -> str:
@@ -109,8 +109,9 @@ def commands(notice: Notice) -> list[str]:
     if before == after or workload.startswith(PREFIX):
         return lines
     for name, packages in (("base", before), ("new", after)):
+        python = "python" + ".".join(packages.pop("python", "3").split(".")[:2])
         wanted = " ".join(shlex.quote(f"{package}=={version}") for package, version in packages.items())
-        lines.append(f"python -m venv {name} && {name}/bin/pip install {wanted}")
+        lines.append(f"{python} -m venv {name} && {name}/bin/pip install {wanted}")
     filters = " ".join(f"--filter {shlex.quote(one)}" for one in (f"workload={workload}", f"backend={backend}"))
     return [*lines, f"runner gate --base-env base --new-env new {filters}"]
 

@@ -10,7 +10,7 @@ from keras_matrix.analysis.comparison.primary_metric import cost
 from keras_matrix.analysis.history.change_points import USUAL_RUN_LENGTH, Assessment, Notes, assess
 from keras_matrix.analysis.history.sessions import History, SessionRatio, SessionSpread, across_sessions, histories
 from keras_matrix.records import history_reader
-from keras_matrix.records.annotations import NoteKind, in_force, load
+from keras_matrix.records.appended.annotations import NoteKind, in_force, load
 from keras_matrix.records.history_reader import Past
 from keras_matrix.records.schema import Record
 

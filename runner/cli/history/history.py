@@ -61,18 +61,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List, note, notify or measure."""
-    roots, uses = args.results or [Path("results")], notes.asked(args)
-    cell = _cell(args.words[1:] if uses else args.words)
-    notify.check(args, alone=uses is None and not args.calibrate)
+    roots, note = args.results or [Path("results")], notes.asked(args)
+    cell = _cell(args.words[1:] if note else args.words)
+    notification = notify.asked(args, alone=note is None and not args.calibrate)
     for flag, value, least in (("--last", args.last, 1), ("--replays", args.replays, 1), ("--seed", args.seed, 0)):
         check_range(flag, value, least)
-    if uses is not None:
-        return notes.write(roots, cell or "", uses, args.false_alarm_every)
+    if note is not None:
+        return notes.write(roots, cell or "", note, args.false_alarm_every)
     if args.calibrate:
         replays = Replays(count=args.replays, seed=args.seed)
         return _calibrate(roots, cell, replays, args.false_alarm_every, as_json=args.json)
-    if args.notify is not None:
-        return notify.send(roots, cell, notify.asked(args), args.false_alarm_every)
+    if notification is not None:
+        return notify.send(roots, cell, notification, args.false_alarm_every)
     return _list(roots, cell, _Listing(args.last, args.false_alarm_every, args.out, args.json))
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of
 from keras_matrix.analysis.history.change_points import Assessment
 from keras_matrix.dashboards.charts.format import plural
-from keras_matrix.records import annotations as stored_notes
-from keras_matrix.records.annotations import Annotation, NoteKind, checked_note, in_force
+from keras_matrix.records.appended import annotations as stored_notes
+from keras_matrix.records.appended.annotations import Annotation, NoteKind, checked_note, in_force
 from keras_matrix.records.history_reader import Past, PastRun
 from keras_matrix.runner.cli.compare import histories
 from keras_matrix.runner.cli.history.reading import read

@@ -73,18 +73,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check(args: argparse.Namespace, *, alone: bool) -> None:
-    """Refuse flags that do not go together. Raises `UsageError`."""
+def asked(args: argparse.Namespace, *, alone: bool) -> Request | None:
+    """Return what is asked for, None without `--notify`; `alone` without another use of the command.
+
+    Raises `UsageError`.
+    """
     given = {"--dry-run": args.dry_run, "--owner": args.owner, "--site": args.site, "--token-file": args.token_file}
     for flag, value in given.items():
         if value and args.notify is None:
             raise UsageError(f"{flag}: belongs to: runner history --notify PLACE")
-    if args.notify is not None and not (alone and args.out is None and not args.json):
+    if args.notify is None:
+        return None
+    if not alone or args.out is not None or args.json:
         raise UsageError("--notify: cannot be combined with annotate, ack, --calibrate, --json or --out")
-
-
-def asked(args: argparse.Namespace) -> Request:
-    """Return what is asked for. Raises `UsageError`."""
     place = place_of(args.notify)
     check_site(args.site)
     if args.token_file is not None and not isinstance(place, GitHub):

@@ -13,9 +13,14 @@ from keras_matrix.records.task import Goal
 from tests.sessions import noisy, run_name
 
 
-def assessed(*levels: tuple[float, int], goal: Goal = Goal.LOWER, notes: Notes = Notes()) -> Assessment:  # noqa: B008
+def assessed(
+    *levels: tuple[float, int],
+    goal: Goal = Goal.LOWER,
+    notes: Notes = Notes(),  # noqa: B008
+    scatter: float = 0.01,
+) -> Assessment:
     """A history of these levels, each given as (value, sessions)."""
-    values = [value for seed, (level, count) in enumerate(levels) for value in noisy(level, count, seed=seed)]
+    values = [value for seed, (level, count) in enumerate(levels) for value in noisy(level, count, scatter, seed)]
     sessions = tuple(
         Session(run_name(number), geometric([value] * 3), 0.001, {}, {}) for number, value in enumerate(values)
     )
@@ -38,6 +43,17 @@ def test_a_better_level_than_before_repairs_a_change() -> None:
 
 def test_a_change_that_is_undone_in_part_stays_slower() -> None:
     assert kinds(assessed((1.0, 20), (1.3, 12), (1.1, 12))) == ["slower", "faster"]
+
+
+@pytest.mark.parametrize(("rest", "first"), [(1.008, "slower"), (1.006, "repaired")])
+def test_small_change_is_repaired_if_less_than_half_of_it_remains(rest: float, first: str) -> None:
+    assert kinds(assessed((1.0, 20), (1.014, 12), (rest, 12), scatter=0.001)) == [first, "faster"]
+
+
+def test_rest_above_one_per_cent_must_be_lost_in_the_scatter() -> None:
+    levels = ((1.0, 20), (1.1, 12), (1.02, 12))
+    assert kinds(assessed(*levels, scatter=0.001)) == ["slower", "faster"]
+    assert kinds(assessed(*levels, scatter=0.02)) == ["repaired", "faster"]
 
 
 def test_a_further_slowdown_repairs_nothing() -> None:

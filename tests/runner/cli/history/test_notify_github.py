@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.codec import dumps
+from keras_matrix.records.traces.request import TABLE_NAME, TRACE_NAME, Traced
+from keras_matrix.records.traces.table import Table, TimeShare
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.notify.issue_text import LABEL
 from tests.conftest import MACHINE, make_settings
 from tests.runner.cli.history.conftest import Notified
 from tests.runner.notify.github_api import ISSUES, REPOSITORY, TOKEN, Answer, GitHubApi, Serving
-from tests.sessions import nights, noisy, run_name
+from tests.sessions import nights, noisy, processes, run_name, store_session
 
 pytestmark = pytest.mark.process
 
@@ -39,7 +42,7 @@ def test_a_change_opens_one_issue_with_what_a_reader_needs(slower: Notified, api
     assert line.startswith(f"opened: https://github.example/{REPOSITORY}/issues/1: mnist_mlp batch_size=32 on jax")
     [issue] = api.issues
     assert re.fullmatch(
-        rf"mnist_mlp batch_size=32 on jax: time per step \+10\.\d % since {run_name(20)}", issue["title"]
+        rf"mnist_mlp batch_size=32 on jax: time per step \+10\.\d% since {run_name(20)}", issue["title"]
     )
     assert [label["name"] for label in issue["labels"]] == [LABEL]
     body = issue["body"]
@@ -50,7 +53,7 @@ def test_a_change_opens_one_issue_with_what_a_reader_needs(slower: Notified, api
         "xychart-beta",
         'y-axis "time per step, ms"',
         "(https://bench.example/site/cells/9451",
-        "base/bin/pip install keras==3.15.0 jax==0.10.0",
+        "python3 -m venv base && base/bin/pip install keras==3.15.0 jax==0.10.0",
         "new/bin/pip install keras==3.16.0 jax==0.10.0",
         "runner gate --base-env base --new-env new --filter workload=mnist_mlp --filter backend=jax",
         "No session on both sides of the change has a trace",
@@ -58,26 +61,16 @@ def test_a_change_opens_one_issue_with_what_a_reader_needs(slower: Notified, api
         assert part in body
 
 
-def test_round_trip_opens_once_comments_closes_and_opens_another_for_a_new_change(
-    slower: Notified, api: GitHubApi
-) -> None:
+def test_round_trip_opens_once_closes_and_opens_another_for_a_new_change(slower: Notified, api: GitHubApi) -> None:
     slower()
     assert slower() == ["nothing to send: every change for the worse was sent before, or is acknowledged or repaired"]
     assert writes(api) == [("POST", "")]
-
-    api.issues[0]["body"] = api.issues[0]["body"].replace('"slower_by":1.1', '"slower_by":1.0')  # 10 % were less before
-    [line] = slower()
-    assert line.startswith("grown: ")
-    assert slower()[0].startswith("nothing to send")
-    assert writes(api)[1:] == [("POST", "/1/comments"), ("PATCH", "/1")]
-    assert "the change has grown: time per step +10" in api.comments[1][0]
-    assert "xychart-beta" in api.comments[1][0]
 
     more(slower, 30, 0.0100)
     [line] = slower()
     assert line.startswith("recovered: ")
     assert states(api) == [("closed", "completed")]
-    assert f"no longer worse since {run_name(30)}" in api.comments[1][1]
+    assert f"no longer worse since {run_name(30)}" in api.comments[1][0]
     assert slower()[0].startswith("nothing to send")
 
     more(slower, 40, 0.0120)
@@ -85,6 +78,47 @@ def test_round_trip_opens_once_comments_closes_and_opens_another_for_a_new_chang
     assert line.startswith(f"opened: https://github.example/{REPOSITORY}/issues/2")
     assert states(api) == [("closed", "completed"), ("open", None)]
     assert f"since {run_name(40)}" in api.issues[1]["title"]
+
+
+def traced(notified: Notified, night: int, level_s: float, mm_s: float) -> None:
+    """Store a session whose first process has the summary of a trace."""
+    records = processes(level_s)
+    folder = f"traces/{records[0].cell_id}.0.1"
+    records[0] = replace(records[0], trace=Traced(10, folder))
+    run = store_session(notified.folder / "results", run_name(night), records)
+    (run / folder).mkdir(parents=True)
+    (run / folder / TRACE_NAME).touch()
+    shares = [TimeShare("mm|`x`", 10, mm_s, 1.0)]
+    (run / folder / TABLE_NAME).write_text(dumps(Table("jax", "cpu", 1, 10, 1.0, 1.0, mm_s, by_operation=shares)))
+
+
+def test_issue_has_the_trace_difference_if_both_sides_have_a_trace(notified: Notified, api: GitHubApi) -> None:
+    more(notified, 0, 0.0100, 19)
+    traced(notified, 19, 0.0100, 0.080)
+    more(notified, 20, 0.0110, 9)
+    notified("--dry-run")
+    assert "No session on both sides" in notified.text
+    traced(notified, 29, 0.0110, 0.090)
+    notified()
+    assert "- `mm|'x'`: 8 → 9 ms per step" in api.issues[0]["body"].splitlines()
+
+
+def test_change_that_grows_with_further_sessions_is_commented_not_opened_anew(
+    notified: Notified, api: GitHubApi
+) -> None:
+    more(notified, 0, 0.0100, 20)
+    more(notified, 20, 0.0105, 3)
+    assert notified()[0].startswith("opened: ")
+    more(notified, 23, 0.0107, 15)
+    assert notified()[0].startswith("grown: ")
+    assert notified()[0].startswith("nothing to send")
+    [comment] = api.comments[1]
+    assert "the change has grown: time per step +6." in comment
+    assert "xychart-beta" in comment
+    assert writes(api) == [("POST", ""), ("POST", "/1/comments"), ("PATCH", "/1")]
+    more(notified, 38, 0.0100)
+    assert notified()[0].startswith("recovered: ")
+    assert (states(api), len(api.comments[1])) == ([("closed", "completed")], 2)
 
 
 def test_nothing_is_sent_without_the_flag(slower: Notified, api: GitHubApi) -> None:

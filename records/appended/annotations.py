@@ -1,6 +1,6 @@
 """Notes about intended and acknowledged changes: one JSON line each in `history.jsonl` of a results folder.
 
-Lines are only ever appended (`records.json_lines`): withdrawing a note appends another line.
+Lines are only ever appended (`records.appended.json_lines`): withdrawing a note appends another line.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from keras_matrix.records import json_lines
+from keras_matrix.records.appended import json_lines
 from keras_matrix.records.store import Problem
 
 FILE = "history.jsonl"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.annotations import (
+from keras_matrix.records.appended.annotations import (
     FILE,
     NOTE_LIMIT,
     Annotation,
