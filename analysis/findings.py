@@ -17,6 +17,7 @@ from keras_matrix.analysis.comparison.ratios import Ratio
 from keras_matrix.analysis.comparison.table import CellSummary, Row, work_key
 from keras_matrix.analysis.fc import parallel
 from keras_matrix.analysis.hardware.roofline import PeakShare
+from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of
 from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
 from keras_matrix.analysis.history.sessions import Session
 from keras_matrix.analysis.scaling.devices import device_scalings
@@ -28,7 +29,7 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.findings import Finding, Kind
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.task import METRICS as TASK_METRICS
-from keras_matrix.records.task import PREFIX
+from keras_matrix.records.task import PREFIX, Goal
 
 STEP_TIME = STEP_TIME_NAME
 VERSIONS = {
@@ -45,7 +46,7 @@ VERSIONS = {
     "log ratio of first epochs, paired by repeat": 1,
     "collectives watched apart": 1,
     "geometric mean over sessions": 1,
-    "least squares segmentation": 1,
+    "least squares segmentation": 2,
     "differential over arms": 1,
     "wait over step time": 1,
 }
@@ -302,7 +303,7 @@ def _history(one: Assessment, run_id: str) -> Iterator[Finding]:
         found = {**_interval(level.step_time), "count": level.last - level.first + 1, "facts": spread, "unit": "s"}
         yield _made(base, Kind.LEVEL, STEP_TIME, "geometric mean over sessions", **found, at_run_id=first_run)
     for change in one.changes:
-        yield _change(base, change)
+        yield _change(base, change, len(history.valued) - change.index)
 
 
 def _session(base: Finding, session: Session) -> Finding:
@@ -312,18 +313,25 @@ def _session(base: Finding, session: Session) -> Finding:
     return _made(base, Kind.SESSION, STEP_TIME, "geometric mean over processes", **found)
 
 
-def _change(base: Finding, change: Change) -> Finding:
-    ratio = change.ratio
-    word = "intended" if change.note is not None else "slower" if ratio is not None and ratio > 1 else "faster"
+def _change(base: Finding, change: Change, sessions: int) -> Finding:
+    kind = kind_of(change, Goal.LOWER)
+    look = None if kind is ChangeKind.INTENDED else likely_owner(change.versions)
     return _made(
         base,
         Kind.CHANGE,
         STEP_TIME,
         "least squares segmentation",
-        estimate=ratio,
+        estimate=change.ratio,
+        count=sessions,
         at_run_id=change.run_id,
-        verdict=word,
-        said=change.note,
-        look=None if word == "intended" else likely_owner(change.versions),
+        verdict=str(kind),
+        said=_said(kind, change),
+        look=look,
         facts={one.name: f"{one.before or 'absent'} → {one.after or 'absent'}" for one in change.versions},
     )
+
+
+def _said(kind: ChangeKind, change: Change) -> str | None:
+    if kind is ChangeKind.REPAIRED:
+        return f"no longer worse since {change.repaired}"
+    return change.note if kind is ChangeKind.INTENDED else change.acknowledged

@@ -68,7 +68,11 @@ class Finding:
     count: int | None = about("number of processes, blocks or sessions", default=None)
     p_value: float | None = about("of the test that a ratio is 1, adjusted over the run's table", default=None)
     smallest_difference: float | None = about("relative difference that would probably be detected", default=None)
-    verdict: str | None = about("in one word or two: fastest, slower, open, not comparable, ok ...", default=None)
+    verdict: str | None = about(
+        "in one word or two: fastest, slower, open, not comparable, ok ...; of a change: slower, acknowledged, "
+        "repaired, faster or intended",
+        default=None,
+    )
     said: str | None = about("in one sentence", default=None)
     look: str | None = about("who should investigate a change, by what else changed", default=None)
     facts: dict[str, str] = about("settings, versions or counts that explain it, by name", default_factory=dict)

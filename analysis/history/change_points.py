@@ -17,13 +17,14 @@ Limits: a slow drift, or correlation between sessions, looks like steps; docs/hi
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from keras_matrix.analysis.history.repairs import LEAST_SCATTER_LOG, fitted, repairs
 from keras_matrix.analysis.history.sessions import History, Session, SessionSpread, session_spread
 from keras_matrix.analysis.stats.blocks import Estimate, geometric
+from keras_matrix.records.task import Goal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,8 +39,9 @@ MOST_CHANGES = 20
 NEIGHBOURS = 2
 CLIP = 3.0
 MOVING_RANGE_TO_SD = 0.9539  # median of |difference| of two normal values, in standard deviations
-LEAST_SCATTER_LOG = 0.001  # no machine repeats closer; without it, equal values would make any change significant
 NEAR = 2
+# While more sessions arrive, 95 to 100 % of change points move by at most so many; two are at least three apart.
+MOVES = 2
 # Facts that a session may fail to determine: a change from or to unknown is not a change.
 SOMETIMES_UNKNOWN = frozenset({"machine_type"})
 
@@ -60,13 +62,19 @@ class VersionChange:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The level moves at the session `run_id`: `ratio` is after / before. `note` is set if it was annotated."""
+    """The level moves at the session `run_id`: `ratio` is after / before. `note` is set if it was annotated.
+
+    `acknowledged` is the reason for which a person accepted it; `repaired` is the session since which a change for the
+    worse is undone.
+    """
 
     run_id: str
     index: int
     ratio: float | None
     note: str | None
     versions: tuple[VersionChange, ...]
+    acknowledged: str | None = None
+    repaired: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +96,35 @@ class Assessment:
     spread: SessionSpread | None
 
 
-def assess(history: History, notes: Mapping[str, str] | None = None, run_length: int = USUAL_RUN_LENGTH) -> Assessment:
-    """Return the changes of a history. `notes` maps the first run after an intended change to its note.
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What people wrote about the changes of a history, by run: intended changes, and acknowledged ones."""
 
-    An annotated change starts a new baseline: changes are searched on either side of it, never across.
+    intended: Mapping[str, str] = field(default_factory=dict)
+    acknowledged: Mapping[str, str] = field(default_factory=dict)
+
+
+def assess(history: History, notes: Notes = Notes(), run_length: int = USUAL_RUN_LENGTH) -> Assessment:
+    """Return the changes of a history. An intended change is noted at the first run that has it.
+
+    An intended change starts a new baseline: changes are searched on either side of it, never across.
     """
     sessions = history.valued
     if not sessions:
         return Assessment(history, (), (), None)
-    noted = _noted(sessions, notes or {})
+    noted = _noted(sessions, notes.intended)
     starts = sorted({0, *noted})
     ends = [*starts[1:], len(sessions)]
-    logs = history.logs
+    logs, threshold = history.logs, THRESHOLDS[run_length]
     found = {
         start + index
         for start, end in zip(starts, ends, strict=True)
-        for index in change_points(logs[start:end], THRESHOLDS[run_length])
+        for index in change_points(logs[start:end], threshold)
     }
-    levels = _levels(sessions, sorted({0, *noted, *found}))
+    begins = sorted({0, *noted, *found})
+    levels = _levels(sessions, begins)
+    known = _acknowledged(sessions, notes.acknowledged, begins[1:])
+    repaired = _repaired(history, begins, noted.keys(), threshold)
     changes = tuple(
         Change(
             sessions[after.first].run_id,
@@ -113,6 +132,8 @@ def assess(history: History, notes: Mapping[str, str] | None = None, run_length:
             after.step_time.centre / before.step_time.centre,
             noted.get(after.first),
             version_changes(sessions, after.first),
+            known.get(after.first),
+            sessions[repaired[after.first]].run_id if after.first in repaired else None,
         )
         for before, after in itertools.pairwise(levels)
     )
@@ -192,6 +213,23 @@ def _noted(sessions: Sequence[Session], notes: Mapping[str, str]) -> dict[int, s
     return found
 
 
+def _acknowledged(sessions: Sequence[Session], reasons: Mapping[str, str], begins: Sequence[int]) -> dict[int, str]:
+    """Return the reasons by the change nearest to their run, which may have moved by `MOVES` sessions since."""
+    found: dict[int, str] = {}
+    for index, reason in _noted(sessions, reasons).items():
+        distance, nearest = min(((abs(begin - index), begin) for begin in begins), default=(MOVES + 1, 0))
+        if distance <= MOVES:
+            found[nearest] = reason
+    return found
+
+
+def _repaired(history: History, begins: Sequence[int], intended: Collection[int], threshold: float) -> dict[int, int]:
+    if len(begins) < 3 or len(history.logs) < LEAST_FOR_CHANGES:
+        return {}
+    values = bounded(history.logs)
+    return repairs(values if history.figure.goal is Goal.LOWER else -values, begins, intended, threshold)
+
+
 def _levels(sessions: Sequence[Session], starts: Sequence[int]) -> tuple[Level, ...]:
     levels = []
     for start, end in zip(starts, [*starts[1:], len(sessions)], strict=True):
@@ -204,15 +242,6 @@ def _levels(sessions: Sequence[Session], starts: Sequence[int]) -> tuple[Level, 
 def _weakest(values: NDArray[np.float64], breaks: Sequence[int]) -> float:
     """Return the score of the least significant change point, as a standard normal value of equal probability."""
     import numpy as np
-    from scipy.special import ndtri, stdtr
 
-    starts = np.array([0, *breaks])
-    sizes = np.diff([*starts, len(values)])
-    degrees = len(values) - len(starts)
-    if degrees < 1:
-        return 0.0
-    means = np.add.reduceat(values, starts) / sizes
-    squares = float(np.sum((values - np.repeat(means, sizes)) ** 2))
-    scatter = max(math.sqrt(squares / degrees), LEAST_SCATTER_LOG)
-    errors = scatter * np.sqrt(1 / sizes[1:] + 1 / sizes[:-1])
-    return -float(ndtri(stdtr(degrees, -np.min(np.abs(np.diff(means)) / errors))))
+    fit = fitted(values, [0, *breaks])
+    return float(np.min(fit.scores(np.diff(fit.means), slice(None, -1), slice(1, None)))) if fit.degrees > 0 else 0.0

@@ -191,7 +191,7 @@ class _Layout:
         index = one.index - self.earlier
         at, late = self.across(index - 0.5), self.count > 1 and index > 0.8 * self.count
         size = f"{one.ratio - 1:+.1%}" if one.ratio is not None else "from the start"
-        label = f"{size}{' intended' if one.kind == 'intended' else ''}"
+        label = size if one.kind in ("slower", "faster") else f"{size} {one.kind}"
         word = Word(at, 9 + 15 * (number % 2), label, *(("end", -5) if late else ("start", 5)))
         return Event(at, one.kind, word, date(one.run_id), size, one.words, one.run_id)
 

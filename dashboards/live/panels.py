@@ -195,6 +195,10 @@ def _status(row: Row) -> str:
     return str(row["failures"] or row["status"])
 
 
+def _look(row: Row) -> str:
+    return f"nobody: acknowledged: {row['acknowledged']}" if row["acknowledged"] else row["look"] or DASH
+
+
 COMMANDS: Mapping[str, Column] = {
     **{"command": "work", "backend": "backend", "metric": "metric", "value": _value, "interval": _interval},
     **{"relative to the best": _ratio_to_best, "status": _status},
@@ -213,8 +217,8 @@ MAKERS: Mapping[str, Callable[[Question, Sequence[Row]], Panel]] = {
     "roofline": _panel("scatter", scatter=stored_charts.scatter, rates=stored_charts.rates),
     "regressions": _table(
         {"workload": "workload", "backend": "backend", "slower by": "ratio", "step now": "step_time_now_s"}
-        | {"since run": "at_run_id", "who should look": "look"},
-        bad=lambda row: True,
+        | {"since run": "at_run_id", "who should look": _look},
+        bad=lambda row: bool(row["verdict"] == "slower"),
     ),
     "failures": _table(
         {"status": "status", "workload": "workload", "backend": "backend", "attempts": "attempts"}

@@ -1,5 +1,5 @@
 -- title: Regressions
--- asks: Which cells became slower, since when, by how much, and who should look?
+-- asks: Which cells became slower and are so still, since when, by how much, and who should look?
 SELECT
   c.workload,
   c.backend,
@@ -9,9 +9,10 @@ SELECT
   c.at_run_id,
   c.estimate AS ratio,
   c.verdict,
+  c.said AS acknowledged,
   c.look,
   l.estimate AS step_time_now_s,
-  l.count AS sessions_since
+  c.count AS sessions_since
 FROM latest_findings AS c
 JOIN (
   SELECT cell_id, host_id, IFNULL(device, '') AS place, MAX(run_id) AS run_id
@@ -31,11 +32,10 @@ LEFT JOIN latest_findings AS l
     AND l.host_id = c.host_id
     AND IFNULL(l.device, '') = newest.place
     AND l.kind = 'level'
-    AND l.at_run_id = c.at_run_id
 WHERE
   c.kind = 'change'
-  AND c.verdict = 'slower'
+  AND c.verdict IN ('slower', 'acknowledged')
   AND (@workload = '' OR c.workload = @workload)
   AND (@backend = '' OR c.backend = @backend)
   AND c.day >= CAST(@since AS DATE)
-ORDER BY c.at_run_id DESC, c.estimate DESC, c.cell_id, c.host_id
+ORDER BY c.verdict DESC, c.at_run_id DESC, c.estimate DESC, c.cell_id, c.host_id

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from keras_matrix.analysis.history.change_kinds import kind_of
 from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
 from keras_matrix.analysis.history.sessions import Session
 from keras_matrix.dashboards.charts import time_series
@@ -14,7 +15,6 @@ from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.charts.format import Unit, plural, quantity
 from keras_matrix.dashboards.charts.time_series import Picture, Point, Series, date
 from keras_matrix.dashboards.report import page
-from keras_matrix.records.task import Goal
 
 
 def render(assessed: Sequence[Assessment], titles: Sequence[str], remarks: Sequence[str]) -> str:
@@ -30,6 +30,14 @@ def render(assessed: Sequence[Assessment], titles: Sequence[str], remarks: Seque
     )
 
 
+def svg(one: Assessment, title: str) -> str:
+    """Return a history, which must have a value, as an SVG document that needs no other file."""
+    from markupsafe import Markup  # with Jinja: imported only by commands that draw
+
+    style = Markup(page.stylesheet("history"))
+    return page.templates().get_template("history.svg").render(one=picture(one, title), style=style).strip()
+
+
 def picture(one: Assessment, title: str) -> Picture:
     """Return a history, which must have a value, as a time series."""
     figure = one.history.figure
@@ -40,7 +48,7 @@ def picture(one: Assessment, title: str) -> Picture:
         (figure.name, figure.unit),
         [point for session in one.history.valued if (point := _point(session))],
         [
-            time_series.Change(change.index, change.ratio, _kind(change, figure.goal), _words(change), change.run_id)
+            time_series.Change(change.index, change.ratio, kind_of(change, figure.goal), _words(change), change.run_id)
             for change in one.changes
         ],
         one.levels,
@@ -56,14 +64,6 @@ def _point(session: Session) -> Point | None:
     left_out = ", ".join(f"{count} {status}" for status, count in session.left_out.items())
     tip = plural(estimate.count, "process", "processes") + (f"; left out: {left_out}" if left_out else "")
     return Point(session.run_id, estimate.centre, estimate.low, estimate.high, tip)
-
-
-def _kind(change: Change, goal: Goal) -> str:
-    """Return the kind of a change: intended, slower or faster; the goal decides whether a higher value is better."""
-    if change.note is not None:
-        return "intended"
-    ratio = change.ratio or 1
-    return "slower" if (ratio if goal is Goal.LOWER else 1 / ratio) > 1 else "faster"
 
 
 def _details(one: Assessment) -> str:
@@ -83,6 +83,8 @@ def _baseline(one: Assessment, unit: Unit) -> str:
 
 def _words(change: Change) -> str:
     parts = [f"intended: {change.note}"] if change.note is not None else []
+    parts += [f"acknowledged: {change.acknowledged}"] if change.acknowledged is not None else []
+    parts += [f"no longer worse since {change.repaired}"] if change.repaired is not None else []
     facts = ", ".join(map(_version, change.versions)) or "no version or setting on record changed there"
     return "; ".join([*parts, facts])
 

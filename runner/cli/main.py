@@ -45,7 +45,7 @@ COMMANDS = {
     "explain": ("runner.cli.compare.explain", "explain why a cell is slower than another, from both traces"),
     "reproduce": ("runner.cli.compare.reproduce", "measure a stored cell again, as its record says, and compare"),
     "gate": ("runner.cli.compare.gate", "fail where new is slower than base"),
-    "history": ("runner.cli.compare.history", "list a cell over all stored sessions, with its change points"),
+    "history": ("runner.cli.history.history", "list a cell over all stored sessions, with its change points"),
     "dashboard": ("runner.cli.look.dashboard", "serve the live dashboard"),
     "tensorboard": ("runner.cli.look.tensorboard", "start TensorBoard on the files of --log-dir"),
     "selftest": ("runner.cli.compare.selftest", "measure the matrix against itself: false alarms, detection, cost"),

@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.analysis import findings
 from keras_matrix.analysis.comparison.table import Row, table
-from keras_matrix.analysis.history.change_points import VersionChange, assess
+from keras_matrix.analysis.history.change_points import Notes, VersionChange, assess
 from keras_matrix.analysis.history.sessions import histories
 from keras_matrix.analysis.scaling.devices import device_scalings
 from keras_matrix.analysis.stats.league_means import suite
@@ -112,7 +112,21 @@ def test_history_gives_its_session_its_level_and_its_changes(tmp_path: Path) -> 
     assert (level.at_run_id, level.count) == (run_name(6), 5)
     assert (change.at_run_id, change.verdict, change.look) == (run_name(6), "slower", "jax: jax 0.10.0 → 0.11.0")
     assert change.estimate == pytest.approx(1.5)
+    assert change.count == 5
     assert findings.run_findings([], assessed=assessed, run_id=run_name(99)) == []
+
+
+def test_a_repaired_and_an_acknowledged_change_say_so(tmp_path: Path) -> None:
+    for first, value in ((0, 0.01), (6, 0.015), (12, 0.01), (18, 0.012)):
+        nights(tmp_path, [value] * 6, first=first)
+    notes = Notes({}, {run_name(18): "wait for jax 0.13"})
+    [one] = [assess(one, notes) for one in histories(read([tmp_path]))]
+    changes = of(findings.run_findings([], assessed=[one], run_id=run_name(23)), Kind.CHANGE)
+    assert sorted((change.at_run_id, change.verdict, change.said) for change in changes) == [
+        (run_name(6), "repaired", f"no longer worse since {run_name(12)}"),
+        (run_name(12), "faster", None),
+        (run_name(18), "acknowledged", "wait for jax 0.13"),
+    ]
 
 
 @pytest.mark.parametrize(

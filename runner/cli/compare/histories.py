@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from keras_matrix.analysis.comparison.primary_metric import cost
-from keras_matrix.analysis.history.change_points import USUAL_RUN_LENGTH, Assessment, assess
-from keras_matrix.analysis.history.sessions import SessionRatio, SessionSpread, across_sessions, histories
+from keras_matrix.analysis.history.change_points import USUAL_RUN_LENGTH, Assessment, Notes, assess
+from keras_matrix.analysis.history.sessions import History, SessionRatio, SessionSpread, across_sessions, histories
 from keras_matrix.records import history_reader
-from keras_matrix.records.annotations import in_force, load
+from keras_matrix.records.appended.annotations import NoteKind, in_force, load
 from keras_matrix.records.history_reader import Past
 from keras_matrix.records.schema import Record
 
 
 def assessed(found: Past, roots: Sequence[Path], run_length: int = USUAL_RUN_LENGTH) -> list[Assessment]:
-    """Return every history with its changes; changes annotated in these folders are marked as intended."""
-    notes = in_force(line for root in roots for line in load(root)[0])
-    return [
-        assess(
-            one,
-            {run: note for (cell, host, run), note in notes.items() if (cell, host) == (one.cell_id, one.host_id)},
-            run_length,
-        )
-        for one in histories(found)
-    ]
+    """Return every history with its changes; what is noted about changes in these folders is theirs."""
+    lines = [line for root in roots for line in load(root)[0]]
+    intended, acknowledged = (in_force(lines, kind) for kind in (NoteKind.INTENDED, NoteKind.ACKNOWLEDGED))
+    return [assess(one, Notes(_of(one, intended), _of(one, acknowledged)), run_length) for one in histories(found)]
+
+
+def _of(history: History, notes: Mapping[tuple[str, str, str], str]) -> dict[str, str]:
+    """Return the notes of a history by run."""
+    place = history.cell_id, history.host_id
+    return {run: note for (cell, host, run), note in notes.items() if (cell, host) == place}
 
 
 def across_stored(

@@ -79,10 +79,12 @@ def _first(lines: list[str]) -> list[str]:
 
 
 def change_words(change: Change) -> str:
-    """Return the size of a change, whether it was intended, and which versions or settings changed with it."""
+    """Return the size of a change, whether it is intended, acknowledged or repaired, and what changed with it."""
     kind = "change" if change.note is None else "intended change"
     parts = [kind if change.ratio is None else f"{kind} of {change.ratio - 1:+.1%}"]
     parts += [change.note] if change.note is not None else []
+    parts += [f"acknowledged: {change.acknowledged}"] if change.acknowledged is not None else []
+    parts += [f"no longer worse since {change.repaired}"] if change.repaired is not None else []
     facts = ", ".join(map(_version_words, change.versions)) or "no version or setting on record changed there"
     return "; ".join([*parts, facts])
 
@@ -160,7 +162,9 @@ def _spread(spread: SessionSpread | None) -> str:
 
 def _short(change: Change) -> str:
     size = "" if change.ratio is None else f"{change.ratio - 1:+.1%} "
-    return f"{size}{change.run_id}{' (intended)' if change.note else ''}"
+    words = {"intended": change.note, "repaired": change.repaired, "acknowledged": change.acknowledged}
+    word = next((f" ({word})" for word, known in words.items() if known), "")
+    return f"{size}{change.run_id}{word}"
 
 
 def _version_words(one: VersionChange) -> str:

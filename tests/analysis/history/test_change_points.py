@@ -11,6 +11,7 @@ from keras_matrix.analysis.history.change_points import (
     THRESHOLDS,
     USUAL_RUN_LENGTH,
     Assessment,
+    Notes,
     assess,
     bounded,
     change_points,
@@ -122,14 +123,14 @@ def test_spread_is_that_of_the_sessions_since_the_last_change() -> None:
 
 def test_annotated_change_has_its_note_and_starts_a_new_baseline() -> None:
     values = [*noisy(1.0, 20), *noisy(1.1, 10, seed=5)]
-    one = assess(history(values), {run_name(20): "keras 3.16"})
+    one = assess(history(values), Notes({run_name(20): "keras 3.16"}))
     assert found(one) == [(20, "keras 3.16")]
     assert one.spread is not None
     assert one.spread.sessions == 10
 
 
 def test_annotation_is_a_change_even_if_none_is_detected() -> None:
-    one = assess(history(noisy(1.0, 20)), {run_name(10): "a new fan"})
+    one = assess(history(noisy(1.0, 20)), Notes({run_name(10): "a new fan"}))
     assert found(one) == [(10, "a new fan")]
     assert one.levels[-1].first == 10
 
@@ -137,28 +138,28 @@ def test_annotation_is_a_change_even_if_none_is_detected() -> None:
 def test_changes_are_not_searched_across_an_annotated_one() -> None:
     # Annotated one session late: the shift spans the annotation, and is not reported a second time next to it.
     values = [*noisy(1.0, 20), *noisy(1.1, 10, seed=5)]
-    assert found(assess(history(values), {run_name(21): "keras 3.16"})) == [(21, "keras 3.16")]
+    assert found(assess(history(values), Notes({run_name(21): "keras 3.16"}))) == [(21, "keras 3.16")]
 
 
 def test_changes_on_either_side_of_an_annotated_one_are_found() -> None:
     values = [*noisy(1.0, 20), *noisy(1.1, 20, seed=5), *noisy(1.3, 20, seed=6)]
-    assert found(assess(history(values), {run_name(20): "meant"})) == [(20, "meant"), (40, None)]
+    assert found(assess(history(values), Notes({run_name(20): "meant"}))) == [(20, "meant"), (40, None)]
 
 
 def test_annotation_applies_from_the_first_valued_session_after_its_run() -> None:
     values = noisy(1.0, 12)
     sessions = [session(number, None if number == 6 else value) for number, value in enumerate(values)]
-    one = assess(History("a" * 16, "0" * 16, None, {}, tuple(sessions)), {run_name(6): "x", run_name(7): "y"})
+    one = assess(History("a" * 16, "0" * 16, None, {}, tuple(sessions)), Notes({run_name(6): "x", run_name(7): "y"}))
     assert [(change.run_id, change.note) for change in one.changes] == [(run_name(7), "x; y")]
 
 
 def test_annotation_of_the_first_session_has_no_ratio() -> None:
-    (change,) = assess(history(noisy(1.0, 6)), {run_name(0): "begun"}).changes
+    (change,) = assess(history(noisy(1.0, 6)), Notes({run_name(0): "begun"})).changes
     assert (change.index, change.ratio, change.note) == (0, None, "begun")
 
 
 def test_annotation_after_the_last_session_changes_nothing_yet() -> None:
-    assert assess(history(noisy(1.0, 6)), {run_name(50): "to come"}).changes == ()
+    assert assess(history(noisy(1.0, 6)), Notes({run_name(50): "to come"})).changes == ()
 
 
 def test_history_without_a_value_has_no_level() -> None:

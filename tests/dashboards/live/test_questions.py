@@ -406,8 +406,8 @@ def test_each_device_has_separate_trends_and_regressions(tmp_path: Path) -> None
     runs = [store_run(tmp_path, night) for night in range(2)]
     for run, device in zip(runs, ("gpu a", "gpu b"), strict=True):
         one = replace(found(run.load()[0][0].cell_id), host_id="host", device=device, at_run_id=run.run_id)
-        level = replace(one, kind=Kind.LEVEL, count=3 if device == "gpu a" else 9)
-        slower = replace(one, kind=Kind.CHANGE, estimate=1.5, verdict="slower")
+        level = replace(one, kind=Kind.LEVEL)
+        slower = replace(one, kind=Kind.CHANGE, estimate=1.5, verdict="slower", count=3)
         kept = [replace(one, kind=Kind.SESSION, at_run_id=None), level]
         findings.keep(run, [*kept, slower] if device == "gpu a" else kept)
     warehouse = warehouse_of(Results(tmp_path))
@@ -424,6 +424,28 @@ def test_regression_ends_with_the_findings_of_the_newest_session(tmp_path: Path)
     findings.keep(first, [one, replace(one, device="gpu b"), slower])
     findings.keep(second, [one])
     assert answer(warehouse_of(Results(tmp_path)), questions()["regressions"], Choice()).rows == []
+
+
+def test_regressions_are_the_changes_that_are_not_repaired_with_the_present_step_time(tmp_path: Path) -> None:
+    run = store_run(tmp_path, 0)
+    one = replace(found(run.load()[0][0].cell_id), host_id="host", at_run_id=run_name(9))
+    level = replace(one, kind=Kind.LEVEL, estimate=0.02, count=3)
+    changes = {
+        number: replace(one, kind=Kind.CHANGE, estimate=1.5, verdict=verdict, at_run_id=run_name(number), count=number)
+        for number, verdict in enumerate(("slower", "acknowledged", "repaired", "faster", "intended"), 1)
+    }
+    changes[2] = replace(changes[2], said="wait for jax 0.13", look="jax")
+    findings.keep(run, [replace(one, kind=Kind.SESSION), level, *changes.values()])
+    rows = answer(warehouse_of(Results(tmp_path)), questions()["regressions"], Choice()).dicts()
+    assert [(row["at_run_id"], row["verdict"], row["step_time_now_s"], row["sessions_since"]) for row in rows] == [
+        (run_name(1), "slower", 0.02, 1),
+        (run_name(2), "acknowledged", 0.02, 2),
+    ]
+    shown = panels.panel(questions()["regressions"], rows).table
+    assert [(row.bad, row.values[-1]) for row in shown] == [
+        (True, "—"),
+        (False, "nobody: acknowledged: wait for jax 0.13"),
+    ]
 
 
 def test_run_counts_its_ok_and_failed_attempts(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 
-from keras_matrix.analysis.history.change_points import Assessment, assess
+from keras_matrix.analysis.history.change_points import Assessment, Notes, assess
 from keras_matrix.analysis.history.sessions import History, Session
 from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.dashboards.charts import time_series
@@ -24,7 +25,7 @@ def session(number: int, value: float | None, count: int = 5) -> Session:
 
 def assessed(values: list[float | None], notes: dict[str, str] | None = None) -> Assessment:
     sessions = tuple(session(number, value) for number, value in enumerate(values))
-    return assess(History("a" * 16, "0" * 16, ("cpu", "cpu:0"), {"backend": "jax"}, sessions), notes)
+    return assess(History("a" * 16, "0" * 16, ("cpu", "cpu:0"), {"backend": "jax"}, sessions), Notes(notes or {}))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_every_session_is_a_dot_and_every_level_a_line(changed: Assessment) -> N
 def test_change_is_drawn_between_its_sessions_with_its_kind(changed: Assessment) -> None:
     drawn = history_page.picture(changed, "x")
     assert [(event.kind, event.when) for event in drawn.events] == [
-        ("slower", "2026-01-21"),
+        ("repaired", "2026-01-21"),
         ("intended", "2026-02-05"),
     ]
     places = [float(mark.at.rstrip("%")) for mark in drawn.marks]
@@ -115,3 +116,10 @@ def test_page_has_both_colour_schemes_and_is_reproducible(changed: Assessment) -
     page = history_page.render([changed], ["one"], ["a remark"])
     assert "prefers-color-scheme: dark" in page
     assert page == history_page.render([changed], ["one"], ["a remark"])
+
+
+def test_history_as_a_picture_is_one_svg_document_without_markup_of_its_title(changed: Assessment) -> None:
+    root = ElementTree.fromstring(history_page.svg(changed, HOSTILE))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert next(text.text for text in root.iter("{http://www.w3.org/2000/svg}text")) == HOSTILE
+    assert {element.tag.partition("}")[2] for element in root.iter()} & {"img", "script", "image"} == set()

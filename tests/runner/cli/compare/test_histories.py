@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.annotations import Annotation, append
+from keras_matrix.records.appended.annotations import Annotation, append
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.runner.cli.compare.histories import across_stored
 from keras_matrix.runner.cli.main import main
@@ -55,7 +55,7 @@ def test_sessions_of_another_machine_are_not_used(tmp_path: Path) -> None:
 def test_annotated_change_restarts_the_spread(tmp_path: Path) -> None:
     nights(tmp_path, noisy(0.01, 9))
     assert width([tmp_path], BASE, NEW) is not None
-    append(tmp_path, Annotation(run_name(5), [CELL], [MACHINE.host_id], "a new kernel", "mnist_mlp"))
+    append(tmp_path, [Annotation(run_name(5), [CELL], [MACHINE.host_id], "a new kernel", "mnist_mlp")])
     assert width([tmp_path], BASE, NEW) is None
 
 

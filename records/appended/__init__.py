@@ -1,0 +1,1 @@
+"""Files of a results folder to which lines are only ever appended."""

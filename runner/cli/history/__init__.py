@@ -1,0 +1,1 @@
+"""The command `history`, one module for each of its uses."""

@@ -1,0 +1,119 @@
+"""List a cell's value in every stored session and its change points; note what is known about a change; notify.
+
+runner history                                   one line per cell and machine
+runner history jax:mnist_mlp                     every session of a cell, with its changes
+runner history 'mnist*' --out history.html       the same as a page with charts
+runner history annotate 'jax:*' --run RUN --note "upgraded to keras 3.16"       an intended change
+runner history ack jax:lstm --run RUN --reason "wait for jax 0.13"              a known one: nobody is notified
+runner history --notify github:OWNER/REPO        one issue per change for the worse (docs/notify.md)
+runner history --calibrate                       false alarms and delays of the rule for change points
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_matrix.analysis.history.replay import Replays, residuals
+from keras_matrix.dashboards.report import history_page
+from keras_matrix.dashboards.report import page as report
+from keras_matrix.records.store import Results
+from keras_matrix.runner.cli.compare import histories
+from keras_matrix.runner.cli.history import notes, notify, rule
+from keras_matrix.runner.cli.history.reading import read
+from keras_matrix.runner.cli.options import check_range, folder
+from keras_matrix.runner.cli.render import history_lines as lines
+from keras_matrix.runner.errors import UsageError
+
+RUN_LENGTHS = (300, 1000, 3000)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="[annotate|ack] CELL",
+        help="a cell id or its beginning, a workload or backend:workload, or a pattern of these; default: all",
+    )
+    results = "folder of results; may be repeated; default: results"
+    parser.add_argument("--results", type=folder, action="append", metavar="FOLDER", help=results)
+    parser.add_argument("--last", type=int, metavar="N", default=60, help="list the newest N sessions; default: 60")
+    parser.add_argument(
+        "--false-alarm-every",
+        type=int,
+        choices=RUN_LENGTHS,
+        default=1000,
+        metavar="SESSIONS",
+        help="average sessions to a false alarm on a steady cell: 300, 1000 (default) or 3000",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write a page with charts, without external files")
+    notes.configure(parser)
+    notify.configure(parser)
+    measuring = parser.add_argument_group("measuring the rule")
+    measuring.add_argument("--calibrate", action="store_true", help="replay steady and shifted histories (minutes)")
+    measuring.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the replays; default: 0")
+    measuring.add_argument("--replays", type=int, default=200, metavar="N", help="histories per figure; default: 200")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List, note, notify or measure."""
+    roots, note = args.results or [Path("results")], notes.asked(args)
+    cell = _cell(args.words[1:] if note else args.words)
+    notification = notify.asked(args, alone=note is None and not args.calibrate)
+    for flag, value, least in (("--last", args.last, 1), ("--replays", args.replays, 1), ("--seed", args.seed, 0)):
+        check_range(flag, value, least)
+    if note is not None:
+        return notes.write(roots, cell or "", note, args.false_alarm_every)
+    if args.calibrate:
+        replays = Replays(count=args.replays, seed=args.seed)
+        return _calibrate(roots, cell, replays, args.false_alarm_every, as_json=args.json)
+    if notification is not None:
+        return notify.send(roots, cell, notification, args.false_alarm_every)
+    return _list(roots, cell, _Listing(args.last, args.false_alarm_every, args.out, args.json))
+
+
+def _cell(words: Sequence[str]) -> str | None:
+    """Return the cell or pattern. Raises `UsageError` for several."""
+    if len(words) > 1:
+        raise UsageError(f"CELL: name one cell or pattern, got {len(words)}: {' '.join(words)}")
+    return words[0] if words else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """How histories are listed: the newest `last` sessions, the run length of the rule, the page, the format."""
+
+    last: int
+    run_length: int
+    page: Path | None
+    as_json: bool
+
+
+def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
+    past, problems = read(roots, cell)
+    assessed = histories.assessed(past, roots, listing.run_length)
+    remarks = lines.remarks(assessed, past.caveats, problems)
+    if listing.page is not None:
+        titles = [lines.title(one.history) for one in assessed]
+        report.write(listing.page, history_page.render(assessed, titles, remarks))
+    if listing.as_json:
+        print(lines.as_json(assessed, past.caveats, problems))
+        return 0
+    print("\n".join(lines.listing(assessed, listing.last) if cell else lines.overview(assessed)))
+    if remarks:
+        print("\n" + "\n".join(remarks))
+    if listing.page is not None:
+        print(f"\npage: {listing.page}")
+    return 0
+
+
+def _calibrate(roots: Sequence[Path], cell: str | None, replays: Replays, run_length: int, *, as_json: bool) -> int:
+    there = any(Results(root).runs() for root in roots)
+    found = residuals(histories.assessed(read(roots, cell)[0], roots)) if there else []
+    figures = rule.measure(found, replays, run_length)
+    print(rule.as_json(figures) if as_json else "\n".join(rule.lines(figures)))
+    return 0

@@ -1,0 +1,137 @@
+"""Which notifications are due for a history, given those that were sent: one thread of them per change point. Pure.
+
+A change point keeps its thread while its position moves by at most `MOVES` sessions, which is less than the shortest
+distance of two; the oldest of several threads of one change point counts, the others are duplicates. A thread that a
+person closed stays closed. One whose change point is no longer found is closed only if a rule with a lower threshold
+does not find it either: a change near the threshold is found on some nights and not on others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of, slowdown
+from keras_matrix.analysis.history.change_points import MOVES, Assessment, Change, change_points
+from keras_matrix.analysis.history.sessions import History
+from keras_matrix.records.codec import canonical
+
+GROWS_BY, GROWS_AT_LEAST = 1.25, 0.02
+GONE_BELOW = 2.8
+
+
+class Event(StrEnum):
+    """What a notification says about a change point."""
+
+    OPENED = "opened"
+    GROWN = "grown"
+    RECOVERED = "recovered"
+    INTENDED = "intended"
+    GONE = "gone"
+    REOPENED = "reopened"
+    DUPLICATE = "duplicate"
+
+
+CLOSING = frozenset({Event.RECOVERED, Event.INTENDED, Event.GONE, Event.DUPLICATE})
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """What was sent about one change point: at `run_id`, last the event `last`, which stated `slower_by`.
+
+    `number` grows with time; `events` counts what was sent. A thread without `is_open` after an event that closes none
+    was closed by a person.
+    """
+
+    number: int
+    history: str
+    run_id: str
+    slower_by: float
+    last: Event
+    events: int
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """An event to notify of. `thread` is None for a new one, `change` if it is no longer found.
+
+    `original` is the thread of which a duplicate is one.
+    """
+
+    event: Event
+    assessed: Assessment
+    change: Change | None = None
+    thread: Thread | None = None
+    original: Thread | None = None
+
+    @property
+    def slower_by(self) -> float:
+        """Return the factor that the notification states."""
+        if self.change is not None:
+            return slowdown(self.change, self.assessed.history.figure.goal)
+        return self.thread.slower_by if self.thread else 1.0
+
+
+def history_key(history: History) -> str:
+    """Return what identifies a history: 16 hex digits of the hash of its cell, host and device."""
+    place = [history.cell_id, history.host_id, list(history.device) if history.device else None]
+    return hashlib.sha256(canonical(place).encode()).hexdigest()[:16]
+
+
+def due(one: Assessment, threads: Sequence[Thread]) -> list[Due]:
+    """Return what is to be sent about a history, in the order of its changes."""
+    key, goal = history_key(one.history), one.history.figure.goal
+    own = sorted((thread for thread in threads if thread.history == key), key=lambda thread: thread.number)
+    changes = [change for change in one.changes if kind_of(change, goal) is not ChangeKind.FASTER]
+    nearest = {thread.number: _nearest(one, changes, thread) for thread in own}
+    found: list[Due] = []
+    for change in changes:
+        same = [thread for thread in own if nearest[thread.number] is change]
+        event = _event(one, change, same[0] if same else None)
+        if event is not None:
+            found.append(Due(event, one, change, same[0] if same else None))
+        found += [Due(Event.DUPLICATE, one, change, more, same[0]) for more in same[1:] if more.is_open]
+    lost = [thread for thread in own if nearest[thread.number] is None]
+    return found + [Due(Event.GONE, one, thread=thread) for thread in lost if _is_gone(one, thread)]
+
+
+def duplicates(one: Assessment, threads: Sequence[Thread]) -> Iterator[Due]:
+    """Yield the threads that another runner opened at the same time for a change point that already has one."""
+    return (found for found in due(one, threads) if found.event is Event.DUPLICATE)
+
+
+def _event(one: Assessment, change: Change, thread: Thread | None) -> Event | None:
+    kind, goal = kind_of(change, one.history.figure.goal), one.history.figure.goal
+    if thread is None:
+        return Event.OPENED if kind is ChangeKind.SLOWER else None
+    if kind is ChangeKind.SLOWER and not thread.is_open:
+        return Event.REOPENED if thread.last in CLOSING - {Event.DUPLICATE} else None
+    if not thread.is_open or thread.last in CLOSING:  # if open nevertheless, a person reopened it
+        return None
+    closes = {ChangeKind.REPAIRED: Event.RECOVERED, ChangeKind.INTENDED: Event.INTENDED}
+    if kind is ChangeKind.SLOWER:
+        return Event.GROWN if _has_grown(thread.slower_by, slowdown(change, goal)) else None
+    return closes.get(kind)
+
+
+def _has_grown(before: float, now: float) -> bool:
+    return now / before - 1 >= GROWS_AT_LEAST and math.log(now) >= GROWS_BY * math.log(before)
+
+
+def _nearest(one: Assessment, changes: Sequence[Change], thread: Thread) -> Change | None:
+    at = bisect_left([session.run_id for session in one.history.valued], thread.run_id)
+    near = [change for change in changes if abs(change.index - at) <= MOVES]
+    return min(near, key=lambda change: abs(change.index - at), default=None)
+
+
+def _is_gone(one: Assessment, thread: Thread) -> bool:
+    runs = [session.run_id for session in one.history.valued]
+    if not thread.is_open or thread.last in CLOSING or thread.run_id not in runs:
+        return False
+    at = runs.index(thread.run_id)
+    return not any(abs(index - at) <= MOVES for index in change_points(one.history.logs, GONE_BELOW))

@@ -1,0 +1,208 @@
+"""Notifications as issues of a GitHub repository, through PyGithub, which is imported only here and only when needed.
+
+All state is in GitHub: an issue is found by its label and by the marker in its text, so several runners share it and no
+file can be lost. An event is first commented and then marked; a comment that is already there is not written again, so
+that a run that ended in between is completed by the next one. `Call`s are what is sent and what a dry run prints.
+
+Guarantee: the token is sent to the API only, and appears in no message. Not known: what GitHub's list of issues lacks
+for some seconds after another runner opened one; the next run closes such a duplicate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.notify import issue_text
+from keras_matrix.runner.notify.errors import NotifyError
+from keras_matrix.runner.notify.events import CLOSING, Event, Thread
+from keras_matrix.runner.notify.notice import Notice
+from keras_matrix.runner.notify.places import TOKEN_VARIABLE, GitHub
+
+PER_PAGE = 100
+TIMEOUT_S = 30
+# GitHub asks for at least a second between requests that write.
+BETWEEN_WRITES_S = 1.0
+MOST_REASON = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that changes something: its method, its path below the API's address, and its JSON body."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any]
+
+    def text(self, api: str) -> str:
+        """Return the request as text."""
+        return f"{self.method} {api}{self.path}\n{json.dumps(self.body, indent=2, ensure_ascii=False)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """An issue with a marker: its thread, its text and its address."""
+
+    thread: Thread
+    body: str
+    url: str
+
+
+class Issues:
+    """The issues of a repository that were opened by these notifications."""
+
+    def __init__(self, place: GitHub, token: str | None) -> None:
+        """Prepare the client; without a token only public issues can be read. Raises `UsageError`."""
+        try:
+            from github import Auth, Github
+        except ImportError as error:
+            raise UsageError(
+                f"--notify: {place} needs PyGithub, which is not installed ({error}); install it with: "
+                "pip install 'keras-matrix[notify]'. webhook:URL does not need it"
+            ) from error
+        self.place, self._token = place, token
+        self._requester = Github(
+            base_url=place.api,
+            auth=Auth.Token(token) if token else None,
+            timeout=TIMEOUT_S,
+            retry=None,
+            seconds_between_requests=None,
+            seconds_between_writes=BETWEEN_WRITES_S,
+            user_agent="keras-matrix",
+        ).requester
+        self._issues: dict[int, Issue] = {}
+
+    def threads(self) -> list[Thread]:
+        """Return the thread of every issue with the label and a marker, open or closed. Raises `NotifyError`."""
+        self._issues = {
+            issue.thread.number: issue for issue in map(_issue, self._all(self._path(), _LABELLED)) if issue
+        }
+        return [issue.thread for issue in self._issues.values()]
+
+    def calls(self, notice: Notice) -> list[Call]:
+        """Return the requests that notify of an event."""
+        thread = notice.due.thread
+        if thread is None:
+            text = {"title": issue_text.title(notice), "body": issue_text.body(notice), "labels": [issue_text.LABEL]}
+            return [Call("POST", self._path(), text)]
+        own = self._path(f"/{thread.number}")
+        marked = issue_text.with_marker(self._issues[thread.number].body, issue_text.marker_after(notice))
+        state = {"state": "open"} if notice.due.event is Event.REOPENED else {}
+        if notice.due.event in CLOSING:
+            reason = "completed" if notice.due.event is Event.RECOVERED else "not_planned"
+            state = {"state": "closed", "state_reason": reason}
+        return [
+            Call("POST", f"{own}/comments", {"body": issue_text.comment(notice)}),
+            Call("PATCH", own, {"body": marked, **state}),
+        ]
+
+    def send(self, notice: Notice) -> str:
+        """Send an event; return the issue's address. Raises `NotifyError`."""
+        calls, thread = self.calls(notice), notice.due.thread
+        if thread is None:
+            return self._open(calls[0])
+        mark = issue_text.comment_mark(thread.events + 1)
+        there = any(
+            mark in str(one.get("body")) for one in self._all(f"{self._path(f'/{thread.number}')}/comments", {})
+        )
+        for call in calls[1:] if there else calls:
+            self._request(call.method, call.path, body=call.body)
+        return self._issues[thread.number].url
+
+    def _open(self, call: Call) -> str:
+        created = self._request(call.method, call.path, body=call.body)[1]
+        if issue_text.LABEL not in _labels(created):
+            # GitHub silently drops the label if the token may not set it; then no run would find the issue again.
+            self._request("PATCH", self._path(f"/{created['number']}"), body={"state": "closed"})
+            raise NotifyError(
+                f"{self.place}: GitHub did not set the label {issue_text.LABEL!r}: the token of {TOKEN_VARIABLE} may "
+                "open issues but not label them. Give it write access to issues. The issue was closed again"
+            )
+        return str(created.get("html_url", ""))
+
+    def _path(self, rest: str = "") -> str:
+        return f"/repos/{self.place.repository}/issues{rest}"
+
+    def _all(self, path: str, parameters: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        """Yield the items of all pages of a list."""
+        page, more = 1, True
+        while more:
+            headers, items = self._request("GET", path, {**parameters, "per_page": PER_PAGE, "page": page})
+            if not isinstance(items, list):
+                raise NotifyError(f"{self.place}: {self.place.api} did not answer with a list: is it GitHub's API?")
+            yield from (item for item in items if isinstance(item, dict))
+            more = 'rel="next"' in str(headers.get("link", ""))
+            page += 1
+
+    def _request(
+        self, method: str, path: str, parameters: dict[str, Any] | None = None, body: Mapping[str, Any] | None = None
+    ) -> tuple[Mapping[str, Any], Any]:
+        from github import GithubException
+        from requests import RequestException
+
+        try:
+            headers, data = self._requester.requestJsonAndCheck(method, path, parameters=parameters, input=body)
+        except GithubException as error:
+            raise NotifyError(self._hidden(_refused(self.place, error))) from None
+        except (RequestException, OSError, ValueError, RuntimeError, AssertionError) as error:
+            reason = f"{type(error).__name__}: {error}"[:MOST_REASON]
+            raise NotifyError(self._hidden(f"{self.place}: cannot reach {self.place.api}: {reason}")) from None
+        if method != "GET" and not (isinstance(data, dict) and ("id" in data or "number" in data)):
+            raise NotifyError(f"{self.place}: {self.place.api} did not answer as GitHub's API does")
+        return headers, data
+
+    def _hidden(self, message: str) -> str:
+        return message.replace(self._token, "***") if self._token else message
+
+
+_LABELLED = {"labels": issue_text.LABEL, "state": "all"}
+
+
+def _issue(data: Mapping[str, Any]) -> Issue | None:
+    body = str(data.get("body") or "")
+    marker = None if "pull_request" in data else issue_text.marker_of(body)
+    if marker is None:
+        return None
+    number, is_open = int(data["number"]), data.get("state") == "open"
+    thread = Thread(number, marker.history, marker.run_id, marker.slower_by, marker.last, marker.events, is_open)
+    return Issue(thread, body, str(data.get("html_url", "")))
+
+
+def _labels(data: Mapping[str, Any]) -> Iterable[str]:
+    return [str(label.get("name") if isinstance(label, dict) else label) for label in data.get("labels") or []]
+
+
+def _refused(place: GitHub, error: Any) -> str:
+    """Return why GitHub refused a request, and what to do. `error` is a GithubException."""
+    status, headers = error.status, {str(name).lower(): value for name, value in (error.headers or {}).items()}
+    message = str(error.data.get("message", "") if isinstance(error.data, dict) else error.data or "")[:MOST_REASON]
+    is_limit = status == 429 or "retry-after" in headers or headers.get("x-ratelimit-remaining") == "0"
+    if status in (403, 429) and (is_limit or "rate limit" in message.lower()):
+        return f"{place}: GitHub's rate limit is reached (HTTP {status}){_until(headers)}"
+    advice = next((text for statuses, text in _ADVICE if status in statuses), "")
+    answer = f"HTTP {status}: {message}" if message else f"HTTP {status}"
+    return f"{place}: {advice.format(variable=TOKEN_VARIABLE) or 'GitHub refused the request'} ({answer})"
+
+
+_ADVICE: list[tuple[range | tuple[int, ...], str]] = [
+    ((401,), "the token of {variable} is not valid or has expired; create another"),
+    ((403,), "the token of {variable} may not do this; give it the permission to write issues of this repository"),
+    ((404,), "there is no such repository, or the token of {variable} may not read its issues"),
+    ((410,), "issues are switched off in this repository; switch them on in its settings"),
+    ((422,), "GitHub does not accept the content of the request; please report this as a defect of the runner"),
+    (range(500, 600), "GitHub failed"),
+]
+
+
+def _until(headers: Mapping[str, Any]) -> str:
+    """Return when requests are accepted again, from what GitHub's documentation says about both headers."""
+    wait, reset = str(headers.get("retry-after", "")), str(headers.get("x-ratelimit-reset", ""))
+    if wait.isdigit():
+        return f"; it accepts requests again in {wait} s"
+    if reset.isdigit() and len(reset) < 12:
+        return f"; it accepts requests again at {datetime.fromtimestamp(int(reset), UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return "; try again in some minutes"

@@ -1,0 +1,127 @@
+"""The content of one notification, from which the text of an issue and the document of a webhook are made. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keras_matrix.analysis.findings import likely_owner
+from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
+from keras_matrix.analysis.stats.blocks import Estimate
+from keras_matrix.analysis.trace_difference import OperationShift
+from keras_matrix.dashboards.charts.format import Unit, plural, quantity, unit_for
+from keras_matrix.dashboards.charts.time_series import date
+from keras_matrix.records.task import PREFIX
+from keras_matrix.runner.notify.events import Due, Event
+
+# What a process records of its virtual environment, from which another can be made.
+PACKAGES = ("python", "keras", "tensorflow", "jax", "jaxlib", "torch", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is known about a history besides its sessions: its title, its owner, its page, and what its traces show.
+
+    `shifts` is None unless a session on either side of the change has a trace.
+    """
+
+    title: str
+    owner: str | None = None
+    page: str | None = None
+    shifts: Sequence[OperationShift] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One event with all that is stated about it."""
+
+    due: Due
+    about: About
+
+    @property
+    def assessed(self) -> Assessment:
+        """Return the history."""
+        return self.due.assessed
+
+    @property
+    def change(self) -> Change:
+        """Return the change point. Only events about one have it."""
+        assert self.due.change is not None
+        return self.due.change
+
+    @property
+    def run_id(self) -> str:
+        """Return the session that names the thread of notifications."""
+        return self.due.thread.run_id if self.due.thread else self.change.run_id
+
+    @property
+    def sides(self) -> tuple[Estimate, Estimate]:
+        """Return the levels before and after the change."""
+        numbers = [level.first for level in self.assessed.levels]
+        at = numbers.index(self.change.index)
+        return self.assessed.levels[max(at - 1, 0)].step_time, self.assessed.levels[at].step_time
+
+    @property
+    def unit(self) -> Unit:
+        """Return the unit in which values of this history are shown."""
+        figure = self.assessed.history.figure
+        return unit_for([self.assessed.levels[-1].step_time.centre]) if figure.unit == "s" else Unit(figure.unit, 1.0)
+
+    @property
+    def size(self) -> str:
+        """Return the shift of the figure, as in `time per step +10.3%`."""
+        shift = (self.change.ratio or 1.0) - 1
+        return f"{self.assessed.history.figure.name} {shift:+.1%}"
+
+    @property
+    def likely(self) -> str:
+        """Return who probably knows about the change, by what changed there."""
+        return likely_owner(self.change.versions)
+
+
+def summary(notice: Notice) -> str:
+    """Return the notification in one sentence."""
+    title, due = notice.about.title, notice.due
+    if due.event is Event.GONE:
+        sessions = plural(len(notice.assessed.history.valued), "session")
+        return f"{title}: with {sessions}, no change is found at {notice.run_id} any more; it was scatter"
+    before, after = (quantity(side.centre, notice.unit) for side in notice.sides)
+    change = notice.change
+    size = f"{notice.size} since {change.run_id} ({date(change.run_id)}), {before} -> {after}"
+    said = {
+        Event.OPENED: size,
+        Event.GROWN: f"the change has grown: {size}",
+        Event.RECOVERED: f"recovered: no longer worse since {change.repaired}; the change was {size}",
+        Event.INTENDED: f"the change is intended: {change.note}",
+        Event.REOPENED: f"not over after all: {size}",
+        Event.DUPLICATE: f"duplicate of #{due.original.number if due.original else 0}",
+    }
+    return f"{title}: {said[due.event]}"
+
+
+def commands(notice: Notice) -> list[str]:
+    """Return the commands that show the change and measure it again: both sides in one session, if packages differ."""
+    history = notice.assessed.history
+    lines = [f"runner history {history.cell_id}"]
+    workload, backend = (str(history.settings.get(name, "")) for name in ("workload", "backend"))
+    before, after = (_packages(notice, offset) for offset in (-1, 0))
+    if before == after or workload.startswith(PREFIX):
+        return lines
+    for name, packages in (("base", before), ("new", after)):
+        python = "python" + ".".join(packages.pop("python", "3").split(".")[:2])
+        wanted = " ".join(shlex.quote(f"{package}=={version}") for package, version in packages.items())
+        lines.append(f"{python} -m venv {name} && {name}/bin/pip install {wanted}")
+    filters = " ".join(f"--filter {shlex.quote(one)}" for one in (f"workload={workload}", f"backend={backend}"))
+    return [*lines, f"runner gate --base-env base --new-env new {filters}"]
+
+
+def machine_changes(notice: Notice) -> list[VersionChange]:
+    """Return what changed there and is not part of an environment, so that `runner gate` cannot show its share."""
+    return [one for one in notice.change.versions if one.name not in PACKAGES]
+
+
+def _packages(notice: Notice, offset: int) -> dict[str, str]:
+    """Return the packages of the last session before the change, or of the first after it, without local versions."""
+    facts = notice.assessed.history.valued[notice.change.index + offset].facts
+    return {name: facts[name].partition("+")[0] for name in PACKAGES if name in facts}

@@ -1,0 +1,128 @@
+"""Where notifications go, and who owns which cells: the texts of the command line, checked."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from keras_matrix.runner.errors import UsageError
+
+GITHUB, WEBHOOK = "github", "webhook"
+FORMS = "github:OWNER/REPO or webhook:URL"
+# A login has letters, digits and single hyphens; the name of a repository also dots and underscores.
+LOGIN = r"[A-Za-z0-9](?:-?[A-Za-z0-9]){0,38}"
+REPOSITORY = re.compile(rf"{LOGIN}/(?!\.{{1,2}}$)[A-Za-z0-9._-]{{1,100}}")
+OWNER = re.compile(rf"@{LOGIN}(/[A-Za-z0-9._-]{{1,100}})?")
+API, API_VARIABLE = "https://api.github.com", "GITHUB_API_URL"
+TOKEN_VARIABLE = "GITHUB_TOKEN"
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class GitHub:
+    """The issues of a repository; `api` is the address of its REST API."""
+
+    repository: str
+    api: str
+
+    def __str__(self) -> str:
+        return f"{GITHUB}:{self.repository}"
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """An address that takes a JSON document. Its path may be a secret, so only its host is shown."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return f"{WEBHOOK}:{urlsplit(self.url).scheme}://{urlsplit(self.url).hostname}/..."
+
+
+Place = GitHub | Webhook
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who is named in the notifications about the cells that a pattern names."""
+
+    pattern: str
+    name: str
+
+
+def place_of(text: str) -> Place:
+    """Return the place that `--notify` names. Raises `UsageError`."""
+    kind, _, rest = text.partition(":")
+    if kind == GITHUB:
+        if not REPOSITORY.fullmatch(rest):
+            raise UsageError(f"--notify: must be github:OWNER/REPO, as in github:keras-team/keras, got {text[:120]!r}")
+        api = os.environ.get(API_VARIABLE) or API
+        _check_address(API_VARIABLE, api)
+        return GitHub(rest, api.rstrip("/"))
+    if kind == WEBHOOK:
+        _check_address("--notify: webhook", rest)
+        return Webhook(rest)
+    # Not the text itself: it may be an address with a secret.
+    raise UsageError(f"--notify: must be {FORMS}, got one that begins with {kind[:20]!r}")
+
+
+def owners_of(texts: Sequence[str]) -> tuple[Owner, ...]:
+    """Return the owners of `--owner [PATTERN=]@NAME`. Raises `UsageError`."""
+    found = []
+    for text in texts:
+        pattern, separator, name = text.rpartition("=")
+        if not OWNER.fullmatch(name) or (separator and not pattern):
+            raise UsageError(
+                f"--owner: must be @LOGIN or @ORGANISATION/TEAM, or PATTERN=@LOGIN as in 'jax:*=@alice', got {text!r}"
+            )
+        found.append(Owner(pattern or "*", name))
+    return tuple(found)
+
+
+def owner_of(owners: Sequence[Owner], workload: str, backend: str) -> str | None:
+    """Return the owner of a cell: the last whose pattern names it, as in a CODEOWNERS file."""
+    names = workload, f"{backend}:{workload}"
+    own = [one.name for one in owners if any(fnmatchcase(name, one.pattern) for name in names)]
+    return own[-1] if own else None
+
+
+def token_of(path: Path | None) -> str | None:
+    """Return the token of a file, or of GITHUB_TOKEN; None without one. Raises `UsageError` for one that cannot be."""
+    source, text = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE, "")
+    if path is not None:
+        source = f"--token-file: {path}"
+        try:
+            text = path.read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a token: it has other characters than ASCII"
+            raise UsageError(f"{source}: {reason}") from None
+    token = text.strip()
+    if path is not None and not token:
+        raise UsageError(f"{source}: is empty")
+    if not re.fullmatch(r"[!-~]*", token):
+        raise UsageError(f"{source}: must be one token without blanks, got {len(token.split())} words")
+    return token or None
+
+
+def check_site(url: str | None) -> None:
+    """Refuse an address of the site that is none. Raises `UsageError`."""
+    if url is not None and (urlsplit(url).scheme not in ("http", "https") or not re.fullmatch(r"[!-~]+", url)):
+        raise UsageError(f"--site: must be the address of the site, as in https://example.org/benchmarks, got {url!r}")
+
+
+def _check_address(what: str, url: str) -> None:
+    """Refuse an address to which a token or a secret path would travel without encryption. Raises `UsageError`."""
+    try:
+        parts = urlsplit(url)
+        valid = bool(parts.hostname) and re.fullmatch(r"[!-~]+", url) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or parts.username or parts.scheme not in ("https", "http"):
+        raise UsageError(f"{what}: must be an address such as https://example.org/path, without a user name")
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        raise UsageError(f"{what}: must begin with https://, got http:// and the host {parts.hostname}")

@@ -1,0 +1,166 @@
+"""Notifications as JSON documents posted to an address, and the file that says which were sent.
+
+    RESULTS/notified.jsonl     a line per delivery, in the results folder that contains the run of the change
+
+The file is opened alone from reading what was sent until the last delivery, so that two runners of one results folder
+send an event once. A line is appended after the delivery: if the runner is killed in between, the next one sends that
+event again, with the same `id` and `event`. Guarantee: neither the address nor its secret is stored or shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib import error as url_errors
+from urllib import request as url_requests
+
+from keras_matrix.dashboards.report import history_page
+from keras_matrix.records.appended import json_lines
+from keras_matrix.records.appended.json_lines import Lines
+from keras_matrix.records.codec import to_json
+from keras_matrix.records.store import Problem, StoreFailure
+from keras_matrix.runner.notify.errors import NotifyError
+from keras_matrix.runner.notify.events import CLOSING, Event, Thread, history_key
+from keras_matrix.runner.notify.notice import Notice, commands, summary
+from keras_matrix.runner.notify.places import Webhook
+
+FILE = "notified.jsonl"
+VERSION = DOCUMENT_VERSION = 1
+TIMEOUT_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An event that a place was notified of. `place` is a hash of the address."""
+
+    place: str
+    history: str
+    run_id: str
+    slower_by: float
+    event: Event
+    version: int = VERSION
+
+
+class Deliveries:
+    """The deliveries to one address, opened alone; `roots` are results folders by run."""
+
+    def __init__(self, place: Webhook, roots: Mapping[str, Path], opened: Mapping[Path, Lines]) -> None:
+        """Use files that are opened; without any, nothing can be sent."""
+        self.place, self._roots, self._opened = place, roots, opened
+        self._found_in: dict[tuple[str, str], Path] = {}
+        self._key = hashlib.sha256(place.url.encode()).hexdigest()[:16]
+
+    def threads(self) -> list[Thread]:
+        """Return what was sent to this address. Raises `StoreFailure` for a file that cannot be read."""
+        found: dict[tuple[str, str], Thread] = {}
+        for root in sorted(set(self._roots.values())):
+            lines, problems = json_lines.load(root / FILE, Delivery, VERSION)
+            _check(problems)
+            for one in (line for line in lines if line.place == self._key):
+                key = one.history, one.run_id
+                before = found.get(key)
+                self._found_in[key] = root
+                number, events = (before.number, before.events + 1) if before else (len(found) + 1, 1)
+                is_open = one.event not in CLOSING
+                found[key] = Thread(number, *key, one.slower_by, one.event, events, is_open)
+        return list(found.values())
+
+    def send(self, notice: Notice) -> str:
+        """Send an event and note it; return what was sent. Raises `NotifyError`, `StoreFailure`."""
+        _post(self.place, json.dumps(document(notice), allow_nan=False).encode("ascii"))
+        key = history_key(notice.assessed.history), notice.run_id
+        line = Delivery(self._key, *key, round(notice.due.slower_by, 4), notice.due.event)
+        # The run that names a thread may have been removed since.
+        self._opened[self._found_in.get(key) or self._roots[notice.run_id]].append(line)
+        return f"{line.history}-{line.run_id}"
+
+
+@contextmanager
+def opened(place: Webhook, roots: Mapping[str, Path]) -> Iterator[Deliveries]:
+    """Open the files of these results folders alone, in one order, so that two runners cannot wait for each other."""
+    with ExitStack() as stack:
+        files = {
+            root: stack.enter_context(json_lines.opened(root / FILE, "the delivery"))
+            for root in sorted(set(roots.values()))
+        }
+        yield Deliveries(place, roots, files)
+
+
+def document(notice: Notice) -> dict[str, Any]:
+    """Return the JSON document of an event; docs/notify.md describes its fields."""
+    history, due = notice.assessed.history, notice.due
+    names = {name: history.settings.get(name) for name in ("workload", "backend")}
+    found: dict[str, Any] = {
+        "version": DOCUMENT_VERSION,
+        "text": summary(notice),
+        "event": str(due.event),
+        "id": f"{history_key(history)}-{notice.run_id}",
+        "cell": {"id": history.cell_id, "title": notice.about.title, **names},
+        "machine": {"host_id": history.host_id, "device": list(history.device) if history.device else None},
+        "owner": notice.about.owner,
+        "page": notice.about.page,
+        "change": None,
+    }
+    if due.change is None:
+        return found
+    before, after = notice.sides
+    return found | {
+        "change": {
+            "run_id": due.change.run_id,
+            "figure": to_json(history.figure),
+            "ratio": due.change.ratio,
+            "slower_by": due.slower_by - 1,
+            "before": {"value": before.centre, "sessions": before.count},
+            "after": {"value": after.centre, "sessions": after.count},
+            "changed": [to_json(one) for one in due.change.versions],
+            "who_may_know": notice.likely,
+            "intended": due.change.note,
+            "repaired": due.change.repaired,
+        },
+        "reproduce": commands(notice),
+        "traces": None if notice.about.shifts is None else [to_json(one) for one in notice.about.shifts],
+        "picture_svg": history_page.svg(notice.assessed, notice.about.title),
+    }
+
+
+class _NoRedirects(url_requests.HTTPRedirectHandler):
+    """A redirected POST would arrive as a GET without its document."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _post(place: Webhook, data: bytes) -> None:
+    headers = {"Content-Type": "application/json", "User-Agent": "keras-matrix"}
+    request = url_requests.Request(place.url, data, headers, method="POST")
+    try:
+        with url_requests.build_opener(_NoRedirects).open(request, timeout=TIMEOUT_S) as answer:
+            answer.read(1)
+    except url_errors.HTTPError as error:
+        wait = error.headers.get("Retry-After", "")
+        error.close()
+        again = f"; it accepts requests again in {wait} s" if wait.isdigit() else ""
+        raise NotifyError(f"{place}: answered HTTP {error.code}{again}") from None
+    except url_errors.URLError as error:
+        raise NotifyError(f"{place}: cannot be reached: {error.reason}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise NotifyError(f"{place}: cannot be reached: {type(error).__name__}") from None
+
+
+def _check(problems: Iterable[Problem]) -> None:
+    for problem in problems:
+        raise StoreFailure(
+            f"{problem.path}: {problem.reason}; nothing was sent, because what was sent before is not known: correct "
+            "or remove that line"
+        )
+
+
+def texts(notices: Sequence[Notice]) -> list[str]:
+    """Return the documents that would be posted, for a dry run."""
+    return [json.dumps(document(notice), indent=2) for notice in notices]
