@@ -233,6 +233,7 @@ def test_a_machine_lost_during_a_cell_of_several_is_replaced(work: Path, cluster
         assert {place.machine for place in record.parallel.places} == left
 
 
+@pytest.mark.fault("F30", mutation="a lost attempt keeps its number for the next one")
 def test_a_killed_node_costs_one_cell_and_every_cell_is_counted_once(work: Path, cluster: LocalCluster) -> None:
     sleepers(work, 24, 1.0)
     process = started(work, cluster)
