@@ -101,6 +101,7 @@ def cluster() -> Iterator[LocalCluster]:
             found.stop()
 
 
+@pytest.mark.fault("F30", mutation="a lost attempt keeps its number for the next one")
 def test_a_node_that_is_cut_off_and_healed_costs_one_cell(cluster: LocalCluster, tmp_path: Path) -> None:
     sleepers(tmp_path, 36, 1.3)
     process = started(tmp_path, cluster)
