@@ -146,7 +146,7 @@ def read(results: Path, name: str) -> Peaks | None:
     """Return the peaks of a fingerprint, None if they were not measured. Raises `StoreFailure`."""
     path = path_of(results, name)
     try:
-        return _decoded(path)
+        return in_file(path)
     except FileNotFoundError:
         return None
     except (OSError, CodecError) as error:
@@ -159,15 +159,18 @@ def read_others(results: Path, name: str) -> list[Peaks]:
     for path in sorted((results / "peaks").glob("*.json")):
         with contextlib.suppress(OSError, CodecError):
             if path != path_of(results, name):
-                found.append(_decoded(path))
+                found.append(in_file(path))
     return found
 
 
-def _decoded(path: Path) -> Peaks:
-    """Return the peaks in a file. Raises OSError, and `CodecError` also for another version."""
+def in_file(path: Path) -> Peaks:
+    """Return the peaks in a file. Raises OSError, and `CodecError` also for another version or without a rate."""
     found = decode(Peaks, loads(path.read_bytes()), "peaks")
     if found.version != PEAKS_VERSION:
         raise CodecError(f"version must be {PEAKS_VERSION}, got {found.version}")
+    for timed in (*(one.flop_per_s for one in found.gemms), *(one.byte_per_s for one in found.streams)):
+        if min(timed.rates, default=0.0) <= 0:
+            raise CodecError(f"rates must be positive numbers, at least one, got {timed.rates[:3]}")
     return found
 
 

@@ -57,5 +57,5 @@ class WorkDone:
         "methods of keras.Model that determine what is trained or predicted and that the workload replaces",
         default_factory=list,
     )
-    weight_platforms: list[str] = about("platforms of the model's weights after the epochs", default=())
+    weight_platforms: list[str] = about("platforms of the model's weights after the epochs", default_factory=list)
     output_platforms: list[str] = about("platforms of a batch's output; empty if unknown", default_factory=list)

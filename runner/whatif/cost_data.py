@@ -16,8 +16,8 @@ from keras_matrix.analysis.whatif.cost.model import TrainingData
 from keras_matrix.analysis.whatif.cost.operations import Sample, cores_of, observed_peaks, product_of, samples_of
 from keras_matrix.analysis.whatif.cost.roofline import MEASURED, DevicePeaks, device_peaks
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header
-from keras_matrix.records.codec import CodecError, decode, loads
-from keras_matrix.records.instruments.peaks import Peaks
+from keras_matrix.records.codec import CodecError
+from keras_matrix.records.instruments.peaks import Peaks, in_file
 from keras_matrix.records.store import RECORD_NAME, Results, Run, latest_attempts
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import peaks_of
@@ -83,7 +83,7 @@ def collected(paths: Sequence[Path], peaks: Peaks | None, report: Callable[[str]
 def peaks_from(path: Path) -> Peaks:
     """Return the peaks in a file of `runner roofline`. Raises `UsageError`."""
     try:
-        return decode(Peaks, loads(path.read_bytes()), "peaks")
+        return in_file(path)
     except OSError as error:
         raise UsageError(f"--peaks: {path}: cannot be read: {error.strerror or error}") from error
     except CodecError as error:

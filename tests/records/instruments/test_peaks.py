@@ -54,6 +54,16 @@ def test_missing_peaks_read_as_none_and_damaged_ones_are_reported(tmp_path: Path
         peak_files.read(tmp_path, make_peaks().fingerprint)
 
 
+@pytest.mark.parametrize("rates", [[], [0.0], [1e9, -1.0]])
+def test_peaks_without_a_positive_rate_are_damaged(tmp_path: Path, rates: list[float]) -> None:
+    """Mutation: `in_file` does not check the rates; the report then ends with a traceback."""
+    whole = make_peaks()
+    gemm = replace(whole.gemms[0], flop_per_s=Timed(rates, 1))
+    peak_files.keep(tmp_path, replace(whole, gemms=[gemm]))
+    with pytest.raises(StoreFailure, match="rates must be positive numbers, at least one"):
+        peak_files.read(tmp_path, whole.fingerprint)
+
+
 def test_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "peaks").write_text("a file")
     with pytest.raises(StoreFailure, match="cannot be written"):

@@ -24,7 +24,7 @@ STORED = [
         "results", marks=pytest.mark.fault("F3", mutation="_work_problem() of judge.py returns None for any counts")
     ),
     pytest.param("logs", marks=pytest.mark.fault("F10", mutation="in_log() of match.py decodes a log strictly")),
-    *("arguments", "stored_files", "tasks", "traces_neutral", "traces_torch", "traces_xplane"),
+    *("arguments", "commands", "stored_files", "tasks", "traces_neutral", "traces_torch", "traces_xplane"),
 ]
 
 
