@@ -27,8 +27,8 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_matrix.records.host import cpu_list
-from keras_matrix.runner.cell import memory, orphans
+from keras_matrix.records.host import cpu_list, orphans
+from keras_matrix.runner.cell import memory
 from keras_matrix.runner.cell.entry import import_backend, leave, run_job
 
 MESSAGE_BYTES = 1 << 16

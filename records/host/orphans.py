@@ -24,7 +24,7 @@ def end_with_parent() -> None:
 
 def children() -> list[int]:
     """Return the children of this process."""
-    found = []
+    found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that has just ended
             found += map(int, (task / "children").read_text(encoding="ascii").split())
