@@ -17,9 +17,9 @@ def adopt_orphans() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with_parent(*, enabled: bool = True) -> None:
+    """Have the kernel kill this process when its parent ends, or no longer do so."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL if enabled else 0)
 
 
 def children() -> list[int]:
