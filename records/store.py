@@ -33,10 +33,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from keras_matrix.records.codec import CodecError, canonical, decode, dumps, loads
-from keras_matrix.records.files import make_folder, publish, replace, sync, write_synced
+from keras_matrix.records.files import Ledger, make_folder, publish, replace, sync, write_synced
 from keras_matrix.records.identity import RUN_ID
 from keras_matrix.records.instruments.usage import FORMER_SERIES, SERIES, UsageSeries, usage_series_name
-from keras_matrix.records.ledger import Ledger
 from keras_matrix.records.migration import migrated
 from keras_matrix.records.schema import SCHEMA_VERSION, Record
 

@@ -27,8 +27,8 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_matrix.records.host import cpu_list
-from keras_matrix.runner.cell import memory, orphans
+from keras_matrix.records.host import cpu_list, orphans
+from keras_matrix.runner.cell import memory
 from keras_matrix.runner.cell.entry import import_backend, leave, run_job
 
 MESSAGE_BYTES = 1 << 16
@@ -37,6 +37,9 @@ MESSAGE_BYTES = 1 << 16
 def serve(connection: socket.socket, backend: str) -> None:
     """Serve until the runner closes the connection."""
     orphans.adopt_orphans()
+    orphans.end_with_parent()  # during the import, which takes seconds; later it must first end what its cell has left
+    if select.select([connection], [], [], 0)[0]:  # nothing is received before "ready": the runner has already ended
+        return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if cpus := cpu_list.parse(os.environ.get(cpu_list.VARIABLE, "")):
         os.sched_setaffinity(0, cpus)  # before the first import, so that all threads and pages are created there
@@ -46,6 +49,7 @@ def serve(connection: socket.socket, backend: str) -> None:
         traceback.print_exc()
         _send(connection, {"failed": f"{type(error).__name__}: {error}"[:2000]})
         return
+    orphans.end_with_parent(enabled=False)
     mapped = memory.mapped_file_bytes()
     _send(connection, {"ready": import_time_s, "mapped": mapped})
     while True:

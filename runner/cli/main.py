@@ -14,9 +14,9 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 
+from keras_matrix.records.host import orphans
 from keras_matrix.records.host.import_path import ignore_other_modules
 from keras_matrix.records.store import StoreFailure
-from keras_matrix.runner.cell import orphans
 from keras_matrix.runner.cli.measure import service
 from keras_matrix.runner.errors import RunnerError, UsageError
 from keras_matrix.runner.interrupts import process_interruptible

@@ -17,14 +17,14 @@ def adopt_orphans() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with_parent(*, enabled: bool = True) -> None:
+    """Have the kernel kill this process when its parent ends, or no longer do so."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL if enabled else 0)
 
 
 def children() -> list[int]:
     """Return the children of this process."""
-    found = []
+    found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that has just ended
             found += map(int, (task / "children").read_text(encoding="ascii").split())
