@@ -96,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     process_s = estimates(request.results, [cell]).within_limit_s[cell.cell_id]
     display.say("\n".join(text.plan_lines(axis, process_s)))
     if args.plan:
+        print(document(text.plan_values(axis, process_s)) if args.json else "", end="")
         return 0
     try:
         state = _state(args.out, axis, cell, request)

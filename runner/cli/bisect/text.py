@@ -42,6 +42,12 @@ def plan_lines(axis: Axis, process_s: float) -> list[str]:
     ]
 
 
+def plan_values(axis: Axis, process_s: float) -> Mapping[str, Any]:
+    """Return the same as JSON values."""
+    steps = most_steps(len(axis.labels))
+    return {"subject": axis.subject, "versions": list(axis.labels), "most_steps": steps, "process_s": process_s}
+
+
 def result_lines(found: Bisection, labels: Sequence[str], differences: Sequence[str]) -> list[str]:
     """Return the result: the steps, the verdict, the size, the confidence, and what else differs."""
     lines = [step_line(number, step, labels) for number, step in enumerate(found.steps, 1)]

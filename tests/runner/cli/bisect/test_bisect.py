@@ -226,6 +226,9 @@ def test_plan_prints_versions_and_cost_and_measures_nothing(
     first, second, _ = capsys.readouterr().out.splitlines()
     assert first == "64 versions of small: 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, ..., 1.58, 1.59, 1.60, 1.61, 1.62, 1.63"
     assert second.startswith("at most 8 steps besides the ends and the confirmation; a step is 9 to 40 blocks of 3 ")
+    assert bisected(monkeypatch, axis, "--plan", "--json", executor=executor) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["subject"], found["versions"], found["most_steps"]) == ("small", axis.labels, 8)
     assert (executor.jobs, axis.made, (folder / "bisect").exists()) == ([], [], False)
 
 
