@@ -1,10 +1,10 @@
 """Removes what the profilers added to two traced steps.
 
 A profiler costs about the same for each event, on the thread that records it (`analysis.whatif.overhead` does the
-same for replays). So each operation and each gap of a CPU's threads becomes shorter by the same time, but never negative,
-until the step is as long as the same process measured without the profiler. Two sides of one backend have the smaller
-cost of both: what a busier machine added to the trace of one side is not the profiler's, and stays unexplained. What
-runs on a device is unchanged.
+same for replays). So each operation and each gap of a CPU's threads becomes shorter by the same time, but never
+negative, until the step is as long as the same process measured without the profiler. Two sides of one backend have
+the smaller cost of both: what a busier machine added to the trace of one side is not the profiler's, and stays
+unexplained. What runs on a device is unchanged.
 """
 
 from __future__ import annotations
