@@ -152,8 +152,8 @@ def _slower_traces(sides: Sequence[Side], parts: Sequence[StepParts]) -> list[st
         if measured_s and abs(own.step_time_s / measured_s - 1) > LEAST_SLOWER:
             times = f"{own.step_time_s / measured_s:.2f} times as long as"
             found.append(
-                f"the traced steps of {name} took {times} the measured ones of the same process: the machine was busier "
-                "or quieter then"
+                f"the traced steps of {name} took {times} those that the same process measured: the machine was "
+                "busier or quieter then"
             )
     return found
 
