@@ -122,14 +122,14 @@ class TraceSpans:
 
 
 class WorkerSpans:
-    """One worker within the windows of its traced steps; `steps` and `fetches` of batches are its marks, in ns."""
+    """One worker within the windows of its traced steps; its marks: `steps` with their numbers, `fetches`."""
 
     def __init__(self, trace: TraceSpans, number: int, head: Head) -> None:
         self.keys = list(trace.keys)
         self.tracks = [working for track, working in trace.tracks.items() if track.worker == number]
         # If one process drives all devices, the first worker's steps apply to all.
         steps = trace.steps.get(number) or trace.steps.get(0, [])
-        self.steps = sorted((begin, end) for _, begin, end in steps)
+        self.steps = sorted((begin, end, step) for step, begin, end in steps)
         self.fetches = trace.fetches.get(number) or trace.fetches.get(0, [])
         ends = [(step, begin, max(end, trace.ends.get((number, step), 0))) for step, begin, end in sorted(steps)]
         known = any(worker == number for worker, _ in trace.ends)

@@ -26,6 +26,7 @@ from keras_matrix.records.schema import Record
 
 SHOWN = 3
 LEAST_SHARE = 0.01
+LEAST_SLOWER = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ def explain(
     base_s, new_s = base.step_time_s, new.step_time_s
     if nothing:
         return Explanation(base_s, new_s, ratio, True, same_backend=same, facts=tuple(facts), caveats=tuple(caveats))
+    sides = (base, new)
     parts, costs_s = _without_profiler(base, new, same_backend=same)
     found = aligned(*parts, same_backend=same)
     claims = claimed(Pair(base.traced, new.traced, found.rows))
@@ -128,7 +130,7 @@ def explain(
         profiler_costs_s=costs_s,
         same_backend=same,
         facts=tuple(facts),
-        caveats=(*caveats, *renamed, *_two_backends(base, new, same_backend=same)),
+        caveats=(*caveats, *_slower_traces(sides, parts), *renamed, *_two_backends(base, new, same_backend=same)),
     )
 
 
@@ -140,6 +142,20 @@ def _without_profiler(base: Side, new: Side, *, same_backend: bool) -> tuple[lis
     (base_parts,), base_cost_s = without_profiler(sides[:1])
     (new_parts,), new_cost_s = without_profiler(sides[1:])
     return [base_parts, new_parts], (base_cost_s, new_cost_s)
+
+
+def _slower_traces(sides: Sequence[Side], parts: Sequence[StepParts]) -> list[str]:
+    """Return which traced steps took another time than measured, which the profiler's cost does not account for."""
+    found = []
+    for name, side, own in zip(("base", "new"), sides, parts, strict=True):
+        measured_s = side.traced.times.step_time_s
+        if measured_s and abs(own.step_time_s / measured_s - 1) > LEAST_SLOWER:
+            times = f"{own.step_time_s / measured_s:.2f} times as long as"
+            found.append(
+                f"the traced steps of {name} took {times} those that the same process measured: the machine was "
+                "busier or quieter then"
+            )
+    return found
 
 
 def _difference(kind: str, claim: Claim, change_s: float) -> Difference:

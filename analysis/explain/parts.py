@@ -5,25 +5,25 @@ several run, on several threads or streams, is divided equally among them: so th
 passed, unlike the operations' own times (`analysis.traces`), which exceed it. A moment without an operation is a fetch
 of a batch if the program marks it as one, else a gap within a step, else the time between two steps.
 
-A step lasts from its begin to that of the next one; the last one of an epoch until its work has ended. A program that
-dispatches its steps in advance so begins the work of a step within another one: only the sums over an epoch are exact.
-Several workers are averaged. Not known: what a gap consists of.
+An operation counts for the step that it belongs to, whenever it runs; if this is not known, and for waits and gaps, it
+is the step that the program has begun last. An epoch lasts until the work of its steps has ended. Several workers are
+averaged. Not known: what a gap consists of.
 """
 
 from __future__ import annotations
 
 import statistics
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import chain, pairwise
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from keras_matrix.analysis.traces import Worked, WorkerSpans, own_times, read_workers
+from keras_matrix.analysis.traces import Window, Worked, WorkerSpans, own_times, read_workers
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import MOST_NS, Head, Span
 
@@ -51,9 +51,11 @@ class PartKey(NamedTuple):
     op: str | None = None
 
 
+StepKey = tuple[PartKey, int | None]  # with the number of the step that it belongs to, if known
 # In the order in which they are found; the last one needs no mark.
-IDLE = (PartKey(Place.INPUT), PartKey(Place.GAP), PartKey(Place.BETWEEN))
-Event = tuple[int, int, PartKey | None]  # a time, 1 or -1, and what begins or ends then
+IDLE: tuple[StepKey, ...] = tuple((PartKey(place), None) for place in (Place.INPUT, Place.GAP, Place.BETWEEN))
+Event = tuple[int, int, StepKey | None]  # a time, 1 or -1, and what begins or ends then
+_STEP = "|"
 
 
 class Call(NamedTuple):
@@ -114,7 +116,7 @@ def read_parts(path: Path, steps_a_call: int = 1) -> StepParts:
 
 def parts_of(head: Head, spans: Iterable[Span], steps_a_call: int = 1) -> StepParts:
     """Return the parts of the spans of a trace."""
-    _, workers = read_workers(head, spans)
+    _, workers = read_workers(head, map(_with_step, spans))
     calls = [call for worker in workers for call in _calls(worker)]
     times: dict[PartKey, list[float]] = {}
     counts: Counter[PartKey] = Counter()
@@ -127,53 +129,69 @@ def parts_of(head: Head, spans: Iterable[Span], steps_a_call: int = 1) -> StepPa
     return StepParts(head.backend, head.device, parts)
 
 
-def _calls(worker: WorkerSpans) -> Iterator[Call]:
-    """Yield the parts of each step of a worker."""
-    begins = [begin for begin, _ in worker.steps]
-    keys = [PartKey(Place(kind), phase, layer, op) for op, layer, phase, kind in worker.keys]
-    marks = [(*fetch, PartKey(Place.INPUT)) for fetch in worker.fetches]
-    marks += [(*step, PartKey(Place.GAP)) for step in worker.steps]
-    for begin, end in worker.windows:
-        bounds = [begin, *begins[bisect_left(begins, begin + 1) : bisect_left(begins, end)], end]
-        tracks = [list(track.between((begin, end))) for track in worker.tracks]
-        working = [one for track in tracks for one in _innermost(track)]
-        counted = sorted(one for track in tracks for one in _working(track))
-        events = _cut([*marks, *((start, stop, keys[number]) for start, stop, number in working)], bounds)
-        for (first, after), own in zip(pairwise(bounds), events, strict=True):
-            numbers = counted[bisect_left(counted, (first, 0)) : bisect_left(counted, (after, 0))]
-            yield _divided(own, Counter(keys[number] for _, number in numbers))
+def _with_step(span: Span) -> Span:
+    """Return a span whose operation begins with its step, so that it is part of what the reader stores of it."""
+    return span._replace(op=f"{'' if span.step is None else span.step}{_STEP}{span.op}")
 
 
-def _cut(segments: Iterable[tuple[int, int, PartKey]], bounds: Sequence[int]) -> list[list[Event]]:
-    """Return where segments begin and end between each pair of bounds, and the bounds."""
-    events: list[list[Event]] = [[(begin, 0, None), (end, 0, None)] for begin, end in pairwise(bounds)]
+def _calls(worker: WorkerSpans) -> list[Call]:
+    """Return the parts of each step of a worker."""
+    slots = _Slots(worker)
+    keys = [_key(*key) for key in worker.keys]
+    marks = [(begin, end, (PartKey(Place.INPUT), None)) for begin, end in worker.fetches]
+    marks += [(begin, end, (PartKey(Place.GAP), None)) for begin, end, _ in worker.steps]
+    for window in worker.windows:
+        tracks = [list(track.between(window)) for track in worker.tracks]
+        work = [(start, stop, keys[key]) for track in tracks for start, stop, key in _innermost(track)]
+        _divide([*marks, *work], window, slots)
+        for start, number in (one for track in tracks for one in _working(track)):
+            key, step = keys[number]
+            slots.of(step, start).counts[key] += 1
+    return slots.calls
+
+
+def _key(op: str, layer: str | None, phase: str | None, kind: str) -> StepKey:
+    step, _, name = op.partition(_STEP)
+    return PartKey(Place(kind), phase, layer, name), int(step) if step else None
+
+
+class _Slots:
+    """The steps of a worker, found by their number or, if work has none, by the time at which it runs."""
+
+    def __init__(self, worker: WorkerSpans) -> None:
+        self.begins = [begin for begin, _, _ in worker.steps]
+        self._numbers = {number: at for at, (_, _, number) in enumerate(worker.steps)}
+        self.calls = [Call({}, Counter()) for _ in self.begins or worker.windows]
+
+    def of(self, step: int | None, time: int) -> Call:
+        """Return the step with a number, or at a time."""
+        at = None if step is None else self._numbers.get(step)
+        return self.calls[max(0, bisect_right(self.begins, time) - 1) if at is None else at]
+
+
+def _divide(segments: Iterable[tuple[int, int, StepKey]], window: Window, slots: _Slots) -> None:
+    """Divide the moments of a window among what runs in them."""
+    begin, end = window
+    events: list[Event] = [(at, 0, None) for at in (begin, end, *slots.begins) if begin <= at <= end]
     for start, stop, key in segments:
-        first = max(0, bisect_right(bounds, start) - 1)
-        for number in range(first, min(bisect_left(bounds, stop), len(events))):
-            events[number].append((max(start, bounds[number]), 1, key))
-            events[number].append((min(stop, bounds[number + 1]), -1, key))
-    return events
-
-
-def _divided(events: Iterable[Event], counts: Counter[PartKey]) -> Call:
-    """Return the parts of a step; `counts` are those of the operations that begin in it."""
-    times_ns: dict[PartKey, float] = {}
-    open_now: Counter[PartKey] = Counter()
-    before: int | None = None
-    last: PartKey | None = None
-    for at, change, key in sorted(events, key=itemgetter(0)):
-        if before is not None and at > before:
-            running = [one for one in open_now.elements() if one.place in WORKING]
+        if start < end and stop > begin:
+            events += [(max(start, begin), 1, key), (min(stop, end), -1, key)]
+    open_now: Counter[StepKey] = Counter()
+    before = begin
+    last: StepKey | None = None
+    for at, change, changed in sorted(events, key=itemgetter(0)):
+        if at > before:
+            running = [one for one in open_now.elements() if one[0].place in WORKING]
             idle = None if running else next((one for one in IDLE if open_now[one]), IDLE[-1])
-            for one in [idle] if idle else running:
-                times_ns[one] = times_ns.get(one, 0.0) + (at - before) / max(1, len(running))
+            for own, step in [idle] if idle else running:
+                times_ns = slots.of(step, before).times_ns
+                times_ns[own] = times_ns.get(own, 0.0) + (at - before) / max(1, len(running))
             if idle and idle is not last:
-                counts[idle] += 1
+                slots.of(None, before).counts[idle[0]] += 1
+            before = at
             last = idle
-        before = at
-        if key is not None:
-            open_now[key] += change
-    return Call(times_ns, counts)
+        if changed is not None:
+            open_now[changed] += change
 
 
 def _working(spans: Iterable[Worked]) -> Iterator[tuple[int, int]]:

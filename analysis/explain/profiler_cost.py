@@ -1,9 +1,10 @@
 """Removes what the profilers added to two traced steps.
 
-A profiler costs about the same for each event, on the thread that records it (`analysis.whatif.overhead` does the same
-for replays). So each operation and each gap of a CPU's threads becomes shorter by the same time, but never negative,
-until the steps together are as long as the same processes measured without the profiler. It is one time for both sides
-if they have the same backend, so that what it cannot account for stays unexplained. What runs on a device is unchanged.
+A profiler costs about the same for each event, on the thread that records it (`analysis.whatif.overhead` does the
+same for replays). So each operation and each gap of a CPU's threads becomes shorter by the same time, but never
+negative, until the step is as long as the same process measured without the profiler. Two sides of one backend have
+the smaller cost of both: what a busier machine added to the trace of one side is not the profiler's, and stays
+unexplained. What runs on a device is unchanged.
 """
 
 from __future__ import annotations
@@ -28,16 +29,20 @@ class TracedSide:
 
 def without_profiler(sides: Sequence[TracedSide]) -> tuple[list[StepParts], float]:
     """Return the parts of these sides, of one backend, without the profiler's cost, and that cost of each event."""
-    traced = [side.parts for side in sides]
-    added_s = sum(side.parts.step_time_s - side.measured_s for side in sides if side.measured_s)
+    cost_s = min(map(_needed_s, sides))
+    return [_cheaper(side.parts, cost_s) if cost_s else side.parts for side in sides], cost_s
+
+
+def _needed_s(side: TracedSide) -> float:
+    """Return the cost of each event that makes a side as long as measured, at most `MOST_COST_S`."""
+    added_s = side.parts.step_time_s - side.measured_s if side.measured_s else 0.0
     if added_s <= 0:
-        return traced, 0.0
+        return 0.0
     low_s, high_s = 0.0, MOST_COST_S
     for _ in range(HALVINGS):
         middle_s = (low_s + high_s) / 2
-        enough = sum(_removed_s(parts, middle_s) for parts in traced) >= added_s
-        low_s, high_s = (low_s, middle_s) if enough else (middle_s, high_s)
-    return [_cheaper(parts, high_s) for parts in traced], high_s
+        low_s, high_s = (low_s, middle_s) if _removed_s(side.parts, middle_s) >= added_s else (middle_s, high_s)
+    return high_s
 
 
 def _removed_s(parts: StepParts, cost_s: float) -> float:

@@ -58,4 +58,4 @@ def twice(**_: Any) -> Any:
 
 
 def copied(**_: Any) -> Any:
-    return _model(1, 64), *_data()
+    return _model(1, 96), *_data()

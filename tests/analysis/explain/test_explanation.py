@@ -117,6 +117,13 @@ def test_difference_between_processes_is_unexplained() -> None:
     assert adds_up(found)
 
 
+def test_trace_of_a_busier_moment_than_the_measurement_is_a_caveat() -> None:
+    base, new = side(model()), side(model(step_us=1600), step_time_s=800e-6)
+    found = explained(base, new)
+    assert found.caveats[0].startswith("the traced steps of new took 2.00 times")
+    assert explained(base, base).caveats == ()
+
+
 def test_change_within_the_scatter_of_the_steps_is_marked_as_unclear() -> None:
     noisy = replace(
         model(), parts={key: replace(part, times_s=(0.0, 2 * part.mean_s) * 2) for key, part in model().parts.items()}

@@ -51,6 +51,14 @@ def test_work_that_begins_within_a_later_step_is_counted_once() -> None:
     assert found.step_time_s == pytest.approx(340e-6 / 3)
 
 
+def test_operation_counts_for_its_step_even_if_the_program_has_begun_others() -> None:
+    """Mutation: `_Slots.of` ignores the number."""
+    spans = [span(f"step {n}", 10 * n, 10, Kind.STEPS, step=n) for n in (1, 2)]
+    spans += [span("a", 100 * n, 100, step=n) for n in (1, 2)]
+    found = parts_of(HEAD, spans)
+    assert found.parts[PartKey(Place.COMPUTE, op="a")].times_s == pytest.approx((100e-6, 100e-6))
+
+
 def test_operation_that_only_calls_others_is_not_counted() -> None:
     """Mutation: `_working` yields every span."""
     spans = [span("step 1", 0, 100, Kind.STEPS, step=1), span("linear", 0, 50), span("mm", 1, 48), span("mm", 50, 50)]
