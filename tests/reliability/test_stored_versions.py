@@ -16,7 +16,8 @@ from types import ModuleType
 import pytest
 
 from keras_matrix.analysis.whatif.cost import model as cost_model
-from keras_matrix.records import annotations, findings
+from keras_matrix.records import findings
+from keras_matrix.records.appended import annotations
 from keras_matrix.records.fc import proof as fc_proof
 from keras_matrix.records.instruments import parity, peaks
 from keras_matrix.records.replicas import proof as replica_proof
@@ -38,7 +39,7 @@ FORMATS: dict[str, tuple[int, str | None]] = {
     "analysis.stalls.report.VERSION": (1, None),  # counts as missing
     "analysis.whatif.cost.model.VERSION": (1, "read_cost_model"),
     "analysis.whatif.graph.VERSION": (1, "read_graph"),
-    "records.annotations.VERSION": (1, "read_annotations"),
+    "records.appended.annotations.VERSION": (2, "read_annotations"),  # the history of tests/data has version 1
     "records.fc.proof.PROOF_VERSION": (1, "read_fc_proof"),
     "records.findings.FINDINGS_VERSION": (1, "read_findings"),
     "records.instruments.parity.PARITY_VERSION": (3, "read_parity"),
@@ -47,9 +48,11 @@ FORMATS: dict[str, tuple[int, str | None]] = {
     "records.schema.SCHEMA_VERSION": (4, None),  # records: tests/runner/test_old_results.py
     "records.traces.neutral.VERSION": (1, "read_trace"),
     "runner.checks.first_hour.report.VERSION": (1, "read_first_hour"),
+    "runner.cli.bisect.state.VERSION": (1, None),  # a bisection of another version begins anew
     "runner.matrix.catalog.CATALOG_VERSION": (1, "read_catalog"),
     "runner.matrix.grammar.VERSION": (1, "read_matrix"),
     "runner.whatif.verification_file.VERSION": (1, None),  # counts as missing
+    "runner.notify.webhook.VERSION": (1, None),  # a message that is sent and never read
     "uploader.local.manifest.VERSION": (1, "read_manifest"),
     "uploader.schema.TABLES_VERSION": (4, None),  # tables are compared column by column
 }
