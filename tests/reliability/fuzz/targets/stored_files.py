@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from keras_matrix.models.inputs.stored import manifest
 from keras_matrix.models.inputs.stored.manifest import InputDataError
-from keras_matrix.records import annotations, findings, history_reader
+from keras_matrix.records import findings, history_reader
+from keras_matrix.records.appended import annotations
 from keras_matrix.records.codec import CodecError, to_json
 from keras_matrix.records.fc import calibration, proof
 from keras_matrix.records.fc.calibration import TimedCollective
@@ -116,7 +117,7 @@ TARGET = Target(
     modules=(
         *(
             "records/findings.py",
-            "records/annotations.py",
+            "records/appended/annotations.py",
             "records/instruments/p[ela]*.py",
             "records/replicas/proof.py",
         ),
