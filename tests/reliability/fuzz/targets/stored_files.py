@@ -63,7 +63,7 @@ FILES: Mapping[str, tuple[list[Any], Reader]] = {
     f"{BASE}/placements.json": ([PLACEMENTS], lambda root: placements.load(Run(root / BASE)).machines),
     f"{BASE}/collectives.json": ([COLLECTIVES], lambda root: calibration.read(root / BASE)),
     manifest.NAME: ([DATA_SET], manifest.finished),
-    "history.jsonl": ([NOTE], lambda root: annotations.in_force(annotations.load(root)[0])),
+    "history.jsonl": ([NOTE], lambda root: annotations.load(root)[0]),
     f"peaks/{PEAKS}.json": ([stored("peaks/*.json")], lambda root: peaks.read(root, PEAKS)),
     "parity/a.json": ([stored("parity/*.json")], lambda root: parity.load(root)[0]),
     "influence/a.json": (
