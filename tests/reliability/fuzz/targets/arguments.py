@@ -16,7 +16,7 @@ from keras_matrix.analysis.whatif.build.files import graph_of
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.dashboards.live.app.hosts import listen_address
-from keras_matrix.records.annotations import checked_note
+from keras_matrix.records.appended.annotations import checked_note
 from keras_matrix.records.host import cpu_list, gpu_list
 from keras_matrix.runner.errors import MatrixError, UsageError
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from keras_matrix.models.inputs.stored import manifest
 from keras_matrix.models.inputs.stored.manifest import InputDataError
-from keras_matrix.records import annotations, findings, history_reader
+from keras_matrix.records import findings, history_reader
+from keras_matrix.records.appended import annotations
 from keras_matrix.records.codec import CodecError, to_json
 from keras_matrix.records.fc import calibration, proof
 from keras_matrix.records.fc.calibration import TimedCollective
@@ -62,7 +63,7 @@ FILES: Mapping[str, tuple[list[Any], Reader]] = {
     f"{BASE}/placements.json": ([PLACEMENTS], lambda root: placements.load(Run(root / BASE)).machines),
     f"{BASE}/collectives.json": ([COLLECTIVES], lambda root: calibration.read(root / BASE)),
     manifest.NAME: ([DATA_SET], manifest.finished),
-    "history.jsonl": ([NOTE], lambda root: annotations.in_force(annotations.load(root)[0])),
+    "history.jsonl": ([NOTE], lambda root: annotations.load(root)[0]),
     f"peaks/{PEAKS}.json": ([stored("peaks/*.json")], lambda root: peaks.read(root, PEAKS)),
     "parity/a.json": ([stored("parity/*.json")], lambda root: parity.load(root)[0]),
     "influence/a.json": (
@@ -116,7 +117,7 @@ TARGET = Target(
     modules=(
         *(
             "records/findings.py",
-            "records/annotations.py",
+            "records/appended/annotations.py",
             "records/instruments/p[ela]*.py",
             "records/replicas/proof.py",
         ),
