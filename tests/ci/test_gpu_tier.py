@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ci import nightly
 from keras_matrix.records.host.procfs import Tree
 from keras_matrix.runner.host.gpus.state import DRIVER_FILES
 from tests.fakes.machine import write
@@ -113,6 +114,6 @@ def test_gpu_test_of_another_backend_is_skipped_with_the_reason(
 
 
 def test_nightly_run_uses_the_gpu_tier() -> None:
-    lines = (ROOT / "ci" / "nightly").read_text().splitlines()
-    assert "ci/gpu-tier" in lines
-    assert [line for line in lines if "-m gpu" in line] == []
+    commands = [part.command for part in nightly.PARTS]
+    assert "ci/gpu-tier" in commands
+    assert [command for command in commands if "-m gpu" in command] == []
