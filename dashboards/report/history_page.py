@@ -34,7 +34,7 @@ def svg(one: Assessment, title: str) -> str:
     """Return a history, which must have a value, as an SVG document that needs no other file."""
     from markupsafe import Markup  # with Jinja: imported only by commands that draw
 
-    style = Markup(page.stylesheet("history"))
+    style = Markup(page.stylesheet("history"))  # noqa: S704 - our own style sheet
     return page.templates().get_template("history.svg").render(one=picture(one, title), style=style).strip()
 
 

@@ -19,7 +19,7 @@ LOGIN = r"[A-Za-z0-9](?:-?[A-Za-z0-9]){0,38}"
 REPOSITORY = re.compile(rf"{LOGIN}/(?!\.{{1,2}}$)[A-Za-z0-9._-]{{1,100}}")
 OWNER = re.compile(rf"@{LOGIN}(/[A-Za-z0-9._-]{{1,100}})?")
 API, API_VARIABLE = "https://api.github.com", "GITHUB_API_URL"
-TOKEN_VARIABLE = "GITHUB_TOKEN"
+TOKEN_VARIABLE = "GITHUB_TOKEN"  # noqa: S105 - the name of a variable
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
