@@ -25,14 +25,14 @@ def samples(per_cell: float, files_per_cell: float) -> list[tuple[int, Use]]:
     ("per_cell", "files_per_cell", "flat"), [(1100, 0, True), (2500, 0, False), (0, 0.01, False), (-50, 0, True)]
 )
 def test_growth_per_cell_is_compared_with_its_bound(per_cell: float, files_per_cell: float, flat: bool) -> None:
-    """Mutation: only the memory is compared, or the samples with live cells count as open files."""
+    """Mutation: only the memory is compared."""
     found = growth(samples(per_cell, files_per_cell))
     assert (found.flat, found.memory_bytes) == (flat, pytest.approx(per_cell, abs=1))
     assert found.files == pytest.approx(files_per_cell, abs=0.002)
 
 
 def test_first_cells_do_not_count_as_growth() -> None:
-    """Mutation: the slope is fitted to all samples."""
+    """Mutation: the slope is the mean slope, or that of the first and the last sample."""
     early = [(n, Use(n * MIB, MIB, 7)) for n in range(1, 15)]
     assert growth([*early, *samples(0, 0)]).memory_bytes == 0
 

@@ -182,6 +182,6 @@ def signal_server(number: int = signal.SIGKILL, marker: str = "", **_: Any) -> A
 
 def signal_runner(number: int = signal.SIGKILL, **_: Any) -> Any:
     """Send a signal to the runner, whose number is in the file of its lock."""
-    os.kill(int((_run().parent / ".lock").read_text(encoding="ascii")), number)
+    os.kill(int((_run().parent / ".lock").read_text(encoding="utf-8").split()[0]), number)
     time.sleep(60)
     return well()

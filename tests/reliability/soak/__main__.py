@@ -105,7 +105,7 @@ def table(found: Found) -> list[str]:
         memory = f"{one.first.anonymous_bytes / 2**20:.1f} to {one.last.anonymous_bytes / 2**20:.1f}"
         files = f"{one.first.open_files} to {one.last.open_files}"
         lines.append(f"{name:20}{memory:>16}{one.memory_bytes:>12.0f}{files:>14}{one.files:>10.4f}")
-    lines.append(f"bounds: {MEMORY_BOUND_BYTES:.0f} B and {FILES_BOUND} open files per cell, after the first fifth")
+    lines.append(f"bounds: {MEMORY_BOUND_BYTES:.0f} B and {FILES_BOUND} open files per cell")
     if found.rate is not None:
         ends = found.rate.bounds
         interval = f"95 % interval {ends[0]:.3f} to {ends[1]:.3f}" if ends else "too few pairs for an interval"

@@ -12,9 +12,6 @@ from tests.reliability.soak.running import Use
 # Which cells have ended: about 1 kB each in the runner (plan, progress, attempts, digests of records).
 MEMORY_BOUND_BYTES = 2048.0
 FILES_BOUND = 0.005
-# The first cells fill caches and the allocator's pools.
-WARM_UP_SHARE = 0.2
-WINDOW = 4  # open files are fewest between two comparisons: the minimum of so many samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +30,16 @@ class Growth:
 
 
 def growth(samples: Sequence[tuple[int, Use]]) -> Growth:
-    """Return the growth of one process from its use after so many cells."""
-    warm = [one for one in samples if one[0] >= WARM_UP_SHARE * samples[-1][0]]
-    windows = [warm[i : i + WINDOW] for i in range(0, len(warm), WINDOW)]
-    fewest = [min(((cells, use.open_files) for cells, use in window), key=lambda one: one[1]) for window in windows]
+    """Return the growth of one process from its use after so many cells.
+
+    Neither the first cells, which fill caches and the allocator's pools, nor the samples that were taken while a cell
+    was alive decide a median slope.
+    """
     return Growth(
-        first=warm[0][1],
-        last=warm[-1][1],
-        memory_bytes=slope([(cells, use.anonymous_bytes) for cells, use in warm]),
-        files=slope(fewest),
+        first=samples[0][1],
+        last=samples[-1][1],
+        memory_bytes=slope([(cells, use.anonymous_bytes) for cells, use in samples]),
+        files=slope([(cells, use.open_files) for cells, use in samples]),
     )
 
 
