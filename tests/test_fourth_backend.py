@@ -48,6 +48,7 @@ NAMING_BACKENDS = {
     "analysis.parity.known_deviations": "known causes of deviations",
     "runner.cell.parity.causes": "their detection and correction",
     "runner.checks.preflight.builds": "what each released wheel was compiled for",
+    "runner.environments.package_versions": "which packages of a backend are installed together",
     "models.injected_faults": "how a compiled step is discarded",
     "models.fc.prove": "how a backend computes a proof in full precision",
     "models.fc.scopes": "names in a compiled step",

@@ -13,10 +13,11 @@ from keras_matrix.analysis.trace_difference import OperationShift
 from keras_matrix.dashboards.charts.format import Unit, plural, quantity, unit_for
 from keras_matrix.dashboards.charts.time_series import date
 from keras_matrix.records.task import PREFIX
+from keras_matrix.runner.executors.process.interpreter import DISTRIBUTIONS
 from keras_matrix.runner.notify.events import Due, Event
 
 # What a process records of its virtual environment, from which another can be made.
-PACKAGES = ("python", "keras", "tensorflow", "jax", "jaxlib", "torch", "numpy")
+PACKAGES = ("python", *DISTRIBUTIONS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,4 +14,4 @@ STUDY = Path(__file__).parents[3] / "ci" / "study"
 def test_unknown_name_is_refused_with_the_list_of_studies(arguments: list[str]) -> None:
     done = subprocess.run([str(STUDY), *arguments], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "NAME: must be one of cluster containers fc fc_layers" in done.stderr
+    assert "NAME: must be one of bisect bisect_real cluster containers explain fc fc_layers" in done.stderr

@@ -700,7 +700,7 @@ def test_missing_image_of_another_repository_advises_a_pull(folder: Path) -> Non
         (["--seccomp", "nowhere.json"], "--seccomp: must be the file of a profile, or unconfined, got 'nowhere.json'"),
         (
             ["--seccomp", "matrix.yaml"],
-            "--seccomp: must be the file of a profile, or unconfined, got 'matrix.yaml': Expecting",
+            "--seccomp: must be the file of a profile, or unconfined, got 'matrix.yaml': not strict JSON: Expecting",
         ),
     ],
 )

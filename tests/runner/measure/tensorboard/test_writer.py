@@ -368,7 +368,7 @@ def test_tensorboard_opens_the_newest_log_folder_locally(
         main(["tensorboard"])
     logs = str(tmp_path / "logs")
     assert started == [
-        [sys.executable, "-m", "tensorboard.main", "--logdir", logs, "--host", "127.0.0.1", "--port", "6006"]
+        [sys.executable, "-P", "-m", "tensorboard.main", "--logdir", logs, "--host", "127.0.0.1", "--port", "6006"]
     ]
 
 
@@ -384,7 +384,7 @@ def test_run_that_was_continued_with_a_log_folder_is_opened_there(
     assert [run.run_id for run in Results(tmp_path / "results").runs()] == [run.run_id for run in runs]
     with pytest.raises(SystemExit):
         main(["tensorboard"])
-    assert started[0][4] == str(tmp_path / "logs")
+    assert started[0][5] == str(tmp_path / "logs")
 
 
 def test_missing_profile_plugin_is_reported_when_tensorboard_starts(
