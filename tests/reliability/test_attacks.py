@@ -200,7 +200,7 @@ def test_cell_that_fills_the_disk_from_its_scratch_folder_affects_no_other(small
 
 
 @pytest.mark.nightly
-@pytest.mark.fault("F21", mutation="a run goes on after a record could not be published")
+@pytest.mark.fault("F21", mutation="main() does not handle an OSError")
 def test_cell_that_fills_the_disk_elsewhere_ends_the_run_and_damages_no_record(small_disk: Path) -> None:
     victims = [cell(VICTIM, n=n) for n in range(3)]
     found = attacked(small_disk.parent, *victims, cell("fill_disk", where="run"))
