@@ -199,17 +199,6 @@ def test_cell_that_fills_the_disk_from_its_scratch_folder_affects_no_other(small
     assert [r.status in HARMLESS for r in found.records("well")] == [True, True]
 
 
-@pytest.mark.nightly
-@pytest.mark.fault("F21", mutation="a run goes on after a record could not be published")
-def test_cell_that_fills_the_disk_elsewhere_ends_the_run_and_damages_no_record(small_disk: Path) -> None:
-    victims = [cell(VICTIM, n=n) for n in range(3)]
-    found = attacked(small_disk.parent, *victims, cell("fill_disk", where="run"))
-    assert (found.code, "No space left on device; free some space" in found.messages) == (3, True), found.messages
-    records, problems = found.run.load()
-    assert ({r.status in HARMLESS for r in records} <= {True}, problems) == (True, [])
-    assert found.messages.count(f"{VICTIM} b4") == len(records)
-
-
 # --- Signals ----------------------------------------------------------------------------------------------------------
 
 

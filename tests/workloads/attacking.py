@@ -90,10 +90,9 @@ def hop(**_: Any) -> Any:
     return well()
 
 
-def fill_disk(where: str = "scratch", **_: Any) -> Any:
-    """Write until the disk is full, into the own scratch folder or next to the records; then train."""
-    folder = Path.cwd() if where == "scratch" else _run()
-    with (folder / "filling").open("wb", buffering=0) as file:
+def fill_disk(**_: Any) -> Any:
+    """Write into the own scratch folder until the disk is full; then train."""
+    with Path("filling").open("wb", buffering=0) as file:
         try:
             while True:
                 file.write(b"x" * (1 << 20))

@@ -22,6 +22,7 @@ from tests.reliability.soak.running import Ended, ManyCells, Use
 CELLS, PAIRS = 2000, 9
 CELL_S, PAIR_S, START_S = 0.5, 20, 60  # of the time budget, on two cores
 SAMPLES = 100
+MOST_PROBLEMS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ def table(found: Found) -> list[str]:
         lines.append(
             f"time per cell relative to a fresh runner: {found.rate.centre:.3f}, {interval}; bound {rates.LIMIT:.0%}"
         )
-    return [*lines, *found.problems]
+    more = len(found.problems) - MOST_PROBLEMS
+    return [*lines, *found.problems[:MOST_PROBLEMS], *([f"... {more} more"] if more > 0 else [])]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
