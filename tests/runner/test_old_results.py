@@ -105,7 +105,7 @@ def stored_values(results: Results, metric: str, condition: str) -> list[float]:
 
 
 def finding_key(one: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the values of a finding that no later wording changes; a change has had a count since its method's second."""
+    """Return the values of a finding that no later wording changes; changes had no count before version 2."""
     names = ("cell_id", "work_id", "backend", "against", "estimate", "low", "high", "count", "p_value")
     return tuple(None if name == "count" and one["kind"] == "change" else one[name] for name in names)
 
