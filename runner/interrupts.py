@@ -22,6 +22,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ADVICE = "; finished records are stored; the same command continues the run"
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal ended a command that does not measure: servers and libraries let only a `KeyboardInterrupt` pass.
+
+    A class of its own: Python ends itself with SIGINT after a `KeyboardInterrupt` in code that was compiled from a
+    string, as that of a dataclass, even if it was handled (`unhandled_keyboard_interrupt` in CPython's pythonrun.c).
+    """
+
+
 class _Stop:
     """The handler of the signals: the signal received so far, whether it is deferred, and what is raised for it.
 
@@ -38,8 +46,7 @@ class _Stop:
         if self.received is not None:
             os._exit(Interrupted.exit_code)
         text = f"stopped by {signal.Signals(number).name}"
-        # Other commands use servers and libraries that let only a KeyboardInterrupt pass.
-        self.received = Interrupted(f"{text}{ADVICE}") if self.measuring else KeyboardInterrupt(text)
+        self.received = Interrupted(f"{text}{ADVICE}") if self.measuring else Stopped(text)
         if self.deferrals == 0 and not self.complete:
             raise self.received
 
@@ -66,7 +73,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def process_interruptible() -> Iterator[None]:
-    """Within, a signal raises `KeyboardInterrupt`, for a process that ends after this block.
+    """Within, a signal raises `Stopped`, for a process that ends after this block.
 
     Until the end of the process a second signal exits with 130 at once.
     """

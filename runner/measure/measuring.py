@@ -23,6 +23,7 @@ from keras_matrix.runner.host import machine
 from keras_matrix.runner.host.mounts import import_roots
 from keras_matrix.runner.host.process_tree import end_leftovers
 from keras_matrix.runner.host.surroundings import pinning
+from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.observer import Observer, StoredPlacements
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now
@@ -146,12 +147,13 @@ def _guarded(request: RunRequest, session: Session, display: Display) -> Iterato
     try:
         yield
     finally:
-        # A server that a cell has killed could not end the processes that the cell left.
-        end_leftovers(str(request.results.resolve()))
-        for run in runs:
-            run.clear_leftovers()
-            changed = run.changed_by_others(thorough=True)
-            display.problems(f"{one.path}: set aside in records/corrupt: {one.reason}" for one in changed)
+        with deferring_interrupts():
+            # A server that a cell has killed could not end the processes that the cell left.
+            end_leftovers(str(request.results.resolve()))
+            for run in runs:
+                run.clear_leftovers()
+                changed = run.changed_by_others(thorough=True)
+                display.problems(f"{one.path}: set aside in records/corrupt: {one.reason}" for one in changed)
 
 
 def _places(request: RunRequest, session: Session, wanted: SessionRequest, here: Machine) -> Places | None:
