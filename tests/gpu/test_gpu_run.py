@@ -156,10 +156,15 @@ def test_a_mig_device_with_functions_refused_or_missing_is_measured_with_warning
 
 def test_gpu_lost_during_a_cell_is_an_infrastructure_failure(tmp_path: Path, driver: FakeDriver, capsys: Any) -> None:
     driver.set(lost_once_file=tmp_path / "lost")
-    code, record, _ = run(tmp_path, "losing", f"{{lost: {tmp_path / 'lost'}}}")
+    code, record, results = run(tmp_path, "losing", f"{{lost: {tmp_path / 'lost'}}}")
     assert (code, record.status) == (3, Status.INFRA)
-    assert (record.reason or "").startswith("GPU lost: NVML says GPU 0: ")
-    assert "GPU is lost; look for Xid in the kernel's log (dmesg)" in (record.reason or "")
+    assert (record.reason or "").startswith(
+        "gpu_lost: not started, as 2 attempts in a row lost their GPU; look for Xid"
+    )
+    [stored] = Results(results).runs()
+    for attempt in stored.load()[0][:2]:
+        assert (attempt.reason or "").startswith("GPU lost: NVML says GPU 0: ")
+        assert "GPU is lost; look for Xid in the kernel's log (dmesg)" in (attempt.reason or "")
 
 
 @pytest.mark.usefixtures("no_process")
