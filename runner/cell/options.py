@@ -39,7 +39,8 @@ def applied(built: Built, settings: Settings) -> tuple[Settings, list[str]]:
     elif model.run_eagerly != settings.eager:
         model.run_eagerly = settings.eager
         model._jit_compile = None  # Keras resolves it again: run_eagerly had disabled it
-    own += [*_compile(model, settings), *_accumulated(model, settings)]
+    own += _compile(model, settings)
+    _accumulate(model, settings)
     resolved = replace(settings, steps_per_execution=int(model.steps_per_execution), eager=bool(model.run_eagerly))
     if settings.leaves("samples") and built.available_samples is not None:
         resolved = replace(resolved, samples=built.available_samples)
@@ -85,24 +86,21 @@ def accumulated_steps(model: Any) -> int:
     return getattr(inner_optimizer(model.optimizer), "gradient_accumulation_steps", None) or 1
 
 
-def _accumulated(model: Any, settings: Settings) -> list[str]:
-    """Set how many steps' gradients are averaged; return the workload's own number if it decided it.
+def _accumulate(model: Any, settings: Settings) -> None:
+    """Set how many steps' gradients are averaged, unless the matrix leaves that to the workload's optimizer.
 
     Raises ValueError for an optimizer whose variables exist: those that accumulate are made with them.
     """
-    if settings.phase == "predict":
-        return []
-    optimizer, wanted = inner_optimizer(model.optimizer), settings.gradient_accumulation_steps
-    own = accumulated_steps(model)
-    if wanted == 1:
-        return [f"gradient_accumulation_steps={own}"] if own != 1 else []
-    if own != wanted and getattr(optimizer, "built", True):
+    wanted = settings.gradient_accumulation_steps
+    if wanted == 1 or accumulated_steps(model) == wanted:
+        return
+    optimizer = inner_optimizer(model.optimizer)
+    if getattr(optimizer, "built", True):
         raise ValueError(
             "gradient_accumulation_steps: the workload's optimizer is built already, and Keras adds no accumulators "
             f"then; do not train in build(), or give the optimizer gradient_accumulation_steps={wanted}"
         )
     optimizer.gradient_accumulation_steps = wanted
-    return []
 
 
 def job_as_resolved(job: Job, settings: Settings) -> Job:

@@ -137,21 +137,13 @@ def accumulating(steps: int | None, *, is_built: bool = False) -> Any:
     return model(optimizer=SimpleNamespace(inner_optimizer=inner, gradient_accumulation_steps=None))
 
 
-@pytest.mark.parametrize(
-    ("own_steps", "wanted", "expected", "kept"),
-    [
-        (None, 1, 1, []),
-        (None, 4, 4, []),
-        (2, 1, 2, ["gradient_accumulation_steps=2"]),
-        (2, 4, 4, []),
-    ],
-)
+@pytest.mark.parametrize(("own_steps", "wanted", "expected"), [(None, 1, 1), (None, 4, 4), (2, 1, 2), (2, 4, 4)])
 def test_the_matrix_sets_how_many_gradients_are_averaged_else_the_workload(
-    own_steps: int | None, wanted: int, expected: int, kept: list[str]
+    own_steps: int | None, wanted: int, expected: int
 ) -> None:
     fake = accumulating(own_steps)
     found = applied(built(fake), own(gradient_accumulation_steps=wanted))[1]
-    assert (accumulated_steps(fake), found) == (expected, kept)
+    assert (accumulated_steps(fake), found) == (expected, [])
 
 
 def test_optimizer_that_is_built_cannot_be_made_to_accumulate() -> None:
@@ -163,4 +155,4 @@ def test_optimizer_that_is_built_cannot_be_made_to_accumulate() -> None:
 
 
 def test_a_model_that_predicts_needs_no_optimizer() -> None:
-    applied(built(model(optimizer=None)), own(phase="predict"))
+    assert applied(built(model(optimizer=None)), own(phase="predict"))[1] == []
