@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from keras_matrix.records.files import replace
+
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "build" / "nightly"
 GRACE_S = 20.0
@@ -141,9 +143,7 @@ def run(part: Part, sources: str) -> Mapping[str, Any]:
     code = _code(part)
     took_s = time.monotonic() - began_s
     outcome = {"sources": sources, "code": code, "took_s": round(took_s, 1)}
-    path = FOLDER / f"{part.name}.json"
-    path.with_suffix(".new").write_text(json.dumps(outcome), encoding="utf-8")
-    path.with_suffix(".new").replace(path)
+    replace(FOLDER / f"{part.name}.json", json.dumps(outcome))
     print(f"--- {part.name}: exit code {code} after {took_s / 60:.1f} minutes", flush=True)
     return outcome
 

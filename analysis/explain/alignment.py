@@ -10,7 +10,6 @@ were replaced. Not known: an operation that a compiler moved from one layer into
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from keras_matrix.analysis.explain.parts import WORKING, Part, PartKey, Place, StepParts
+from keras_matrix.analysis.history.sessions import summed
 from keras_matrix.analysis.stats.blocks import CONFIDENCE, t_quantile
 
 _HASH = re.compile(r"\b[0-9a-z]{30,}\b")
@@ -78,12 +78,10 @@ def half_width_s(rows: Iterable[Row]) -> float | None:
     if any(len(side) == 1 for side in sides) or not any(sides):
         return None
     errors = [(statistics.variance(side) / len(side), len(side) - 1) for side in sides if side]
-    total = sum(variance for variance, _ in errors)
-    if not total:
+    if not any(variance for variance, _ in errors):
         return 0.0
-    # Welch's degrees of freedom: the sides may scatter differently.
-    degrees = total**2 / sum(variance**2 / freedom for variance, freedom in errors)
-    return t_quantile(degrees, CONFIDENCE) * math.sqrt(total)
+    error_s, degrees = summed(errors)  # the sides may scatter differently
+    return t_quantile(degrees, CONFIDENCE) * error_s
 
 
 def _steps(parts: Sequence[Part | None]) -> list[float]:

@@ -168,13 +168,13 @@ def with_interval(
 
     Each variance is given as its independent parts, whose sum has Satterthwaite's degrees of freedom.
     """
-    errors = tuple(_summed(parts) for parts in variances if any(part for part, _ in parts)) or ((0.0, 1.0),)
+    errors = tuple(summed(parts) for parts in variances if any(part for part, _ in parts)) or ((0.0, 1.0),)
     half = max(t_quantile(degrees, confidence) * error for error, degrees in errors)
     return SessionRatio(Estimate(ratio, ratio * math.exp(-half), ratio * math.exp(half), count), errors)
 
 
-def _summed(parts: Sequence[Part]) -> tuple[float, float]:
-    """Return the standard error of a sum of variances and its degrees of freedom."""
+def summed(parts: Sequence[Part]) -> tuple[float, float]:
+    """Return the standard error of a sum of variances, not all of them 0, and Satterthwaite's degrees of freedom."""
     variance = sum(part for part, _ in parts)
     return math.sqrt(variance), variance**2 / sum(part**2 / free for part, free in parts)
 

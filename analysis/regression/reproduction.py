@@ -68,7 +68,7 @@ def judge(
     sides = [[record for record in side if record.status is Status.OK] for side in (stored, new)]
     base_s, new_s = ([value for record in side if (value := cost(record))] for side in sides)
     found = across_sessions(base_s, new_s, spread)
-    changed = tuple(changes(stored, new))
+    changed = tuple(changes(stored, new).values())
     if found is None:
         return Reproduction(Verdict.NOT_MEASURED, None, tolerance, changed=changed)
     work = differing({STORED: sides[0], NEW: sides[1]}, apart=True, spread_out=True)
@@ -99,16 +99,19 @@ def _of_processes(found: SessionRatio, base_s: Sequence[float], new_s: Sequence[
     return with_interval(found.estimate.centre, found.estimate.count, [parts])
 
 
-def changes(stored: Sequence[Record], new: Sequence[Record]) -> list[str]:
-    """Return the facts that differ between the first records of both sides: versions, machine, image, environment."""
+def changes(stored: Sequence[Record], new: Sequence[Record]) -> dict[str, str]:
+    """Return the facts that differ between the first records of both sides, each by its name and as a line.
+
+    These are versions, machine, image and environment.
+    """
     if not stored or not new:
-        return []
+        return {}
     then, now = _facts(stored[0]), _facts(new[0])
-    return [
-        f"{name}: {then.get(name, 'none')} -> {now.get(name, 'none')}"
+    return {
+        name: f"{name}: {then.get(name, 'none')} -> {now.get(name, 'none')}"
         for name in dict.fromkeys([*then, *now])
         if then.get(name) != now.get(name)
-    ]
+    }
 
 
 def _facts(record: Record) -> Mapping[str, str]:

@@ -64,6 +64,6 @@ def _between(good: Run, bad: Run, cell_id: str) -> Suspects:
     sides = [[record for record in run.load()[0] if record.cell_id == cell_id] for run in (good, bad)]
     packages = {name for side in sides for record in side[:1] for name in record.versions}
     found = changes(*sides)
-    machine = [line for line in found if line.partition(":")[0] not in packages]
-    own = [line for line in found if line not in machine]
-    return Suspects(good.run_id, bad.run_id, tuple(machine), tuple(own))
+    machine = tuple(line for name, line in found.items() if name not in packages)
+    own = tuple(line for name, line in found.items() if name in packages)
+    return Suspects(good.run_id, bad.run_id, machine, own)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run, latest_attempts
@@ -23,7 +22,7 @@ from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.cli.compare.compare import BASE, NEW, Sides, arms_of, environments_of, stored_run
 from keras_matrix.runner.cli.compare.reproduce import rebuilt_arm
 from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.look.named_cells import named_cells, searched, stored_limit_s
+from keras_matrix.runner.cli.look.named_cells import named_cells, searched, stored_cell
 from keras_matrix.runner.cli.look.stored import chosen_run, write_report
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import Cell
@@ -150,7 +149,7 @@ def _rebuilt(wanted: Wanted, base: CellSide, new: CellSide) -> tuple[CellSide, C
             f"explain: {_untraced((base, new))}, and both runs have the same cell and versions: measured again "
             "they would be equal; trace the next runs with trace: {} in the matrix"
         )
-    cells_of = {BASE: _stored_cell(wanted, base), NEW: _stored_cell(wanted, new)}
+    cells_of = {name: _traced(wanted, stored_cell(side.records)) for name, side in ((BASE, base), (NEW, new))}
     if then.versions == now.versions:
         request = wanted.sides.request
         arm = rebuilt_arm(then.versions, request, cells_of[BASE], wanted.sides.display)
@@ -165,11 +164,6 @@ def _rebuilt(wanted: Wanted, base: CellSide, new: CellSide) -> tuple[CellSide, C
         for name, record in ((BASE, then), (NEW, now))
     }
     return _measured(wanted, cells_of, arms)
-
-
-def _stored_cell(wanted: Wanted, side: CellSide) -> Cell:
-    settings = side.records[0].settings
-    return _traced(wanted, Cell(settings, cell_id(settings), 1, stored_limit_s(side.records), None))
 
 
 # Two cells.

@@ -24,7 +24,7 @@ from keras_matrix.records.store import RECORD_NAME, Run, latest_attempts
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.cli.compare.histories import spread_stored
 from keras_matrix.runner.cli.look import cells
-from keras_matrix.runner.cli.look.named_cells import stored_limit_s
+from keras_matrix.runner.cli.look.named_cells import stored_cell
 from keras_matrix.runner.cli.look.stored import chosen_run
 from keras_matrix.runner.cli.measure.run import Finished, finished
 from keras_matrix.runner.cli.options import add_measuring_options, check_range, run_request, share
@@ -108,10 +108,7 @@ class Stored:
 
     def cell(self, repeats: int | None) -> Cell:
         """The cell as it was measured, with at least five processes."""
-        settings, name = self.records[0].settings, self.records[0].cell_id
-        return Cell(
-            settings, name, repeats or max(LEAST_REPEATS, len(self.records)), stored_limit_s(self.records), None
-        )
+        return stored_cell(self.records, repeats or max(LEAST_REPEATS, len(self.records)))
 
 
 def _stored(args: argparse.Namespace) -> Stored:

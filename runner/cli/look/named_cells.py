@@ -29,7 +29,7 @@ def named_cells(request: RunRequest, name: str, *, in_matrix: bool) -> dict[str,
         for record in records:
             if not service or service.runs(record.settings):
                 there.setdefault(cell_id(record.settings), []).append(record)
-        found |= {one: _stored(one, own) for one, own in there.items() if one not in found}
+        found |= {one: stored_cell(own) for one, own in there.items() if one not in found}
         if cells.matching(name, {one: own[0].settings for one, own in there.items()}):
             return found
     return found
@@ -47,5 +47,7 @@ def stored_limit_s(records: Sequence[Record]) -> float:
     return min(most_s, max(usual_s, LIMIT_FACTOR * taken_s))
 
 
-def _stored(name: str, records: Sequence[Record]) -> Cell:
-    return Cell(records[0].settings, name, 1, stored_limit_s(records), None)
+def stored_cell(records: Sequence[Record], repeats: int = 1) -> Cell:
+    """Return the cell of these records, to be measured again in this number of processes."""
+    settings = records[0].settings
+    return Cell(settings, cell_id(settings), repeats, stored_limit_s(records), None)

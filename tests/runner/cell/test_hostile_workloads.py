@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record, Status
-from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
-from keras_matrix.runner.measure.judge import judge
-from keras_matrix.runner.measure.record_builder import build_record, read_result
-from keras_matrix.runner.measure.scheduler import utc_now
-from tests.conftest import MACHINE, make_settings
+from tests.conftest import make_settings
+from tests.real_cells import real_cell
 
 pytestmark = pytest.mark.process
 ROOT = str(Path(__file__).parents[3])
@@ -25,26 +20,12 @@ BACKENDS = ("tensorflow", "jax", "torch")
 MISMATCH = Status.WORK_MISMATCH
 
 
-@pytest.fixture(scope="module")
-def executor() -> Iterator[ProcessExecutor]:
-    """One executor, whose server of each backend forks every cell of this module."""
-    made = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
-    yield made
-    made.close()
-
-
 def measured(executor: ProcessExecutor, tmp_path: Path, workload: str, **changes: Any) -> Record:
     """Return the record of one process of a workload, four steps an epoch unless changed."""
     changes = {"samples": 32, "batch_size": BATCH, "steps_per_epoch": STEPS, "epochs": EPOCHS} | changes
     settings = make_settings(workload=f"tests.workloads.hostile:{workload}", **changes)
     steps = settings.steps_per_epoch if isinstance(settings.steps_per_epoch, int) else STEPS
-    folder = tmp_path / uuid.uuid4().hex
-    folder.mkdir()
-    job = Job(uuid.uuid4().hex, cell_id(settings), 1, 0, settings, steps, str(folder), [ROOT], None, None)
-    outcome = executor.start(job, 120.0).finish()
-    result, problem = read_result(job)
-    verdict = judge(job, outcome, result, problem)
-    return build_record(job, outcome, (result, problem, verdict), ("20260101T000000Z-abcdef", MACHINE, utc_now()))
+    return real_cell(executor, tmp_path / uuid.uuid4().hex, settings, steps)
 
 
 def rules(record: Record) -> set[str]:

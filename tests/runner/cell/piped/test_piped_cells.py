@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,6 @@ STEPS, EPOCHS = 4, 3
 MEASURED = EPOCHS - 1
 BACKENDS = ("tensorflow", "jax", "torch")
 DONE = (Status.OK, Status.UNSTABLE)
-
-
-@pytest.fixture(scope="module")
-def executor() -> Iterator[ProcessExecutor]:
-    """One executor, whose server of each backend forks every cell of this module."""
-    made = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
-    yield made
-    made.close()
 
 
 class Cells:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +14,6 @@ from keras_matrix.runner.cell.work.counter import Ledger
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from tests.models.inputs.pipelines import jpegs
 from tests.runner.cell.piped.finetune_cell import DONE, measured
-
-
-@pytest.fixture(scope="module")
-def executor() -> Iterator[ProcessExecutor]:
-    """One executor, whose server forks every cell of this module."""
-    made = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
-    yield made
-    made.close()
 
 
 @pytest.fixture

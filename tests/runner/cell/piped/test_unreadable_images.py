@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +19,6 @@ PIPELINES = [
     ("torch", {"pipeline": "data_loader", "worker_kind": "process"}),
     ("jax", {"pipeline": "grain"}),
 ]
-
-
-@pytest.fixture(scope="module")
-def executor() -> Iterator[ProcessExecutor]:
-    """One executor, whose server of each backend forks every cell of this module."""
-    made = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
-    yield made
-    made.close()
 
 
 @pytest.fixture

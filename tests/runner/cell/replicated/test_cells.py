@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,6 @@ ROOT = str(Path(__file__).parents[4])
 STEPS, EPOCHS = 40, 3  # more steps than XLA's collectives on a CPU may be ahead
 DONE = (Status.OK, Status.UNSTABLE)
 BACKENDS = ("tensorflow", "jax", "torch")
-
-
-@pytest.fixture(scope="module")
-def executor() -> Iterator[ProcessExecutor]:
-    """One executor, whose server of each backend forks every cell of this module."""
-    made = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
-    yield made
-    made.close()
 
 
 @pytest.fixture(autouse=True)

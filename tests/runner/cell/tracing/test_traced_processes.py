@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,13 +30,6 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[4]
 STEPS = 3
 TIMEOUT_S = 120
-
-
-@pytest.fixture(scope="module")
-def executor() -> Iterator[ProcessExecutor]:
-    made = ProcessExecutor(start="fork", mark=uuid.uuid4().hex)
-    yield made
-    made.close()
 
 
 def traced(executor: ProcessExecutor, folder: Path, workload: str, **changes: Any) -> tuple[Record, Path, Job]:
