@@ -7,7 +7,7 @@ from contextlib import suppress
 from keras_matrix.analysis.history.change_points import Assessment, Change
 from keras_matrix.analysis.trace_difference import OperationShift, largest_shifts
 from keras_matrix.records.history_reader import Past, PastRun
-from keras_matrix.records.store import Results
+from keras_matrix.records.store import Run
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.records.traces.table import Table
 from keras_matrix.runner.measure.traces import FOLDER, stored_traces, table_of
@@ -26,10 +26,9 @@ def shifts_of(past: Past, one: Assessment, change: Change) -> list[OperationShif
 
 
 def _table(run: PastRun, one: Assessment) -> Table | None:
-    folder = run.root / run.run_id / FOLDER
-    if not any(folder.glob(f"{one.history.cell_id}.*")):
+    stored = Run(run.root / run.run_id)
+    if not any((stored.folder / FOLDER).glob(f"{one.history.cell_id}.*")):
         return None
-    stored = next(own for own in Results(run.root).runs() if own.run_id == run.run_id)
     for record, path in stored_traces(stored, stored.load()[0]):
         if (record.cell_id, record.machine.host_id) == (one.history.cell_id, one.history.host_id):
             with suppress(TraceError):
