@@ -187,7 +187,8 @@ def _outcome(outcome: Mapping[str, Any]) -> str:
 
 
 FIGURES = {
-    "faults": "{survived} of {faults} faults survived in {tests:,} tests, {recorded} of them from recorded messages",
+    "faults": "{survived} of {faults} faults survived in {tests:,} tests, {recorded} of them from recorded messages; "
+    "{tests_skipped} skipped, {tests_not_run} not run",
     "failpoints": "{failures:,} injected failures at {points:,} points: {lost} lost, {doubled} doubled, {torn} torn",
     "fuzz": "{inputs:,} fuzzed inputs: {tracebacks} tracebacks",
 }

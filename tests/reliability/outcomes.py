@@ -4,7 +4,8 @@ FAULT_OUTCOMES=build/faults/unit.jsonl pytest -p tests.reliability.outcomes -m f
 python -m tests.reliability.outcomes build/faults [--summary FILE]
 
 A fault has survived if one of its tests passed and none failed. The summary names every fault with a test that failed
-or was skipped, and the exit code is 0 if all forty survived.
+or was skipped, and the exit code is 0 if all forty survived. With `--complete` it also names every marked test of the
+unit, process and docker tiers without an outcome, since a tier may have ended before its tests, and is then 1.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,7 +22,9 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.faults import FAULTS
+from tests.scripts import script
 
+OTHER_TIERS = frozenset({"browser", "gpu", "emulator"})  # a machine may offer none of them
 PROPERTY = "faults"
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 REASON_CHARACTERS = 300
@@ -76,6 +80,7 @@ class Summary:
     failed: dict[str, list[str]] = field(default_factory=dict)
     skipped: dict[str, list[str]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    not_run: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Return the text of the summary: the figures, then each fault that is not fully shown."""
@@ -86,6 +91,7 @@ class Summary:
             f"faults: {figures}",
             *(f"{name}: failed: {', '.join(tests)}" for name, tests in self.failed.items()),
             *(f"{name}: no test of it passed" for name in self.missing),
+            *(f"not run: {test}" for test in self.not_run),
             *(f"{name}: skipped: {'; '.join(reasons)}" for name, reasons in self.skipped.items()),
         ]
 
@@ -114,21 +120,39 @@ def summarised(outcomes: Iterable[Outcome]) -> Summary:
     return summary
 
 
+def without_outcome(outcomes: Iterable[Outcome], marked: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the marked tests, each a path and a function, of which no report exists."""
+    seen = set()
+    for one in outcomes:
+        path, _, name = one.test.partition("::")
+        seen.add((path, re.split(r"[\[@]", name.rpartition("::")[2])[0]))
+    return sorted(f"{path}::{name}" for path, name in {*marked} - seen)
+
+
+def marked_tests() -> set[tuple[str, str]]:
+    """Return the path and the function of each test of a fault in the tiers that every machine should run."""
+    return {(one.path, one.test) for one in script("reliability").shown() if not OTHER_TIERS & {*one.tiers}}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the summary of the outcomes in a folder; return 1 if a fault did not survive."""
     parser = argparse.ArgumentParser(description="Print which faults the noted test sessions survived.")
     parser.add_argument("folder", type=Path, help="the folder with the outcomes, one file for each session")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="also write the summary as JSON")
+    parser.add_argument("--complete", action="store_true", help="every marked test must have an outcome")
     args = parser.parse_args(arguments)
     files = sorted(args.folder.glob("*.jsonl"))
-    found = summarised(Outcome(**json.loads(line)) for path in files for line in path.read_text().splitlines())
+    outcomes = [Outcome(**json.loads(line)) for path in files for line in path.read_text().splitlines()]
+    found = summarised(outcomes)
+    if args.complete:
+        found.not_run = without_outcome(outcomes, marked_tests())
     print("\n".join(found.lines()))
     if args.summary is not None:
-        document = asdict(found) | {
-            "skipped": [f"{name}: {one}" for name, all_ in found.skipped.items() for one in all_]
-        }
+        skipped = [f"{name}: {one}" for name, all_ in found.skipped.items() for one in all_]
+        counts = {"tests_skipped": len(skipped), "tests_not_run": len(found.not_run)}
+        document = asdict(found) | {"skipped": skipped} | counts
         args.summary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return 0 if found.survived == found.faults else 1
+    return 0 if found.survived == found.faults and not found.not_run else 1
 
 
 if __name__ == "__main__":

@@ -46,19 +46,19 @@ class Attacked:
         return sorted(found, key=lambda r: (r.repeat, r.attempt))
 
 
-def attacked(folder: Path, *cells: str, repeats: int = 1, **defaults: Any) -> Attacked:
+def attacked(folder: Path, *cells: str, repeats: int = 1, order_seed: int = 1) -> Attacked:
     """Measure these cells on JAX, in a process of its own."""
-    usual = {"repeats": repeats, "epochs": 2, "steps_per_epoch": 2, "samples": 8, "batch_size": 4} | defaults
+    usual = {"repeats": repeats, "epochs": 2, "steps_per_epoch": 2, "samples": 8, "batch_size": 4}
     lines = [f"  - {cell}" for cell in cells]
     text = f"version: 1\ndefaults: {json.dumps(usual)}\nbackends: [jax]\ncells:\n" + "\n".join(lines)
     (folder / "matrix.yaml").write_text(text, encoding="utf-8")
-    return started(folder)
+    return started(folder, order_seed)
 
 
-def started(folder: Path) -> Attacked:
+def started(folder: Path, order_seed: int = 1) -> Attacked:
     places = ["--matrix", folder / "matrix.yaml", "--results", folder / "results"]
     done = subprocess.run(
-        [sys.executable, "-m", "keras_matrix.runner", *places, "--order-seed", "1"],
+        [sys.executable, "-m", "keras_matrix.runner", *places, "--order-seed", str(order_seed)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -94,17 +94,22 @@ HARMLESS_TO_OTHERS: Mapping[str, tuple[Status, str]] = {
     "hold_lock": (Status.OK, ""),
     "signal_group": (Status.CRASH, "ended by signal 15"),
 }
+LEAVE_PROCESSES = ("take_processes", "hop", "hold_lock")
 MARKER = uuid.uuid4().hex
-MOST_STATES = 4
+STATES, VICTIMS = 4, 2
 
 
 @pytest.fixture(scope="module")
 def among_others(tmp_path_factory: pytest.TempPathFactory) -> Attacked:
     """One run of every attack on what cells share, among cells that report what they have received."""
-    states = [cell("state", n=n) for n in range(MOST_STATES)]
-    attacks = [cell(name, **({"marker": MARKER} if name == "take_processes" else {})) for name in HARMLESS_TO_OTHERS]
-    mixed = [one for pair in zip(attacks, [*states, cell(VICTIM), cell(VICTIM, n=1)], strict=True) for one in pair]
-    return attacked(tmp_path_factory.mktemp("attacked"), *mixed)
+    folder = tmp_path_factory.mktemp("attacked")
+    lock = str(folder / "hopping.lock")
+    params = {"take_processes": {"marker": MARKER}, "hold_lock": {"marker": MARKER}, "hop": {"lock": lock}}
+    attacks = [cell(name, **params.get(name, {})) for name in HARMLESS_TO_OTHERS]
+    states = [cell("state", marker=MARKER, lock=lock, n=n) for n in range(STATES)]
+    victims = [cell(VICTIM, n=n) for n in range(VICTIMS)]
+    mixed = [one for pair in zip(attacks, [*states, *victims], strict=True) for one in pair]
+    return attacked(folder, *mixed, order_seed=4)  # with states after the last of LEAVE_PROCESSES
 
 
 @pytest.mark.parametrize("attack", HARMLESS_TO_OTHERS)
@@ -116,23 +121,40 @@ def test_attack_on_what_cells_share_ends_with_a_true_status(among_others: Attack
     assert str(record.reason or "").startswith(reason)
 
 
+def reported(found: Attacked) -> dict[str, Any]:
+    """Return what each `state` cell has reported, which is the same for all of them."""
+    states = {str(record.reason) for record in found.records("state")}
+    assert len(states) == 1, states
+    facts, _ = json.JSONDecoder().raw_decode(states.pop().removeprefix("RuntimeError: "))
+    assert isinstance(facts, dict)
+    return facts
+
+
 def test_changed_limits_reach_no_other_cell(among_others: Attacked) -> None:
     """Mutation: a fork keeps the server's connection to the runner."""
-    states = {str(record.reason) for record in among_others.records("state")}
-    assert len(states) == 1, states
-    found, _ = json.JSONDecoder().raw_decode(states.pop().removeprefix("RuntimeError: "))
-    assert (found["sockets"], found["nice"]) == (0, os.nice(0))
+    facts = reported(among_others)
+    assert (facts["sockets"], facts["nice"]) == (0, os.nice(0))
+
+
+def test_what_a_cell_leaves_is_ended_before_the_next_cell_starts(among_others: Attacked) -> None:
+    """Mutation: a server does not end the orphans of its cell."""
+    facts = reported(among_others)
+    assert (facts["left"], facts["locked"]) == ([], False)
+    begun = [record.started_at for record in among_others.records("state")]
+    left = [record.started_at for name in LEAVE_PROCESSES for record in among_others.records(name)]
+    assert max(begun) >= max(left), "the order of the cells shows nothing: choose another --order-seed"
 
 
 def test_cells_next_to_an_attack_are_measured_without_a_caveat(among_others: Attacked) -> None:
-    """Mutation: a server is not replaced after it has ended."""
-    victims = [r for r in among_others.records("well") if not r.surroundings.disturbed]
-    assert {r.status for r in among_others.records("well")} <= HARMLESS
-    assert [w for r in victims for w in r.warnings if w.startswith("results_changed")] == []
+    """Mutation: a run ends after the first cell that has failed."""
+    records = among_others.records("well")
+    assert [r.status in HARMLESS for r in records] == [True] * VICTIMS
+    assert [w for r in records for w in r.warnings if w.startswith("results_changed")] == []
+    assert among_others.run.load()[1] == []
 
 
 def test_no_process_and_no_lock_outlives_the_run_of_an_attack(among_others: Attacked) -> None:
-    """Mutation: a server does not end the orphans of its cell."""
+    """Mutation: nothing ends the orphans of a cell: neither its server, nor the end of a run, nor that of the runner."""
     results = among_others.run.folder.parent
     assert (processes_with(MARKER), processes_with(str(results)), is_locked(results)) == ({}, {}, False)
 

@@ -81,6 +81,24 @@ def test_test_counts_once_with_its_worst_outcome() -> None:
     assert (found.survived, found.tests, set(found.failed)) == (0, 1, set(ALL))
 
 
+def test_marked_test_without_an_outcome_is_named_and_no_run_is_complete_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(outcomes, "marked_tests", lambda: {("tests/test_a.py", "test_one"), ("tests/test_b.py", "test_two")})
+    noted = [Outcome("tests/test_a.py::test_one[1]@group", ALL, False, PASSED)]
+    (tmp_path / "unit.jsonl").write_text("".join(json.dumps(asdict(one)) + "\n" for one in noted))
+    assert outcomes.main([str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert outcomes.main([str(tmp_path), "--complete"]) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == ["not run: tests/test_b.py::test_two"]
+
+
+def test_marked_tests_are_those_of_the_tiers_that_every_machine_should_run() -> None:
+    marked = outcomes.marked_tests()
+    assert ("tests/docker/test_executor.py", "test_a_gigabyte_of_output_is_capped") in marked
+    assert not [path for path, _ in marked if path.startswith(("tests/gpu/", "tests/dashboards/test_hostile_browser"))]
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
 def test_session_notes_how_the_test_of_each_fault_ended(tmp_path: Path, workers: tuple[str, ...]) -> None:

@@ -17,7 +17,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.reliability.signals.runs import processes_with
 from tests.workloads.misbehaving import well
+
+LIVES_S = 120.0
+"""How long a process lives that nothing has ended."""
 
 
 def _run() -> Path:
@@ -29,8 +33,8 @@ def _records() -> list[Path]:
     return sorted((_run() / "records").glob("*.json"))
 
 
-def state(**_: Any) -> Any:
-    """Report what this process may do, and what it has inherited."""
+def state(marker: str = "", lock: str = "", **_: Any) -> Any:
+    """Report what this process may do and has inherited, and whether others left a process or keep a lock."""
     mask = os.umask(0)
     facts = {
         "limits": {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if "RLIMIT_" in name},
@@ -44,6 +48,8 @@ def state(**_: Any) -> Any:
         "ignored": [number for number in range(1, 32) if signal.getsignal(number) is signal.SIG_IGN],
         "groups": Path("/proc/self/cgroup").read_text(encoding="ascii"),
         "variables": sorted(os.environ),
+        "left": sorted(processes_with(marker).values()) if marker else [],
+        "locked": bool(lock) and not _locked(lock),
     }
     raise RuntimeError(json.dumps(facts))
 
@@ -80,14 +86,30 @@ def take_processes(number: int = 200, marker: str = "", **_: Any) -> Any:
     return well()
 
 
-def hop(**_: Any) -> Any:
-    """Leave a process that forks and ends all the time, so that its number changes before it can be killed."""
+def hop(lock: str = "", **_: Any) -> Any:
+    """Leave a process that forks and ends all the time, so that its number changes before it can be killed.
+
+    All of these processes keep a lock, which is free once no such process exists.
+    """
+    if lock and not _locked(lock):
+        raise RuntimeError("the lock was not free")
     if os.fork() == 0:
         os.setsid()
-        while True:
+        end_s = time.monotonic() + LIVES_S
+        while time.monotonic() < end_s:
             if os.fork():
                 os._exit(0)
+        os._exit(0)
     return well()
+
+
+def _locked(path: str) -> bool:
+    """Lock a file for as long as this process and its forks live; return False if others have locked it."""
+    try:
+        fcntl.flock(os.open(path, os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def fill_disk(**_: Any) -> Any:
@@ -146,13 +168,14 @@ def write_to_others(**_: Any) -> Any:
     return well()
 
 
-def hold_lock(**_: Any) -> Any:
+def hold_lock(marker: str = "", **_: Any) -> Any:
     """Leave a process that waits for the lock of the results folder, to keep it once the runner has ended."""
     code = (
         "import fcntl, os, sys, time; file = os.open(sys.argv[1], os.O_RDWR); fcntl.flock(file, fcntl.LOCK_EX);"
         "time.sleep(600)"
     )
-    subprocess.Popen([sys.executable, "-c", code, str(_run().parent / ".lock")], start_new_session=True, env={})
+    arguments = [str(_run().parent / ".lock"), marker]
+    subprocess.Popen([sys.executable, "-c", code, *arguments], start_new_session=True, env={})
     with (_run().parent / ".lock").open("r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

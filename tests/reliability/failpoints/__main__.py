@@ -22,6 +22,8 @@ from tests.reliability.failpoints.scenarios.registry import SCENARIOS
 
 HEADS = ("scenario", "failures", "points", "lost", "doubled", "torn", "not restarted", "other", "s")
 NAMES = "lost", "doubled", "torn"
+# A complete run tries at least these; with fewer, the seam no longer sees operations that it must fail.
+LEAST_FAILURES, LEAST_POINTS = 2000, 300
 
 Report = Callable[[str], None]
 
@@ -69,8 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     choice = Choice(args.seed, [Kind(name) for name in args.kinds], args.every, args.short)
     tallies = {one.name: run(one, choice, args.workers, report) for one in chosen}
     print("\n".join(table(tallies)))
+    totals = summary(tallies)
     if args.summary:
-        args.summary.write_text(json.dumps(summary(tallies)) + "\n")
+        args.summary.write_text(json.dumps(totals) + "\n")
+    is_complete = not args.scenarios and not args.short and args.kinds == [*Kind]
+    if is_complete and (totals["failures"] < LEAST_FAILURES or totals["points"] < LEAST_POINTS):
+        print(f"failpoints: too few: at least {LEAST_FAILURES:,} failures at {LEAST_POINTS} points are expected")
+        return 1
     return 1 if any(tally.wrong for tally in tallies.values()) else 0
 
 

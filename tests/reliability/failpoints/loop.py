@@ -102,6 +102,8 @@ class Bench:
             chance = random.Random(f"{self.seed}:{failure.number}") if failure.kind is Kind.CACHE else None
             lose(place.folder, place.before, journal, chance)
         found = [*_wrong_end(failure, journal.failed, ended, self.scenario), *self._left(place, journal)]
+        if ended.code in self.scenario.complete:  # it has said that all is done, before anything can repair it
+            found += place.asked(lambda: self.scenario.differences(place.folder))
         restarted, after = self._restarted(place, journal)
         place.clear()
         failed = journal.failed or Operation(failure.number, str(failure.kind), "any write", "")
@@ -111,8 +113,7 @@ class Bench:
     def _left(self, place: Place, journal: Journal) -> list[str]:
         """Return what is torn or lost directly after the failure."""
         results = place.folder / "results"
-        promised = dict(tuple(one) for one in journal.notes.get("published", []))
-        return place.asked(lambda: [*torn_files(results), *lost_records(results, {**place.published, **promised})])
+        return place.asked(lambda: [*torn_files(results), *lost_records(results, _promised(place, journal))])
 
     def _restarted(self, place: Place, journal: Journal) -> tuple[bool, list[str]]:
         """Run the same command again, untouched; return whether it completed, and what is lost, doubled or torn."""
@@ -123,7 +124,7 @@ class Bench:
         return True, place.asked(
             lambda: [
                 *torn_files(results),
-                *lost_records(results, place.published),
+                *lost_records(results, _promised(place, journal)),
                 *self.scenario.differences(place.folder),
             ]
         )
@@ -212,6 +213,11 @@ class Place:
         shutil.rmtree(self.base, ignore_errors=True)
         for descriptor in self._referred:
             os.close(descriptor)
+
+
+def _promised(place: Place, journal: Journal) -> Hashes:
+    """Return the records that must survive: those from before, and those published before the failure."""
+    return {**place.published, **dict(tuple(one) for one in journal.notes.get("published", []))}
 
 
 def _note_published(seam: Seam) -> None:

@@ -29,13 +29,14 @@ class Target:
     `inputs` makes inputs, most of which are valid. `checking` receives an empty folder and yields a function that reads
     one input and returns whether the parser accepted it; an exception, a failed assertion included, is a defect.
     `share` is the number of its inputs in a thousand of all targets. `modules` are patterns of the files, relative to
-    the root, of which the branch coverage is reported.
+    the root, of which the branch coverage is reported. `limit_ms` is how long any input may take, if that is promised.
     """
 
     inputs: SearchStrategy[bytes]
     checking: Callable[[Path], AbstractContextManager[Check]]
     share: int
     modules: tuple[str, ...]
+    limit_ms: float | None = None
 
     def files(self) -> list[Path]:
         """Return the files of `modules`."""

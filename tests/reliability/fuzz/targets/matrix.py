@@ -219,4 +219,5 @@ TARGET = Target(
         "runner/matrix/stall_rules.py",
         "runner/tasks/read.py",
     ),
+    limit_ms=100.0,
 )
