@@ -28,6 +28,7 @@ def moment(phase: str, kind: str) -> Moment:
 )
 def test_stopped_run_leaves_no_process_and_the_same_command_measures_only_what_is_missing(tmp_path: Path) -> None:
     chosen = [moment("import", "SIGINT twice"), moment("measuring", "SIGTERM"), moment("between cells", "SIGINT")]
+    chosen.append(moment("measuring", "SIGHUP"))
     tally = stop_at(chosen, tmp_path, report=lambda line: None, matrix=runs.SMALL)
     assert tally.problems == []
     assert {kind: (row.codes, row.left_running) for kind, row in tally.rows.items()} == dict.fromkeys(

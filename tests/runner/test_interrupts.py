@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from keras_matrix.runner.errors import Interrupted
-from keras_matrix.runner.interrupts import SIGNALS, Stopped, deferring_interrupts, interruptible, process_interruptible
+from keras_matrix.runner.interrupts import Stopped, deferring_interrupts, interruptible, process_interruptible
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # those of docs/reliability.md
 
 
 def test_an_ignored_hangup_stays_ignored() -> None:

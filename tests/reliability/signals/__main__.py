@@ -1,4 +1,4 @@
-"""Stop real runs with SIGINT, a second SIGINT, and SIGTERM at random moments of each phase. See ci/signals."""
+"""Stop real runs with SIGINT, a second SIGINT, SIGTERM and SIGHUP at random moments of each phase. See ci/signals."""
 
 from __future__ import annotations
 

@@ -53,7 +53,12 @@ PHASES = (
     Phase("between cells", lambda seen: len(seen.published), (0.0, 0.03), most=3),
     Phase(END, lambda seen: 0, (0.0, 0.4)),
 )
-KINDS = {"SIGINT": signal.SIGINT, "SIGINT twice": signal.SIGINT, "SIGTERM": signal.SIGTERM}
+KINDS = {
+    "SIGINT": signal.SIGINT,
+    "SIGINT twice": signal.SIGINT,
+    "SIGTERM": signal.SIGTERM,
+    "SIGHUP": signal.SIGHUP,
+}
 SECOND_DELAY_S = 0.05
 
 

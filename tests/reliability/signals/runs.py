@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keras_matrix.records.store import Results
-from tests.reliability.signals.moments import END, NOTHING, Moment, Seen, look
+from tests.reliability.signals.moments import END, KINDS, NOTHING, Moment, Seen, look
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 120.0
@@ -77,14 +77,14 @@ class Place:
         self.repeats = matrix.repeats
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start the runner. SIGINT is not ignored, even if this process was started in a shell's background."""
+        """Start the runner. It ignores no signal, even if this process was started in a shell's background or by nohup."""
         return subprocess.Popen(
             [sys.executable, "-m", "keras_matrix.runner", "--matrix", self._matrix, "--results", self.results],
             cwd=ROOT,
             env=os.environ | {"TMPDIR": str(self.temporary)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - there is one thread
+            preexec_fn=_default_signals,  # noqa: PLW1509 - there is one thread
         )
 
     def records(self) -> dict[str, bytes]:
@@ -182,6 +182,11 @@ class Place:
             except OSError:
                 return False
         return True
+
+
+def _default_signals() -> None:
+    for number in KINDS.values():
+        signal.signal(number, signal.SIG_DFL)
 
 
 def processes_with(token: str) -> dict[int, str]:
