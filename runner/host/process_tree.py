@@ -12,6 +12,7 @@ from keras_matrix.runner.executors.supervise.environment import MARK
 from keras_matrix.runner.host.surroundings.counters import after
 
 CHILDREN_BYTES = 1 << 16
+EMPTY_SCANS = 3
 
 
 def tree(root: int) -> Iterator[int]:
@@ -45,7 +46,19 @@ def oom_kills() -> int:
 
 
 def end_leftovers(mark: str) -> int:
-    """Kill every process with this mark, left by a runner that was itself killed; return their number."""
+    """Kill every process with this mark, left by a runner that was itself killed; return their number.
+
+    A process that forks and ends all the time can escape a scan of /proc, so that several in a row must find nothing.
+    """
+    ended, empty = 0, 0
+    while empty < EMPTY_SCANS:
+        found = _end_marked(mark)
+        ended += found
+        empty = 0 if found else empty + 1
+    return ended
+
+
+def _end_marked(mark: str) -> int:
     wanted = f"{MARK}={mark}".encode()
     ended = 0
     for folder in Path("/proc").iterdir():

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from contextlib import closing
 from http.client import HTTPConnection
@@ -261,6 +262,8 @@ def test_the_dashboard_is_served_until_it_is_ended(folder: Path) -> None:
         assert process.stdout is not None
         line = process.stdout.readline()
         [url] = re.findall(r"http://127\.0\.0\.1:[0-9]+/", line)
+        with pytest.raises(ConnectionRefusedError):  # another address of this machine: it listens on the named one only
+            socket.create_connection(("127.0.0.2", urllib.parse.urlsplit(url).port), timeout=60)
         pages = {}
         for path in ("", "health", "cell?id=nothing"):
             try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+import requests
 from docker import APIClient
+from docker.errors import ImageNotFound
 
 from keras_matrix.runner.executors.docker.container_paths import Mount
-from keras_matrix.runner.executors.docker.engine import Limits, Seccomp, Spec, configuration
+from keras_matrix.runner.executors.docker.engine import DockerEngine, Limits, Seccomp, Spec, configuration
 
 GIB = 1 << 30
 SPEC = Spec(
@@ -46,6 +48,23 @@ def test_memory_and_swap_are_limited_together_and_so_are_processes_and_cpus(clie
     assert (config["Memory"], config["MemorySwap"]) == (3 * GIB, 3 * GIB)
     assert (config["PidsLimit"], config["CpusetCpus"], config["ShmSize"]) == (512, "2-3", 64 << 20)
     assert config["Ulimits"] == [{"Name": "core", "Soft": 0, "Hard": 0}]
+
+
+def test_a_container_may_have_4096_processes_unless_its_limits_name_another_number(client: APIClient) -> None:
+    assert host(client, replace(SPEC, limits=Limits(3 * GIB)))["PidsLimit"] == 4096
+
+
+def test_missing_image_is_not_pulled(client: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer = [], requests.Response()
+    answer.status_code = 404
+
+    def missing(name: str) -> NoReturn:
+        asked.append(name)
+        raise ImageNotFound("no such image", answer)
+
+    monkeypatch.setattr(client, "inspect_image", missing)
+    monkeypatch.setattr(client, "_post", lambda *given, **named: pytest.fail(f"a request that changes something: {given}"))
+    assert (DockerEngine(client).image("some/image:1"), asked) == (None, ["some/image:1"])
 
 
 def test_a_container_has_no_network_no_capability_and_a_root_that_is_read_only(client: APIClient) -> None:

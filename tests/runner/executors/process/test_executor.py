@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,11 +21,11 @@ from keras_matrix.records.codec import dumps
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, CellResult, Record, Status
 from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.process.fork_servers import ProcessServer
 from keras_matrix.runner.executors.supervise.environment import MARK
-from keras_matrix.runner.host.process_tree import end_leftovers
 from keras_matrix.runner.measure.judge import ResultRefused, accept, judge
 from keras_matrix.runner.measure.record_builder import build_record
 from keras_matrix.runner.measure.scheduler import utc_now
@@ -348,17 +351,25 @@ def test_abandoned_process_is_ended_and_its_server_runs_the_next(executor: Proce
     assert run(executor, make_job(tmp_path, "well")).status in MEASURED
 
 
-@pytest.mark.fault("F29", mutation="end_leftovers() ends nothing")
-def test_leftovers_of_a_killed_runner_are_found_by_their_mark() -> None:
-    import subprocess
-    import sys
-
-    mark = uuid.uuid4().hex
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={MARK: mark})
-    while end_leftovers(mark) == 0:
-        pass  # the child has not replaced its environment yet
-    assert left.wait() == -9
-    assert end_leftovers(mark) == 0
+@pytest.mark.fault("F29", mutation="end_leftovers() ends nothing, or processes with any mark")
+def test_next_start_ends_what_a_killed_runner_has_left_and_no_other_process(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    waits = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)"]
+    left, other = (
+        subprocess.Popen(waits, env={MARK: str(mark)}, stdout=subprocess.PIPE) for mark in (folder, f"{folder}2")
+    )
+    try:
+        for one in (left, other):
+            assert one.stdout is not None
+            assert one.stdout.readline() == b"\n"  # it has its own environment now
+        matrix = tmp_path / "matrix.yaml"
+        matrix.write_text("version: 1\nbackends: [jax]\ncells:\n  - workload: no_such_module:build\n")
+        main(["--matrix", str(matrix), "--results", str(folder), "--start", "fresh", "--repeats", "1"])
+        assert (left.wait(timeout=60), other.poll()) == (-signal.SIGKILL, None)
+    finally:
+        for one in (left, other):
+            one.kill()
+            one.communicate()
 
 
 def test_kill_without_an_oom_of_the_cell_is_not_an_oom() -> None:
