@@ -84,7 +84,9 @@ def test_test_counts_once_with_its_worst_outcome() -> None:
 def test_marked_test_without_an_outcome_is_named_and_no_run_is_complete_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(outcomes, "marked_tests", lambda: {("tests/test_a.py", "test_one"), ("tests/test_b.py", "test_two")})
+    monkeypatch.setattr(
+        outcomes, "marked_tests", lambda: {("tests/test_a.py", "test_one"), ("tests/test_b.py", "test_two")}
+    )
     noted = [Outcome("tests/test_a.py::test_one[1]@group", ALL, False, PASSED)]
     (tmp_path / "unit.jsonl").write_text("".join(json.dumps(asdict(one)) + "\n" for one in noted))
     assert outcomes.main([str(tmp_path)]) == 0

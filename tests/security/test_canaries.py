@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ import pytest
 
 from keras_matrix.runner.executors.supervise.environment import MARK
 from tests.canaries import CANARY, FOUND, SECRETS, leaks, write_home
+from tests.runner.notify.github_api import REPOSITORY, TOKEN, Answer, GitHubApi, Serving
 from tests.sessions import nights, processes, run_name, store_session
 from tests.uploader.service.server import Server
 
@@ -159,10 +160,20 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Caller:
 
 
 def _notify(made: Caller) -> None:
-    """Notify of a slowdown: print the requests of an issue, and post to an address that refuses."""
+    """Notify of a slowdown: open an issue, whose requests count as printed, and post to an address that refuses."""
     nights(made.folder / "nights", [0.01] * 12 + [0.02] * 6)
     command = ("history", "--results", "nights", "--notify")
-    made.run("issue", "runner", *command, "github:me/project", "--dry-run")
+    api, sent = GitHubApi(), list[bytes]()
+
+    def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        sent.append(target.encode() + body)
+        return api.answer(method, target, {**headers, "Authorization": f"token {TOKEN}"}, body)
+
+    with Serving(answer) as url:
+        direct = {"GITHUB_API_URL": f"{url}/api/v3", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        made.run("issue", "runner", *command, f"github:{REPOSITORY}", **direct)
+    made.printed["requests of the issue"] = b"\n".join(sent)
+    assert api.issues, made.printed["issue"].decode()
     made.run("webhook", "runner", *command, f"webhook:http://127.0.0.1:9/{CANARY}_webhook")
 
 

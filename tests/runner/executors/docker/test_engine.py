@@ -63,7 +63,9 @@ def test_missing_image_is_not_pulled(client: APIClient, monkeypatch: pytest.Monk
         raise ImageNotFound("no such image", answer)
 
     monkeypatch.setattr(client, "inspect_image", missing)
-    monkeypatch.setattr(client, "_post", lambda *given, **named: pytest.fail(f"a request that changes something: {given}"))
+    monkeypatch.setattr(
+        client, "_post", lambda *given, **named: pytest.fail(f"a request that changes something: {given}")
+    )
     assert (DockerEngine(client).image("some/image:1"), asked) == (None, ["some/image:1"])
 
 
