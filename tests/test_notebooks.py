@@ -89,6 +89,7 @@ def test_the_colab_notebook_installs_what_the_gpu_extras_require_besides_the_bac
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 def test_the_first_notebook_runs_offline(tmp_path: Path) -> None:
     outputs = runs.executed(read(FIRST), tmp_path)
     stored = [cell["outputs"] for cell in runs.code_cells(read(FIRST))]

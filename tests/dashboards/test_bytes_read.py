@@ -34,7 +34,9 @@ def local(results: Results) -> LocalWarehouse:
     return warehouse_of(results)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["merged", "appended"])
+@pytest.fixture(
+    scope="module", params=[False, pytest.param(True, marks=pytest.mark.nightly)], ids=["merged", "appended"]
+)
 def remote(
     request: pytest.FixtureRequest, results: Results, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Warehouse]:

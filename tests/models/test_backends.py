@@ -38,13 +38,14 @@ def check(backend, policy, names):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("policy", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_every_workload_trains_on_a_backend_that_need_not_compile(backend, policy):
     check(backend, policy, [*SHALLOW, *DEEP])
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 def test_the_stack_of_layers_of_the_fc_modes_begins_with_the_same_weights_on_every_backend():
     losses = [trained(backend, "float32", ["fc"])["fc"]["loss"] for backend in ("tensorflow", "jax", "torch")]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)

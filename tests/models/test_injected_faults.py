@@ -17,7 +17,9 @@ PRODUCT = 2 * SIDE**3
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("jax", "torch"))]
+)
 def test_each_fault_does_its_own_work_and_no_other(backend: str) -> None:
     environment = {
         **os.environ,

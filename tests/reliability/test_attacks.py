@@ -154,7 +154,7 @@ def test_cells_next_to_an_attack_are_measured_without_a_caveat(among_others: Att
 
 
 def test_no_process_and_no_lock_outlives_the_run_of_an_attack(among_others: Attacked) -> None:
-    """Mutation: nothing ends the orphans of a cell: neither its server, nor the end of a run, nor that of the runner."""
+    """Mutation: nothing ends the orphans of a cell: neither its server, nor the end of the run or of the runner."""
     results = among_others.run.folder.parent
     assert (processes_with(MARKER), processes_with(str(results)), is_locked(results)) == ({}, {}, False)
 

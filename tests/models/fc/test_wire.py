@@ -25,7 +25,7 @@ def run_alone(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("wire")]
+pytestmark = [pytest.mark.process, pytest.mark.nightly, pytest.mark.xdist_group("wire")]
 
 
 @pytest.fixture(scope="module")

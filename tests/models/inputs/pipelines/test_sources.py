@@ -17,6 +17,8 @@ from tests.models.inputs.pipelines.read_sources import STEP_TIME_MS
 
 SCRIPT = Path(__file__).with_name("read_sources.py")
 OWN = {"tensorflow": "tf_data", "jax": "grain", "torch": "data_loader"}
+# PyTorch's worker processes take a minute of CPU time to start.
+WITHOUT_SLOW = ["tensorflow", "jax", pytest.param("torch", marks=pytest.mark.nightly)]
 KIND = {"tf_data": "thread", "grain": "thread", "data_loader": "process", "py_dataset": "thread"}
 
 
@@ -45,7 +47,7 @@ def check(one: dict[str, Any], dtype: str = "uint8") -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("backend", OWN)
+@pytest.mark.parametrize("backend", WITHOUT_SLOW)
 def test_pipelines_yield_the_batches_of_the_loader_in_order(backend: str, tmp_path: Path) -> None:
     cases = [
         {"pipeline": name, "input_workers": workers} for name in (OWN[backend], "py_dataset") for workers in (0, 2)
@@ -73,7 +75,7 @@ def test_pipelines_yield_the_batches_of_the_loader_in_order(backend: str, tmp_pa
         ("jax", "py_dataset", "process"),
     ],
 )
-@pytest.mark.parametrize(("workers", "prefetch"), [(2, 2), (3, 8)])
+@pytest.mark.parametrize(("workers", "prefetch"), [(2, 2), pytest.param(3, 8, marks=pytest.mark.nightly)])
 def test_source_holds_as_many_batches_as_it_states(
     backend: str, pipeline: str, kind: str, workers: int, prefetch: int, tmp_path: Path
 ) -> None:
@@ -86,7 +88,7 @@ def test_source_holds_as_many_batches_as_it_states(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("backend", OWN)
+@pytest.mark.parametrize("backend", WITHOUT_SLOW)
 def test_step_of_the_stand_in_device_takes_its_time_once_and_little_cpu_time(backend: str, tmp_path: Path) -> None:
     (one,) = read(backend, folder(tmp_path / "images"), {"input_workers": 0, "cache": "ram"})
     assert STEP_TIME_MS / 1e3 <= one["step_s"] < 2 * STEP_TIME_MS / 1e3

@@ -25,6 +25,8 @@ ENDS = {
     "options that forbid prefetching": (0, False),
     "options without optimizations": (0, False),
 }
+# Of those that prefetch and those that do not, the first is tried with every change.
+NIGHTLY = [ends for ends in ENDS if ends not in ("prefetch(AUTOTUNE)", "prefetch(3)")]
 
 
 class Slow:
@@ -48,7 +50,9 @@ class Slow:
         return made
 
 
-@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize(
+    "ends", [pytest.param(ends, marks=pytest.mark.nightly if ends in NIGHTLY else ()) for ends in ENDS]
+)
 def test_queue_does_not_grow_with_the_pauses_between_epochs_and_is_dropped_before_each(ends: str) -> None:
     import tensorflow as tf
 

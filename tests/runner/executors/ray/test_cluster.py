@@ -209,7 +209,8 @@ def test_a_cell_of_several_machines_that_keras_cannot_train_is_unsupported(work:
     assert "keras-team/keras issue 20585" in str(record.reason)
 
 
-@pytest.mark.parametrize("name", ["one", pytest.param("two", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["one", "two"])
 def test_a_machine_lost_during_a_cell_of_several_is_replaced(work: Path, cluster: LocalCluster, name: str) -> None:
     """The cell is on "two", which measures, and "one"; it is measured again on the machine that is left and "three"."""
     text = TOGETHER.replace("NODES", "2").replace("level: 3", "level: 3, forward_sleep_ms: 20, backward_sleep_ms: 20")
