@@ -94,7 +94,20 @@ def test_summary_adds_the_targets_and_their_branches() -> None:
     assert (found["inputs"], found["tracebacks"]) == (400, 1)
     assert found["targets"]["a"]["accepted_share"] == 0.5
     assert found["branch_coverage"] == {"share": 0.5, "modules": {"x.py": 0.75, "y.py": 0.25}}
-    assert any("120.0 !" in line for line in report.table([one, two], found))
+    assert any("120.0" in line for line in report.table([one, two], found))
+
+
+def test_run_with_a_traceback_few_accepted_inputs_or_a_slow_matrix_has_problems() -> None:
+    """Mutation: `problems` does not compare one of the three figures."""
+    fine = Outcome("matrix", 100, 51, 0, 100.0, 1.0).plain()
+    slow = Outcome("logs", 100, 51, 0, 900.0, 1.0).plain()  # no time is promised of it
+    assert report.problems(report.summary([fine, slow], {})) == []
+    wrong = Outcome("matrix", 100, 50, 2, 101.0, 1.0).plain()
+    assert report.problems(report.summary([wrong], {})) == [
+        "matrix: 2 tracebacks",
+        "matrix: 50% of the inputs were accepted: make more of them valid",
+        "matrix: an input took 101 ms, more than 100 ms",
+    ]
 
 
 def test_words_that_json_cannot_express_are_written_as_they_are() -> None:

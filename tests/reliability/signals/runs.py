@@ -77,7 +77,7 @@ class Place:
         self.repeats = matrix.repeats
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start the runner. It ignores no signal, even if this process does: one in a shell's background, or of nohup."""
+        """Start the runner. It ignores no signal, even if this process does, in a shell's background or under nohup."""
         return subprocess.Popen(
             [sys.executable, "-m", "keras_matrix.runner", "--matrix", self._matrix, "--results", self.results],
             cwd=ROOT,
