@@ -221,6 +221,20 @@ def test_cell_that_fills_the_disk_from_its_scratch_folder_affects_no_other(small
     assert [r.status in HARMLESS for r in found.records("well")] == [True, True]
 
 
+def test_cell_that_fills_the_results_folder_ends_the_run_which_continues_once_there_is_space(small_disk: Path) -> None:
+    """Mutation: a record that cannot be written is left out, or its incomplete file is left behind."""
+    cells = (cell(VICTIM), cell("fill_disk", elsewhere=True), cell(VICTIM, n=1))
+    first = attacked(small_disk.parent, *cells)
+    records, problems = first.run.load()
+    assert (first.code, problems, "No space left on device" in first.messages) == (3, [], True), first.messages
+    assert {r.status in HARMLESS for r in records} <= {True}
+    (small_disk / "filling").unlink()
+    before = {path.name: path.read_bytes() for path in (first.run.folder / "records").glob("*.json")}
+    second = started(small_disk.parent)
+    assert second.run.run_id == first.run.run_id
+    assert {name: (first.run.folder / "records" / name).read_bytes() for name in before} == before
+
+
 # --- Signals ----------------------------------------------------------------------------------------------------------
 
 
@@ -246,6 +260,11 @@ def test_cell_that_kills_the_runner_leaves_no_process_no_lock_and_every_publishe
     assert found.messages.count(f"{VICTIM} b4") == len(records)
     await_end(tmp_path)
     assert not is_locked(tmp_path / "results")
+    again = started(tmp_path)
+    assert (again.code, again.run.run_id) == (-signal.SIGKILL, found.run.run_id), again.messages
+    after, problems = again.run.load()
+    assert (problems, [r for r in records if r not in after]) == ([], [])
+    await_end(tmp_path)
 
 
 def await_end(folder: Path) -> None:

@@ -6,6 +6,7 @@ A workload, and modules named like the packages that the runner uses, note each 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,17 @@ from keras_matrix.runner.executors.supervise.environment import MARK
 from tests.conftest import make_settings
 from tests.sessions import newest_records, processes, run_name, store_session
 
-pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[2]
+# Modules outside of the cell that import by a name: of which all names are constants of the project.
+IMPORT_BY_NAME = {
+    "runner/api/frame.py",
+    "runner/cli/main.py",
+    "runner/executors/registry.py",
+    "runner/host/gpus/nvml.py",
+    "runner/measure/tensorboard/messages.py",
+    "runner/tasks/metrics/literals.py",
+}
+RUNS_CODE = re.compile(r"\b(import_module|__import__|spec_from_file_location|run_path|run_module|exec|eval)\(")
 WORKLOAD = "my_net:build"
 MATRIX = f"""\
 version: 1
@@ -61,6 +72,15 @@ COMMANDS = [
 ]
 
 
+def test_nothing_outside_of_a_cell_can_import_a_module_by_a_name_of_the_user() -> None:
+    """Mutation: `runner explain` imports the workload of a record, to count its parameters."""
+    folders = ("records", "runner", "analysis", "uploader", "dashboards")
+    modules = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    outside = [path for path in modules if not path.is_relative_to(ROOT / "runner" / "cell")]
+    found = {str(path.relative_to(ROOT)) for path in outside if RUNS_CODE.search(path.read_text(encoding="utf-8"))}
+    assert found == IMPORT_BY_NAME
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project with a workload, its matrix, and a stored run of it."""
@@ -90,6 +110,7 @@ def run(project: Path, *command: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_command_imports_a_module_of_the_user(project: Path, command: list[str]) -> None:
     """Started as `python -m`, which puts the working folder before the packages.
@@ -102,6 +123,7 @@ def test_no_command_imports_a_module_of_the_user(project: Path, command: list[st
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("start", ["fork", "fresh"])
 def test_a_users_workload_is_imported_only_by_the_processes_of_its_cell(project: Path, start: str) -> None:
     """Mutation: `ProcessExecutor.start` imports the module of a user's workload."""

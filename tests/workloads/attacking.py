@@ -112,9 +112,9 @@ def _locked(path: str) -> bool:
     return True
 
 
-def fill_disk(**_: Any) -> Any:
-    """Write into the own scratch folder until the disk is full; then train."""
-    with Path("filling").open("wb", buffering=0) as file:
+def fill_disk(elsewhere: bool = False, **_: Any) -> Any:
+    """Write into the own scratch folder, or into the results folder, until the disk is full; then train."""
+    with ((_run().parent if elsewhere else Path()) / "filling").open("wb", buffering=0) as file:
         try:
             while True:
                 file.write(b"x" * (1 << 20))

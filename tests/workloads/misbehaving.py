@@ -82,10 +82,12 @@ def exiting(code: int = 0, **_: Any) -> Any:
 
 
 def flooding(**_: Any) -> Any:
-    """Print a gigabyte."""
+    """Print a gigabyte, between a first and a last line."""
     block = b"x" * (1 << 20)
+    os.write(1, b"the first line\n")
     for _ in range(1024):
         os.write(1, block)
+    os.write(1, b"\nthe last line\n")
     return _model(), *_data()
 
 

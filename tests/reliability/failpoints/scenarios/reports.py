@@ -136,6 +136,6 @@ SCENARIOS = (
             partial=(1,),
             warm=report,
         )
-        for version in sorted(BY_VERSION)[:2]
+        for version in sorted(BY_VERSION)[:-1]  # the last is the current one
     ),
 )
