@@ -79,7 +79,11 @@ class TaskWatch(ProcessWatch):
     def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Run the command to its end."""
         if not self._over:
-            self._wait()
+            try:
+                self._wait()
+            except BaseException:
+                self._close_files()
+                raise
         return False
 
     def resident_bytes(self) -> int:

@@ -63,22 +63,29 @@ def divided(problem: FcProblem) -> dict[str, object]:
         workers.run(STEPS)
         states, wanted = workers.states(), train(problem, 0, STEPS)
         found = parallel_of(problem, workers.places(), workers.traffic(), workers.peaks_bytes())
-        communication = workers.communication(2, 1)
-        with tempfile.TemporaryDirectory() as folder:
-            workers.traced(TraceOrder(folder, epochs=[1], steps=2))
-            files = sorted(path.name for path in Path(folder).iterdir())
         return {
             "gradient_error": error(layout.whole(problem, [one.gradients for one in states]), wanted.gradients),
             "weight_error": error(layout.whole(problem, [one.weights for one in states]), wanted.weights),
             "layout_problem": layout_problem(problem, found),
             "machines": [place.machine for place in found.places],
             "processes": len({place.process for place in found.places}),
-            "communicates": communication is not None and communication.step_times_s[0] > 0,
-            "files": files,
+            **profiled(workers),
         }
     finally:
         workers.close()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def profiled(workers: Ranks) -> dict[str, object]:
+    """Return what the workers' profilers have found, or how a worker ended meanwhile."""
+    try:
+        communication = workers.communication(2, 1)
+        with tempfile.TemporaryDirectory() as folder:
+            workers.traced(TraceOrder(folder, epochs=[1], steps=2))
+            files = sorted(path.name for path in Path(folder).iterdir())
+    except (WorkerDied, WorkerFailed) as ended:
+        return {"ended": str(ended)}
+    return {"communicates": communication is not None and communication.step_times_s[0] > 0, "files": files}
 
 
 def lost() -> dict[str, object]:

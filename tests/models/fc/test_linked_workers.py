@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.ci.test_netns import ROOT, SCRIPT, why_not
+from tests.models.fc.processes.test_remote import ABORTS
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
 
@@ -74,9 +75,6 @@ def test_layers_in_bfloat16_change_the_gradients(backend: str) -> None:
 def test_each_worker_is_a_process_with_a_network_and_communicates_the_bytes_of_the_formula(backend: str) -> None:
     assert {one["processes"] for one in found(backend).values()} == {2}
     assert {name: one["layout_problem"] for name, one in found(backend).items() if one["layout_problem"]} == {}
-
-
-ABORTS = "TensorFlow's profiler corrupts memory in some runs, as it merges an event's start and end of two threads"
 
 
 @pytest.mark.parametrize(
