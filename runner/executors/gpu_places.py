@@ -292,7 +292,7 @@ class _Placed:
     def calibrated(self) -> float | None:
         """Pass it on."""
         found = self._inner.calibrated()
-        self._place.shared.check()
+        self._check()
         return found
 
     def resume(self, steps: int) -> None:
@@ -302,7 +302,7 @@ class _Placed:
     def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Pass it on."""
         found = self._inner.turn([*waiting, *self._place.shared.elsewhere(self._place)])
-        self._place.shared.check()
+        self._check()
         return found
 
     def root(self) -> int | None:
@@ -324,6 +324,14 @@ class _Placed:
         """Pass it on."""
         self._inner.abandon()
         self._place.shared.end(self._number)
+
+    def _check(self) -> None:
+        """Raise `Stopped` if the session ends; what the process uses is closed before."""
+        try:
+            self._place.shared.check()
+        except Stopped:
+            self.abandon()
+            raise
 
     def kill(self) -> None:
         """Pass it on."""

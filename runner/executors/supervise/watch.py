@@ -151,7 +151,7 @@ class ProcessWatch:
         return self._ended is not None or self._gone is not None
 
     def kill(self) -> None:
-        """Kill the process, if it has not ended."""
+        """Kill the process, if it has not ended; who waits for its end receives it."""
         if not self._over:
             self._parent.kill(self._pid)
 
@@ -271,10 +271,6 @@ class Watch(ProcessWatch):
             output_tail=self._output.text(),
             start_time_s=self._start_time_s,
         )
-
-    def kill(self) -> None:
-        """End the process; who waits for its end receives it."""
-        self._parent.kill(self._pid)
 
     def abandon(self) -> None:
         """End the process and wait for its end."""
