@@ -8,6 +8,7 @@ A `Ledger` notices that others have changed files which are written once, the re
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -15,6 +16,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+# How a path cannot be opened that was removed, or replaced by a link, a socket or a file of no permissions.
+NO_RECORD = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EACCES})
 
 
 def publish(path: Path, text: str) -> None:
@@ -97,11 +101,11 @@ class Ledger:
 
     What differs later was changed by another process, such as a cell, which may write wherever its user may. Changes
     before the start, and those of one who ends this process, are not noticed. Several threads may publish; a record
-    takes 150 bytes of memory.
+    takes 150 bytes of memory. A disk that fails changes nothing: an OSError is raised, and what was known stays known.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
-        """Trust the records that are there now. No record has more than `limit_bytes`."""
+        """Trust the records that are there now. No record has more than `limit_bytes`. Raises OSError."""
         self._folder, self._limit_bytes = folder, limit_bytes
         self._lock = threading.RLock()
         self._digests = {name: self._digest(name) for name in self._names()}
@@ -115,7 +119,8 @@ class Ledger:
             try:
                 yield
             finally:
-                if self._digest(name) == (own := _digest_of(text.encode("utf-8", "backslashreplace"))):
+                own = _digest_of(text.encode("utf-8", "backslashreplace"))
+                if self._published(name, own):
                     self._digests[name] = own
                 if noticed:
                     self._changed_ns = self._last_change_ns()
@@ -126,7 +131,10 @@ class Ledger:
             return self._last_change_ns() != self._changed_ns
 
     def changes(self) -> dict[str, str]:
-        """Return the names of what others have changed since the last call, and how. Reads every record."""
+        """Return the names of what others have changed since the last call, and how. Reads every record.
+
+        Raises OSError.
+        """
         with self._lock:
             found = {name: self._digest(name) for name in self._names()}
             known, self._digests = self._digests, {}
@@ -141,10 +149,18 @@ class Ledger:
         with self._lock:
             self._changed_ns = self._last_change_ns()
 
+    def _published(self, name: str, digest: bytes) -> bool:
+        """Return whether a file is there with this content; one that cannot be read was written and synced before."""
+        try:
+            return self._digest(name) == digest
+        except OSError:
+            return os.path.lexists(self._folder / name)
+
     def _names(self) -> list[str]:
         try:
-            entries = list(os.scandir(self._folder))
-        except OSError:
+            with naming(self._folder):
+                entries = list(os.scandir(self._folder))
+        except (FileNotFoundError, NotADirectoryError):
             return []
         files = (entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
         return [name for name in files if not name.startswith(".")]  # hidden ones are being written
@@ -156,12 +172,15 @@ class Ledger:
             return None
 
     def _digest(self, name: str) -> bytes:
-        """Return a digest of a file; an empty one for what is no record: a link, a pipe, or too large."""
+        """Return a digest of a file; an empty one for what is no record: missing, a link, a pipe, or too large."""
+        path = self._folder / name
         try:
-            descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            return b""
-        with os.fdopen(descriptor, "rb") as file:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno in NO_RECORD:
+                return b""
+            raise
+        with naming(path), os.fdopen(descriptor, "rb") as file:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_size > self._limit_bytes:
                 return b""

@@ -170,17 +170,24 @@ class Run:
         return path
 
     def watch(self) -> None:
-        """From now on notice records that others change: cells can, which run as the same user."""
-        self._ledger = Ledger(self.folder / "records", RECORD_LIMIT_BYTES)
+        """From now on notice records that others change: cells can, which run as the same user.
+
+        Raises `StoreFailure` for a record that cannot be read.
+        """
+        with _reading(self.folder / "records"):
+            self._ledger = Ledger(self.folder / "records", RECORD_LIMIT_BYTES)
 
     def changed_by_others(self, *, thorough: bool = False) -> list[Problem]:
         """Set aside the records that others have changed since `watch` or the last call, and return them.
 
-        Unless `thorough`, each record is read only if files were added, removed or replaced.
+        Unless `thorough`, each record is read only if files were added, removed or replaced. Raises `StoreFailure`, and
+        sets nothing aside, if one cannot be read.
         """
         if self._ledger is None or not (thorough or self._ledger.names_changed()):
             return []
-        problems = [Problem(self.folder / "records" / name, how) for name, how in self._ledger.changes().items()]
+        with _reading(self.folder / "records"):
+            changes = self._ledger.changes()
+        problems = [Problem(self.folder / "records" / name, how) for name, how in changes.items()]
         self.quarantine([one for one in problems if os.path.lexists(one.path)])
         self._ledger.settle()
         for one in problems:
@@ -345,6 +352,15 @@ def _explained(path: Path, what: str) -> Iterator[None]:
             errno.EEXIST: "it already exists and is never replaced",
         }.get(error.errno or 0, "nothing published is lost")
         raise StoreFailure(f"{path}: {what}: {error.strerror or error}; {advice}") from error
+
+
+@contextlib.contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or folder
+        raise StoreFailure(f"{where}: cannot be read: {error.strerror or error}; nothing published is lost") from error
 
 
 def put(path: Path, text: str) -> None:

@@ -21,6 +21,7 @@ from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live.page import Frame
 from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.dashboards.report import page as report
+from keras_matrix.records.files import naming
 from keras_matrix.records.identity import CELL_ID, RUN_ID
 from keras_matrix.records.store import Run
 from keras_matrix.uploader.opening import open_warehouse
@@ -45,7 +46,8 @@ def publish(folder: Path, results: Path, runs: Sequence[Run]) -> int:
     finally:
         warehouse.close()
     for run in runs:
-        page = (run.folder / "report.html").read_text(encoding="utf-8")
+        with naming(run.folder / "report.html"):
+            page = (run.folder / "report.html").read_text(encoding="utf-8")
         report.write(_page_path(folder / "runs", RUN_ID, run.run_id), page)
     _clear(folder / "cells", set(cells))
     _clear(folder / "runs", {run.run_id for run in runs})

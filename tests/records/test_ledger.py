@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -140,3 +141,57 @@ def test_removed_folder_is_every_record_removed(run: Run) -> None:
     """Mutation: a folder that cannot be listed raises an error."""
     (run.folder / "records").rename(run.folder / "elsewhere")
     assert changes(run) == {path_of(run, repeat).name: REMOVED for repeat in range(3)}
+
+
+# --- A disk that fails ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function after which opening a file whose name ends so is an input/output error."""
+    opened, ends = os.open, list[str]()
+
+    def open_(path: Path, *arguments: int, **named: int) -> int:
+        if any(str(path).endswith(end) for end in ends):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return opened(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", open_)
+    return ends.append
+
+
+def test_record_that_cannot_be_read_is_an_error_that_names_it_and_is_not_set_aside(
+    run: Run, failing: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = path_of(run, 1)
+    failing(path.name)
+    with pytest.raises(StoreFailure, match=rf"^{path}: cannot be read: Input/output error; nothing published is lost$"):
+        run.changed_by_others(thorough=True)
+    with pytest.raises(StoreFailure, match="cannot be read"):
+        run.watch()
+    monkeypatch.undo()
+    assert changes(run, thorough=True) == {}
+    assert path.exists()
+
+
+def test_folder_that_cannot_be_listed_is_an_error_and_nothing_is_set_aside(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "scandir", failing)
+    with pytest.raises(StoreFailure, match=rf"^{run.folder / 'records'}: cannot be read: Input/output error"):
+        run.changed_by_others(thorough=True)
+    monkeypatch.undo()
+    assert changes(run, thorough=True) == {}
+
+
+def test_published_record_that_cannot_be_read_at_once_is_the_runners_own(
+    run: Run, failing: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(path_of(run, 3).name)
+    run.publish(record(3))
+    monkeypatch.undo()
+    assert changes(run, thorough=True) == {}
+    assert path_of(run, 3).exists()
