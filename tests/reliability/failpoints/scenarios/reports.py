@@ -105,7 +105,7 @@ def unread(folder: Path) -> list[str]:
     times = Counter((row["run_id"], row["cell_id"], row["repeat"], row["attempt"]) for row in rows)
     names = [
         (path.parent.parent.name, cell, int(repeat), int(attempt))
-        for path in (folder / "results").glob("*/records/*.json")
+        for path in (folder / "results").glob("2*/records/*.json")  # `latest` is a link to one of these
         if RECORD_NAME.fullmatch(path.name)
         for cell, repeat, attempt, _ in [path.name.split(".")]
     ]
