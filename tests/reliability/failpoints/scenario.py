@@ -85,10 +85,14 @@ def _torn_of(run: Run) -> list[str]:
 
 
 def doubled_records(results: Path) -> list[str]:
-    """Return a line for each repeat of a cell that was measured twice although its first attempt was published."""
+    """Return a line for each repeat of a cell that was measured twice although its first attempt was published.
+
+    What other programs disturbed, or the infrastructure failed, is measured again.
+    """
     found = []
     for run in Results(results).runs():
         records, _ = run.load()
-        ok = [(record.cell_id, record.repeat) for record in records if record.status != "infra"]
+        final = [record for record in records if record.status != "infra" and not record.surroundings.disturbed]
+        ok = [(record.cell_id, record.repeat) for record in final]
         found += [f"doubled: {run.run_id}: {key}" for key in sorted(set(ok)) if ok.count(key) > 1]
     return found
