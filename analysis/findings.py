@@ -20,6 +20,7 @@ from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of
 from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
 from keras_matrix.analysis.history.sessions import Session
+from keras_matrix.analysis.keras_cost import keras_costs
 from keras_matrix.analysis.scaling.devices import device_scalings
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NAME, values
@@ -44,6 +45,8 @@ VERSIONS = {
     "throughput over one worker's": 1,
     "log ratio to one device, paired by block": 1,
     "log ratio of first epochs, paired by repeat": 1,
+    "log ratio to native code, paired by block": 1,
+    "differences of implementations over blocks": 1,
     "collectives watched apart": 1,
     "geometric mean over sessions": 1,
     "least squares segmentation": 2,
@@ -67,6 +70,7 @@ def run_findings(
         *_workers(rows, run_context),
         *_devices(rows),
         *_warm_caches(rows),
+        *_keras_costs(rows),
         *_inputs(rows, run_context),
         *(one for history in assessed for one in _history(history, run_id)),
     ]
@@ -264,6 +268,17 @@ def _warm_caches(rows: Sequence[Row]) -> Iterator[Finding]:
     for one in warm_caches(rows):
         base, method = _of_cell(*cells[one.cell_id]), "log ratio of first epochs, paired by repeat"
         yield _made(base, Kind.FIGURE, "cold_over_warm_first_epoch", method, **_interval(one.estimate), said=one.text)
+
+
+def _keras_costs(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Return what Keras costs over native code in each cell of `fit`, and the share of each of its parts."""
+    cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
+    for one in keras_costs(rows):
+        base, method = _of_cell(*cells[one.cell_id]), "log ratio to native code, paired by block"
+        yield _made(base, Kind.FIGURE, "keras_over_native", method, **_interval(one.estimate), said=one.text)
+        for part in one.parts:
+            metric, apart = f"keras_cost.{part.name.replace(' ', '_')}", "differences of implementations over blocks"
+            yield _made(base, Kind.FIGURE, metric, apart, **_interval(part.share))
 
 
 def _inputs(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:

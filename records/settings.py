@@ -25,6 +25,8 @@ DATA, MODEL = "data", "model"
 DISTRIBUTIONS = (DATA, MODEL)
 REMAT_OFF = "none"
 REMATS = (REMAT_OFF, "full", "activations")
+KERAS, NATIVE = "keras", "native"
+IMPLEMENTATIONS = (KERAS, "loop", "no_metrics", "layers", NATIVE)
 # Set by a user's own workload unless the matrix sets them: the number of samples, options of compile(), and, if it
 # returns a source for fit, that batches come from there.
 OWN_OPTIONS = ("eager", "feed", "samples", "steps_per_execution")
@@ -46,6 +48,9 @@ class Settings:
     `gradient_accumulation_steps` is Keras's option of an optimizer: the steps whose gradients are averaged for one
     change of the weights. `remat` is the mode of Keras's `RematScope` around the workload's layers: what the backward
     pass computes again instead of keeping it in memory.
+
+    `implementation` is who trains: Keras's `fit`, or a step between it and plain code of the framework, as
+    `models.twins.interface` defines them.
 
     `set_by_matrix` lists, for a user's own workload, those of `OWN_OPTIONS` that the matrix sets, joined by commas; the
     workload sets the others, and the record's `resolved` has their values.
@@ -83,6 +88,7 @@ class Settings:
     distribution: str = DATA
     gradient_accumulation_steps: int = 1
     remat: str = REMAT_OFF
+    implementation: str = KERAS
 
     def leaves(self, option: str) -> bool:
         """Return whether the workload sets this one of `OWN_OPTIONS`."""

@@ -26,6 +26,7 @@ from keras_matrix.dashboards.charts.scaling import devices
 from keras_matrix.dashboards.report import environment, failures, results, traces
 from keras_matrix.dashboards.report.inputs import Inputs, inputs
 from keras_matrix.dashboards.report.predictions import predictions
+from keras_matrix.dashboards.report.tables import keras_cost
 from keras_matrix.records import files, left_out
 from keras_matrix.records.schema import Record
 
@@ -71,6 +72,7 @@ def render(
         usages_left_out=usage.left_out(rows, run_context.usage_series),
         parallel=fc_pictures,
         devices=devices.pictures(rows),
+        keras_costs=keras_cost.tables(rows),
         inputs=read,
         tf32=any("TF32" in one.caveats for one in found),
         device_memory=any(record.memory.peak_device_memory_bytes is not None for record in records),

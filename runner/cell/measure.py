@@ -25,7 +25,7 @@ from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.schema import CellResult, Memory, Resolved, Times
-from keras_matrix.records.settings import PIPELINE, Settings
+from keras_matrix.records.settings import KERAS, PIPELINE, Settings
 from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents, Unsupported
 from keras_matrix.runner.cell.batches import Batch, make_batches, steps_of_pass
@@ -33,6 +33,7 @@ from keras_matrix.runner.cell.checks.devices import prove, refuse_devices, reser
 from keras_matrix.runner.cell.checks.remat import check_remat, rematerialised, rematerialised_layers
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic
+from keras_matrix.runner.cell.implementations.training import StepTraining
 from keras_matrix.runner.cell.interleaving import Turns, leave_copies
 from keras_matrix.runner.cell.job import Job, in_a_line, keep_tuning, publish_figures, result_of, write_result
 from keras_matrix.runner.cell.loop import Stretch
@@ -126,6 +127,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
         replicas=replicas,
     )
     result = with_communication(job, group, work, tried_at_high_rate(work, saved(job, built, result)))
+    result = with_deviation(work, result)
     parts = work.model.to_json, partial(_marked_steps, work, job.settings.backend)
     return finished(job, result, parts, partial(_traced_workload, work, job.settings))
 
@@ -160,6 +162,8 @@ def _with_compilations(resolved: Resolved, events: CompileEvents, compiling: Com
 def _work_of(settings: Settings) -> type[Training | Predicting]:
     if settings.phase == "predict":
         return Predicting
+    if settings.implementation != KERAS:
+        return StepTraining
     return PipedTraining if settings.feed == PIPELINE else Training
 
 
@@ -214,6 +218,17 @@ def with_communication(job: Job, group: DeviceGroup, work: Training | Predicting
         traceback.print_exc()
         return replace(result, collectives_not_timed=in_a_line(error)[:WORDS_CHARACTERS])
     return replace(result, replicas=replace(result.replicas, communication=timed))
+
+
+def with_deviation(work: Training | Predicting, result: CellResult) -> CellResult:
+    """Return the result with how far its losses are from Keras's. Raises `WorkMismatch` if they are too far.
+
+    It comes last, since it trains the model from its first weights again.
+    """
+    deviation = work.deviation()
+    if deviation is None or result.resolved is None:
+        return result
+    return replace(result, resolved=replace(result.resolved, implementation_deviation=deviation))
 
 
 def check_trains(model: Any, phase: str, own: list[str]) -> None:

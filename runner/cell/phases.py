@@ -125,15 +125,24 @@ class Training:
             return
         self.ledger.changed_at_high_rate = Weights.of(self.model).changed_since(self.ledger.after) > 0
 
+    def deviation(self) -> float | None:
+        """Return how far its losses are from Keras's; None for Keras's own steps. It spoils the model."""
+        return None
+
     def _fit(self, name: str, feeder: Feeder, stretch: Stretch) -> EpochLog:
         """Train the epochs of a stretch, counted. Raises `WorkMismatch` if not all epochs were run."""
-        counting = Counting(name, self.model, stretch.steps_with_lead_in, stretch.epochs)
-        log, feed = fit_counted(counting, feeder, self._adapter, stretch)
+        log, feed, counting = self._counted(name, feeder, stretch)
         if len(log.times_s) != stretch.epochs:
             raise WorkMismatch(f"epochs: fit must run {stretch.epochs}, got {len(log.times_s)}")
         self.ledger.stretches.append(counting.stretch(feed))
         self.ledger.optimizer_replaced |= counting.optimizer_replaced
         return log
+
+    def _counted(self, name: str, feeder: Feeder, stretch: Stretch) -> tuple[EpochLog, Feed, Counting]:
+        """Train the epochs of a stretch; return their log, their feed and the counts."""
+        counting = Counting(name, self.model, stretch.steps_with_lead_in, stretch.epochs)
+        log, feed = fit_counted(counting, feeder, self._adapter, stretch)
+        return log, feed, counting
 
     def _feeder(self, batches: Sequence[Batch]) -> Feeder:
         """Return the feeder of `fit`, for the cell's devices."""
@@ -181,6 +190,10 @@ class Predicting:
 
     def try_high_rate(self) -> None:
         """Do nothing: predicting has no learning rate."""
+
+    def deviation(self) -> float | None:
+        """Return None: Keras predicts."""
+        return None
 
     def _predict(self, name: str, placed: Sequence[Batch], stretch: Stretch) -> CallLog:
         log = predict_epochs(self.model, placed, stretch)

@@ -21,7 +21,16 @@ CATALOG_PATH = Path(__file__).parents[2] / "models" / "catalog.json"
 USER_BATCH_SIZE = 32
 USER_SAMPLES = 1000
 REQUIRED = ("family", "summary", "batch_size", "samples")
-OPTIONAL = ("input_shape", "output_shape", "parameters", "forward_flops_per_sample", "optimizer", "loss", "feed")
+OPTIONAL = (
+    "input_shape",
+    "output_shape",
+    "parameters",
+    "forward_flops_per_sample",
+    "optimizer",
+    "loss",
+    "feed",
+    "twin",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,7 @@ class Workload:
     loss: str | None = None
     corrections: tuple[str, ...] = ()
     feed: str | None = None
+    twin: bool | None = None
 
     @property
     def is_users(self) -> bool:

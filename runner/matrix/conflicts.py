@@ -6,12 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from keras_matrix.records.fc import spec
-from keras_matrix.records.settings import FEEDS, PIPELINE, Scalar
+from keras_matrix.records.settings import FEEDS, KERAS, PIPELINE, REMAT_OFF, RESIDENT, Scalar
 from keras_matrix.runner.matrix.catalog import Workload
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
 from keras_matrix.runner.matrix.strict_yaml import say
 
 TRAINING_ONLY = ("gradient_accumulation_steps", "remat")  # beyond their default
+# What another implementation than Keras's does.
+NATIVE_ONLY = {
+    "phase": "fit",
+    "feed": RESIDENT,
+    "precision": "float32",
+    "steps_per_execution": 1,
+    "gradient_accumulation_steps": 1,
+    "remat": REMAT_OFF,
+    "devices": 1,
+    "nodes": 1,
+}
 GPU_ONLY = ("clocks", "autotune")  # beyond their default
 
 
@@ -49,11 +60,25 @@ def conflicts(axes: Axes, workload: Workload) -> Iterator[Conflict]:
             yield Conflict(key, "device", text)
     if workload.name == spec.WORKLOAD and LARGEST in axes["batch_size"]:
         yield Conflict("batch_size", "workload", f"must be a whole number for {workload.name}, got {say(LARGEST)}")
+    yield from _of_implementations(axes, workload)
     yield from _of_pipelines(axes, workload)
     for source in axes["data"]:
         if source not in workload.data:
             text = f"must be {' or '.join(workload.data)} for {workload.name}, got {say(source)}"
             yield Conflict("data", "workload", text)
+
+
+def _of_implementations(axes: Axes, workload: Workload) -> Iterator[Conflict]:
+    """Yield the conflicts of implementations other than Keras's `fit`: they train a workload with a twin, plainly."""
+    other = next((value for value in axes["implementation"] if value != KERAS), None)
+    if other is None:
+        return
+    if not workload.twin:
+        text = f"must be {KERAS} for {workload.name}, which has no twin in plain framework code, got {say(other)}"
+        yield Conflict("implementation", "workload", text)
+    for key, only in NATIVE_ONLY.items():
+        if (value := next((value for value in axes[key] if value != only), None)) is not None:
+            yield Conflict(key, "implementation", f"must be {only} with implementation: {other}, got {say(value)}")
 
 
 def _of_pipelines(axes: Axes, workload: Workload) -> Iterator[Conflict]:

@@ -206,6 +206,11 @@ SETTINGS: dict[str, Rule] = {
         default=settings.REMAT_OFF,
         meaning="what the backward pass computes again instead of keeping it: nothing, each layer, or activations",
     ),
+    "implementation": Rule(
+        choices=settings.IMPLEMENTATIONS,
+        default=settings.KERAS,
+        meaning="who trains: fit, Keras's step in a loop, without metrics, with a native optimizer, or native code",
+    ),
 }
 
 # One value for an entry; how often and how long a cell may run, and on which machines and GPUs. Not part of its

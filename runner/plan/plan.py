@@ -3,11 +3,11 @@
 Promise: pure; the same cells and the same seed give the same order on any machine.
 
 Block r contains repeat r of every cell, so that drift of the machine affects all cells equally; an interrupted run
-has measured every cell about equally often. Within a block the comparisons (cells that differ in their backend or arm
-only, or that a command or a key of the matrix puts together) are in random order, and so are the cells of a comparison,
-which stay together: figures that are compared are measured close in time. This is the randomised complete block design
-(Fisher 1935, The Design of Experiments). Every second block reverses the order of the cells in each comparison of the
-block before: steady drift cancels (ABBA).
+has measured every cell about equally often. Within a block the comparisons (cells that differ in their backend,
+implementation or arm only, or that a command or a key of the matrix puts together) are in random order, and so are the
+cells of a comparison, which stay together: figures that are compared are measured close in time. This is the randomised
+complete block design (Fisher 1935, The Design of Experiments). Every second block reverses the order of the cells in
+each comparison of the block before: steady drift cancels (ABBA).
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ USER_STEP_TIME_S = 0.01
 FLOPS_PER_S = 50e9
 TRAINING_PER_FORWARD = 3
 
-_COMPARED = attrgetter(*(f.name for f in fields(Settings) if f.name not in ("backend", "params")))
+# Cells that differ in these only are compared: measured close in time, with the same number of steps in an epoch.
+ARMS = ("backend", "implementation")
+_COMPARED = attrgetter(*(f.name for f in fields(Settings) if f.name not in (*ARMS, "params")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def calibration_group(cell: Cell) -> str:
     settings = cell.settings
     if cell.together:
         return _digest(f"together {cell.together}")
-    return _digest(canonical({name: value for name, value in work_values(settings).items() if name != "backend"}))
+    return _digest(canonical({name: value for name, value in work_values(settings).items() if name not in ARMS}))
 
 
 def estimate_s(cell: Cell, catalog: Catalog, earlier: Mapping[str, float]) -> float:
@@ -123,7 +125,7 @@ def estimate_s(cell: Cell, catalog: Catalog, earlier: Mapping[str, float]) -> fl
 
 
 def comparisons(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """Return the groups of cells that are compared with each other: those that differ in their backend only.
+    """Return the groups of cells that are compared with each other: those that differ in their `ARMS` only.
 
     Cells with the same `together` are one group, whatever they differ in.
     """

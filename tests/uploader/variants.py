@@ -48,6 +48,7 @@ OTHERS: Mapping[str, Sequence[Any]] = {
     "distribution": ["model"],
     "gradient_accumulation_steps": [4],
     "remat": ["full"],
+    "implementation": ["native"],
 }
 # Parameters whose values can be mistaken for each other or for other parameters.
 ALIKE: Sequence[dict[str, Scalar]] = [

@@ -115,6 +115,7 @@ SELECT
         ''
       ),
       IF(c.remat != 'none', CONCAT(', remat=', c.remat), ''),
+      IF(c.implementation != 'keras', CONCAT(', implementation=', c.implementation), ''),
       IFNULL(CONCAT(', source=', c.source), '')
     ),
     3
@@ -182,7 +183,8 @@ SELECT
     c.devices AS devices,
     c.distribution AS distribution,
     c.gradient_accumulation_steps AS gradient_accumulation_steps,
-    c.remat AS remat
+    c.remat AS remat,
+    c.implementation AS implementation
   ) AS settings,
   IF(m.suite_total_time_s IS NULL, c.resolved_steps_per_epoch, c.resolved_seed_steps_per_epoch) AS steps_per_epoch,
   m.step_time_s,

@@ -18,6 +18,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
 from keras_matrix.analysis.comparison.ratios import repeats_for_intervals
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.fc import gap_to_peak
+from keras_matrix.analysis.keras_cost import KerasCost, keras_costs
 from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Statistic, hidden, values
@@ -130,10 +131,11 @@ def as_document(head: Mapping[str, object], found: Findings) -> str:
     """Return findings as a JSON document that begins with these keys."""
     scalings = {one.cell_id: one for one in device_scalings(found.rows)}
     warm = {one.cell_id: one.estimate for one in warm_caches(found.rows)}
+    costs = {one.cell_id: _cost_json(one) for one in keras_costs(found.rows)}
     fields = {
         **head,
         "statuses": dict(Counter(str(record.status) for record in found.records)),
-        "rows": [_row_json(row, found.run_context, scalings, warm) for row in found.rows],
+        "rows": [_with_costs(_row_json(row, found.run_context, scalings, warm), costs) for row in found.rows],
         left_out.KEY: to_json(found.left_out),
     }
     return document(fields)
@@ -155,6 +157,21 @@ def _row_json(
         cell["scaling"] = _scaling_json(scalings.get(cell["cell_id"]))
         cell["cold_over_warm_first_epoch"] = to_json(warm.get(cell["cell_id"]))
     return plain
+
+
+def _with_costs(row: dict[str, Any], costs: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Add to each cell of `fit` what Keras costs there; null for one without other implementations."""
+    for cell in row["cells"].values():
+        cell["keras_cost"] = costs.get(cell["cell_id"])
+    return row
+
+
+def _cost_json(one: KerasCost) -> dict[str, Any]:
+    return {
+        "keras_over_native": to_json(one.estimate),
+        "shares": {part.name: to_json(part.share) for part in one.parts},
+        "text": one.text,
+    }
 
 
 def _scaling_json(one: DeviceScaling | None) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, completed
 from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.comparison.undecided import undecided
+from keras_matrix.analysis.keras_cost import keras_costs
 from keras_matrix.analysis.scaling.devices import device_scalings
 from keras_matrix.analysis.warm_caches import warm_caches
 from keras_matrix.records.task import PREFIX
@@ -121,6 +122,7 @@ def table_lines(rows: Sequence[Row], context: RunContext, width: int | None = No
     columns, open_rows = columns_of(rows, context), undecided(rows)
     notes = [(one.cell_id, f"scaling: {one.text}") for one in device_scalings(rows)]
     notes += [(one.cell_id, f"warm compile cache: {one.text}") for one in warm_caches(rows)]
+    notes += [(one.cell_id, f"cost of Keras: {one.text}") for one in keras_costs(rows)]
     texts = {
         (row.title, name): [column.text(row, name, cell, context) for column in columns]
         for row in rows

@@ -308,6 +308,21 @@ def test_rows_on_several_devices_are_excluded_from_the_suite_and_named() -> None
     assert suite(table(several)) == []
 
 
+def test_rows_of_another_implementation_are_excluded_from_the_suite_and_named() -> None:
+    by_fit, native = (
+        [
+            make_record(step_s, at, settings=make_settings(backend=name, implementation=one))
+            for name, step_s in (("jax", 0.01 * factor), ("torch", 0.02))
+            for at in range(5)
+        ]
+        for one, factor in (("keras", 1), ("native", 9))
+    )
+    ([found], [of_fit]) = suite(table(by_fit + native)), suite(table(by_fit))
+    assert (found.against, found.ratios["torch"].estimate) == ("jax", of_fit.ratios["torch"].estimate)
+    assert found.left_out == "mnist_mlp implementation=native (another implementation than fit)"
+    assert suite(table(native)) == []
+
+
 def test_rows_that_are_not_comparable_are_excluded_from_the_suite() -> None:
     other = Resolved(50, 32, "fork", "float32", parameters=999)
     assert suite(table(records_of({"torch": 0.04}) + records_of({"jax": 0.01}, resolved=other))) == []

@@ -95,12 +95,14 @@ def test_physics_divides_nothing() -> None:
 
 def test_a_native_program_takes_no_setting_of_keras() -> None:
     ours = {"phase": "predict", "steps_per_execution": 4, "gradient_accumulation_steps": 2, "remat": "full"}
+    ours |= {"implementation": "native"}
     settings = make_settings(workload="fc", params={"mode": "fc_data"}, **ours)
     assert rules.settings_problems(settings) == [
         "phase: must be fit for fc_data, got predict; fc_data_ff and fc_model_ff only go forward",
         "steps_per_execution: must be 1 for fc_data, got 4",
         "gradient_accumulation_steps: must be 1 for fc_data, got 2",
         "remat: must be none for fc_data, got full",
+        "implementation: must be keras for fc_data, got native",
     ]
     assert rules.settings_problems(replace(settings, params={"mode": "fc_keras"})) == []
 

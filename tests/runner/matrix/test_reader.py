@@ -250,6 +250,29 @@ REFUSED_ENTRIES: dict[str, tuple[tuple[str, ...], list[str]]] = {
             "epoch, got 5"
         ],
     ),
+    "native code of another phase": (
+        ("phase: [fit, predict]", "implementation: [keras, native]"),
+        ["5: cells[0].phase: must be fit with implementation: native, got 'predict'"],
+    ),
+    "a step in a loop that Keras runs otherwise": (
+        (
+            "implementation: loop",
+            "feed: host_fed",
+            "precision: mixed_bfloat16",
+            "steps_per_execution: 2",
+            "gradient_accumulation_steps: 2",
+            "remat: activations",
+            "devices: 2",
+        ),
+        [
+            "6: cells[0].feed: must be device_resident with implementation: loop, got 'host_fed'",
+            "7: cells[0].precision: must be float32 with implementation: loop, got 'mixed_bfloat16'",
+            "8: cells[0].steps_per_execution: must be 1 with implementation: loop, got 2",
+            "9: cells[0].gradient_accumulation_steps: must be 1 with implementation: loop, got 2",
+            "10: cells[0].remat: must be none with implementation: loop, got 'activations'",
+            "11: cells[0].devices: must be 1 with implementation: loop, got 2",
+        ],
+    ),
     "gradients without training": (
         ("phase: [fit, predict]", "remat: full"),
         ["6: cells[0].remat: must be none with phase: predict, which has no gradients, got 'full'"],
@@ -325,6 +348,14 @@ def test_wrong_entry_is_refused_with_a_message(case: str, problems_of: Callable[
 
 
 REFUSED_FILES: dict[str, tuple[str, list[str]]] = {
+    "native code of a workload without it": (
+        of("bert", "implementation: [keras, native]"),
+        ["5: cells[0].implementation: must be keras for bert, which has no twin in plain framework code, got 'native'"],
+    ),
+    "native code of a user's workload": (
+        of("a.b:c", "implementation: loop"),
+        ["5: cells[0].implementation: must be keras for a.b:c, which has no twin in plain framework code, got 'loop'"],
+    ),
     "empty": ("", ["1: the file is empty"]),
     "a list": (
         "- 1\n",

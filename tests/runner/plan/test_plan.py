@@ -146,6 +146,13 @@ def test_cells_that_differ_only_in_backend_share_their_steps(some: list[Cell]) -
     assert all(len({cell.settings.batch_size for cell in group}) == 1 for group in groups.values())
 
 
+def test_implementations_are_compared_and_share_their_steps(tmp_path: Path) -> None:
+    ladder = cells(tmp_path, "  - workload: lstm\n    implementation: [keras, native]\n    batch_size: [2, 4]\n")
+
+    assert sorted(len(group) for group in plan.comparisons(ladder)) == [6, 6]
+    assert len({plan.calibration_group(cell) for cell in ladder}) == 2
+
+
 def test_cells_put_together_are_one_comparison_with_the_same_steps(some: list[Cell]) -> None:
     apart = [replace(cell, together="one" if cell.settings.batch_size < 4 else "") for cell in some]
     groups = [{cell.settings.batch_size for cell in group} for group in plan.comparisons(apart)]

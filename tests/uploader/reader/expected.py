@@ -19,7 +19,14 @@ NO_TABLE_HOLDS = re.compile("[\x00\ud800-\udfff]")
 MEASURED = ("times", "learning", "memory", "surroundings", "harness", "parallel", "task", "usage", "input", "replicas")
 NOT_MEASUREMENTS = ("parallel.places", "replicas.replicas", "task.metrics")
 WITHOUT_A_PIPELINE = {"page_cache": "warm", "input_timers": False}  # then these are null
-LATER_DEFAULTS = {"nodes": 1, "devices": 1, "distribution": "data", "gradient_accumulation_steps": 1, "remat": "none"}
+LATER_DEFAULTS = {
+    "nodes": 1,
+    "devices": 1,
+    "distribution": "data",
+    "gradient_accumulation_steps": 1,
+    "remat": "none",
+    "implementation": "keras",
+}
 """The defaults of settings that are null then."""
 FINDING_IDENTITY = ("kind", "metric", "work_id", "cell_id", "backend", "host_id", "device", "league", "at_run_id")
 UNITS = {

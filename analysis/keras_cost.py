@@ -1,0 +1,142 @@
+"""What Keras costs over plain code of its backend, and which part of Keras costs it.
+
+`implementation` makes a ladder of cells that train the same work, from Keras's `fit` to native code; neighbours differ
+in one part (`models.twins.interface`). In each block that all measured rungs share, a part costs the difference of its
+two neighbours' mean step times, as a share of Keras's step. Without a rung its two parts are one.
+
+Guarantee: pure; only cells that differ in nothing else, and whose records show the same work, are compared. Limit: a
+part may overlap with the device's work, so that its own time is longer than what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from keras_matrix.analysis.comparison.primary_metric import cost
+from keras_matrix.analysis.comparison.ratios import Ratio, bracketed, ratio_of, too_few
+from keras_matrix.analysis.comparison.same_work import differing, losses_apart
+from keras_matrix.analysis.comparison.table import CellSummary, Row, logs_by_machine
+from keras_matrix.analysis.comparison.titles import titles
+from keras_matrix.analysis.stats.blocks import Estimate, arithmetic
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.settings import IMPLEMENTATIONS, KERAS, NATIVE, Settings
+
+# What each rung has and the next one lacks.
+PARTS = ("callbacks and input", "metrics", "optimizer", "layers and loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a part of Keras costs, as a share of a step of `fit`; it may be below 0."""
+
+    name: str
+    share: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class KerasCost:
+    """A cell of `fit` against the other implementations of the same work on the same backend.
+
+    `over_native` is the time of a step of `fit` over that of native code; without it `missing` says why. `work` is the
+    title of the work, whatever trains it. `caveat` is empty if the losses are near each other.
+    """
+
+    cell_id: str
+    work: str
+    backend: str
+    over_native: Ratio | None
+    missing: str
+    parts: tuple[Part, ...]
+    caveat: str
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The time of a step of `fit` over that of native code; None if they are not compared."""
+        return self.over_native.estimate if self.over_native else None
+
+    @property
+    def ratio_text(self) -> str:
+        """The ratio with its interval and what it does not show, or why it is missing."""
+        if self.over_native is None:
+            return self.missing
+        estimate = self.over_native.estimate
+        if estimate.bounds is None:
+            return f"{bracketed(estimate)} ({too_few([self.over_native])})"
+        return bracketed(estimate) + ("" if estimate.excludes(1.0) else " (not separable from no cost)")
+
+    @property
+    def text(self) -> str:
+        """The result as one line, such as `jax 1.08x [1.05 1.11]; of a step: metrics 3.1 % [1.9 4.3], ...`."""
+        shares = ", ".join(f"{part.name} {share_text(part.share)}" for part in self.parts)
+        parts = (f"{self.backend} {self.ratio_text}", shares and f"of a step: {shares}", self.caveat)
+        return "; ".join(part for part in parts if part)
+
+
+def keras_costs(rows: Sequence[Row]) -> list[KerasCost]:
+    """Return what Keras costs in each measured cell of `fit` that another implementation can be compared with."""
+    cells = [(row, cell) for row in rows for cell in row.cells.values() if cell.step_time]
+    ladders: dict[str, dict[str, tuple[Row, CellSummary]]] = {}
+    for row, cell in cells:
+        ladders.setdefault(canonical(by_keras(cell.settings)), {})[cell.settings.implementation] = (row, cell)
+    compared = [ladder for ladder in ladders.values() if len(ladder) > 1 and KERAS in ladder]
+    named = titles([by_keras(ladder[KERAS][1].settings) for ladder in compared], {})
+    return [_cost(ladder, work) for ladder, work in zip(compared, named, strict=True)]
+
+
+def by_keras(settings: Settings) -> Settings:
+    """Return the settings of the same work trained by `fit`."""
+    return replace(settings, implementation=KERAS)
+
+
+def share_text(share: Estimate) -> str:
+    """Return a share with its interval in percent, such as `3.1 % [1.9 4.3]`."""
+    ends = "" if share.bounds is None else f" [{share.bounds[0] * 100:.1f} {share.bounds[1] * 100:.1f}]"
+    return f"{share.centre * 100:.1f} %{ends}"
+
+
+def _cost(ladder: Mapping[str, tuple[Row, CellSummary]], work: str) -> KerasCost:
+    row, own = ladder[KERAS]
+    rungs = [name for name in IMPLEMENTATIONS if name in ladder]
+    measured = {name: ladder[name][1].measured for name in rungs}
+    apart = differing(measured)
+    native = ladder.get(NATIVE)
+    missing, ratio = "", None
+    if apart:
+        missing = f"not comparable: {apart}"
+    elif native is None:
+        missing = f"{NATIVE} was not measured: set implementation: [{KERAS}, {NATIVE}]"
+    elif logs := logs_by_machine(own, native[1]):
+        ratio = ratio_of(own.settings.backend, logs, row.looks)
+    else:
+        missing = f"no repeat in common with {NATIVE}"
+    parts = () if apart else _parts(row, {name: ladder[name][1] for name in rungs})
+    caveat = "" if apart else losses_apart(measured) or ""
+    return KerasCost(own.cell_id, work, own.settings.backend, ratio, missing, parts, caveat)
+
+
+def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[Part, ...]:
+    """Return the part between each rung and the next measured one, over the blocks that all share."""
+    times_s = {
+        name: {(r.place, r.repeat): time_s for r in cell.measured if (time_s := cost(r))}
+        for name, cell in rungs.items()
+    }
+    blocks = sorted(set.intersection(*(set(own) for own in times_s.values())))
+    if not blocks:
+        return ()
+    confidence = row.looks.confidence(len(blocks))
+    several = len({place for place, _ in blocks}) > 1
+    found = []
+    for upper, lower in pairwise(rungs):
+        shares = [(times_s[upper][one] - times_s[lower][one]) / times_s[KERAS][one] for one in blocks]
+        share = arithmetic(shares, confidence)
+        assert share is not None
+        # Blocks at several machines are not exchangeable: their mean is shown without an interval.
+        found.append(Part(_between(upper, lower), replace(share, low=None, high=None) if several else share))
+    return tuple(found)
+
+
+def _between(upper: str, lower: str) -> str:
+    begin, end = IMPLEMENTATIONS.index(upper), IMPLEMENTATIONS.index(lower)
+    return " + ".join(PARTS[begin:end])

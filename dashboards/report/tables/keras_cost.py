@@ -1,0 +1,33 @@
+"""What Keras costs, as tables: a table for each work, a row for each backend. No markup.
+
+Pure functions. The shares are of a step of `fit`, their columns the parts that this work's implementations separate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.analysis.keras_cost import KerasCost, keras_costs, share_text
+from keras_matrix.dashboards.charts import grid
+from keras_matrix.dashboards.charts.format import DASH
+from keras_matrix.dashboards.charts.grid import Grid
+
+
+def tables(rows: Sequence[Row]) -> list[Grid]:
+    """Return the tables of a run; empty without cells of other implementations."""
+    works: dict[str, list[KerasCost]] = {}
+    for one in keras_costs(rows):
+        works.setdefault(one.work, []).append(one)
+    return [_table(work, costs) for work, costs in works.items()]
+
+
+def _table(work: str, costs: Sequence[KerasCost]) -> Grid:
+    names = list(dict.fromkeys(part.name for one in costs for part in one.parts))
+    caveats = " ".join(f"{one.backend}: {one.caveat}." for one in costs if one.caveat)
+    return Grid(work, ["Keras over native", *names], [_row(one, names) for one in costs], caveats)
+
+
+def _row(one: KerasCost, names: Sequence[str]) -> grid.Row:
+    shares = {part.name: share_text(part.share) for part in one.parts}
+    return grid.Row(one.backend, [one.ratio_text, *(shares.get(name, DASH) for name in names)])

@@ -1,0 +1,104 @@
+"""The ladder of implementations from Keras's `fit` to plain framework code, and what each rung must do.
+
+Neighbouring rungs differ in one thing, so that the difference of their times says what that thing costs:
+
+    keras        `fit`
+    loop         Keras's compiled training step in a plain loop: without callbacks, data adapter and epoch iterator
+    no_metrics   a step as in Keras's guide to custom training: Keras's layers, loss and optimizer, without metrics
+    layers       the same with the optimizer of the framework instead of Keras's
+    native       the network in plain framework code: layers, loss and optimizer
+
+All begin with the weights of one Keras model. Limit: rungs above `loop` exist for `WORKLOADS`, in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Batch = tuple[Any, ...]
+# How far losses in float32 may be from Keras's, relative, at the first step and later ones: those of `runner parity`.
+FIRST_LOSS_LIMIT, LOSSES_LIMIT = 1e-5, 1e-3
+
+
+class Rung(Protocol):
+    """Trains one step after the other. Construct it after the model's optimizer was built.
+
+    `counts` says whether its steps count updates and samples in the Keras model, as `fit` does.
+    """
+
+    counts: bool
+
+    def begin_epoch(self) -> None:
+        """Forget the losses of earlier steps."""
+
+    def step(self, batch: Batch) -> None:
+        """Train one step on a batch `(x, y)` on the device; it may return before the step is computed."""
+
+    def end_epoch(self) -> dict[str, float]:
+        """Wait for all steps; return the mean loss since `begin_epoch` as `loss`, and the model's metrics if any."""
+
+    def updates(self) -> int:
+        """Return the updates that the optimizer itself counted since it was made, read while idle."""
+
+    def write_back(self) -> None:
+        """Give the Keras model the current weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Whether the step is compiled, as Keras does it: `jit` with XLA or torch.compile, or `eager` without a graph."""
+
+    jit: bool
+    eager: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RMSprop:
+    """Keras's RMSprop: step t has the rate `rate / (1 + decay * t)`; `epsilon` is inside the square root."""
+
+    rate: float
+    rho: float
+    epsilon: float
+    decay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdamW:
+    """Adam with decoupled weight decay."""
+
+    rate: float
+    beta_1: float
+    beta_2: float
+    epsilon: float
+    weight_decay: float
+
+
+Optimizer = RMSprop | AdamW
+
+
+def optimizer_of(model: Any) -> Optimizer:
+    """Return the options of the model's Keras optimizer. Raises ValueError for one that has no native form here."""
+    own = model.optimizer
+    options = own.get_config()
+    kind = type(own).__name__
+    if kind == "RMSprop" and not options["momentum"] and not options["centered"]:
+        rate = options["learning_rate"]
+        decay = 0.0
+        if isinstance(rate, dict) and rate["class_name"] == "InverseTimeDecay" and rate["config"]["decay_steps"] == 1:
+            rate, decay = rate["config"]["initial_learning_rate"], rate["config"]["decay_rate"]
+        return RMSprop(float(rate), options["rho"], options["epsilon"], float(decay))
+    if kind == "AdamW" and not options["amsgrad"]:
+        names = ("beta_1", "beta_2", "epsilon", "weight_decay")
+        return AdamW(float(options["learning_rate"]), *(float(options[name]) for name in names))
+    raise ValueError(f"optimizer: no native form of {kind} with these options: {options}")
+
+
+def drop_rates(model: Any) -> tuple[float, ...]:
+    """Return the rates of the model's dropout layers, in their order."""
+    return tuple(float(layer.rate) for layer in model.layers if type(layer).__name__ == "Dropout")
+
+
+def heads_of(model: Any) -> int:
+    """Return the number of attention heads of each block."""
+    return int(next(layer.num_heads for layer in model.layers if type(layer).__name__ == "MultiHeadAttention"))

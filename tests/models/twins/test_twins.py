@@ -1,0 +1,71 @@
+"""Each implementation of each workload with a twin trains as Keras does, on each backend, in one process for all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_matrix.analysis.parity.deviations import LIMITS
+from keras_matrix.models import twins
+from keras_matrix.models.twins.interface import FIRST_LOSS_LIMIT, LOSSES_LIMIT
+from keras_matrix.models.workload import UnsupportedWorkload
+from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.settings import IMPLEMENTATIONS, KERAS
+from keras_matrix.runner.matrix.catalog import load
+
+SCRIPT = Path(__file__).with_name("train_every_twin.py")
+NAMES = ("mnist_mlp", "cifar10_cnn", "lstm", "decoder_lm")  # lstm_text_generation is lstm with another batch
+
+
+def trained(backend: str) -> dict[str, Any]:
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": backend,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",  # compiles faster
+        "PYTHONPATH": str(SCRIPT.parents[3]),
+    }
+    command = [sys.executable, str(SCRIPT), *NAMES]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_implementation_trains_as_keras_does(backend: str) -> None:
+    """Mutation: the LSTM's forget and input gates are exchanged; RMSprop adds epsilon after the root."""
+    seen = trained(backend)
+    assert list(seen) == list(NAMES)
+    for name, one in seen.items():
+        assert [KERAS, *one["found"]] == list(IMPLEMENTATIONS)
+        for rung, found in one["found"].items():
+            where = (name, rung)
+            assert (where, found["losses"]) == (where, pytest.approx(one["keras"], rel=LOSSES_LIMIT / 10))
+            assert (where, found["updates"]) == (where, len(one["keras"]))
+            assert found["weights"] <= LIMITS["float32"]["update"], where
+    assert seen[NAMES[0]]["refused"].startswith(
+        "implementation: it trains differently from Keras: from the same weights"
+    )
+
+
+def test_losses_may_deviate_as_far_as_between_backends() -> None:
+    limits = LIMITS["float32"]
+    assert (limits["loss"], limits["losses"]) == (FIRST_LOSS_LIMIT, LOSSES_LIMIT)
+
+
+def test_the_catalog_names_the_workloads_with_a_twin() -> None:
+    named = {name for name, workload in load().workloads.items() if workload.twin}
+    assert named == set(twins.WORKLOADS)
+
+
+def test_a_backend_without_implementations_is_unsupported() -> None:
+    with pytest.raises(UnsupportedWorkload, match="implementation: numpy has only keras"):
+        twins.load("numpy")
