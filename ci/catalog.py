@@ -48,9 +48,10 @@ def entry(item: Workload) -> dict[str, Any]:
         "samples": item.samples,
         **({} if item.feed is None else {"feed": item.feed}),
         **({"twin": True} if item.name in WORKLOADS else {}),
+        **({"generates": True} if item.generates else {}),
         "data": list(item.data),
         "params": {param.name: _param(param) for param in item.params},
-        "input_shape": list(x.shape[1:]),
+        "input_shape": list(keras.tree.flatten(x)[0].shape[1:]),
         "output_shape": output_shape,
         "parameters": built.model.count_params(),
         "forward_flops_per_sample": flops,
@@ -65,12 +66,10 @@ def forward(model: Any, x: Any) -> tuple[int, list[int]]:
 
     Masked products are counted too, also under a causal mask, as the plain formula computes them.
     """
-    import torch
-
-    from keras_matrix.models.flops.torch import counted
+    from keras_matrix.models.flops.torch import counted, without_gradients
 
     outputs: list[Any] = []
-    with torch.no_grad():
+    with without_gradients(model):
         flops = counted(lambda: outputs.append(model(x, training=False)))
     return flops, [int(size) for size in outputs[0].shape[1:]]
 

@@ -24,6 +24,7 @@ FAMILIES = (
     "resnet_subclass",
     "transformers",
     "decoder",
+    "language_models",
     "vision_transformer",
     "fc",
     "finetune",

@@ -55,7 +55,8 @@ class Param:
 class Request:
     """A cell's request to a workload. Inside a build function, `params` is complete and valid.
 
-    `folders` are the user's, where relative paths in `params` are looked up after `dataset_dir`.
+    `folders` are the user's, where relative paths in `params` are looked up after `dataset_dir`. `free_bytes` is the
+    free memory of the device, None if it is unknown.
     """
 
     params: dict[str, Scalar]
@@ -64,6 +65,8 @@ class Request:
     batch_size: int = 32
     seed: int = 0
     folders: tuple[str, ...] = ()
+    phase: str = "fit"
+    free_bytes: int | None = None
 
     def integer(self, name: str) -> int:
         """The integer parameter `name`."""
@@ -132,7 +135,7 @@ class Built:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """One named workload: its catalogue entry, and the function that builds it; `feed` is its default if not that of
-    the matrix."""
+    the matrix, `generates` whether its model continues prompts."""
 
     name: str
     family: str
@@ -144,6 +147,7 @@ class Workload:
     corrections: tuple[str, ...]
     build: Callable[[Request], Built]
     feed: str | None = None
+    generates: bool = False
 
     def __call__(self, request: Request) -> Built:
         """Build it, with defaults filled in. Raises TypeError, ValueError or UnsupportedWorkload."""
@@ -193,6 +197,11 @@ def workload(
 def fed_by_pipeline(item: Workload) -> Workload:
     """Declare that a workload trains from its input pipeline unless the matrix sets another feed."""
     return replace(item, feed=PIPELINE)
+
+
+def generating(item: Workload) -> Workload:
+    """Declare that a workload's model is a KerasHub `CausalLM`, which can be measured with `phase: generate`."""
+    return replace(item, generates=True)
 
 
 def near_name(name: str, known: Iterable[str]) -> str:

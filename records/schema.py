@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from keras_matrix.records.codec import about
 from keras_matrix.records.fc.spec import Parallel
+from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.instruments.gpu_place import GpuPlace, place_of_gpus
 from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.instruments.usage import Usage
@@ -72,7 +73,7 @@ STATUS_MEANINGS = {
 class Resolved:
     """The values of the settings on this machine, with this backend."""
 
-    steps_per_epoch: int = about("training steps, or predict calls, in each measured epoch")
+    steps_per_epoch: int = about("training steps, or calls of predict or generate, in each measured epoch")
     seed_steps_per_epoch: int = about("ceil(samples / batch_size): the steps of one pass over the samples")
     start: str = about("how the process was created: fork (of a server that had imported the backend) or fresh")
     precision: str = about("name of the active Keras dtype policy")
@@ -168,10 +169,11 @@ class Times:
         "2017-suite total, as in the first Keras benchmarks: sum of the measured epochs of one pass over the samples",
         default=None,
     )
-    samples_per_s: float | None = about("samples trained or predicted per second", default=None)
+    samples_per_s: float | None = about("samples trained, predicted or continued per second", default=None)
     steps_per_s: float | None = about("steps or calls per second", default=None)
-    call_time_p50_s: float | None = about("predict: median time of one call", default=None)
-    call_time_p99_s: float | None = about("predict: 99th percentile of the time of one call", default=None)
+    tokens_per_s: float | None = about("generate: tokens generated per second, of all prompts of a batch", default=None)
+    call_time_p50_s: float | None = about("predict, generate: median time of one call", default=None)
+    call_time_p99_s: float | None = about("predict, generate: 99th percentile of the time of one call", default=None)
     training_time_s: float | None = about("total: first step, calibration and every epoch", default=None)
 
 
@@ -335,6 +337,7 @@ class CellResult:
     work: WorkDone | None = None
     input: InputUse | None = None
     replicas: Replicas | None = None
+    generation: Generation | None = None
     data_notes: list[str] = field(default_factory=list)  # what is unusual about the data set
     unsaved: str | None = None  # why the trained model is not saved; the figures were published before
     collectives_not_timed: str | None = None  # why, if a worker died while its collectives were timed
@@ -375,6 +378,9 @@ class Record:
     work: WorkDone | None = about("counted work of a Keras workload's process; null for others", default=None)
     input: InputUse | None = about("how the process read its input; null without a pipeline", default=None)
     replicas: Replicas | None = about("the devices of a Keras workload; null on one device", default=None)
+    generation: Generation | None = about(
+        "the language model of phase generate, and the times of our own loop; null otherwise", default=None
+    )
     gpu_place: GpuPlace | None = about(
         "its GPUs, if the session used several GPUs at the same time; null otherwise", default=None
     )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 Scalar = bool | int | float | str
 
-PHASES = ("fit", "predict")
+FIT, PREDICT, GENERATE = "fit", "predict", "generate"
+PHASES = (FIT, PREDICT, GENERATE)
 RESIDENT, HOST_FED, PIPELINE = "device_resident", "host_fed", "pipeline"
 FEEDS = (RESIDENT, HOST_FED, PIPELINE)
 PAGE_CACHES = ("warm", "cold")

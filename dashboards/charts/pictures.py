@@ -36,6 +36,7 @@ from keras_matrix.dashboards.charts.dot_plots import (
 from keras_matrix.dashboards.charts.format import SECOND, Unit, integer, interval, plural, quantity, unit_for
 from keras_matrix.dashboards.report.device_memory import device_unit
 from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.settings import FIT
 
 REPEAT_HEIGHT = 17
 STRIP_TOP = 13
@@ -50,10 +51,10 @@ def work_details(row: Row) -> str:
     if run := next((record.task for record in cell.records if record.task), None):
         return f"external command · {shlex.join(run.command)[:COMMAND_CHARACTERS]}"
     resolved = next((r.resolved for c in row.cells.values() for r in c.measured if r.resolved), None)
-    predict = settings.phase == "predict"
+    calls = settings.phase != FIT
     details = [f"batch {settings.batch_size}"]
     if resolved:
-        details.append(plural(resolved.steps_per_epoch, "call" if predict else "step") + " an epoch")
+        details.append(plural(resolved.steps_per_epoch, "call" if calls else "step") + " an epoch")
     if resolved and resolved.parameters is not None:
         details.append(f"{integer(resolved.parameters)} parameters")
     details += [settings.phase, settings.device, settings.precision, settings.feed, f"league {settings.league}"]
@@ -112,8 +113,8 @@ def _epoch_picture(row: Row) -> Picture | None:
     figure = next(iter(row.cells.values())).figure
     unit = unit_for([sorted(dots)[len(dots) // 2]]) if figure == STEP_TIME else Unit(figure.unit, 1.0)
     ends = [end for cell in row.cells.values() for end in _ends(cell.step_time)]
-    predict = any(cell.settings.phase == "predict" for cell in row.cells.values())
-    what = f"time per {'call' if predict else 'step'}" if figure == STEP_TIME else figure.name
+    calls = any(cell.settings.phase != FIT for cell in row.cells.values())
+    what = f"time per {'call' if calls else 'step'}" if figure == STEP_TIME else figure.name
     axis = axes.fitted(dots + ends, f"{what}, {unit.name}".rstrip(", "), unit)
     if axis.log:
         axis = replace(axis, title=f"{axis.title} (logarithmic)")

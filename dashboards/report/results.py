@@ -39,6 +39,7 @@ from keras_matrix.dashboards.charts.scaling.figures import MEBI, scaled_value, s
 from keras_matrix.dashboards.report.device_memory import device_memory_values, device_unit
 from keras_matrix.dashboards.report.shares import of_measured_peak, of_stated_peak
 from keras_matrix.records.schema import HARMLESS, Record, Status
+from keras_matrix.records.settings import FIT
 from keras_matrix.records.store import latest_attempts
 
 RATIO = Unit("×", 1.0)
@@ -169,10 +170,10 @@ def _lines(
 ) -> list[FigureRow]:
     if any(cell.figure != STEP_TIME for cell in row.cells.values()):
         return _task_lines(row, columns, run_context)
-    predict = any(cell.settings.phase == "predict" for cell in row.cells.values())
+    calls = any(cell.settings.phase != FIT for cell in row.cells.values())
     cells = [cell for _, cell in columns]
     shares = [run_context.shares.get(cell.cell_id) if cell else None for cell in cells]
-    step = "time per call" if predict else "time per step"
+    step = "time per call" if calls else "time per step"
     lines = [
         FigureRow(step, "ms", [_step_value(row, name, cell, run_context) for name, cell in columns], primary=True),
         FigureRow("relative to the lowest", "×", [_ratio_value(row, name, cell) for name, cell in columns]),

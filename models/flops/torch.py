@@ -24,8 +24,25 @@ TOOL = "torch.utils.flop_counter.FlopCounterMode"
 
 def forward(model: Any, x: Any) -> int:
     """Count one forward pass."""
-    with torch.no_grad():
+    with without_gradients(model):
         return counted(lambda: model(x, training=False))
+
+
+@contextmanager
+def without_gradients(model: Any) -> Iterator[None]:
+    """Compute no gradients, and mark no weight for them.
+
+    Under `no_grad` alone the counter's hooks fail for a layer that returns a view of its weights (GPT-2's positions).
+    """
+    marked = [one.value for one in model.variables if one.value.requires_grad]
+    for weight in marked:
+        weight.requires_grad_(False)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for weight in marked:
+            weight.requires_grad_(True)
 
 
 def framework(model: Any, x: Any, y: Any) -> ToolCount:

@@ -1,4 +1,4 @@
-"""The timed loops: epochs of `fit`, epochs of predict calls.
+"""The timed loops: epochs of `fit`, epochs of predict or generate calls.
 
 Timing starts and ends with the device idle. No hook runs between two batches: in Keras 3 such a hook synchronises every
 step on JAX and PyTorch. An epoch's time includes its steps and the resetting and reading of metrics, as `fit` does
@@ -157,7 +157,7 @@ def fit_epochs(
 
 @dataclass(slots=True)
 class CallLog:
-    """The seconds of each epoch of predict calls, and of each call of the measured epochs.
+    """The seconds of each epoch of calls, and of each call of the measured epochs.
 
     `rows` has, for each epoch, the sum over its calls of the leading dimension of the outputs.
     """
@@ -167,8 +167,8 @@ class CallLog:
     rows: list[int] = field(default_factory=list)
 
 
-def predict_epochs(model: Any, batches: Sequence[Batch], stretch: Stretch) -> CallLog:
-    """Call `predict_on_batch` once per step; a call ends with its result on the host, as for its user."""
+def call_epochs(call: Callable[[Any], Any], batches: Sequence[Batch], stretch: Stretch) -> CallLog:
+    """Call `predict_on_batch` or `generate` once per step; a call ends with its result on the host, as for its user."""
     log = CallLog()
     position = 0
     for epoch in range(stretch.epochs):
@@ -178,7 +178,7 @@ def predict_epochs(model: Any, batches: Sequence[Batch], stretch: Stretch) -> Ca
             batch = batches[position % len(batches)]
             position += 1
             begun_s = monotonic()
-            outputs = model.predict_on_batch(batch[0])
+            outputs = call(batch[0])
             times_s.append(monotonic() - begun_s)
             rows += rows_of(outputs)
         log.epoch_times_s.append(sum(times_s))

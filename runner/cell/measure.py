@@ -17,15 +17,16 @@ import numpy as np
 
 from keras_matrix.models.injected_faults import Circumstances, plant
 from keras_matrix.models.registry import load
-from keras_matrix.models.workload import Built, Request
+from keras_matrix.models.workload import Built
 from keras_matrix.records.fc import rules
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
 from keras_matrix.records.host import cpu_list, inherited_environment
+from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.schema import CellResult, Memory, Resolved, Times
-from keras_matrix.records.settings import KERAS, PIPELINE, Settings
+from keras_matrix.records.settings import GENERATE, KERAS, PIPELINE, PREDICT, Settings
 from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents, Unsupported
 from keras_matrix.runner.cell.batches import Batch, make_batches, steps_of_pass
@@ -33,12 +34,14 @@ from keras_matrix.runner.cell.checks.devices import prove, refuse_devices, reser
 from keras_matrix.runner.cell.checks.remat import check_remat, rematerialised, rematerialised_layers
 from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic
+from keras_matrix.runner.cell.generation.figures import generation
+from keras_matrix.runner.cell.generation.phase import Generating, check_generates
 from keras_matrix.runner.cell.implementations.training import StepTraining
 from keras_matrix.runner.cell.interleaving import Turns, leave_copies
 from keras_matrix.runner.cell.job import Job, in_a_line, keep_tuning, publish_figures, result_of, write_result
 from keras_matrix.runner.cell.loop import Stretch
 from keras_matrix.runner.cell.measured_epochs import Allocated, Compiling, MeasuredEpochs
-from keras_matrix.runner.cell.options import accumulated_steps, applied, job_as_resolved
+from keras_matrix.runner.cell.options import accumulated_steps, applied, job_as_resolved, request_of
 from keras_matrix.runner.cell.phases import Predicting, Training
 from keras_matrix.runner.cell.piped.training import PipedTraining
 from keras_matrix.runner.cell.piped.training import check as check_input
@@ -90,12 +93,14 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     seed_all(adapter, settings.seed)
     device = prove(adapter, settings)
     begun_s = monotonic()
-    built, own = _built(job, group)
+    built, own = _built(job, adapter)
     applied_settings, own_options = applied(built, settings)
     job = job_as_resolved(job, applied_settings)
     adapter.check(job.settings)
     check_input(built, job.settings)
     check_resolved(job.settings, built.model)
+    if job.settings.phase == GENERATE:
+        check_generates(built, job.settings, adapter)
     group.prepare(built.model)
     first = make_batches(built, job.settings, job.settings.steps_per_execution)
     build_time_s = monotonic() - begun_s
@@ -125,6 +130,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
         input=input_use(built.pipeline, job, work),
         data_notes=list(built.pipeline.notes) if built.pipeline else [],
         replicas=replicas,
+        generation=generation(job, built, adapter, first[0]),
     )
     result = with_communication(job, group, work, tried_at_high_rate(work, saved(job, built, result)))
     result = with_deviation(work, result)
@@ -132,11 +138,12 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     return finished(job, result, parts, partial(_traced_workload, work, job.settings))
 
 
-def _built(job: Job, group: DeviceGroup) -> tuple[Built, list[str]]:
+def _built(job: Job, adapter: BackendAdapter) -> tuple[Built, list[str]]:
     """Return the workload, built for the devices, and the methods that it overrides. Raises `Unsupported`."""
-    pid = os.getpid()
+    pid, group = os.getpid(), adapter.group
+    on_cpu = job.settings.device == "cpu"
     with group.building():
-        built = load_workload(job)
+        built = load_workload(job, free_memory_bytes() if on_cpu else adapter.free_device_memory_bytes())
     leave_copies(pid)
     own = own_methods(built.model, job.settings.phase)
     check_trains(built.model, job.settings.phase, own)
@@ -160,7 +167,9 @@ def _with_compilations(resolved: Resolved, events: CompileEvents, compiling: Com
 
 
 def _work_of(settings: Settings) -> type[Training | Predicting]:
-    if settings.phase == "predict":
+    if settings.phase == GENERATE:
+        return Generating
+    if settings.phase == PREDICT:
         return Predicting
     if settings.implementation != KERAS:
         return StepTraining
@@ -297,20 +306,11 @@ def build(job: Job) -> Built:
     return built
 
 
-def load_workload(job: Job) -> Built:
-    """Return the job's workload as its own code builds it."""
-    settings = job.settings
+def load_workload(job: Job, free_bytes: int | None = None) -> Built:
+    """Return the job's workload as its own code builds it, with so much free memory of the device."""
     os.environ[BAD_SAMPLES_DIR] = job.folder
-    request = Request(
-        params={**settings.params},
-        data=settings.data,
-        dataset_dir=job.dataset_dir,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        folders=tuple(job.import_roots),
-    )
-    with rematerialised(settings):
-        return load(settings.workload)(request)
+    with rematerialised(job.settings):
+        return load(job.settings.workload)(replace(request_of(job), free_bytes=free_bytes))
 
 
 def planted(built: Built, job: Job) -> Built:
@@ -322,6 +322,8 @@ def planted(built: Built, job: Job) -> Built:
 
 def _resolved(job: Job, built: Built, adapter: BackendAdapter, run: tuple[str, int]) -> Resolved:
     model, jit = built.model, bool(built.model.jit_compile) and not built.model.run_eagerly
+    if job.settings.phase == GENERATE:
+        jit = adapter.generates_compiled(model)
     return replace(
         _with_tf32(resolved_of(job.settings, adapter, run), job.settings, adapter, jit),
         precision=keras.config.dtype_policy().name,

@@ -10,13 +10,27 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from keras_matrix.models.workload import Built, InputPipeline
+from keras_matrix.models.workload import Built, InputPipeline, Request
 from keras_matrix.records.settings import PIPELINE, Settings
 from keras_matrix.runner.cell.batches import steps_of_pass
 from keras_matrix.runner.cell.job import Job
 
 MADE_BY_KERAS = ("train_function", "test_function", "predict_function")
 """Attributes in which a model stores the functions that Keras makes of its steps at the first call."""
+
+
+def request_of(job: Job) -> Request:
+    """Return the job's request to its workload."""
+    settings = job.settings
+    return Request(
+        params={**settings.params},
+        data=settings.data,
+        dataset_dir=job.dataset_dir,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        folders=tuple(job.import_roots),
+        phase=settings.phase,
+    )
 
 
 def applied(built: Built, settings: Settings) -> tuple[Settings, list[str]]:

@@ -22,7 +22,7 @@ from keras_matrix.runner.cell.batches import Batch, Feed, Feeder, counted_feed, 
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.interleaving import Turns
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.loop import CallLog, EpochLog, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
+from keras_matrix.runner.cell.loop import CallLog, EpochLog, Stretch, call_epochs, fit_epochs, step_time_by_doubling
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
 from keras_matrix.runner.cell.work.counter import Counting, Ledger, Weights, predicted
 
@@ -183,7 +183,7 @@ class Predicting:
 
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
         """Predict further epochs on the same batches, which `change` may wrap; nothing is recorded."""
-        predict_epochs(self.model, change(self._fed), stretch)
+        call_epochs(self._call, change(self._fed), stretch)
 
     def finish(self) -> None:
         """Do nothing: predicting changes no weights."""
@@ -195,8 +195,12 @@ class Predicting:
         """Return None: Keras predicts."""
         return None
 
+    def _call(self, inputs: Any) -> Any:
+        """Return the outputs of one call, on the host."""
+        return self.model.predict_on_batch(inputs)
+
     def _predict(self, name: str, placed: Sequence[Batch], stretch: Stretch) -> CallLog:
-        log = predict_epochs(self.model, placed, stretch)
+        log = call_epochs(self._call, placed, stretch)
         self.ledger.stretches.append(predicted(name, stretch.steps, log.rows))
         return log
 

@@ -30,6 +30,7 @@ OPTIONAL = (
     "loss",
     "feed",
     "twin",
+    "generates",
 )
 
 
@@ -53,6 +54,7 @@ class Workload:
     corrections: tuple[str, ...] = ()
     feed: str | None = None
     twin: bool | None = None
+    generates: bool = False
 
     @property
     def is_users(self) -> bool:
@@ -110,6 +112,7 @@ def _workload(name: str, item: Mapping[str, Any]) -> Workload:
         raise ValueError(f"{name}: feed must be one of {', '.join(FEEDS)}, got {item['feed']!r}")
     values: dict[str, Any] = {key: item[key] for key in REQUIRED} | {key: item.get(key) for key in OPTIONAL}
     values |= {"data": tuple(item["data"]), "corrections": tuple(item.get("corrections") or ())}
+    values["generates"] = bool(item.get("generates"))
     return Workload(name=name, params={word: _param(param) for word, param in item["params"].items()}, **values)
 
 

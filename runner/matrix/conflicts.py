@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from keras_matrix.records.fc import spec
-from keras_matrix.records.settings import FEEDS, KERAS, PIPELINE, REMAT_OFF, RESIDENT, Scalar
+from keras_matrix.records.settings import FEEDS, FIT, GENERATE, KERAS, PIPELINE, REMAT_OFF, RESIDENT, Scalar
 from keras_matrix.runner.matrix.catalog import Workload
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
 from keras_matrix.runner.matrix.strict_yaml import say
@@ -45,11 +45,12 @@ def conflicts(axes: Axes, workload: Workload) -> Iterator[Conflict]:
         text = f"must be at most steps_per_epoch ({min(steps)}), got {calls}"
         yield Conflict("steps_per_execution", "steps_per_epoch", text)
     for key in TRAINING_ONLY:
-        usual = SETTINGS[key].default
-        if "predict" in axes["phase"] and (other := next((value for value in axes[key] if value != usual), None)):
-            yield Conflict(
-                key, "phase", f"must be {usual} with phase: predict, which has no gradients, got {say(other)}"
-            )
+        usual, phases = SETTINGS[key].default, [phase for phase in axes["phase"] if phase != FIT]
+        if phases and (other := next((value for value in axes[key] if value != usual), None)):
+            text = f"must be {usual} with phase: {phases[0]}, which has no gradients, got {say(other)}"
+            yield Conflict(key, "phase", text)
+    if GENERATE in axes["phase"]:
+        yield from _of_generation(axes, workload)
     if steps and (most := max(_numbers(axes["gradient_accumulation_steps"]))) > min(steps):
         text = f"must be at most steps_per_epoch ({min(steps)}), or no weight changes in an epoch, got {most}"
         yield Conflict("gradient_accumulation_steps", "steps_per_epoch", text)
@@ -81,6 +82,16 @@ def _of_implementations(axes: Axes, workload: Workload) -> Iterator[Conflict]:
             yield Conflict(key, "implementation", f"must be {only} with implementation: {other}, got {say(value)}")
 
 
+def _of_generation(axes: Axes, workload: Workload) -> Iterator[Conflict]:
+    """Yield the conflicts of `phase: generate`."""
+    if not workload.generates:
+        text = f"must be fit or predict for {workload.name}, which is no language model of KerasHub, got generate"
+        yield Conflict("phase", "workload", text)
+    if (calls := max(_numbers(axes["steps_per_execution"]))) > 1:
+        text = f"must be 1 with phase: generate, whose step is one call of generate(), got {calls}"
+        yield Conflict("steps_per_execution", "phase", text)
+
+
 def _of_pipelines(axes: Axes, workload: Workload) -> Iterator[Conflict]:
     """Yield the conflicts of settings that concern an input pipeline; a user's workload is known in its cell only."""
     if workload.is_users:
@@ -89,8 +100,9 @@ def _of_pipelines(axes: Axes, workload: Workload) -> Iterator[Conflict]:
     if not workload.has_pipeline and PIPELINE in axes["feed"]:
         text = f"must be {' or '.join(f for f in FEEDS if f != PIPELINE)} for {workload.name}, got {say(PIPELINE)}"
         yield Conflict("feed", "workload", text)
-    if PIPELINE in axes["feed"] and "predict" in axes["phase"]:
-        text = f"must be fit with feed: {PIPELINE}, got {say('predict')}; set feed: device_resident to predict"
+    calls = [phase for phase in axes["phase"] if phase != FIT]
+    if PIPELINE in axes["feed"] and calls:
+        text = f"must be fit with feed: {PIPELINE}, got {say(calls[0])}; set feed: device_resident to {calls[0]}"
         yield Conflict("phase", "feed", text)
     if others and "cold" in axes["page_cache"]:
         text = f"must be warm with feed: {others[0]}, which reads no files, got {say('cold')}"

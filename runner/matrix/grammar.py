@@ -145,7 +145,11 @@ SETTINGS: dict[str, Rule] = {
         meaning="samples in one step; by default the workload's own; largest: the most that fit the device's memory",
     ),
     "samples": Rule("int", 1, 10_000_000, meaning="samples held in memory; by default the workload's own"),
-    "phase": Rule(choices=settings.PHASES, default="fit", meaning="train, or predict only"),
+    "phase": Rule(
+        choices=settings.PHASES,
+        default="fit",
+        meaning="train, predict, or generate: a language model continues prompts",
+    ),
     "epochs": Rule("int", 1, 10_000, default=4, meaning="epochs run, the discarded ones included"),
     "discard": Rule("int", 0, 9_999, default=1, meaning="first epochs left out of the statistics"),
     "steps_per_epoch": Rule(

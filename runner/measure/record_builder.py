@@ -72,6 +72,7 @@ def build_record(
         work=result.work if result else None,
         input=result.input if result else None,
         replicas=result.replicas if result else None,
+        generation=result.generation if result else None,
         gpu_place=outcome.gpu_place,
         usage=_usage(job, outcome, result.times if result else Times()),
     )

@@ -14,7 +14,7 @@ from itertools import chain
 
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.records.schema import CellResult, Resolved
-from keras_matrix.records.settings import Settings
+from keras_matrix.records.settings import FIT, Settings
 
 NAMES = {
     "first_step": "the first step",
@@ -57,8 +57,8 @@ def mismatch(result: CellResult, settings: Settings) -> str | None:
     if work is None:
         return None
     settings = _with_own_batches(result, settings)
-    if settings.phase == "predict":
-        return _first(_predicted(stretch, settings) for stretch in work.stretches)
+    if settings.phase != FIT:
+        return _first(_called(stretch, settings) for stretch in work.stretches)
     if work.optimizer_replaced:
         return "the model has a different optimizer after fit than before: it is not known which one was used"
     counted = (_updates(one) or _samples(one, settings, work) or _drawn(one) for one in work.stretches)
@@ -71,7 +71,7 @@ def work_caveats(result: CellResult, settings: Settings) -> list[str]:
         return []
     work = result.work
     settings = _with_own_batches(result, settings)
-    if settings.phase == "predict":
+    if settings.phase != FIT:
         own = ", ".join(work.own_methods)
         return [f"work_not_counted: the model overrides {own}: the computation of a call is not known"] if own else []
     found = _uncounted(work, settings)
@@ -147,13 +147,13 @@ def _first(problems: Iterable[str | None]) -> str | None:
     return next((problem for problem in problems if problem), None)
 
 
-def _predicted(stretch: WorkStretch, settings: Settings) -> str | None:
+def _called(stretch: WorkStretch, settings: Settings) -> str | None:
     expected = stretch.steps * settings.batch_size
     for epoch, rows in enumerate(stretch.samples, start=1):
         if not rows or rows % expected:  # several rows per sample: one for each box or time step
             return (
-                f"{NAMES[stretch.name]}: {stretch.steps} predict calls on {settings.batch_size} samples each returned "
-                f"{rows} rows in epoch {epoch}, not {expected}"
+                f"{NAMES[stretch.name]}: {stretch.steps} {settings.phase} calls on {settings.batch_size} samples each "
+                f"returned {rows} rows in epoch {epoch}, not {expected}"
             )
     return None
 

@@ -15,7 +15,7 @@ from typing import Any
 from keras_matrix.records.fc import network, spec
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import MEASURED, Record, Status
-from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.settings import FIT, Scalar, Settings
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import LIMITS
 from keras_matrix.runner.matrix.reader import Cell
@@ -96,7 +96,7 @@ def steps_of_call(record: Record) -> int:
 
     A user's workload may have decided this itself.
     """
-    if record.settings.phase == "predict":
+    if record.settings.phase != FIT:
         return 1
     decided = record.resolved.steps_per_execution if record.resolved else None
     return decided or record.settings.steps_per_execution

@@ -157,6 +157,21 @@ class BackendAdapter(Protocol):
     def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
         """Return the function's result for these arrays, compiled by XLA if the backend compiles steps with it."""
 
+    def compiled(self, model: Any, function: Callable[..., Any], donated: tuple[int, ...]) -> Callable[..., Any]:
+        """Return a function of arrays that calls the model, compiled as the backend compiles calls of KerasHub.
+
+        It may overwrite the arguments at the places `donated`.
+        """
+        return function
+
+    def generates_compiled(self, model: Any) -> bool:
+        """Return whether KerasHub compiles `generate()` of this model."""
+        return False
+
+    def free_device_memory_bytes(self) -> int | None:
+        """Return the free memory of an accelerator, None if the backend does not report it."""
+        return None
+
     def intra_op_threads(self) -> int | None:
         """Return the threads that one operation may use; None if the backend does not report them."""
         return None

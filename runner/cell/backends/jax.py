@@ -114,6 +114,26 @@ class Adapter(BackendAdapter):
     def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
         return jax.jit(function)(*arrays)
 
+    def compiled(self, model: Any, function: Callable[..., Any], donated: tuple[int, ...]) -> Callable[..., Any]:
+        import keras
+
+        variables = model.variables
+        values = [one.value for one in variables]
+
+        def stateless(held: Sequence[Any], *arrays: Any) -> Any:
+            with keras.StatelessScope(state_mapping=zip(variables, held, strict=True)):
+                return function(*arrays)
+
+        program = jax.jit(stateless, donate_argnums=[1 + place for place in donated])
+        return lambda *arrays: program(values, *arrays)
+
+    def generates_compiled(self, model: Any) -> bool:
+        return not model.run_eagerly
+
+    def free_device_memory_bytes(self) -> int | None:
+        found = _statistics()
+        return found["bytes_limit"] - found["bytes_in_use"] if "bytes_limit" in found else None
+
     def versions(self) -> dict[str, str]:
         return {"jax": jax.__version__, "jaxlib": jax.lib.__version__}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -133,6 +133,14 @@ class Adapter(BackendAdapter):
 
     def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
         return tf.function(function, jit_compile=jit)(*arrays)
+
+    def compiled(self, model: Any, function: Callable[..., Any], donated: tuple[int, ...]) -> Callable[..., Any]:
+        if model.run_eagerly:
+            return function
+        return cast(Callable[..., Any], tf.function(function, jit_compile=model.jit_compile))
+
+    def generates_compiled(self, model: Any) -> bool:
+        return bool(model.jit_compile) and not model.run_eagerly
 
     def intra_op_threads(self) -> int | None:
         return tf.config.threading.get_intra_op_parallelism_threads() or None

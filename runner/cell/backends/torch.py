@@ -113,6 +113,12 @@ class Adapter(BackendAdapter):
         with torch.no_grad():
             return function(*arrays)
 
+    def compiled(self, model: Any, function: Callable[..., Any], donated: tuple[int, ...]) -> Callable[..., Any]:
+        return cast(Callable[..., Any], torch.no_grad()(function))  # KerasHub's generate() is not compiled either
+
+    def free_device_memory_bytes(self) -> int | None:
+        return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else None
+
     def intra_op_threads(self) -> int | None:
         return int(torch.get_num_threads())
 

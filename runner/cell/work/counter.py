@@ -38,9 +38,12 @@ _KERAS_METHODS = {name: getattr(keras.Model, name, None) for names in _PHASE_MET
 
 
 def own_methods(model: Any, phase: str) -> list[str]:
-    """Return the methods deciding what this phase does that the workload replaces, on class or object."""
+    """Return the methods deciding what this phase does that the workload replaces, on class or object.
+
+    Of `generate` none: only workloads of the catalog can, and Keras has no such method.
+    """
     found = []
-    for name in _PHASE_METHODS[phase]:
+    for name in _PHASE_METHODS.get(phase, ()):
         replaced = name in vars(model) and name not in MADE_BY_KERAS
         if replaced or getattr(type(model), name, None) is not _KERAS_METHODS[name]:
             found.append(name)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
+from keras_matrix.records.settings import FIT
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.neutral import plain
@@ -189,7 +190,7 @@ def _show(found: _Found, output: _Output) -> int:
 def _call_time_s(record: Record) -> float | None:
     """Return the measured time of a traced step, which is a call of the backend."""
     step_time_s, settings = record.times.step_time_s, record.settings
-    if step_time_s is None or settings.phase == "predict":
+    if step_time_s is None or settings.phase != FIT:
         return step_time_s
     return step_time_s * settings.steps_per_execution
 

@@ -18,6 +18,7 @@ from keras_matrix.analysis.comparison.undecided import undecided
 from keras_matrix.analysis.keras_cost import keras_costs
 from keras_matrix.analysis.scaling.devices import device_scalings
 from keras_matrix.analysis.warm_caches import warm_caches
+from keras_matrix.records.settings import FIT
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.cli.render.figures import between, metric_lines, quantity
 from keras_matrix.runner.cli.render.format import NOTHING, seconds, significant
@@ -89,7 +90,7 @@ def columns_of(rows: Sequence[Row], context: RunContext) -> list[Column]:
     cells = [cell for row in rows for cell in row.cells.values()]
     steps = any(cell.figure == STEP_TIME for cell in cells)
     commands = any(cell.figure != STEP_TIME for cell in cells)
-    calls = {cell.settings.phase for cell in cells if cell.figure == STEP_TIME} == {"predict"}
+    calls = all(cell.settings.phase != FIT for cell in cells if cell.figure == STEP_TIME)
     time = "time per call" if calls else "time per step"
     figure = "figure" if commands and steps else "metric" if commands else time
     found = [

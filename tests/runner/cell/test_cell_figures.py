@@ -15,7 +15,7 @@ import numpy as np, types
 from dataclasses import replace
 from keras_matrix.runner.cell.phases import short_epoch_steps, summarise
 from keras_matrix.runner.cell.batches import make_batches
-from keras_matrix.runner.cell.loop import EpochClock, Stretch, fit_epochs, predict_epochs, step_time_by_doubling
+from keras_matrix.runner.cell.loop import EpochClock, Stretch, call_epochs, fit_epochs, step_time_by_doubling
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from tests.conftest import make_settings
 s = make_settings()
@@ -151,7 +151,7 @@ gc.unfreeze(); gc.enable()
 
 calls = []
 model = types.SimpleNamespace(predict_on_batch=lambda x: calls.append(x) or np.zeros((5, 2)))
-log = predict_epochs(model, [("a",), ("b",)], Stretch(steps=3, epochs=2, discard=1))
+log = call_epochs(model.predict_on_batch, [("a",), ("b",)], Stretch(steps=3, epochs=2, discard=1))
 assert calls == ["a", "b", "a", "b", "a", "b"] and len(log.call_times_s) == 3 and len(log.epoch_times_s) == 2
 assert log.rows == [15, 15]
 """

@@ -1,0 +1,164 @@
+"""Builds a language model of KerasHub and its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import ml_dtypes  # noqa: F401 - teaches NumPy the name bfloat16
+import numpy as np
+
+from keras_matrix.models.inputs import synthetic
+from keras_matrix.models.language_models.hub import keras_hub
+from keras_matrix.models.language_models.shapes import (
+    GEMMA,
+    GPT2,
+    LLAMA,
+    MISTRAL,
+    Shape,
+    Use,
+    least_memory,
+    shape_of,
+)
+from keras_matrix.models.workload import Built, Request, UnsupportedWorkload
+
+NAMES = {GPT2: "GPT2", GEMMA: "Gemma", LLAMA: "Llama", MISTRAL: "Mistral"}
+
+
+def built(architecture: str, request: Request) -> Built:
+    """Return the workload. Raises ValueError, and UnsupportedWorkload if its weights do not fit the memory."""
+    model = model_of(architecture, request)
+    return Built(model, samples_of(request, shape_of_model(architecture, model).vocabulary))
+
+
+def model_of(architecture: str, request: Request) -> Any:
+    """Return the compiled model of a request."""
+    check(architecture, request)
+    preset = request.text("preset")
+    if preset:
+        model = _of_preset(architecture, preset, request)
+    else:
+        shape = shape_of(architecture, request.params)
+        _check_memory(shape, request)
+        model = of_shape(shape)
+    return prepared(model, request)
+
+
+def check(architecture: str, request: Request) -> None:
+    """Raise ValueError for parameters that do not fit each other."""
+    prompt, longest = request.integer("prompt_length"), request.integer("max_length")
+    if request.phase == "generate" and prompt >= longest:
+        raise ValueError(f"{architecture}: prompt_length: must be below max_length ({longest}). Received: {prompt}")
+    if request.integer("lora_rank") and request.phase == "predict":
+        raise ValueError(f"{architecture}: lora_rank: must be 0 with phase: predict, which trains nothing")
+    if request.text("quantization") in ("int8", "int4") and request.phase == "fit" and not request.integer("lora_rank"):
+        raise ValueError(
+            f"{architecture}: quantization: {request.text('quantization')} has no trainable weights; set lora_rank, or "
+            "phase: predict or generate"
+        )
+
+
+def of_shape(shape: Shape) -> Any:
+    """Return a model of a shape with random weights."""
+    hub = keras_hub()
+    backbone = getattr(hub.models, f"{NAMES[shape.architecture]}Backbone")(**_configuration(shape))
+    return _task(hub, shape.architecture)(backbone=backbone, preprocessor=None)
+
+
+def shape_of_model(architecture: str, model: Any) -> Shape:
+    """Return the shape of a built model."""
+    config = model.backbone.get_config()
+    heads = config.get("num_query_heads") or config["num_heads"]
+    width, hidden = config["hidden_dim"], config["intermediate_dim"]
+    return Shape(
+        architecture,
+        config["num_layers"],
+        width,
+        heads,
+        config.get("num_key_value_heads") or heads,
+        config.get("head_dim") or width // heads,
+        hidden // 2 if architecture == GEMMA else hidden,
+        config["vocabulary_size"],
+        positions=config["max_sequence_length"] if architecture == GPT2 else 0,
+        window=config["sliding_window"] if architecture == MISTRAL else 0,
+    )
+
+
+def looked_up(shape: Shape, model: Any) -> list[Any]:
+    """Return the variables of the tables of which a decoding step reads a few rows only."""
+    backbone = model.backbone
+    if shape.architecture == GPT2:
+        return list(backbone.position_embedding.weights)
+    table = backbone.token_embedding
+    return [] if table.tie_weights else [one for one in table.weights if "reverse" not in one.name]
+
+
+def prepared(model: Any, request: Request) -> Any:
+    """Quantise a model, add LoRA, and compile it with KerasHub's own loss and optimizer."""
+    mode = request.text("quantization")
+    if mode != "none":
+        model.quantize(mode)
+    if rank := request.integer("lora_rank"):
+        model.backbone.enable_lora(rank)
+    model.compile(sampler="greedy")
+    return model
+
+
+def samples_of(request: Request, vocabulary: int) -> Callable[[int, int], tuple[Any, Any]]:
+    """Return the samples of a cell: prompts to continue, or sequences with their next tokens."""
+    length = request.integer("max_length")
+
+    def samples(count: int, seed: int) -> tuple[Any, Any]:
+        tokens = synthetic.tokens(count, length + 1, vocabulary, seed)
+        ids, mask = tokens[:, :-1].copy(), np.ones((count, length), np.int32)
+        if request.phase == "generate":
+            prompt = request.integer("prompt_length")
+            ids[:, prompt:], mask[:, prompt:] = 0, 0
+        return {"token_ids": ids, "padding_mask": mask}, tokens[:, 1:].copy()
+
+    return samples
+
+
+def _task(hub: Any, architecture: str) -> Any:
+    return getattr(hub.models, f"{NAMES[architecture]}CausalLM")
+
+
+def _configuration(shape: Shape) -> dict[str, Any]:
+    """Return the arguments of KerasHub's backbone."""
+    common = {"vocabulary_size": shape.vocabulary, "num_layers": shape.layers, "hidden_dim": shape.width}
+    if shape.architecture == GPT2:
+        return common | {
+            "num_heads": shape.heads,
+            "intermediate_dim": shape.hidden,
+            "max_sequence_length": shape.positions,
+        }
+    common |= {"num_query_heads": shape.heads, "num_key_value_heads": shape.key_heads, "intermediate_dim": shape.hidden}
+    if shape.architecture == GEMMA:  # its intermediate_dim counts both halves of the gated layer
+        return common | {"intermediate_dim": 2 * shape.hidden, "head_dim": shape.head_width}
+    return common | ({"sliding_window": shape.window} if shape.architecture == MISTRAL else {})
+
+
+def _of_preset(architecture: str, preset: str, request: Request) -> Any:
+    """Return the model of a preset: a name or address that KerasHub knows, or a folder of the user's."""
+    roots = [folder for folder in (request.dataset_dir, *request.folders) if folder]
+    found = next((path for root in roots if (path := Path(root) / preset).is_dir()), None)
+    try:
+        return _task(keras_hub(), architecture).from_preset(str(found or preset), preprocessor=None)
+    except (OSError, ValueError) as error:
+        raise UnsupportedWorkload(f"{architecture}: preset: {preset} cannot be loaded: {error}") from error
+
+
+def _check_memory(shape: Shape, request: Request) -> None:
+    policy = keras.config.dtype_policy()
+    use = Use(
+        request.phase,
+        request.batch_size,
+        request.integer("max_length"),
+        np.dtype(policy.variable_dtype).itemsize,
+        np.dtype(policy.compute_dtype).itemsize,
+        trains_all=not request.integer("lora_rank"),
+    )
+    if problem := least_memory(shape, use).problem(request.free_bytes):
+        raise UnsupportedWorkload(f"{shape.architecture}: {shape.parameters / 1e9:.3g} billion weights: it {problem}")

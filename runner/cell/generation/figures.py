@@ -1,0 +1,80 @@
+"""The figures of a process about its language model, after everything timed and after memory was read.
+
+What cannot be measured is None and fails no cell.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from keras.backend import standardize_dtype
+
+from keras_matrix.models.language_models import building
+from keras_matrix.models.workload import Built
+from keras_matrix.records.instruments.generation import Generation
+from keras_matrix.runner.cell.backends import BackendAdapter
+from keras_matrix.runner.cell.batches import Batch
+from keras_matrix.runner.cell.generation.own_loop import OwnLoop, OwnTimes
+from keras_matrix.runner.cell.generation.phase import generated, lengths
+from keras_matrix.runner.cell.job import Job, in_a_line
+from keras_matrix.runner.cell.options import request_of
+from keras_matrix.runner.cell.peaks.timing import cache_bytes
+
+# One process of a cell times the smallest widths: every process would build and compile a second model.
+OVERHEAD_REPEAT = 0
+
+
+def generation(job: Job, built: Built, adapter: BackendAdapter, batch: Batch) -> Generation | None:
+    """Return the sizes of the model and the figures of our own loop; None in another phase."""
+    if job.settings.phase != "generate":
+        return None
+    prompt, longest = lengths(job.settings)
+    shape = building.shape_of_model(job.settings.workload, built.model)
+    weights = size_bytes(built.model.backbone.weights)
+    found = Generation(
+        prompt_length=prompt,
+        max_length=longest,
+        weight_bytes=weights,
+        read_weight_bytes=weights - size_bytes(building.looked_up(shape, built.model)),
+        cache_bytes=shape.cache_elements(job.settings.batch_size, longest)
+        * np.dtype(built.model.compute_dtype).itemsize,
+        last_level_cache_bytes=cache_bytes() if job.settings.device == "cpu" else None,
+    )
+    try:
+        return _with_own_loop(found, job, built, (adapter, batch))
+    except Exception as error:  # noqa: BLE001 - of a backend or of KerasHub: these figures alone are missing
+        print(f"our own loop was not timed: {type(error).__name__}: {error}", file=sys.stderr)
+        return replace(found, problem=in_a_line(error)[:200])
+
+
+def _with_own_loop(found: Generation, job: Job, built: Built, on: tuple[BackendAdapter, Batch]) -> Generation:
+    adapter, batch = on
+    tokens = np.asarray(batch[0]["token_ids"])
+    own = OwnLoop(adapter, built.model, found.prompt_length).timed(tokens)
+    theirs = generated(built.model, batch[0])["token_ids"]
+    return replace(
+        found,
+        own_prefill_time_s=statistics.median(own.prefills_s),
+        own_time_to_first_token_s=statistics.median(own.first_tokens_s),
+        own_token_time_p50_s=own.quantile(50),
+        own_token_time_p99_s=own.quantile(99),
+        own_token_time_mean_s=float(np.mean(own.steps_s)),
+        own_tokens_agree=bool(np.array_equal(own.tokens, theirs)),
+        overhead_time_s=_overhead(job, built, adapter, tokens).quantile(50) if job.repeat == OVERHEAD_REPEAT else None,
+    )
+
+
+def _overhead(job: Job, built: Built, adapter: BackendAdapter, tokens: Any) -> OwnTimes:
+    """Return the times of a model with the same operations and almost no arithmetic: what a step costs without any."""
+    smallest = building.shape_of_model(job.settings.workload, built.model).without_arithmetic()
+    model = building.prepared(building.of_shape(smallest), request_of(job))
+    return OwnLoop(adapter, model, lengths(job.settings)[0]).timed(tokens % smallest.vocabulary)
+
+
+def size_bytes(variables: Any) -> int:
+    """Return the size of variables as they are stored."""
+    return sum(int(np.prod(one.shape)) * np.dtype(standardize_dtype(one.dtype)).itemsize for one in variables)
