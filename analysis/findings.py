@@ -42,6 +42,7 @@ VERSIONS = {
     "Benjamini-Hochberg over the table": 1,
     "geometric mean over works": 2,
     "model FLOPs over the best product": 1,
+    "weights read over the best triad": 1,
     "throughput over one worker's": 1,
     "log ratio to one device, paired by block": 1,
     "log ratio of first epochs, paired by repeat": 1,
@@ -167,6 +168,9 @@ def _interval(estimate: Estimate | None) -> dict[str, Any]:
 
 
 def _peak(base: Finding, share: PeakShare | None) -> Iterator[Finding]:
+    if share is not None and share.share_of_bandwidth is not None:
+        method = "weights read over the best triad"
+        yield _made(base, Kind.PEAK, "generation.own_share_of_bandwidth", method, estimate=share.share_of_bandwidth)
     if share is None or share.achieved_flop_per_s is None:
         return
     method = "model FLOPs over the best product"

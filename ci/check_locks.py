@@ -3,7 +3,7 @@
 Guarantee: each lock pins every direct requirement of its extras and groups exactly once, within its bounds, for each
 supported Python (the emulator's for its own); every pin but the CPU build of torch has a hash; no lock names a file,
 an address or an index.
-Limit: indirect requirements are not checked; `pip check` does so at the end of ci/setup.
+Limit: indirect requirements are not checked; docker/check_packages does so at the end of ci/setup.
 """
 
 import re
@@ -50,17 +50,17 @@ LOCKS = (
     Lock("audit", groups=("audit",), groups_only=True),
     Lock(
         "cpu",
-        ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery", "tensorboard", "whatif", "bisect"),
+        ("tf-cpu", "jax-cpu", "torch-cpu", "dashboard", "bigquery", "tensorboard", "whatif", "bisect", "hub"),
         ("dev",),
         torch_apart=True,
     ),
-    Lock("tf-cpu", ("tf-cpu",)),
-    Lock("tf-gpu", ("tf-gpu",)),
-    Lock("jax-cpu", ("jax-cpu",)),
-    Lock("jax-gpu", ("jax-gpu",)),
-    Lock("jax-tpu", ("jax-tpu",)),
-    Lock("torch-cpu", ("torch-cpu",), torch_apart=True),
-    Lock("torch-gpu", ("torch-gpu",)),
+    Lock("tf-cpu", ("tf-cpu", "hub")),
+    Lock("tf-gpu", ("tf-gpu", "hub")),
+    Lock("jax-cpu", ("jax-cpu", "hub")),
+    Lock("jax-gpu", ("jax-gpu", "hub")),
+    Lock("jax-tpu", ("jax-tpu", "hub")),
+    Lock("torch-cpu", ("torch-cpu", "hub"), torch_apart=True),
+    Lock("torch-gpu", ("torch-gpu", "hub")),
     Lock("bigquery", lists="emulator.in", pythons=("3.13",)),
 )
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from keras_matrix.analysis.comparison.merge import MergeSummary
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.fc.proofs import proofs_of
+from keras_matrix.analysis.generation import LABEL as OVERHEAD_BOUND
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.influence import influence_caveat
 from keras_matrix.analysis.parity.deviations import ON_A_CPU, StoredComparison, latest_comparison
@@ -32,7 +33,7 @@ from keras_matrix.records.task import PREFIX
 from keras_matrix.records.traces.table import Table
 
 # By phase: the figure that covers most of the computation of a step or a call.
-SHOWN = {"fit": ("float64", "gradient"), "predict": ("float64", "loss")}
+SHOWN = {"fit": ("float64", "gradient"), "predict": ("float64", "loss"), "generate": ("float64", "loss")}
 
 
 class WorkStatus(StrEnum):
@@ -53,7 +54,7 @@ SAME_WORK = (WorkStatus.AGREES, WorkStatus.EXPLAINED)
 AGAINST_NUMPY = "float64, against NumPy"
 ON_ONE_DEVICE = ", on one device"
 ON_A_SMALL_NETWORK = "proved on a small network: docs/fc.md"
-NAMED_CAVEATS = ("TF32", "not fit")
+NAMED_CAVEATS = ("TF32", "not fit", OVERHEAD_BOUND)
 PRECISIONS = ("float64", "float32")
 
 

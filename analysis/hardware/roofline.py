@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison import tf32
 from keras_matrix.analysis.comparison.table import CellSummary
+from keras_matrix.analysis.generation import over_generations, read_rate
 from keras_matrix.analysis.hardware import gpu_peaks
 from keras_matrix.analysis.hardware.datasheet import datasheet
 from keras_matrix.records.fc import spec
 from keras_matrix.records.instruments.peaks import Gemm, Peaks, Stream
 from keras_matrix.records.instruments.work import Work, work_key
-from keras_matrix.records.settings import DATA, Settings
+from keras_matrix.records.settings import DATA, GENERATE, Settings
 
 TRAINING_PER_FORWARD = 3
 # The precision that a dtype policy computes in, and the size of its variables in bytes an element.
@@ -91,7 +92,7 @@ class PeakShare:
     `peak_of` says whose peak it is: the backend of a GPU's, with the number of backends, and of several devices what
     they are; None on a CPU with one device.
     `devices` are the accelerators whose peaks and memories count together; 1 on a CPU, whose devices share its peak.
-    `bytes_per_step` is a lower bound, so that `intensity_flop_per_byte` is an upper one.
+    `bytes_per_step` is a lower bound, `intensity_flop_per_byte` an upper one. `read_byte_per_s` is of our own loop.
     """
 
     cell_id: str
@@ -115,6 +116,8 @@ class PeakShare:
     note: str | None
     peak_of: str | None = None
     devices: int = 1
+    read_byte_per_s: float | None = None
+    share_of_bandwidth: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +184,10 @@ class MachinePeaks:
 
 
 def flops_per_step(settings: Settings, work: Work | None) -> int | None:
-    """Return the model FLOPs of one step, or of one call of predict; of the FC modes, all workers' by formula."""
+    """Return the model FLOPs of a step or call of predict, none of generate; of the FC modes, all workers'."""
     if spec.is_native(settings):
         return spec.flops_per_step(spec.problem_of(settings))
-    if work is None or work.forward_flops_per_sample is None:
+    if work is None or work.forward_flops_per_sample is None or settings.phase == GENERATE:
         return None
     forward = work.forward_flops_per_sample * settings.batch_size
     return forward * TRAINING_PER_FORWARD if settings.phase == "fit" else forward
@@ -200,7 +203,7 @@ def bytes_per_step(settings: Settings, work: Work | None) -> int | None:
     only if some of this stays in the caches between passes. None for the FC modes, whose workers' arrays depend on the
     mode.
     """
-    if spec.is_native(settings):
+    if spec.is_native(settings) or settings.phase == GENERATE:
         return None
     if work is None or work.weight_elements is None or work.input_elements_per_sample is None:
         return None
@@ -316,6 +319,7 @@ def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeak
     intensity = flops / moved if flops and moved else None
     stated = roof.datasheet_flop_per_s if roof else None
     achieved = flops / step.centre if flops and step else None
+    read = over_generations(read_rate)(cell.measured)
     return PeakShare(
         cell_id=cell.cell_id,
         title=title,
@@ -338,6 +342,8 @@ def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeak
         note=_why(cell, flops, place, (achieved, peak)),
         peak_of=_peak_of(measured.peak_of(place), cell.settings),
         devices=devices,
+        read_byte_per_s=read,
+        share_of_bandwidth=_over(read, slope.best_byte_per_s if slope else None),
     )
 
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, epoch_quantiles
 from keras_matrix.analysis.comparison.table import CellSummary
+from keras_matrix.analysis.generation import arithmetic_share, over_generations
+from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import Record
 
 STEP_TIME_NAME = "times.step_time_s"
@@ -85,6 +87,11 @@ def over_processes(
     return of
 
 
+def _generation(value: Callable[[Generation], float | None]) -> Callable[[CellSummary], float | None]:
+    over = over_generations(value)
+    return lambda cell: over(cell.measured)
+
+
 def _anonymous_bytes(record: Record) -> float | None:
     usage = record.usage
     return usage.host_anonymous.peak_bytes if usage and usage.host_anonymous else None
@@ -121,8 +128,28 @@ STATISTICS = (
               "Standard deviation over mean of the measured epochs of a process; the median over the processes.",
               over_processes(_variation), PERCENT),
     Statistic("times.samples_per_s", "throughput", "samples/s",
-              "Samples trained, or predicted, per second of the measured epochs; the geometric mean over the processes,"
-              " as of the time per step.", lambda cell: cell.samples_per_s, method=GEOMETRIC, version=2, always=True),
+              "Samples trained, predicted or continued per second of the measured epochs; the geometric mean over the "
+              "processes, as of the time per step.",
+              lambda cell: cell.samples_per_s, method=GEOMETRIC, version=2, always=True),
+    Statistic("times.tokens_per_s", "tokens/s", "tokens/s",
+              "Tokens generated per second in calls of KerasHub’s generate(), of all prompts of a batch.",
+              over_processes(lambda record: record.times.tokens_per_s)),
+    Statistic("generation.own_time_to_first_token_s", "own loop: first token", "s",
+              "Time to the first token in this project’s own loop: prefill and one step. Not a part of generate(), in "
+              "which nothing can be timed.", _generation(lambda one: one.own_time_to_first_token_s), MILLISECOND),
+    Statistic("generation.own_token_time_p50_s", "own loop: token, p50", "s",
+              "Median time of a token in this project’s own loop, one step for all prompts of a batch.",
+              _generation(lambda one: one.own_token_time_p50_s), MILLISECOND),
+    Statistic("generation.own_token_time_p99_s", "own loop: token, p99", "s",
+              "99th percentile of the time of a token in this project’s own loop.",
+              _generation(lambda one: one.own_token_time_p99_s), MILLISECOND),
+    Statistic("generation.own_arithmetic_share", "own loop: arithmetic", "1",
+              "Share of a step of this project’s own loop that is not the cost of its operations: one minus the step "
+              "of the same layers at their smallest widths over the step.",
+              lambda cell: arithmetic_share(cell.measured), PERCENT),
+    Statistic("generation.weight_bytes", "weights in memory", "B",
+              "Size of a language model’s weights as they are stored, quantised or not.",
+              _generation(lambda one: one.weight_bytes), MEBIBYTE),
     Statistic("times.first_epoch_time_s", "first epoch", "s",
               "The first of the discarded epochs: tracing, compiling and the first run included.",
               lambda cell: cell.first_epoch_time_s, always=True),
@@ -132,10 +159,10 @@ STATISTICS = (
     Statistic("times.epoch_time_median_s", "steady epoch", "s",
               "Median of a process’s measured epochs.", lambda cell: cell.epoch_time_s, always=True),
     Statistic("times.call_time_p50_s", "call, p50", "s",
-              "Median of the time of single predict calls.",
+              "Median of the time of single calls of predict or generate.",
               over_processes(lambda record: record.times.call_time_p50_s), MILLISECOND),
     Statistic("times.call_time_p99_s", "call, p99", "s",
-              "99th percentile of the time of single predict calls.",
+              "99th percentile of the time of single calls of predict or generate.",
               over_processes(lambda record: record.times.call_time_p99_s), MILLISECOND),
     Statistic("times.fixed_time_per_epoch_s", "fixed per epoch", "s",
               "What an epoch costs before its first step, from epochs of two lengths: a small difference of two large "

@@ -37,9 +37,9 @@ from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, Unit, inter
 from keras_matrix.dashboards.charts.pictures import work_details
 from keras_matrix.dashboards.charts.scaling.figures import MEBI, scaled_value, scaling_lines
 from keras_matrix.dashboards.report.device_memory import device_memory_values, device_unit
-from keras_matrix.dashboards.report.shares import of_measured_peak, of_stated_peak
+from keras_matrix.dashboards.report.shares import of_bandwidth, of_measured_peak, of_stated_peak
 from keras_matrix.records.schema import HARMLESS, Record, Status
-from keras_matrix.records.settings import FIT
+from keras_matrix.records.settings import FIT, GENERATE
 from keras_matrix.records.store import latest_attempts
 
 RATIO = Unit("×", 1.0)
@@ -172,6 +172,7 @@ def _lines(
         return _task_lines(row, columns, run_context)
     calls = any(cell.settings.phase != FIT for cell in row.cells.values())
     cells = [cell for _, cell in columns]
+    generates = any(cell and cell.settings.phase == GENERATE for cell in cells)
     shares = [run_context.shares.get(cell.cell_id) if cell else None for cell in cells]
     step = "time per call" if calls else "time per step"
     lines = [
@@ -182,6 +183,11 @@ def _lines(
         ),
         FigureRow("share of peak", "%", of_measured_peak(shares)),
         FigureRow("share of stated peak (MFU)", "%", [of_stated_peak(share) for share in shares]),
+        *(
+            [FigureRow("own loop: memory bandwidth", "%", [of_bandwidth(share) for share in shares])]
+            if generates
+            else []
+        ),
         FigureRow("peak device memory", memory.name, device_memory_values(cells, memory)),
         *scaling_lines([scaled.get(cell.cell_id, ()) if cell else () for cell in cells]),
         FigureRow("smallest difference", "%", [_difference_value(cell) for cell in cells]),

@@ -29,6 +29,13 @@ def of_stated_peak(share: PeakShare | None) -> Value:
     return Value(number(share.mfu * 100), share.place.precision, hint)
 
 
+def of_bandwidth(share: PeakShare | None) -> Value:
+    """Return the share of the memory's bandwidth at which our decoding step of a language model reads its weights."""
+    if share is None or share.share_of_bandwidth is None:
+        return NOT_MEASURED
+    return Value(number(share.share_of_bandwidth * 100), f"{number(share.read_byte_per_s, GIGA)} GB/s")
+
+
 def _of_measured_peak(share: PeakShare | None, differ: bool) -> Value:
     if share is None or share.share_of_peak is None or share.achieved_flop_per_s is None:
         return Value(DASH, hint=(share.note if share else None) or "")

@@ -38,7 +38,8 @@ def keras_hub() -> Any:
 def _hidden(names: tuple[str, ...]) -> Iterator[None]:
     """Let imports of these modules fail, unless they are imported already."""
     hidden = [name for name in names if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] - None: the import fails
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -37,7 +37,7 @@ class Clone:
         self.folder = folder / "ein Ordner für uns"
         self.programs = folder / "programs"
         self.programs.mkdir()
-        for name in ("ci/setup", "ci/pythons", "pyproject.toml", "locks"):
+        for name in ("ci/setup", "ci/pythons", "docker/check_packages", "pyproject.toml", "locks"):
             target = self.folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, target)

@@ -74,7 +74,7 @@ def test_every_default_follows_its_rule() -> None:
         ("jit", 1, "auto, true or false"),
         ("eager", "no", "true or false"),
         ("eager", 0, "true or false"),
-        ("phase", "train", "fit or predict"),
+        ("phase", "train", "fit, predict or generate"),
         ("device", None, "cpu, gpu or tpu"),
     ],
 )

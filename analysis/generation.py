@@ -1,0 +1,76 @@
+"""What the figures of a language model mean: weights read a second, arithmetic in a step, the label overhead-bound.
+
+A decoding step reads every weight once for one token of each prompt, so that memory bandwidth limits a model whose
+weights do not stay in the caches. A row is labelled `overhead-bound` unless its weights exceed four times the
+last-level caches and at least 80 % of a step is arithmetic: otherwise its speed is that of dispatch and of caches, and
+says nothing about a model of real size.
+
+The share of arithmetic is by difference: one minus the time of the same step at the smallest widths, which runs the
+same operations on almost no data (`generation.overhead_time_s`), over the time of the step. Both are medians of our own
+loop.
+
+Guarantee: pure; None if a part was not measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from keras_matrix.records.instruments.generation import Generation
+from keras_matrix.records.schema import Record
+
+LABEL = "overhead-bound"
+CACHES = 4
+ARITHMETIC_SHARE = 0.8
+MEBI = 2.0**20
+
+
+def over_generations(
+    value: Callable[[Generation], float | None],
+) -> Callable[[Iterable[Record]], float | None]:
+    """Return a function from the records of a cell to the median of a value over its processes."""
+
+    def of(records: Iterable[Record]) -> float | None:
+        seen = (value(record.generation) for record in records if record.generation)
+        found = [one for one in seen if one is not None]
+        return statistics.median(found) if found else None
+
+    return of
+
+
+def read_rate(one: Generation) -> float | None:
+    """Return the bytes of weights that our decoding step reads a second."""
+    return one.read_weight_bytes / one.own_token_time_mean_s if one.own_token_time_mean_s else None
+
+
+def arithmetic_share(records: Iterable[Record]) -> float | None:
+    """Return the share of a decoding step that is not the cost of its operations without data; at least 0."""
+    records = list(records)
+    step = over_generations(lambda one: one.own_token_time_p50_s)(records)
+    overhead = over_generations(lambda one: one.overhead_time_s)(records)
+    return max(0.0, 1 - overhead / step) if step and overhead is not None else None
+
+
+def overhead_reasons(records: Sequence[Record]) -> list[str]:
+    """Return why a cell is overhead-bound; empty if it is not, or if it generates nothing."""
+    one = next((record.generation for record in records if record.generation), None)
+    if one is None:
+        return []
+    reasons, cache, share = [], one.last_level_cache_bytes, arithmetic_share(records)
+    if cache is not None and one.weight_bytes <= CACHES * cache:
+        reasons.append(
+            f"the weights ({one.weight_bytes / MEBI:.3g} MiB) are not above {CACHES} times the last-level caches "
+            f"({cache / MEBI:.3g} MiB)"
+        )
+    if share is None:
+        reasons.append("the share of arithmetic is not known")
+    elif share < ARITHMETIC_SHARE:
+        reasons.append(f"arithmetic is {share:.0%} of a decoding step, below {ARITHMETIC_SHARE:.0%}")
+    return reasons
+
+
+def overhead_caveats(cells: Mapping[str, Sequence[Record]]) -> tuple[str, ...]:
+    """Return the label of a row with the reasons of each of its cells, given by backend; empty without one."""
+    found = {name: reasons for name, records in cells.items() if (reasons := overhead_reasons(records))}
+    return tuple(f"{LABEL}: {name}: {'; '.join(reasons)}" for name, reasons in found.items())

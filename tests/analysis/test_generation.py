@@ -1,0 +1,88 @@
+"""The figures of a language model's own loop: share of arithmetic, rate of reading, and the label overhead-bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from keras_matrix.analysis.comparison.table import summarise
+from keras_matrix.analysis.generation import arithmetic_share, overhead_caveats, overhead_reasons, read_rate
+from keras_matrix.analysis.stats.cell_statistics import values
+from keras_matrix.records.instruments.generation import Generation
+from keras_matrix.records.schema import Record
+from tests.conftest import make_record
+
+MEBI = 1 << 20
+LARGE = Generation(
+    prompt_length=16,
+    max_length=48,
+    weight_bytes=400 * MEBI,
+    read_weight_bytes=300 * MEBI,
+    cache_bytes=MEBI,
+    last_level_cache_bytes=32 * MEBI,
+    own_prefill_time_s=0.2,
+    own_time_to_first_token_s=0.25,
+    own_token_time_p50_s=0.05,
+    own_token_time_p99_s=0.08,
+    own_token_time_mean_s=0.06,
+    own_tokens_agree=True,
+    overhead_time_s=0.005,
+)
+
+
+def records(one: Generation = LARGE, count: int = 3) -> list[Record]:
+    """Return processes of a cell; only the first timed the smallest widths."""
+    made = [make_record(0.5, repeat) for repeat in range(count)]
+    return [
+        replace(record, generation=one if record.repeat == 0 else replace(one, overhead_time_s=None)) for record in made
+    ]
+
+
+def test_arithmetic_is_what_a_step_costs_beyond_the_smallest_widths() -> None:
+    assert arithmetic_share(records()) == pytest.approx(0.9)
+    assert arithmetic_share(records(replace(LARGE, overhead_time_s=0.06))) == 0.0
+    assert arithmetic_share(records(replace(LARGE, overhead_time_s=None))) is None
+
+
+def test_weights_are_read_once_in_a_step() -> None:
+    assert read_rate(LARGE) == pytest.approx(300 * MEBI / 0.06)
+    assert read_rate(replace(LARGE, own_token_time_mean_s=None)) is None
+
+
+def test_large_model_whose_steps_are_arithmetic_has_no_label() -> None:
+    assert overhead_reasons(records()) == []
+    assert overhead_caveats({"jax": records()}) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"weight_bytes": 128 * MEBI}, "the weights (128 MiB) are not above 4 times the last-level caches (32 MiB)"),
+        ({"overhead_time_s": 0.0101}, "arithmetic is 80% of a decoding step, below 80%"),
+        ({"overhead_time_s": 0.025}, "arithmetic is 50% of a decoding step, below 80%"),
+        ({"overhead_time_s": None}, "the share of arithmetic is not known"),
+    ],
+)
+def test_label_names_the_condition_that_fails(change: dict[str, float], reason: str) -> None:
+    """Mutation: `overhead_reasons` requires one of the two conditions only."""
+    assert overhead_caveats({"jax": records(replace(LARGE, **change))}) == (f"overhead-bound: jax: {reason}",)
+
+
+def test_unknown_caches_of_an_accelerator_leave_the_share_of_arithmetic_to_decide() -> None:
+    assert overhead_reasons(records(replace(LARGE, weight_bytes=MEBI, last_level_cache_bytes=None))) == []
+
+
+def test_cell_that_generates_nothing_has_no_label() -> None:
+    assert overhead_caveats({"jax": [make_record(0.5)]}) == ()
+
+
+def test_figures_of_our_own_loop_are_statistics_of_the_cell() -> None:
+    found = values(summarise(records()))
+    assert {name.removeprefix("generation."): value for name, value in found.items() if "generation." in name} == {
+        "own_time_to_first_token_s": 0.25,
+        "own_token_time_p50_s": 0.05,
+        "own_token_time_p99_s": 0.08,
+        "own_arithmetic_share": pytest.approx(0.9),
+        "weight_bytes": 400 * MEBI,
+    }
