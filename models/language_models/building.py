@@ -22,6 +22,7 @@ from keras_matrix.models.language_models.shapes import (
     least_memory,
     shape_of,
 )
+from keras_matrix.models.layers.heads import float_logits
 from keras_matrix.models.workload import Built, Request, UnsupportedWorkload
 
 NAMES = {GPT2: "GPT2", GEMMA: "Gemma", LLAMA: "Llama", MISTRAL: "Mistral"}
@@ -29,12 +30,27 @@ NAMES = {GPT2: "GPT2", GEMMA: "Gemma", LLAMA: "Llama", MISTRAL: "Mistral"}
 
 def built(architecture: str, request: Request) -> Built:
     """Return the workload. Raises ValueError, and UnsupportedWorkload if its weights do not fit the memory."""
-    model = model_of(architecture, request)
-    return Built(model, samples_of(request, shape_of_model(architecture, model).vocabulary))
+    task = task_of(architecture, request)
+    model = task if request.phase == "generate" else plain(task)
+    return Built(model, samples_of(request, shape_of_model(architecture, task).vocabulary))
 
 
-def model_of(architecture: str, request: Request) -> Any:
-    """Return the compiled model of a request."""
+def plain(task: Any) -> Any:
+    """Return the layers of KerasHub's task as a `keras.Model` of its own, compiled with KerasHub's loss and optimizer.
+
+    The task's `fit` and `predict` put KerasHub's own input pipeline, for preprocessing, around those of Keras.
+    """
+    model = keras.Model(task.input, float_logits(task.output), name=task.name)
+    model.compile(
+        optimizer=keras.optimizers.Adam(2e-5),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=[keras.metrics.SparseCategoricalAccuracy()],
+    )
+    return model
+
+
+def task_of(architecture: str, request: Request) -> Any:
+    """Return KerasHub's task of a request, compiled for generating."""
     check(architecture, request)
     preset = request.text("preset")
     if preset:
@@ -96,7 +112,7 @@ def looked_up(shape: Shape, model: Any) -> list[Any]:
 
 
 def prepared(model: Any, request: Request) -> Any:
-    """Quantise a model, add LoRA, and compile it with KerasHub's own loss and optimizer."""
+    """Quantise a model, add LoRA, and compile it."""
     mode = request.text("quantization")
     if mode != "none":
         model.quantize(mode)

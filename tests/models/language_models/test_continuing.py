@@ -1,0 +1,35 @@
+"""Language models on each backend: equal tokens, with KerasHub alone and in our own loop, without tensorflow-text."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+SCRIPT = Path(__file__).with_name("continue_prompts.py")
+ARCHITECTURES = ["gpt2", "gemma", "llama", "mistral"]
+EXPECTED = {
+    "shape": [2, 12],
+    "prompt_unchanged": True,
+    "equals_bare_call": True,
+    "own_loop_equals": True,
+    "steps": 7,
+    "parameters_as_by_formula": True,
+    "different_tokens": True,
+}
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_prompts_are_continued_as_by_a_bare_call_and_by_our_own_loop(backend: str) -> None:
+    """Mutation: our own step continues from the position of the new token, not from that of the last one."""
+    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, str(SCRIPT), *ARCHITECTURES]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"found": dict.fromkeys(ARCHITECTURES, EXPECTED), "imported": []}
