@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -24,6 +23,7 @@ from keras_matrix.models.language_models.shapes import (
 )
 from keras_matrix.models.layers.heads import float_logits
 from keras_matrix.models.workload import Built, Request, UnsupportedWorkload
+from keras_matrix.records.host.data_places import places
 
 NAMES = {GPT2: "GPT2", GEMMA: "Gemma", LLAMA: "Llama", MISTRAL: "Mistral"}
 
@@ -158,8 +158,7 @@ def _configuration(shape: Shape) -> dict[str, Any]:
 
 def _of_preset(architecture: str, preset: str, request: Request) -> Any:
     """Return the model of a preset: a name or address that KerasHub knows, or a folder of the user's."""
-    roots = [folder for folder in (request.dataset_dir, *request.folders) if folder]
-    found = next((path for root in roots if (path := Path(root) / preset).is_dir()), None)
+    found = next((place for place in places(preset, request.dataset_dir, request.folders) if place.is_dir()), None)
     try:
         return _task(keras_hub(), architecture).from_preset(str(found or preset), preprocessor=None)
     except (OSError, ValueError) as error:

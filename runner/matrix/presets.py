@@ -14,6 +14,7 @@ BATCH_SIZE = 8
 # XLA has no fast float64 convolution: xception, at the smallest image it takes, would need minutes more.
 BATCH_SIZES: Mapping[str, int] = {"xception": 4}
 DEEP_IMAGE: Mapping[str, Scalar] = {"image_size": 64}
+SHORT_SEQUENCE: Mapping[str, Scalar] = {"max_length": 16}
 SMALL: Mapping[str, Mapping[str, Scalar]] = {
     "mnist_mlp": {"image_size": 8},
     "cifar10_cnn": {"image_size": 16},
@@ -29,6 +30,10 @@ SMALL: Mapping[str, Mapping[str, Scalar]] = {
     "resnet50_subclass": DEEP_IMAGE,
     "bert": {"sequence_length": 16},
     "decoder_lm": {"sequence_length": 16, "width": 64, "depth": 2, "vocabulary": 512},
+    "gpt2": SHORT_SEQUENCE,
+    "gemma": SHORT_SEQUENCE,
+    "llama": SHORT_SEQUENCE,
+    "mistral": SHORT_SEQUENCE,
     "vit_tiny": {"image_size": 32, "patch_size": 8, "depth": 3},
     "fc": {"level": 3, "weight_size": 64},
     "finetune": DEEP_IMAGE,

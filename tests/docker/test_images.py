@@ -61,6 +61,16 @@ def test_image_lists_its_contents(service: str) -> None:
     }
 
 
+def test_image_has_keras_hub_without_tensorflow_text(service: str) -> None:
+    """In the images of JAX and PyTorch without TensorFlow, too. Mutation: `ci/lock` has no override."""
+    absent = ["tensorflow_text"] if service.startswith("tf") else ["tensorflow", "tensorflow_text"]
+    script = (
+        "import importlib.util as util; from keras_matrix.models.language_models.hub import keras_hub; "
+        f"print(keras_hub().models.GemmaBackbone.__name__, [util.find_spec(name) for name in {absent}])"
+    )
+    assert output_of(service, "python", "-c", script) == f"GemmaBackbone {[None] * len(absent)}\n"
+
+
 def test_an_images_python_is_the_documented_one(service: str) -> None:
     version = ".".join(output_of(service, "python3", "--version").removeprefix("Python ").split(".")[:2])
     assert f"Python in the images: Debian 12's {version}." in (ROOT / "docs" / "compatibility.md").read_text()

@@ -6,6 +6,7 @@ TensorFlow (unless it is the backend) and tensorflow-text cannot be imported, as
 import importlib.abc
 import json
 import sys
+import tempfile
 import warnings
 
 warnings.simplefilter("ignore")  # third-party warnings; the tokens below are what is tested
@@ -71,6 +72,18 @@ def continued(name):
     }
 
 
+def loaded(name):
+    """Return whether a preset, saved without a tokenizer and found in the user's folder, has weights and shape."""
+    params = {"prompt_length": PROMPT, "max_length": LONGEST}
+    saved = workloads()[name](Request({**params, "layers": 1}, "synthetic", None, phase="generate")).model
+    with tempfile.TemporaryDirectory() as folder:
+        saved.save_to_preset(f"{folder}/mine")
+        request = Request({**params, "preset": "mine"}, "synthetic", None, phase="generate", folders=(folder,))
+        model = workloads()[name](request).model
+    pairs = zip(saved.get_weights(), model.get_weights(), strict=True)
+    return model.preprocessor is None and all(np.array_equal(one, other) for one, other in pairs)
+
+
 if __name__ == "__main__":
     found = {name: continued(name) for name in sys.argv[1:]}
-    print(json.dumps({"found": found, "imported": sorted(absent & set(sys.modules))}))
+    print(json.dumps({"found": found, "preset": loaded("llama"), "imported": sorted(absent & set(sys.modules))}))

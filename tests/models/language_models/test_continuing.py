@@ -32,4 +32,15 @@ def test_prompts_are_continued_as_by_a_bare_call_and_by_our_own_loop(backend: st
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found == {"found": dict.fromkeys(ARCHITECTURES, EXPECTED), "imported": []}
+    assert found == {"found": dict.fromkeys(ARCHITECTURES, EXPECTED), "preset": True, "imported": []}
+
+
+def test_installed_tensorflow_is_not_imported_on_another_backend() -> None:
+    """Mutation: `keras_hub()` hides nothing from the import."""
+    script = (
+        "import sys; from keras_matrix.models.language_models.hub import keras_hub; keras_hub(); "
+        "print([name for name in ('tensorflow', 'tensorflow_text') if name in sys.modules])"
+    )
+    environment = {**os.environ, "KERAS_BACKEND": "torch"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -42,7 +42,7 @@ def measured(executor: ProcessExecutor, tmp_path: Path, wanted: Settings) -> Rec
 def test_every_call_continues_each_prompt_to_its_full_length(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:
-    """Mutation: `stop_token_ids` is a token, so that a sequence may end early (the tokens differ from our loop's)."""
+    """Mutation: tokens per second count the tokens of the prompt, too."""
     record = measured(executor, tmp_path, settings(backend))
     assert record.status in MEASURED, record.reason
     found = record.generation
@@ -86,6 +86,6 @@ def test_quantised_weights_are_smaller_and_low_rank_updates_are_trained(
 def test_cell_that_cannot_run_is_refused_before_its_weights_are_allocated(
     executor: ProcessExecutor, tmp_path: Path, changes: dict[str, Any], status: Status, reason: str
 ) -> None:
-    """Mutation: the memory is compared after the model was built."""
+    """Mutation: `check_generates` does not compare `jit` with what KerasHub compiles."""
     record = measured(executor, tmp_path, settings(**changes))
     assert (record.status, reason in (record.reason or "")) == (status, True), record.reason
