@@ -13,8 +13,10 @@ SOURCES = ROOT / "records" / "evidence" / "sources.json"
 
 
 def source_hash(family: str) -> str:
-    """Return the sha256 of the module of a family of workloads."""
-    return hashlib.sha256((ROOT / "models" / f"{family}.py").read_bytes()).hexdigest()
+    """Return the sha256 of the module of a family of workloads, or of the modules of its package."""
+    module = ROOT / "models" / f"{family}.py"
+    modules = [module] if module.exists() else sorted((ROOT / "models" / family).glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in modules)).hexdigest()
 
 
 def families() -> dict[str, str]:
