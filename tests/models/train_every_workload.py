@@ -23,7 +23,7 @@ SMALL = {
     "mnist_irnn": {"image_size": 3, "units": 8},
     "bert": {"sequence_length": 8},
     "decoder_lm": {"sequence_length": 8, "width": 16, "depth": 1, "heads": 2, "vocabulary": 50},
-    **dict.fromkeys(("gpt2", "gemma", "llama", "mistral"), {"max_length": 8, "layers": 1}),
+    **{name: {"max_length": 8, "layers": 1} for name in ("gpt2", "gemma", "llama", "mistral")},
     "vit_tiny": {"image_size": 16, "patch_size": 8, "depth": 1},
     "xception": {"image_size": 71},
     "fc": {"level": 2, "weight_size": 16},
