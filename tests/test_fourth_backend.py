@@ -49,6 +49,7 @@ NAMING_BACKENDS = {
     "runner.cell.parity.causes": "their detection and correction",
     "runner.checks.preflight.builds": "what each released wheel was compiled for",
     "runner.environments.package_versions": "which packages of a backend are installed together",
+    "models.language_models.hub": "which backend KerasHub needs itself",
     "models.injected_faults": "how a compiled step is discarded",
     "models.fc.prove": "how a backend computes a proof in full precision",
     "models.fc.scopes": "names in a compiled step",

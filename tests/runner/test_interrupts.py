@@ -80,6 +80,7 @@ def at_exit(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], Any]]
     before, calls = {number: signal.getsignal(number) for number in SIGNALS}, list[Callable[[], Any]]()
     monkeypatch.setattr(atexit, "register", lambda call, *rest: calls.append(lambda: call(*rest)))
     monkeypatch.setattr(os, "_exit", exit_at_once)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under nohup, as `process_interruptible` would leave it
     yield calls
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -138,7 +138,9 @@ def test_only_gpus_of_the_model_are_used(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {gpus for _, gpus in run()[2].given} == {("1",)}
     write("gpu_model: A100, parallel_devices: true")
     _, records, _ = run("--new")
-    assert set().union(*places(records).values()) == {"GPU-a-1", "GPU-a-2", "GPU-a-3"}
+    used = set().union(*places(records).values())
+    assert used <= {"GPU-a-1", "GPU-a-2", "GPU-a-3"}
+    assert len(used) > 1  # on a busy machine two of them may have done all the work before the third begins
 
 
 def together(executor: OnGpus) -> Callable[[Job], Outcome]:
