@@ -6,6 +6,7 @@ Only for a process that ends afterwards: nothing is restored.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import fcntl
 import io
 import os
@@ -58,7 +59,7 @@ def install(seam: Seam, syncs: Syncs | None = None) -> None:
     execute = "_execute_child"
     setattr(subprocess.Popen, execute, _failing(seam, getattr(subprocess.Popen, execute), "exec", _nothing))
     for name, operation in SENDING.items():
-        setattr(socket.socket, name, _failing(seam, getattr(socket.socket, name), operation, _nothing))
+        setattr(socket.socket, name, _sending(_failing(seam, getattr(socket.socket, name), operation, _nothing)))
     if "requests" in sys.modules:
         _patch_requests(seam)
 
@@ -88,6 +89,23 @@ def _patch_requests(seam: Seam) -> None:
 
 def _nothing(args: Any, kwargs: Any) -> str:
     return ""
+
+
+def _sending(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call on a socket after whose reset the connection has ended for both sides, as after a real one.
+
+    urllib3 ignores a reset while it sends, since the service may have answered before, and waits for that answer.
+    """
+
+    def sent(connection: socket.socket, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(connection, *args, **kwargs)
+        except ConnectionResetError:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            raise
+
+    return sent
 
 
 def _failing(seam: Seam, call: Callable[..., Any], name: str, path_of: Callable[[Any, Any], str]) -> Callable[..., Any]:
