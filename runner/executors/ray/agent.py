@@ -150,9 +150,14 @@ class Agent:
         return [root for root, digest in roots.items() if not (self._scratch / MODULES / digest).is_dir()]
 
     def receive_modules(self, digest: str, archive: bytes) -> None:
-        """Unpack an archive of modules. What fails shows when a cell needs them."""
-        with contextlib.suppress(OSError, tarfile.TarError):
-            folders.unpacked(archive, self._scratch / MODULES / digest)
+        """Unpack an archive of modules, all of it or nothing. What fails shows when a cell needs them."""
+        made = self._scratch / MODULES / digest
+        aside = made.with_name(f".{digest}.{os.getpid()}")
+        try:
+            folders.unpacked(archive, aside)
+            aside.rename(made)
+        except (OSError, tarfile.TarError):
+            shutil.rmtree(aside, ignore_errors=True)
 
     def start(self, job: Job, timeout_s: float, roots: Mapping[str, str]) -> None:
         """Start a cell, known by its nonce from now on; `roots` are its folders of modules with their digests."""
@@ -161,6 +166,7 @@ class Agent:
         here, warnings = job, tuple[str, ...]()
         try:
             self._check_space()
+            self._check_modules(roots)
             here = self._here(job, roots)
             running, warnings = self._started(here, timeout_s)
         except OSError as error:
@@ -298,6 +304,11 @@ class Agent:
         for cache in (self._scratch / CACHES).glob("*"):
             if now_s - cache.stat().st_mtime > OLD_S:
                 shutil.rmtree(cache, ignore_errors=True)
+
+    def _check_modules(self, roots: Mapping[str, str]) -> None:
+        """Raise OSError if a folder of modules that was sent could not be written here."""
+        if missing := self.missing_modules(roots):
+            raise OSError(f"the modules of {missing[0]} could not be written")
 
     def _check_owner(self) -> None:
         """Raise OSError if the scratch folder is not this user's own, which another user of the node may have made."""

@@ -297,6 +297,24 @@ def test_folders_of_a_job_are_those_of_the_node(agent: Agent, job: Job, tmp_path
     assert here.dataset_dir.endswith("datasets")
 
 
+def test_modules_that_could_not_be_written_fail_as_infrastructure_and_are_asked_for_again(
+    agent: Agent, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: an archive is unpacked in place, where a part of it counts as all."""
+    roots = tmp_path / "mine"
+    roots.mkdir()
+    for name in ("first.py", "second.py"):
+        (roots / name).write_text("x = 1")
+    archive, digests = packed(roots), {str(roots): "digest"}
+    agent.receive_modules("digest", archive[: len(archive) // 2])
+    agent.start(job, 60.0, digests)
+    outcome = agent.call("nonce", 0, "finish").outcome
+    assert f"the modules of {roots} could not be written; free space there" in outcome.infrastructure
+    assert agent.missing_modules(digests) == [str(roots)]
+    agent.receive_modules("digest", archive)
+    assert agent.missing_modules(digests) == []
+
+
 def test_labels_name_the_machine(agent: Agent) -> None:
     assert agent._machine.machine_type == "n1-standard-8"
     assert agent._machine.host_id == hashlib.sha256(b"one").hexdigest()[:16]
