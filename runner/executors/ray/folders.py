@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -40,11 +41,14 @@ def packed(folder: Path, names: Iterable[Path] | None = None) -> bytes:
 def unpacked(archive: bytes, folder: Path) -> None:
     """Write an archive's files into a folder. Raises OSError, and `tarfile.TarError` for a damaged archive."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as opened:
-        if hasattr(tarfile, "data_filter"):
-            opened.extractall(folder, filter="data")
-        else:  # before Python 3.11.4, such as Debian 12's
-            opened.extractall(folder, [_harmless(member) for member in opened])  # noqa: S202 - only harmless ones
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as opened:
+            if hasattr(tarfile, "data_filter"):
+                opened.extractall(folder, filter="data")
+            else:  # before Python 3.11.4, such as Debian 12's
+                opened.extractall(folder, [_harmless(member) for member in opened])  # noqa: S202 - only harmless ones
+    except (EOFError, zlib.error) as error:
+        raise tarfile.ReadError(f"damaged: {error}") from error
 
 
 def _harmless(member: tarfile.TarInfo) -> tarfile.TarInfo:
