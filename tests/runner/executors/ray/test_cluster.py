@@ -162,6 +162,7 @@ def small():
     assert record.times.step_time_s
 
 
+@pytest.mark.nightly
 def test_what_no_node_offers_is_unsupported_and_the_rest_runs(work: Path, cluster: LocalCluster) -> None:
     sleepers(work, 2, 0.1)
     with (work / "matrix.yaml").open("a") as file:

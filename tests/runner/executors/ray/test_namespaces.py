@@ -101,6 +101,7 @@ def cluster() -> Iterator[LocalCluster]:
             found.stop()
 
 
+@pytest.mark.nightly
 @pytest.mark.fault("F30", mutation="a lost attempt keeps its number for the next one")
 def test_a_node_that_is_cut_off_and_healed_costs_one_cell(cluster: LocalCluster, tmp_path: Path) -> None:
     sleepers(tmp_path, 36, 1.3)
@@ -138,6 +139,7 @@ def test_a_node_that_is_killed_midway_costs_one_cell(cluster: LocalCluster, tmp_
     check_counted_once(tmp_path, 18)
 
 
+@pytest.mark.nightly
 def test_workers_of_one_cell_communicate_over_the_network_of_their_machines(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
