@@ -64,7 +64,10 @@ def test_image_lists_its_contents(service: str) -> None:
 def test_image_has_keras_hub_without_tensorflow_text(service: str) -> None:
     """In the images of JAX and PyTorch without TensorFlow, too. Mutation: `ci/lock` has no override."""
     absent = ["tensorflow_text"] if service.startswith("tf") else ["tensorflow", "tensorflow_text"]
+    family = service.partition("-")[0]
+    backend = {"tf": "tensorflow"}.get(family, family)
     script = (
+        f"import os; os.environ['KERAS_BACKEND'] = {backend!r}; "
         "import importlib.util as util; from keras_matrix.models.language_models.hub import keras_hub; "
         f"print(keras_hub().models.GemmaBackbone.__name__, [util.find_spec(name) for name in {absent}])"
     )
