@@ -51,7 +51,7 @@ PHASES = (
     Phase("measuring", lambda seen: len(seen.scratch), (0.0, 0.5), most=3),
     Phase("publishing", lambda seen: len(seen.written), (0.0, 0.0), most=2),
     Phase("between cells", lambda seen: len(seen.published), (0.0, 0.03), most=3),
-    Phase(END, lambda seen: 0, (0.0, 0.4)),
+    Phase(END, lambda seen: 0, (0.0, 0.25)),  # the report of a run takes a little longer
 )
 KINDS = {
     "SIGINT": signal.SIGINT,
