@@ -26,17 +26,11 @@ ARITHMETIC_SHARE = 0.8
 MEBI = 2.0**20
 
 
-def over_generations(
-    value: Callable[[Generation], float | None],
-) -> Callable[[Iterable[Record]], float | None]:
-    """Return a function from the records of a cell to the median of a value over its processes."""
-
-    def of(records: Iterable[Record]) -> float | None:
-        seen = (value(record.generation) for record in records if record.generation)
-        found = [one for one in seen if one is not None]
-        return statistics.median(found) if found else None
-
-    return of
+def median_of(records: Iterable[Record], value: Callable[[Generation], float | None]) -> float | None:
+    """Return the median of a value over the processes of a cell, given by their records."""
+    seen = (value(record.generation) for record in records if record.generation)
+    found = [one for one in seen if one is not None]
+    return statistics.median(found) if found else None
 
 
 def read_rate(one: Generation) -> float | None:
@@ -47,8 +41,8 @@ def read_rate(one: Generation) -> float | None:
 def arithmetic_share(records: Iterable[Record]) -> float | None:
     """Return the share of a decoding step that is not the cost of its operations without data; at least 0."""
     records = list(records)
-    step = over_generations(lambda one: one.own_token_time_p50_s)(records)
-    overhead = over_generations(lambda one: one.overhead_time_s)(records)
+    step = median_of(records, lambda one: one.own_token_time_p50_s)
+    overhead = median_of(records, lambda one: one.overhead_time_s)
     return max(0.0, 1 - overhead / step) if step and overhead is not None else None
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison import tf32
 from keras_matrix.analysis.comparison.table import CellSummary
-from keras_matrix.analysis.generation import over_generations, read_rate
+from keras_matrix.analysis.generation import median_of, read_rate
 from keras_matrix.analysis.hardware import gpu_peaks
 from keras_matrix.analysis.hardware.datasheet import datasheet
 from keras_matrix.records.fc import spec
@@ -319,7 +319,7 @@ def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeak
     intensity = flops / moved if flops and moved else None
     stated = roof.datasheet_flop_per_s if roof else None
     achieved = flops / step.centre if flops and step else None
-    read = over_generations(read_rate)(cell.measured)
+    read = median_of(cell.measured, read_rate)
     return PeakShare(
         cell_id=cell.cell_id,
         title=title,

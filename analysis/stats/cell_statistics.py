@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, epoch_quantiles
 from keras_matrix.analysis.comparison.table import CellSummary
-from keras_matrix.analysis.generation import arithmetic_share, over_generations
+from keras_matrix.analysis.generation import arithmetic_share, median_of
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import Record
 
@@ -88,8 +88,7 @@ def over_processes(
 
 
 def _generation(value: Callable[[Generation], float | None]) -> Callable[[CellSummary], float | None]:
-    over = over_generations(value)
-    return lambda cell: over(cell.measured)
+    return lambda cell: median_of(cell.measured, value)
 
 
 def _anonymous_bytes(record: Record) -> float | None:

@@ -14,7 +14,7 @@ from keras_matrix.runner.matrix.strict_yaml import say
 TRAINING_ONLY = ("gradient_accumulation_steps", "remat")  # beyond their default
 # What another implementation than Keras's does.
 NATIVE_ONLY = {
-    "phase": "fit",
+    "phase": FIT,
     "feed": RESIDENT,
     "precision": "float32",
     "steps_per_execution": 1,

@@ -16,6 +16,7 @@ from keras.backend import standardize_dtype
 from keras_matrix.models.language_models import building
 from keras_matrix.models.workload import Built
 from keras_matrix.records.instruments.generation import Generation
+from keras_matrix.records.settings import GENERATE
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch
 from keras_matrix.runner.cell.generation.own_loop import OwnLoop, OwnTimes
@@ -30,7 +31,7 @@ OVERHEAD_REPEAT = 0
 
 def generation(job: Job, built: Built, adapter: BackendAdapter, batch: Batch) -> Generation | None:
     """Return the sizes of the model and the figures of our own loop; None in another phase."""
-    if job.settings.phase != "generate":
+    if job.settings.phase != GENERATE:
         return None
     prompt, longest = lengths(job.settings)
     shape = building.shape_of_model(job.settings.workload, built.model)
