@@ -16,7 +16,7 @@ import pytest
 from keras_matrix.records.schema import Record
 from keras_matrix.runner.executors.supervise.environment import MARK
 from tests.conftest import make_settings
-from tests.sessions import newest_records, processes, run_name, store_session
+from tests.sessions import counted_records, processes, run_name, store_session
 
 ROOT = Path(__file__).parents[2]
 # Modules outside of the cell that import by a name: of which all names are constants of the project.
@@ -132,6 +132,6 @@ def test_a_users_workload_is_imported_only_by_the_processes_of_its_cell(project:
             path.unlink()
     done = run(project, sys.executable, "-m", "keras_matrix.runner", "--start", start, "--upload", "local", "--new")
     assert done.returncode == 0, done.stderr
-    records: list[Record] = newest_records(project)
+    records: list[Record] = counted_records(project)
     assert [record.settings.workload for record in records] == [WORKLOAD]
     assert set(noted(project)) == {f"my_net {project / 'results'}"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.schema import MEASURED
-from tests.sessions import newest_records
+from tests.sessions import counted_records
 
 ROOT = Path(__file__).parents[3]
 MATRIX = """\
@@ -45,7 +45,7 @@ def test_durations_do_not_change_while_the_wall_clock_is_set_back(tmp_path: Path
         [sys.executable, "-c", SETTING_BACK, *places], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    records = newest_records(tmp_path)
+    records = counted_records(tmp_path)
     assert {record.status for record in records} <= MEASURED
     assert min(time_s for record in records for time_s in record.times.epoch_times_s) > 0
     assert min(record.harness.wall_time_s for record in records) > 0

@@ -27,7 +27,7 @@ from keras_matrix.runner.checks.preflight.rules import NO_DRIVER
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.executors import Outcome
 from tests.fakes.executor import FakeExecutor
-from tests.sessions import newest_records
+from tests.sessions import counted_records, newest_records
 
 SMALL = ("--level", "2", "--weight-size", "32", "--batch-size", "8")
 
@@ -560,7 +560,7 @@ def test_samples_are_counted_over_all_copies_and_the_record_has_the_trained_para
 @pytest.mark.process
 def test_forward_only_mode_trains_no_parameter(folder: Path) -> None:
     assert main(["fc", "--mode", "fc_data_ff", "--backend", "torch", *SMALL, "--num-batches", "4"]) == 0
-    (record,) = newest_records(folder)
+    (record,) = counted_records(folder)
     found = record.resolved
     assert (found.parameters, found.trainable_parameters, found.optimizer) == (2080, 0, None)
 
