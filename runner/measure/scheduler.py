@@ -8,6 +8,7 @@ It uses the seams (`Executor`, the store, an observer) and the pure parts (plan,
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import secrets
@@ -154,6 +155,7 @@ class Scheduler:
             for measure_all in (self.compare, self.replace_disturbed):
                 for planned in measure_all(comparison):
                     self.repeat(planned)
+            gc.collect()  # now, and not within a measured epoch
 
     def begin_block(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Prepare the executors for a block of repeats, or for those of it that are known so far."""
@@ -191,8 +193,7 @@ class Scheduler:
         automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
         with self._attempts.calibrating(calibration_group(repeats[0].cell)):
             calibrated = self._calibrate(repeats) if automatic and self._calibration(repeats[0]) is None else {}
-        ended: list[_Ended] = []
-        warm: list[_Trial] = []
+        ended, warm = list[_Ended](), list[_Trial]()
         for planned in repeats:
             if planned.key in calibrated and calibrated[planned.key] is None:
                 continue
@@ -228,8 +229,7 @@ class Scheduler:
     def _publish_all(self, ended: Sequence[_Ended]) -> list[PlannedRepeat]:
         """Publish the records of a block's processes, with what disturbed all of them; return those that are done.
 
-        They are judged together even if they did not run at the same time: by themselves, short processes would be
-        discarded more often.
+        Together even if one ran after the other: by themselves, short processes would be discarded more often.
         """
         is_disturbed, outcomes = judged_together([(trial.name, outcome) for trial, outcome in ended])
         done = []
