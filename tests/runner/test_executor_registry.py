@@ -54,6 +54,16 @@ def test_remote_executor_measures_a_matrix_from_the_command_line(
     assert (tmp_path / "results/latest/report.html").is_file()
 
 
+@pytest.mark.fault("F40", mutation="`run_request` stores the arguments as given")
+def test_no_record_of_a_run_contains_a_password_of_its_arguments(
+    run_on_grid: Callable[..., int], tmp_path: Path
+) -> None:
+    assert run_on_grid("--grid", "user:secret@node:22") == 0
+    files = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
+    assert [path for path in files if b"secret" in path.read_bytes()] == []
+    assert json.loads((tmp_path / "results/latest/run.json").read_text())["command"][-2:] == ["--grid", "node:22"]
+
+
 def test_remote_run_is_continued_by_its_own_executor_alone(
     run_on_grid: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

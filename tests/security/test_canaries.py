@@ -6,13 +6,17 @@ the standard streams. Cells and commands print all they can find out, and end in
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import threading
+import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -37,6 +41,7 @@ cells:
   - workload: leaking:crashing
   - workload: leaking:leaving
   - workload: leaking:training
+  - workload: leaking:printing
   - {workload: fc, mode: fc_data, workers: 2}
 tasks:
   - {task: environment, command: [/usr/bin/env], inherit: all, environment: {HOME: /nonexistent}}
@@ -80,17 +85,28 @@ class Caller:
 
     def run(self, name: str, module: str, *arguments: str, **environment: str) -> None:
         """Run a command to its end, and collect the environments of the cells' processes meanwhile."""
+        with self.started(name, module, *arguments, **environment) as child:
+            while child.poll() is None:
+                self._look(child.pid)
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(0.03)
+        self.codes[name] = child.returncode
+
+    @contextmanager
+    def started(self, name: str, module: str, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a command, wait for its end when the block ends, and collect what it printed into `output`."""
         variables = {"PATH": os.environ["PATH"], "HOME": str(self.folder.parent / "home"), **SECRETS, **environment}
         variables |= {"TMPDIR": str(self.folder / "tmp")}
-        with (self.folder.parent / "stdout").open("wb") as out:
+        with self.output.open("wb") as out:
             command = [sys.executable, "-P", "-m", f"keras_matrix.{module}", *arguments]
             with subprocess.Popen(command, cwd=self.folder, env=variables, stdout=out, stderr=out) as child:
-                while child.poll() is None:
-                    self._look(child.pid)
-                    with suppress(subprocess.TimeoutExpired):
-                        child.wait(0.03)
-            self.codes[name] = child.returncode
-        self.printed[name] = (self.folder.parent / "stdout").read_bytes()
+                yield child
+        self.printed[name] = self.output.read_bytes()
+
+    @property
+    def output(self) -> Path:
+        """The file of what the present command prints."""
+        return self.folder.parent / "stdout"
 
     def _look(self, runner: int) -> None:
         for process in Path("/proc").glob("[0-9]*"):
@@ -152,11 +168,21 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Caller:
     made.run("docker", "runner", "--executor", "docker", DOCKER_HOST=f"tcp://user:{CANARY}_docker@127.0.0.1:9")
     made.run("ray", "runner", "--executor", "ray", "--address", f"ray://user:{CANARY}_ray@127.0.0.1:9")
     made.run("bad flag", "runner", "report", "--run", "nothing")
+    _trace_and_rebuild(made)
     made.run("push", "uploader", "push", "--results", "results")
     made.run("status", "uploader", "status", "--results", "results")
     _push_elsewhere(made)
     _notify(made)
     return made
+
+
+def _trace_and_rebuild(made: Caller) -> None:
+    """Trace a cell, measure it again, and ask for an environment from a package index that does not answer."""
+    cell = "torch:leaking:printing"
+    made.run("trace", "runner", "trace", cell, "--steps", "2", "--to", "trace.json.gz")
+    made.run("reproduce", "runner", "reproduce", cell)
+    index = {"PIP_RETRIES": "0", "HTTPS_PROXY": f"http://user:{CANARY}_pip@127.0.0.1:9"}
+    made.run("bisect", "runner", "bisect", cell, "--package", "keras", "--good", "3.10.0", "--bad", "3.11.0", **index)
 
 
 def _notify(made: Caller) -> None:
@@ -196,14 +222,17 @@ def _push_elsewhere(made: Caller) -> None:
 
 def test_commands_ended_as_expected(caller: Caller) -> None:
     """Otherwise less than intended was searched."""
-    codes = {name: code for name, code in caller.codes.items() if name != "check"}  # 0 only on a quiet machine
+    codes = {**caller.codes}
+    for name in ("check", "reproduce"):  # which of their codes depends on how quiet the machine is
+        assert codes.pop(name) in (0, 1, 4, 5)
     assert codes == {
         "fork": 1, "fresh": 1, "cfg": 1, "plan": 0, "list": 0, "report": 0, "history": 0, "site": 0, "merge": 0,
-        "docker": 3, "ray": 3, "bad flag": 2, "push": 0, "status": 0,
+        "docker": 3, "ray": 3, "bad flag": 2, "trace": 0, "bisect": 3, "push": 0, "status": 0,
         "no emulator": 3, "no dataset": 3, "other account": 0, "key": 3, "home": 3, "bad proxy": 3,
         "issue": 0, "webhook": 3,
     }  # fmt: skip
     assert b"no engine answers at tcp://127.0.0.1:9" in caller.printed["docker"]
+    assert b"5 of 5 processes" in caller.printed["reproduce"]
 
 
 @pytest.mark.fault("F40", mutation="the message about an engine that does not answer contains its address as given")
@@ -236,6 +265,41 @@ def test_what_cells_printed_was_searched(caller: Caller) -> None:
         assert shown, name
         assert all("KERAS_BENCHMARK_RESULTS" in text for text in shown), name
     assert any("KERAS_BENCHMARK_RESULTS" in path.read_text() for path in (caller.folder / "site").rglob("*.html"))
+
+
+@pytest.mark.fault("F40", mutation="a page of the dashboard shows the environment of its process")
+def test_no_page_of_the_live_dashboard_contains_a_secret(caller: Caller) -> None:
+    pytest.importorskip("waitress", reason="waitress is not installed: extra `dashboard`")
+    with caller.started("dashboard", "runner", "dashboard", "--listen", "127.0.0.1:0") as server:
+        try:
+            pages = read_pages(address_in(caller.output, server))
+        finally:
+            server.terminate()
+    assert "task fails" in pages["/"]
+    assert len(pages) > 5  # of several cells
+    assert {path: FOUND.findall(page.encode()) for path, page in pages.items() if FOUND.search(page.encode())} == {}
+    assert FOUND.findall(caller.printed["dashboard"]) == []
+
+
+def address_in(output: Path, server: subprocess.Popen[bytes]) -> str:
+    """Wait for a dashboard to print the address at which it answers, and return it."""
+    while not (found := re.search(r"http://127\.0\.0\.1:[0-9]+", output.read_text())):
+        assert server.poll() is None, output.read_text()
+        time.sleep(0.1)
+    return found[0]
+
+
+def read_pages(url: str) -> dict[str, str]:
+    """Return the first page, every page to which it links, and its answer about its health, by path."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def page(path: str) -> str:
+        with direct.open(url + path, timeout=60) as answer:
+            return str(answer.read().decode())
+
+    first = page("/")
+    linked = {html.unescape(path) for path in re.findall(r'href="(/?cell\?[^"]*)"', first)}
+    return {"/": first, **{path: page("/" + path.lstrip("/")) for path in sorted({*linked, "health"})}}
 
 
 @pytest.mark.nightly(why="Google's client tries again for a quarter of a minute")

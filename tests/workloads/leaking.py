@@ -32,6 +32,14 @@ def leaving(**_: Any) -> Any:
     os._exit(3)
 
 
+def printing(**_: Any) -> Any:
+    """Return a model that trains, and arrays."""
+    import numpy as np
+
+    print(findings(), flush=True)
+    return _model(), np.ones((16, 4), "float32"), np.ones((16, 1), "float32")
+
+
 def training(**_: Any) -> Any:
     """Return a model and a source whose worker processes print, too, and fail with what they found."""
     import keras
@@ -43,6 +51,12 @@ def training(**_: Any) -> Any:
         def __getitem__(self, index: int) -> tuple[Any, Any]:
             raise RuntimeError(findings())
 
+    return _model(), Batches(workers=2, use_multiprocessing=True)
+
+
+def _model() -> Any:
+    import keras
+
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(optimizer="sgd", loss="mse")
-    return model, Batches(workers=2, use_multiprocessing=True)
+    return model

@@ -56,8 +56,11 @@ def test_a_cell_killed_for_memory_is_oom_host_and_the_next_one_runs(tmp_path: Pa
     done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
     newest = Results(tmp_path / "results").latest()
     assert newest is not None, done.stderr
-    statuses = {r.settings.workload.rpartition(":")[2]: r.status for r in newest.load()[0]}
-    assert statuses["hoarding"] is Status.OOM_HOST, done.stdout
-    assert statuses["well"] in (Status.OK, Status.UNSTABLE)
+    records = {r.settings.workload.rpartition(":")[2]: r for r in newest.load()[0]}
+    killed = records["hoarding"]
+    assert killed.status is Status.OOM_HOST, done.stdout
+    assert 300 << 20 < (killed.memory.peak_host_memory_bytes or 0) <= LIMIT_BYTES
+    assert killed.evidence.oom_kills == 1
+    assert records["well"].status in (Status.OK, Status.UNSTABLE)
     assert done.returncode == 1
     assert os.access(limited, os.F_OK)
