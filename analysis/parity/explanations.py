@@ -78,7 +78,7 @@ def _known(finding: ParityFinding, pair: Pair, facts: Mapping[str, Facts]) -> st
     remaining = getattr(pair.corrected.get(finding.precision), finding.figure, None)
     if not causes or remaining is None or remaining > finding.limit:
         return None
-    texts = "; ".join(cause.text for cause in causes)
+    texts = "; ".join(dict.fromkeys(cause.text for cause in causes))
     return f"{texts}. Computed exactly instead, this figure is {f'{remaining:.0e}' if remaining else '0'}"
 
 

@@ -1,8 +1,9 @@
 """Deviations between backends of known cause, each a mechanism that can occur in any workload.
 
-A cause belongs to one backend: an operation that it computes inexactly. Whether it applies to a workload is decided
-from the facts reported by the backend's own parity process (optimizer, hyperparameters, operations that ran), never
-from the name of the workload. A figure counts as explained only under two conditions:
+A cause belongs to one backend: an operation that it computes inexactly; what all compute inexactly is a cause of each.
+Whether it applies to a workload is decided from the facts reported by the backend's own parity process (optimizer,
+hyperparameters, operations that ran), never from the name of the workload. A figure counts as explained only under two
+conditions:
 
 - it is within the cause's limit, which bounds the effect of the mechanism itself;
 - with the operation computed exactly, on the same weights and batches, the figure is within its ordinary limit
@@ -19,6 +20,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.instruments.parity import Facts, Operation
 
 # The amplification of a deviation of one step over three steps: in bert 24 times in an update and 0.3 in a loss.
@@ -151,5 +153,10 @@ CAUSES = (
         "Keras on JAX takes the softmax of dot-product attention in float32, whatever the precision "
         "(jax.nn.dot_product_attention and Keras's own form of it)",
         "jax", Operation.ATTENTION_SOFTMAX, _ran(Operation.ATTENTION_SOFTMAX), _fixed(update=5e-4, forward=1e-4)),
+    *(KnownCause(
+        "layers compute in float32 also in float64, as KerasHub's normalisations, rotary embeddings and softmax do, "
+        "and each backend rounds differently",
+        backend, Operation.FLOAT32_LAYERS, _ran(Operation.FLOAT32_LAYERS), _fixed(update=1e-4, forward=1e-5))
+      for backend in BACKENDS),
 )
 # fmt: on

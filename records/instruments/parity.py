@@ -58,6 +58,7 @@ class Operation(StrEnum):
     PYTHON_FLOATS = "python_floats"  # TensorFlow: a Python float becomes a tensor of float64
     GELU = "gelu"  # TensorFlow
     ATTENTION_SOFTMAX = "attention_softmax"  # JAX
+    FLOAT32_LAYERS = "float32_layers"  # every backend: KerasHub's, which cast to float32 or have that dtype
     REPEATED_ROWS = "repeated_rows"  # TensorFlow: the gradient of an embedding whose rows repeat within a batch
 
 

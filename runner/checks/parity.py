@@ -139,9 +139,7 @@ class _Comparison:
         pairs = [
             pair for a, b in deviations.pairs(self.context.backends) if (pair := self._pair(a, b, zero)).deviations
         ]
-        facts = {
-            key.backend: output.trace.facts for key, output in self.outputs.items() if output.trace.facts is not None
-        }
+        facts = self._facts()
         pairs = self._corrected(pairs, facts, zero)
         rounding = self._rounding(pairs, zero)
         own = self._own(pairs, facts)
@@ -213,6 +211,15 @@ class _Comparison:
             if found := [output for key, output in self.outputs.items() if key.precision == precision]:
                 return deviations.Zeros(*(deviations.zeros(found, precision, kind) for kind in ("gradient", "update")))
         return deviations.NO_ZEROS
+
+    def _facts(self) -> dict[str, Facts]:
+        """Return the facts of each backend, with the operations that ran at any precision."""
+        found: dict[str, Facts] = {}
+        for key, output in self.outputs.items():
+            if (facts := output.trace.facts) is not None:
+                before = found.get(key.backend, facts).operations
+                found[key.backend] = replace(facts, operations=sorted({*before, *facts.operations}))
+        return found
 
     def _pair(self, a: str, b: str, zero: deviations.Zeros) -> Pair:
         pair = Pair([a, b], {})

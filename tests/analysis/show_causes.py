@@ -14,6 +14,7 @@ import numpy as np
 from keras import layers, ops
 from numpy.typing import NDArray
 
+from keras_matrix.models.language_models.hub import keras_hub
 from keras_matrix.models.layers.heads import rmsprop
 from keras_matrix.models.process.float64 import keep_float64
 from keras_matrix.records.instruments.parity import Operation
@@ -54,6 +55,33 @@ def attention() -> float:
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     exact = np.einsum("bhqk,bkhd->bqhd", weights, value)
     return apart(ops.dot_product_attention(*map(ops.convert_to_tensor, (query, key, value))), exact)
+
+
+def hub_normalisation() -> float:
+    keras_hub()
+    from keras_hub.src.models.llama.llama_layernorm import LlamaLayerNorm
+
+    x = RNG.standard_normal((64, 8))
+    exact = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+    return apart(LlamaLayerNorm(epsilon=1e-6)(ops.convert_to_tensor(x)), exact)
+
+
+def hub_rotation() -> float:
+    x = RNG.standard_normal((1, 64, 8))
+    angles = np.arange(64)[:, None] * 10_000.0 ** (-np.arange(4) / 4)
+    turned = (x[..., :4] + 1j * x[..., 4:]) * np.exp(1j * angles)
+    rotated = keras_hub().layers.RotaryEmbedding()(ops.convert_to_tensor(x))
+    return apart(rotated, np.concatenate([turned.real, turned.imag], -1))
+
+
+def hub_softmax() -> float:
+    keras_hub()
+    from keras_hub.src.models.llama.llama_attention import LlamaAttention
+
+    x = RNG.standard_normal((64, 8))
+    attention = LlamaAttention(1, 1)
+    attention.build((None, 64, 8))
+    return apart(attention._softmax(ops.convert_to_tensor(x)), np.exp(x) / np.exp(x).sum(-1, keepdims=True))
 
 
 def schedule() -> float:
@@ -129,6 +157,9 @@ def compute_in(dtype: str) -> None:
     keras.config.set_dtype_policy(dtype)
 
 
+FLOAT32_LAYERS = {f.__name__: f for f in (hub_normalisation, hub_rotation, hub_softmax)}
+
+
 def main() -> None:
     shown: dict[str, Any] = {"variance": [variance(0.0), variance(100.0)]}
     compute_in("float64")
@@ -136,16 +167,19 @@ def main() -> None:
     keep_float64()
     shown["promotion"].append(promotion())
     shown |= {"gelu": gelu(), "attention": attention(), "schedule": schedule()}
+    shown |= {name: figure() for name, figure in FLOAT32_LAYERS.items()}
     shown["second_step"] = {name: second_step(name) for name in OPTIMIZERS}
     shown["repeated_token"] = [repeated_token((1, 2)), repeated_token((1, 1))]
     shown["repeated_by_optimizer"] = {name: repeated_token((1, 1), name) for name in ROW_OPTIMIZERS}
+    compute_in("float32")
+    shown["amplified"] = {name: amplified(name) for name in ("relu", "silu")}
+    compute_in("float64")
     ran = watch(keras.backend.backend(), list(Operation))
     shown["corrected"] = {"gelu": gelu(), "attention": attention(), "schedule": schedule()}
+    shown["corrected"] |= {name: figure() for name, figure in FLOAT32_LAYERS.items()}
     shown["corrected"]["second_step"] = {name: second_step(name) for name in OPTIMIZERS}
     shown["corrected"]["repeated_token"] = repeated_token((1, 1), correct=(Operation.REPEATED_ROWS,))
     shown["ran"] = sorted(ran)
-    compute_in("float32")
-    shown["amplified"] = {name: amplified(name) for name in ("relu", "silu")}
     print(json.dumps(shown))
 
 

@@ -1,6 +1,6 @@
 """The facts of a parity worker that known causes of deviations depend on: noted, reported, corrected on request.
 
-A cause is a mechanism: an operation that one backend is known to compute inexactly
+A cause is a mechanism: an operation that a backend is known to compute inexactly
 (`records.instruments.parity.Operation`), in any workload. `watch` notes which of them run, also in custom layers,
 since it replaces the backend's own function; operations to be corrected are computed exactly. Deviations that remain
 then have another cause.
@@ -10,9 +10,12 @@ The host judges them in `analysis.parity.known_deviations`.
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Callable, Collection
+from functools import wraps
+from types import FrameType
 from typing import Any
 
 import keras
@@ -28,6 +31,8 @@ def watch(backend: str, correct: Collection[Operation]) -> set[Operation]:
     Returns the set of those that ran, which fills as the process runs.
     """
     ran: set[Operation] = set()
+    if keras.config.floatx() == "float64":
+        _watch_float32(ran.add, Operation.FLOAT32_LAYERS in correct)
     if backend == "tensorflow":
         _watch_gelu(ran.add, Operation.GELU in correct)
         if Operation.PYTHON_FLOATS in correct:
@@ -73,6 +78,65 @@ def repeated(indices: Any) -> Any:
     """Return how many of these indices repeat another one, as a tensor."""
     ordered = keras.ops.sort(indices)
     return keras.ops.sum(keras.ops.cast(ordered[1:] == ordered[:-1], "int32"))
+
+
+# By these functions KerasHub's layers ask for float32.
+_TYPED = ("arange", "cast", "convert_to_tensor")
+
+
+def _watch_float32(note: Note, correct: bool) -> None:
+    """Watch the layers of KerasHub that compute in float32 under a float64 policy, such as normalisations.
+
+    Such a layer casts between the two by `keras.ops`, or contains a layer of that dtype. A user's own layer of float32
+    is left alone: its author can change it.
+    """
+    if correct:
+        for name in _TYPED:
+            setattr(keras.ops, name, _in_float64(getattr(keras.ops, name)))
+    cast, create = keras.ops.cast, keras.layers.Layer.__init__
+
+    def noting_cast(x: Any, dtype: Any) -> Any:
+        if {_name(getattr(x, "dtype", None)), _name(dtype)} == {"float32", "float64"} and _asked_by_keras_hub():
+            note(Operation.FLOAT32_LAYERS)
+        return cast(x, dtype)
+
+    def noting_create(layer: Any, *rest: Any, dtype: Any = None, **named: Any) -> None:
+        if dtype is not None and keras.dtype_policies.get(dtype).name == "float32" and _asked_by_keras_hub():
+            note(Operation.FLOAT32_LAYERS)
+            dtype = "float64" if correct else dtype
+        create(layer, *rest, dtype=dtype, **named)
+
+    keras.ops.cast, keras.layers.Layer.__init__ = noting_cast, noting_create
+
+
+def _asked_by_keras_hub() -> bool:
+    """Return whether the code that called Keras is KerasHub's."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and _module(frame).startswith(("keras.", __name__)):
+        frame = frame.f_back
+    return frame is not None and _module(frame).startswith("keras_hub.")
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with float64 in place of a `dtype` of float32 that KerasHub asks for."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def exact(*args: Any, **named: Any) -> Any:
+        given = signature.bind(*args, **named)
+        if _name(given.arguments.get("dtype")) == "float32" and _asked_by_keras_hub():
+            given.arguments["dtype"] = "float64"
+        return function(*given.args, **given.kwargs)
+
+    return exact
+
+
+def _name(dtype: Any) -> str | None:
+    return None if dtype is None else keras.backend.standardize_dtype(dtype)
 
 
 def _watch_gelu(note: Note, correct: bool) -> None:

@@ -128,6 +128,15 @@ def test_inexact_operation_explains_figures_only_if_it_ran(
     assert not is_explained(pair_of(value * 1e4, backend, figure), ran)
 
 
+def test_float32_layers_explain_a_figure_of_any_backends_and_are_corrected_on_both() -> None:
+    pair = pair_of(1e-6, "jax", "gradient")
+    facts = dict.fromkeys(pair.backends, Facts("RMSprop", operations=[Operation.FLOAT32_LAYERS]))
+    (finding,) = explained(pair, Evidence(facts=facts)).findings
+    assert finding.explanation is not None
+    assert finding.explanation.count("layers compute in float32") == 1
+    assert correctable(pair, facts) == {(name, "float64"): {Operation.FLOAT32_LAYERS} for name in pair.backends}
+
+
 def test_repeated_rows_matter_only_to_an_optimizer_that_squares_gradients() -> None:
     rows = [Operation.REPEATED_ROWS]
     assert [

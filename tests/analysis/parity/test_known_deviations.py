@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.process, pytest.mark.nightly, pytest.mark.xdist_group(
 SCRIPT = Path(__file__).parents[1] / "show_causes.py"
 BACKENDS = ("tensorflow", "jax", "torch")
 ROUNDING = 1e-14
+FLOAT32_LAYERS = ("hub_normalisation", "hub_rotation", "hub_softmax")
 
 
 @cache
@@ -57,6 +58,11 @@ def test_only_attention_of_jax_is_inexact_in_float64() -> None:
 
 def test_only_scheduled_learning_rate_of_tensorflow_is_inexact_in_float64() -> None:
     assert beyond_rounding("schedule") == {"tensorflow": pytest.approx(2.5e-8, rel=0.1)}
+
+
+@pytest.mark.parametrize("figure", FLOAT32_LAYERS)
+def test_float32_layers_are_inexact_in_float64_on_every_backend(figure: str) -> None:
+    assert beyond_rounding(figure) == dict.fromkeys(BACKENDS, pytest.approx(5e-8, rel=0.9))
 
 
 def steps_apart(a: list[float], b: list[float]) -> float:
@@ -92,16 +98,16 @@ def test_process_that_corrects_python_floats_takes_the_optimizer_steps_of_other_
     assert optimizers_apart("jax", "corrected") == MUON | SCHEDULE_FREE
 
 
-@pytest.mark.parametrize("figure", ["gelu", "attention", "schedule"])
+@pytest.mark.parametrize("figure", ["gelu", "attention", "schedule", *FLOAT32_LAYERS])
 def test_corrected_operation_is_exact_on_every_backend(figure: str) -> None:
     assert [backend for backend in BACKENDS if shown(backend)["corrected"][figure] > ROUNDING] == []
 
 
 def test_each_inexact_operation_is_noted_on_its_backend_when_it_runs() -> None:
     assert {backend: shown(backend)["ran"] for backend in BACKENDS} == {
-        "tensorflow": [Operation.GELU],
-        "jax": [Operation.ATTENTION_SOFTMAX],
-        "torch": [],
+        "tensorflow": [Operation.FLOAT32_LAYERS, Operation.GELU],
+        "jax": [Operation.ATTENTION_SOFTMAX, Operation.FLOAT32_LAYERS],
+        "torch": [Operation.FLOAT32_LAYERS],
     }
 
 

@@ -36,10 +36,11 @@ def outputs(
     output: Numbers = ones,
     sha256: str = SHA256,
     update: Numbers | None = None,
+    facts: Facts = ADAM,
 ) -> Any:
     """Return a behaviour: a model of two weights, its arrays multiplied by what these functions say of a job.
 
-    It is trained by Adam; updates are multiplied as gradients are, where `update` is not given.
+    It reports `facts`; updates are multiplied as gradients are, where `update` is not given.
     """
     factors = {"gradient": gradient, "update": update or gradient}
 
@@ -54,7 +55,7 @@ def outputs(
             values = np.array([1.0, 2.0])
             arrays = {f"{kind}.{i}": values * factor(job) for kind, factor in factors.items() for i in range(2)}
             np.savez(folder / ARRAYS_NAME, **arrays)
-            trace = replace(trace, facts=ADAM)
+            trace = replace(trace, facts=facts)
         else:
             sketches = [Sketch("m/first", 2, 1.0, [0.5]), Sketch("m/second", 2, 1.0, [0.5 * output(job)])]
             trace = ParityOutput(job.nonce, sha256, weights, sketches=sketches)
@@ -185,6 +186,18 @@ def test_known_cause_is_corrected_in_a_further_process_and_explains_the_deviatio
     out = capsys.readouterr().out
     assert [line.split()[-2:] for line in out.splitlines()[1:4]] == [["agrees", "*"], ["agrees", "*"], ["0", "agrees"]]
     assert "rounds Adam's beta_1 and beta_2 to float32" in out
+
+
+def test_operation_that_ran_at_one_precision_is_a_fact_of_the_backend(tmp_path: Path) -> None:
+    of_precision = {"float64": Operation.FLOAT32_LAYERS, "float32": Operation.REPEATED_ROWS}
+
+    def behave(job: Job) -> Outcome:
+        outcome = outputs(facts=replace(ADAM, operations=[of_precision[job.settings.precision]]))(job)
+        assert isinstance(outcome, Outcome)
+        return outcome
+
+    record = Ran(tmp_path, behaviour=behave).record()
+    assert record.facts == dict.fromkeys(record.facts, replace(ADAM, operations=sorted(of_precision.values())))
 
 
 @pytest.mark.parametrize("defect", [1.0 + 1e-3, 1.0 + 1e-5])
