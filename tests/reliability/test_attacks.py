@@ -5,7 +5,6 @@ Cells in processes run as the runner's own user. What only a container can preve
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -23,7 +22,7 @@ import pytest
 
 from keras_matrix.records.schema import HARMLESS, Record, Status
 from keras_matrix.records.store import Results, Run
-from tests.reliability.signals.runs import processes_with
+from tests.reliability.signals.runs import is_locked, processes_with
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
@@ -72,15 +71,6 @@ def started(folder: Path, order_seed: int = 1) -> Attacked:
 
 def cell(workload: str, **params: Any) -> str:
     return json.dumps({"workload": f"{ATTACKS}:{workload}" if ":" not in workload else workload, "params": params})
-
-
-def is_locked(results: Path) -> bool:
-    with (results / ".lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
 
 
 # --- Limits, files, processes and locks -------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ class Place:
         remaining = self._await_end(begun_s, stopped)
         stopped.problems += [f"still running after {GONE_S:g} s: {text}" for text in remaining]
         stopped.problems += self._wrong_code(moment, stopped.code, messages.decode())
-        stopped.problems += [] if self.free() else ["the results folder is locked"]
+        stopped.problems += ["the results folder is locked"] if is_locked(self.results) else []
         if moment.second_s is not None and stopped.exit_s > moment.second_s + AT_ONCE_S:
             stopped.problems.append(f"ended {stopped.exit_s - moment.second_s:.1f} s after the second signal")
         if moment.second_s is None:  # after a second signal the next start removes them
@@ -172,16 +172,17 @@ class Place:
         incomplete = [path for path in self.results.glob("2*") if not (path / "run.json").exists()]
         return [*self.temporary.iterdir(), *self.results.glob("2*/work"), *hidden, *incomplete]
 
-    def free(self) -> bool:
-        """Return whether no process has locked the results folder."""
-        if not self.results.exists():
+
+def is_locked(results: Path) -> bool:
+    """Return whether a process has locked a results folder."""
+    if not results.exists():
+        return False
+    with (results / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
             return True
-        with (self.results / ".lock").open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return False
-        return True
+    return False
 
 
 def _default_signals() -> None:
