@@ -16,6 +16,7 @@ import pytest
 from keras_matrix.analysis.surroundings.disturbance import OwnUse, Stretch, WaitingUse, Watched
 from keras_matrix.records.host.procfs import Tree
 from keras_matrix.records.identity import cell_id
+from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import Seams, main
@@ -232,6 +233,40 @@ def test_cpu_time_of_all_processes_of_the_run_is_not_a_disturbance(tmp_path: Pat
     assert waiting.cpu_s >= 0.3
     assert watched.own.cpu_s > 0.9 * (waiting.cpu_s + used_here_s)
     assert f"(process {burning.pid}," not in " ".join(map(str, epochs.others))
+
+
+BUSY = """\
+version: 1
+backends: [jax]
+defaults: {repeats: 1, epochs: 3}
+cells:
+  - workload: mnist_mlp
+"""
+
+
+@pytest.mark.process
+@pytest.mark.nightly
+@pytest.mark.fault("F17", mutation="the processes of the machine are not read when an epoch ends")
+def test_cell_measured_while_other_processes_use_every_cpu_has_a_warning_that_names_one(tmp_path: Path) -> None:
+    """On a machine that does nothing else: a busier process would be named instead."""
+    (tmp_path / "matrix.yaml").write_text(BUSY)
+    places = ["--matrix", tmp_path / "matrix.yaml", "--results", tmp_path / "results"]
+    burning = [subprocess.Popen([sys.executable, "-c", BURNING]) for _ in os.sched_getaffinity(0)]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "keras_matrix.runner", *places], capture_output=True, text=True, check=False
+        )
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
+    assert done.returncode == 0, done.stderr
+    records = Results(tmp_path / "results").runs()[-1].load()[0]
+    assert {record.status for record in records} <= {Status.OK, Status.UNSTABLE}
+    names = [f"(process {process.pid}," for process in burning]
+    warned = [warning for record in records for warning in record.warnings if warning.startswith("busy: ")]
+    assert len(warned) == len(records) > 0
+    assert all(any(name in warning for name in names) for warning in warned), warned
 
 
 def cpu_time_s(pid: int) -> float:
