@@ -275,7 +275,7 @@ def _warm_caches(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _keras_costs(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Return what Keras costs over native code in each cell of `fit`, and the share of each of its parts."""
+    """Return what Keras costs over native code in each cell of Keras, and the share of each of its parts."""
     cells = {cell.cell_id: (row, cell) for row in rows for cell in row.cells.values()}
     for one in keras_costs(rows):
         base, method = _of_cell(*cells[one.cell_id]), "log ratio to native code, paired by block"

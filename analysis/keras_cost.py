@@ -1,8 +1,9 @@
 """What Keras costs over plain code of its backend, and which part of Keras costs it.
 
-`implementation` makes a ladder of cells that train the same work, from Keras's `fit` to native code; neighbours differ
-in one part (`models.twins.interface`). In each block that all measured rungs share, a part costs the difference of its
-two neighbours' mean step times, as a share of Keras's step. Without a rung its two parts are one.
+`implementation` makes a ladder of cells that do the same work, from Keras to native code; of those that train,
+neighbours differ in one part (`models.twins.interface`), and generation has the two ends alone. In each block that all
+measured rungs share, a part costs the difference of its two neighbours' mean step times, as a share of Keras's step.
+Without a rung its two parts are one.
 
 Guarantee: pure; only cells that differ in nothing else, and whose records show the same work, are compared. Limit: a
 part may overlap with the device's work, so that its own time is longer than what it costs.
@@ -21,15 +22,16 @@ from keras_matrix.analysis.comparison.table import CellSummary, Row, logs_by_mac
 from keras_matrix.analysis.comparison.titles import titles
 from keras_matrix.analysis.stats.blocks import Estimate, arithmetic
 from keras_matrix.records.codec import canonical
-from keras_matrix.records.settings import IMPLEMENTATIONS, KERAS, NATIVE, Settings
+from keras_matrix.records.settings import GENERATE, IMPLEMENTATIONS, KERAS, NATIVE, Settings
 
 # What each rung has and the next one lacks.
 PARTS = ("callbacks and input", "metrics", "optimizer", "layers and loss")
+GENERATION_PART = "sampling and layers"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a part of Keras costs, as a share of a step of `fit`; it may be below 0."""
+    """What a part of Keras costs, as a share of Keras's step; it may be below 0."""
 
     name: str
     share: Estimate
@@ -37,10 +39,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class KerasCost:
-    """A cell of `fit` against the other implementations of the same work on the same backend.
+    """A cell of Keras against the other implementations of the same work on the same backend.
 
-    `over_native` is the time of a step of `fit` over that of native code; without it `missing` says why. `work` is the
-    title of the work, whatever trains it. `caveat` is empty if the losses are near each other.
+    `over_native` is the time of Keras's step over that of native code; without it `missing` says why. `work` is the
+    title of the work, whatever does it. `caveat` is empty if the losses are near each other.
     """
 
     cell_id: str
@@ -53,7 +55,7 @@ class KerasCost:
 
     @property
     def estimate(self) -> Estimate | None:
-        """The time of a step of `fit` over that of native code; None if they are not compared."""
+        """The time of Keras's step over that of native code; None if they are not compared."""
         return self.over_native.estimate if self.over_native else None
 
     @property
@@ -75,7 +77,7 @@ class KerasCost:
 
 
 def keras_costs(rows: Sequence[Row]) -> list[KerasCost]:
-    """Return what Keras costs in each measured cell of `fit` that another implementation can be compared with."""
+    """Return what Keras costs in each measured cell of it that another implementation can be compared with."""
     cells = [(row, cell) for row in rows for cell in row.cells.values() if cell.step_time]
     ladders: dict[str, dict[str, tuple[Row, CellSummary]]] = {}
     for row, cell in cells:
@@ -86,7 +88,7 @@ def keras_costs(rows: Sequence[Row]) -> list[KerasCost]:
 
 
 def by_keras(settings: Settings) -> Settings:
-    """Return the settings of the same work trained by `fit`."""
+    """Return the settings of the same work done by Keras."""
     return replace(settings, implementation=KERAS)
 
 
@@ -133,10 +135,13 @@ def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[Part, ...]:
         share = arithmetic(shares, confidence)
         assert share is not None
         # Blocks at several machines are not exchangeable: their mean is shown without an interval.
-        found.append(Part(_between(upper, lower), replace(share, low=None, high=None) if several else share))
+        name = _between(upper, lower, rungs[KERAS].settings.phase)
+        found.append(Part(name, replace(share, low=None, high=None) if several else share))
     return tuple(found)
 
 
-def _between(upper: str, lower: str) -> str:
+def _between(upper: str, lower: str, phase: str) -> str:
+    if phase == GENERATE:
+        return GENERATION_PART
     begin, end = IMPLEMENTATIONS.index(upper), IMPLEMENTATIONS.index(lower)
     return " + ".join(PARTS[begin:end])

@@ -17,7 +17,7 @@ import sys
 from typing import Any
 
 from keras_matrix.models.registry import workloads
-from keras_matrix.models.twins import WORKLOADS
+from keras_matrix.models.twins import PHASES
 from keras_matrix.models.workload import Param, Request, Workload
 from keras_matrix.runner.matrix.catalog import CATALOG_PATH
 
@@ -47,7 +47,7 @@ def entry(item: Workload) -> dict[str, Any]:
         "batch_size": item.batch_size,
         "samples": item.samples,
         **({} if item.feed is None else {"feed": item.feed}),
-        **({"twin": True} if item.name in WORKLOADS else {}),
+        **({"twin": PHASES[item.name]} if item.name in PHASES else {}),
         **({"generates": True} if item.generates else {}),
         "data": list(item.data),
         "params": {param.name: _param(param) for param in item.params},

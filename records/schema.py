@@ -83,7 +83,7 @@ class Resolved:
     gradient_accumulation_steps: int | None = about("steps whose gradients change the weights once", default=None)
     rematerialised_layers: int | None = about("layers made in a RematScope; null without one", default=None)
     implementation_deviation: float | None = about(
-        "largest relative deviation of a step's loss from Keras's, of another implementation", default=None
+        "another implementation: largest relative deviation of a loss, or a token's logit, from Keras's", default=None
     )
     samples: int | None = about("samples of one pass; a user's workload may set them", default=None)
     available_samples: int | None = about("samples that a user's workload has", default=None)

@@ -50,8 +50,8 @@ class Settings:
     change of the weights. `remat` is the mode of Keras's `RematScope` around the workload's layers: what the backward
     pass computes again instead of keeping it in memory.
 
-    `implementation` is who trains: Keras's `fit`, or a step between it and plain code of the framework, as
-    `models.twins.interface` defines them.
+    `implementation` is who trains or generates: Keras, a step between its `fit` and plain code of the framework, as
+    `models.twins.interface` defines them, or such code.
 
     `set_by_matrix` lists, for a user's own workload, those of `OWN_OPTIONS` that the matrix sets, joined by commas; the
     workload sets the others, and the record's `resolved` has their values.

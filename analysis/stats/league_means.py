@@ -2,7 +2,7 @@
 
 Backends of one session are paired by block, those of separate sessions compared as in `analysis.stats.sessions`. If the
 blocks of a work are spread over several machines, a block's number is not one machine for all works: the mean of the
-works' ratios then has no interval. A work on several devices, or by another implementation than Keras's `fit`, is one
+works' ratios then has no interval. A work on several devices, or by another implementation than Keras, is one
 of the others once more, and left out.
 """
 
@@ -25,20 +25,20 @@ from keras_matrix.records.settings import KERAS
 class Suite:
     """The ratios of the suite's time on each backend to that on `against`, within one league.
 
-    `several_devices` and `not_fit` are the titles of the rows that are left out: on several devices, and of other
-    implementations than `fit`.
+    `several_devices` and `not_keras` are the titles of the rows that are left out: on several devices, and of other
+    implementations than Keras.
     """
 
     league: str
     against: str
     ratios: dict[str, SuiteRatio]
     several_devices: tuple[str, ...] = ()
-    not_fit: tuple[str, ...] = ()
+    not_keras: tuple[str, ...] = ()
 
     @property
     def left_out(self) -> str:
         """What is left out and why, empty for nothing."""
-        reasons = {"several devices": self.several_devices, "another implementation than fit": self.not_fit}
+        reasons = {"several devices": self.several_devices, "another implementation than Keras": self.not_keras}
         return "; ".join(f"{', '.join(titles)} ({why})" for why, titles in reasons.items() if titles)
 
 
@@ -53,7 +53,7 @@ def suite(rows: Sequence[Row]) -> list[Suite]:
 
 def _suite(league: str, members: Sequence[Row]) -> Suite | None:
     """Return the ratios of a league's backends, over the rows in which the backend and the leading one both ran."""
-    rows = [row for row in members if not _on_several_devices(row) and not _not_fit(row)]
+    rows = [row for row in members if not _on_several_devices(row) and not _not_keras(row)]
     names = in_order(name for row in rows for name in row.cells)
     present = [b for b in names if any(b in row.cells and row.cells[b].step_time for row in rows)]
     if not present:
@@ -64,15 +64,17 @@ def _suite(league: str, members: Sequence[Row]) -> Suite | None:
     against = min(centres, key=lambda backend: centres[backend])
     ratios = {backend: _suite_ratio(rows, backend, against) for backend in present if backend != against}
     known = {backend: ratio for backend, ratio in ratios.items() if ratio}
-    several, not_fit = (tuple(row.title for row in members if test(row)) for test in (_on_several_devices, _not_fit))
-    return Suite(league, against, known, several, not_fit) if known else None
+    several, not_keras = (
+        tuple(row.title for row in members if test(row)) for test in (_on_several_devices, _not_keras)
+    )
+    return Suite(league, against, known, several, not_keras) if known else None
 
 
 def _on_several_devices(row: Row) -> bool:
     return any(cell.settings.devices > 1 for cell in row.cells.values())
 
 
-def _not_fit(row: Row) -> bool:
+def _not_keras(row: Row) -> bool:
     return any(cell.settings.implementation != KERAS for cell in row.cells.values())
 
 

@@ -1,18 +1,32 @@
-"""Twins of Keras models in plain framework code, and the steps between them and Keras's `fit`."""
+"""Twins of Keras models in plain framework code, and the steps between them and Keras's own calls."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from keras_matrix.models.workload import UnsupportedWorkload
+from keras_matrix.records.settings import FIT, GENERATE
 
-WORKLOADS = ("mnist_mlp", "cifar10_cnn", "lstm", "lstm_text_generation", "decoder_lm")
+TRAINED = ("mnist_mlp", "cifar10_cnn", "lstm", "lstm_text_generation", "decoder_lm")
+GENERATING = ("gpt2",)
+# The phase that the twin of a workload does.
+PHASES: Mapping[str, str] = {**dict.fromkeys(TRAINED, FIT), **dict.fromkeys(GENERATING, GENERATE)}
 
 
 def load(backend: str) -> Any:
-    """Return the module of a backend's implementations. Raises `UnsupportedWorkload` for a backend without one."""
-    name = f"keras_matrix.models.twins.{backend}"
+    """Return the module of a backend's training steps. Raises `UnsupportedWorkload` for a backend without one."""
+    return _module(backend, backend)
+
+
+def load_generation(backend: str) -> Any:
+    """Return the module of a backend's generation. Raises `UnsupportedWorkload` for a backend without one."""
+    return _module(backend, f"{backend}_generation")
+
+
+def _module(backend: str, module: str) -> Any:
+    name = f"keras_matrix.models.twins.{module}"
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

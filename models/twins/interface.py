@@ -1,4 +1,4 @@
-"""The ladder of implementations from Keras's `fit` to plain framework code, and what each rung must do.
+"""The ladder of implementations of training from Keras's `fit` to plain framework code, and what each rung must do.
 
 Neighbouring rungs differ in one thing, so that the difference of their times says what that thing costs:
 
@@ -8,7 +8,7 @@ Neighbouring rungs differ in one thing, so that the difference of their times sa
     layers       the same with the optimizer of the framework instead of Keras's
     native       the network in plain framework code: layers, loss and optimizer
 
-All begin with the weights of one Keras model. Limit: rungs above `loop` exist for `WORKLOADS`, in float32.
+All begin with the weights of one Keras model. Limit: rungs above `loop` exist for `TRAINED`, in float32.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from keras_matrix.runner.cell.checks.tf32 import operations_of, tf32_of
 from keras_matrix.runner.cell.clock import monotonic
 from keras_matrix.runner.cell.generation.figures import generation
 from keras_matrix.runner.cell.generation.phase import Generating, check_generates
+from keras_matrix.runner.cell.implementations.generating import NativeGenerating
 from keras_matrix.runner.cell.implementations.training import StepTraining
 from keras_matrix.runner.cell.interleaving import Turns, leave_copies
 from keras_matrix.runner.cell.job import Job, in_a_line, keep_tuning, publish_figures, result_of, write_result
@@ -168,7 +169,7 @@ def _with_compilations(resolved: Resolved, events: CompileEvents, compiling: Com
 
 def _work_of(settings: Settings) -> type[Training | Predicting]:
     if settings.phase == GENERATE:
-        return Generating
+        return Generating if settings.implementation == KERAS else NativeGenerating
     if settings.phase == PREDICT:
         return Predicting
     if settings.implementation != KERAS:
@@ -230,9 +231,9 @@ def with_communication(job: Job, group: DeviceGroup, work: Training | Predicting
 
 
 def with_deviation(work: Training | Predicting, result: CellResult) -> CellResult:
-    """Return the result with how far its losses are from Keras's. Raises `WorkMismatch` if they are too far.
+    """Return the result with how far its losses or tokens are from Keras's. Raises `WorkMismatch` if they are too far.
 
-    It comes last, since it trains the model from its first weights again.
+    It comes last, since a model is trained from its first weights again.
     """
     deviation = work.deviation()
     if deviation is None or result.resolved is None:

@@ -36,7 +36,10 @@ OPTIONAL = (
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A workload. Shapes exclude the batch; FLOPs are for the forward pass of one sample at default parameters."""
+    """A workload. Shapes exclude the batch; FLOPs are for the forward pass of one sample at default parameters.
+
+    `twin` is the phase that its twin in plain framework code does; None without a twin.
+    """
 
     name: str
     family: str
@@ -53,7 +56,7 @@ class Workload:
     loss: str | None = None
     corrections: tuple[str, ...] = ()
     feed: str | None = None
-    twin: bool | None = None
+    twin: str | None = None
     generates: bool = False
 
     @property

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from keras_matrix.records.fc import spec
-from keras_matrix.records.settings import FEEDS, FIT, GENERATE, KERAS, PIPELINE, REMAT_OFF, RESIDENT, Scalar
+from keras_matrix.records.settings import FEEDS, FIT, GENERATE, KERAS, NATIVE, PIPELINE, REMAT_OFF, RESIDENT, Scalar
 from keras_matrix.runner.matrix.catalog import Workload
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
 from keras_matrix.runner.matrix.strict_yaml import say
 
 TRAINING_ONLY = ("gradient_accumulation_steps", "remat")  # beyond their default
-# What another implementation than Keras's does.
-NATIVE_ONLY = {
-    "phase": FIT,
+# What another implementation than Keras's does, in the phase of the workload's twin.
+NATIVE_ONLY: dict[str, Scalar] = {
     "feed": RESIDENT,
     "precision": "float32",
     "steps_per_execution": 1,
@@ -22,6 +21,8 @@ NATIVE_ONLY = {
     "remat": REMAT_OFF,
     "devices": 1,
     "nodes": 1,
+    "quantization": "none",
+    "lora_rank": 0,
 }
 GPU_ONLY = ("clocks", "autotune")  # beyond their default
 
@@ -36,7 +37,7 @@ class Conflict:
 
 
 def conflicts(axes: Axes, workload: Workload) -> Iterator[Conflict]:
-    """Yield the conflicts between the settings of an entry."""
+    """Yield the conflicts between the settings of an entry, some of them with parameters of its workload."""
     epochs = min(_numbers(axes["epochs"]))
     if (discard := max(_numbers(axes["discard"]))) >= epochs:
         yield Conflict("discard", "epochs", f"must be less than epochs ({epochs}), got {discard}")
@@ -70,16 +71,18 @@ def conflicts(axes: Axes, workload: Workload) -> Iterator[Conflict]:
 
 
 def _of_implementations(axes: Axes, workload: Workload) -> Iterator[Conflict]:
-    """Yield the conflicts of implementations other than Keras's `fit`: they train a workload with a twin, plainly."""
-    other = next((value for value in axes["implementation"] if value != KERAS), None)
-    if other is None:
-        return
-    if not workload.twin:
-        text = f"must be {KERAS} for {workload.name}, which has no twin in plain framework code, got {say(other)}"
+    """Yield the conflicts of implementations other than Keras's: a twin does one phase of its workload, plainly."""
+    others = [value for value in axes["implementation"] if value != KERAS]
+    if others and not workload.twin:
+        text = f"must be {KERAS} for {workload.name}, which has no twin in plain framework code, got {say(others[0])}"
         yield Conflict("implementation", "workload", text)
-    for key, only in NATIVE_ONLY.items():
-        if (value := next((value for value in axes[key] if value != only), None)) is not None:
-            yield Conflict(key, "implementation", f"must be {only} with implementation: {other}, got {say(value)}")
+    if workload.twin == GENERATE and (steps := [value for value in others if value != NATIVE]):
+        text = f"must be {KERAS} or {NATIVE} for {workload.name}, whose twin generates, got {say(steps[0])}"
+        yield Conflict("implementation", "workload", text)
+        others = [value for value in others if value == NATIVE]
+    for key, only in {"phase": workload.twin or FIT, **NATIVE_ONLY}.items() if others else ():
+        if (value := next((value for value in axes.get(key, ()) if value != only), None)) is not None:
+            yield Conflict(key, "implementation", f"must be {only} with implementation: {others[0]}, got {say(value)}")
 
 
 def _of_generation(axes: Axes, workload: Workload) -> Iterator[Conflict]:

@@ -230,7 +230,7 @@ class EntryReader(ValueReader):
         settled = {key: value for key, value in (builtin | self.defaults).items() if value is not None}
         axes = {key: given.axes.get(key, (settled[key],)) for key in SETTINGS}
         params = {k: (rule.normal(rule.default),) for k, rule in workload.params.items() if rule.default is not None}
-        for conflict in conflicts(axes, workload):
+        for conflict in conflicts(params | given.params | axes, workload):
             self.refuse_conflict(path, given, conflict)
         if given.stalls and (problem := stall_rules.problem(workload, axes["phase"])):
             self.refuse(path, problem)
@@ -248,7 +248,7 @@ class EntryReader(ValueReader):
         """Report the conflict where it was written: in the entry, or once in the defaults."""
         pair = (conflict.key, conflict.other)
         shared = [key for key in pair if key in self.defaults]
-        if conflict.key in given.axes:
+        if conflict.key in given.axes | given.params:
             self.refuse((*path, conflict.key), conflict.text)
         elif conflict.other in given.axes or conflict.other == "workload" or not shared:
             self.refuse(path, f"{conflict.key} {conflict.text}")

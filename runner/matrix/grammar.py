@@ -213,7 +213,7 @@ SETTINGS: dict[str, Rule] = {
     "implementation": Rule(
         choices=settings.IMPLEMENTATIONS,
         default=settings.KERAS,
-        meaning="who trains: fit, Keras's step in a loop, without metrics, with a native optimizer, or native code",
+        meaning="who computes: Keras, its step in a loop, without metrics, with a native optimizer, or native code",
     ),
 }
 

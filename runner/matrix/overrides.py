@@ -88,7 +88,7 @@ def _conflict_problems(entries: Sequence[Entry], assignments: Mapping[str, Scala
     found = {
         f"{_flag(key, assignments[key])}: {entry.where}: {conflict.key} {conflict.text}": None
         for entry in entries
-        for conflict in conflicts(entry.axes, entry.workload)
+        for conflict in conflicts(entry.params | entry.axes, entry.workload)
         for key in (conflict.key, conflict.other)
         if key in assignments
     }

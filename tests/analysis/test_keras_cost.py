@@ -22,6 +22,7 @@ from keras_matrix.runner.cli.render.findings import as_document
 from keras_matrix.runner.cli.render.verdicts import table_lines
 from tests.conftest import make_record, make_settings
 
+GENERATES: dict[str, Any] = {"settings": {"workload": "gpt2", "phase": "generate"}}
 BLOCKS = (1.0, 2.0, 0.5, 1.0, 4.0)  # how slow the machine was: no ratio and no share depends on it
 
 
@@ -69,6 +70,16 @@ def test_shares_are_over_the_blocks_of_all_rungs() -> None:
     assert found.estimate is not None
     assert (found.estimate.count, [part.share.count for part in found.parts]) == (5, [3, 3])
     assert "callbacks and input 50.0 %, metrics" in found.text  # three blocks give no interval
+
+
+def test_generation_has_one_part() -> None:
+    """Mutation: the part of a generating cell has the names of those of training."""
+    records = [one for name, call_s in (("keras", 0.04), ("native", 0.03)) for one in cell(name, call_s, **GENERATES)]
+    found = cost(records)
+    assert found.text == "jax 1.33x [1.33 1.33]; of a step: sampling and layers 25.0 % [25.0 25.0]"
+    assert {"keras_over_native", "keras_cost.sampling_and_layers"} <= {
+        one.metric for one in run_findings(table(records))
+    }
 
 
 def test_without_native_code_the_shares_remain() -> None:

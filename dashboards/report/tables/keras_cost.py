@@ -1,6 +1,6 @@
 """What Keras costs, as tables: a table for each work, a row for each backend. No markup.
 
-Pure functions. The shares are of a step of `fit`, their columns the parts that this work's implementations separate.
+Pure functions. The shares are of a step of Keras, their columns the parts that this work's implementations separate.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from keras.backend import standardize_dtype
 from keras_matrix.models.language_models import building
 from keras_matrix.models.workload import Built
 from keras_matrix.records.instruments.generation import Generation
-from keras_matrix.records.settings import GENERATE
+from keras_matrix.records.settings import GENERATE, KERAS
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch
 from keras_matrix.runner.cell.generation.own_loop import OwnLoop, OwnTimes
@@ -30,7 +30,7 @@ OVERHEAD_REPEAT = 0
 
 
 def generation(job: Job, built: Built, adapter: BackendAdapter, batch: Batch) -> Generation | None:
-    """Return the sizes of the model and the figures of our own loop; None in another phase."""
+    """Return the sizes of the model and, if Keras generates, the figures of our own loop; None in another phase."""
     if job.settings.phase != GENERATE:
         return None
     prompt, longest = lengths(job.settings)
@@ -45,6 +45,8 @@ def generation(job: Job, built: Built, adapter: BackendAdapter, batch: Batch) ->
         * np.dtype(built.model.compute_dtype).itemsize,
         last_level_cache_bytes=cache_bytes() if job.settings.device == "cpu" else None,
     )
+    if job.settings.implementation != KERAS:  # the loop is over the Keras model: its figures are those of another cell
+        return found
     try:
         return _with_own_loop(found, job, built, (adapter, batch))
     except Exception as error:  # noqa: BLE001 - of a backend or of KerasHub: these figures alone are missing

@@ -1,1 +1,1 @@
-"""Cells whose training steps are not those of `fit`: their timed loop, and the check that they train as Keras does."""
+"""Cells that Keras does not train or generate by itself: their timed loop, and the check that they do as Keras does."""

@@ -15,6 +15,7 @@ from typing import Any
 from keras_matrix.models import twins
 from keras_matrix.models.twins.interface import Compiled, Rung
 from keras_matrix.records.schema import Learning, Times
+from keras_matrix.records.settings import KERAS, Settings
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch, Feed, Feeder, counted_feed, make_batches
 from keras_matrix.runner.cell.implementations.equality import CHECKED_STEPS, Start, largest_deviation
@@ -46,7 +47,7 @@ class StepTraining(Training):
         return super().run(first)
 
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
-        raise ValueError(f"only implementation: keras is traced, got {self._job.settings.implementation}")
+        raise untraced(self._job.settings)
 
     def try_high_rate(self) -> None:
         """Do nothing: in float32, the only precision of these steps, every update changes a weight."""
@@ -86,6 +87,11 @@ class StepTraining(Training):
                 self.model._loss_tracker.count.assign((drawn - before) * rows)
 
         return report
+
+
+def untraced(settings: Settings) -> ValueError:
+    """Return the error of tracing another implementation than Keras's."""
+    return ValueError(f"only implementation: {KERAS} is traced, got {settings.implementation}")
 
 
 def step_epochs(

@@ -160,7 +160,7 @@ def _row_json(
 
 
 def _with_costs(row: dict[str, Any], costs: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Add to each cell of `fit` what Keras costs there; null for one without other implementations."""
+    """Add to each cell of Keras what that costs there; null for one without other implementations."""
     for cell in row["cells"].values():
         cell["keras_cost"] = costs.get(cell["cell_id"])
     return row

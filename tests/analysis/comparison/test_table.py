@@ -319,7 +319,7 @@ def test_rows_of_another_implementation_are_excluded_from_the_suite_and_named() 
     )
     ([found], [of_fit]) = suite(table(by_fit + native)), suite(table(by_fit))
     assert (found.against, found.ratios["torch"].estimate) == ("jax", of_fit.ratios["torch"].estimate)
-    assert found.left_out == "mnist_mlp implementation=native (another implementation than fit)"
+    assert found.left_out == "mnist_mlp implementation=native (another implementation than Keras)"
     assert suite(table(native)) == []
 
 

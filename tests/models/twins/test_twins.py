@@ -1,4 +1,4 @@
-"""Each implementation of each workload with a twin trains as Keras does, on each backend, in one process for all."""
+"""Each implementation of each workload with a twin does as Keras does, on each backend, in one process for all."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.settings import IMPLEMENTATIONS, KERAS
 from keras_matrix.runner.matrix.catalog import load
 
-SCRIPT = Path(__file__).with_name("train_every_twin.py")
+TRAIN, GENERATE = (Path(__file__).with_name(f"{does}_every_twin.py") for does in ("train", "generate_by"))
 NAMES = ("mnist_mlp", "cifar10_cnn", "lstm", "decoder_lm")  # lstm_text_generation is lstm with another batch
 
 
-def trained(backend: str) -> dict[str, Any]:
+def printed(script: Path, backend: str, *arguments: str) -> dict[str, Any]:
     environment = {
         **os.environ,
         "KERAS_BACKEND": backend,
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",  # compiles faster
-        "PYTHONPATH": str(SCRIPT.parents[3]),
+        "PYTHONPATH": str(script.parents[3]),
     }
-    command = [sys.executable, str(SCRIPT), *NAMES]
+    command = [sys.executable, str(script), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -42,7 +42,7 @@ def trained(backend: str) -> dict[str, Any]:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_implementation_trains_as_keras_does(backend: str) -> None:
     """Mutation: the LSTM's forget and input gates are exchanged; RMSprop adds epsilon after the root."""
-    seen = trained(backend)
+    seen = printed(TRAIN, backend, *NAMES)
     assert list(seen) == list(NAMES)
     for name, one in seen.items():
         assert [KERAS, *one["found"]] == list(IMPLEMENTATIONS)
@@ -56,16 +56,27 @@ def test_every_implementation_trains_as_keras_does(backend: str) -> None:
     )
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_native_code_generates_the_tokens_of_keras(backend: str) -> None:
+    """Mutation: a step does not attend to its own position; queries and keys are exchanged; the biases are left out."""
+    seen = printed(GENERATE, backend)
+    assert list(seen) == ["1", "5", "11"]
+    assert {outcome for one in seen.values() for way in one["equal"].values() for outcome in way} == {True}
+    assert seen["5"]["different"] > 5
+
+
 def test_losses_may_deviate_as_far_as_between_backends() -> None:
     limits = LIMITS["float32"]
     assert (limits["loss"], limits["losses"]) == (FIRST_LOSS_LIMIT, LOSSES_LIMIT)
 
 
 def test_the_catalog_names_the_workloads_with_a_twin() -> None:
-    named = {name for name, workload in load().workloads.items() if workload.twin}
-    assert named == set(twins.WORKLOADS)
+    named = {name: workload.twin for name, workload in load().workloads.items() if workload.twin}
+    assert named == twins.PHASES
 
 
 def test_a_backend_without_implementations_is_unsupported() -> None:
-    with pytest.raises(UnsupportedWorkload, match="implementation: numpy has only keras"):
-        twins.load("numpy")
+    for load_module in (twins.load, twins.load_generation):
+        with pytest.raises(UnsupportedWorkload, match="implementation: numpy has only keras"):
+            load_module("numpy")

@@ -45,3 +45,35 @@ def test_prompt_length_and_max_length_are_separate_axes() -> None:
 def test_setting_that_generation_cannot_have_is_refused(workload: str, lines: tuple[str, ...], expected: str) -> None:
     """Mutation: `_of_generation` yields nothing."""
     assert problems(workload, *lines) == [expected]
+
+
+def test_native_generation_differs_from_a_cell_of_keras_in_its_implementation_only() -> None:
+    found = cells("gpt2", "phase: generate", "implementation: [keras, native]")
+    assert [one.settings.implementation for one in found] == ["keras", "native"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (
+            ("phase: generate", "implementation: [keras, loop, layers]"),
+            "7: cells[0].implementation: must be keras or native for gpt2, whose twin generates, got 'loop'",
+        ),
+        (("implementation: native",), "5: cells[0]: phase must be generate with implementation: native, got 'fit'"),
+        (
+            ("phase: generate", "implementation: native", "precision: bfloat16"),
+            "8: cells[0].precision: must be float32 with implementation: native, got 'bfloat16'",
+        ),
+        (
+            ("phase: generate", "implementation: native", "quantization: [none, int8]"),
+            "8: cells[0].quantization: must be none with implementation: native, got 'int8'",
+        ),
+        (
+            ("phase: generate", "implementation: native", "lora_rank: 2"),
+            "8: cells[0].lora_rank: must be 0 with implementation: native, got 2",
+        ),
+    ],
+)
+def test_what_native_generation_does_not_do_is_refused(lines: tuple[str, ...], expected: str) -> None:
+    """Mutation: a twin that generates has the rungs of training, too; conflicts do not know the parameters."""
+    assert problems("gpt2", *lines) == [expected]

@@ -55,6 +55,21 @@ def test_every_call_continues_each_prompt_to_its_full_length(
     assert record.resolved.jit_compile == (backend == "jax")
 
 
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_native_code_continues_the_same_prompts_and_its_tokens_are_checked(
+    executor: ProcessExecutor, tmp_path: Path, backend: str
+) -> None:
+    """Mutation: `_work_of` chooses KerasHub's `generate()` whatever the implementation."""
+    record = measured(executor, tmp_path, settings(backend, implementation="native"))
+    assert record.status in MEASURED, record.reason
+    assert record.resolved.implementation_deviation == 0.0
+    assert record.times.tokens_per_s == pytest.approx(record.times.samples_per_s * (LONGEST - PROMPT))
+    assert [stretch.samples for stretch in record.work.stretches] == [[BATCH], [BATCH * CALLS] * 3]
+    found = record.generation
+    assert (found.new_tokens, found.weight_bytes) == (LONGEST - PROMPT, 4 * record.resolved.parameters)
+    assert (found.own_tokens_agree, found.own_token_time_p50_s, found.problem) == (None, None, None)
+
+
 def test_quantised_weights_are_smaller_and_low_rank_updates_are_trained(
     executor: ProcessExecutor, tmp_path: Path
 ) -> None:
