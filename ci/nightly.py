@@ -52,7 +52,7 @@ class Part:
 
 PARTS = (
     Part("faults", "ci/faults --summary SUMMARY", 45),
-    Part("failpoints", "ci/failpoints --summary SUMMARY", 20),
+    Part("failpoints", "ci/failpoints --summary SUMMARY", 30),
     Part("fuzz", "ci/fuzz --summary SUMMARY", 25),
     Part("signals", "ci/signals --summary SUMMARY", 20),
     Part("soak", "ci/soak --summary SUMMARY", 60),
