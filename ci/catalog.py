@@ -62,16 +62,18 @@ def entry(item: Workload) -> dict[str, Any]:
 
 
 def forward(model: Any, x: Any) -> tuple[int, list[int]]:
-    """FLOPs of one forward pass over `x`, and the output's shape without its batch dimension.
+    """FLOPs of one forward pass over `x`, and the output's shape without its batch dimension; of several, the first.
 
     Masked products are counted too, also under a causal mask, as the plain formula computes them.
     """
+    import keras
+
     from keras_matrix.models.flops.torch import counted, without_gradients
 
     outputs: list[Any] = []
     with without_gradients(model):
         flops = counted(lambda: outputs.append(model(x, training=False)))
-    return flops, [int(size) for size in outputs[0].shape[1:]]
+    return flops, [int(size) for size in keras.tree.flatten(outputs[0])[0].shape[1:]]
 
 
 def text(data: dict[str, Any]) -> str:

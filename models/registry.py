@@ -25,6 +25,7 @@ FAMILIES = (
     "transformers",
     "decoder",
     "language_models",
+    "image_models",
     "vision_transformer",
     "fc",
     "finetune",

@@ -114,9 +114,13 @@ FORMULAS: tuple[tuple[type, Callable[[Any, Shape, Shape], LayerFlops]], ...] = (
 
 
 def leaves(model: Any) -> Iterator[Any]:
-    """Yield the layers with their own weights; a recurrent layer counts as one."""
+    """Yield the layers with their own weights, each once, even if two layers contain it; a recurrent one is one."""
+    yield from {id(layer): layer for layer in _leaves(model)}.values()
+
+
+def _leaves(model: Any) -> Iterator[Any]:
     for layer in model._flatten_layers(include_self=False, recursive=False):
-        inner = [] if isinstance(layer, layers.RNN) else list(leaves(layer))
+        inner = [] if isinstance(layer, layers.RNN) else list(_leaves(layer))
         if inner:
             yield from inner
         elif layer.weights:

@@ -86,7 +86,10 @@ def _product(equation: Any) -> int:
 
 def _convolution(equation: Any) -> int:
     kernel, out = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
-    made = equation.params["dimension_numbers"].rhs_spec[0]
+    made, taken, *_ = equation.params["dimension_numbers"].rhs_spec
+    if math.prod(equation.params["lhs_dilation"]) > 1:
+        # A transposed convolution: every input needs one multiply-add per element of its channel's kernel.
+        return int(2 * math.prod(equation.invars[0].aval.shape) * math.prod(kernel) // kernel[taken])
     # Every output needs one multiply-add per element of its channel's kernel.
     return int(2 * math.prod(out) * math.prod(kernel) // kernel[made])
 

@@ -87,6 +87,12 @@ def _convolution(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
     return _twice(outputs[0].shape) * int(height * width * channels)
 
 
+def _transposed_convolution(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
+    """Count the gradient of a convolution by its input, which is how TensorFlow runs a transposed one."""
+    height, width, channels, _ = inputs[1].shape
+    return _twice(inputs[2].shape) * int(height * width * channels)
+
+
 def _depthwise(inputs: Any, attributes: dict[str, Any], outputs: Any) -> int:
     height, width, _, _ = inputs[1].shape
     return _twice(outputs[0].shape) * int(height * width)
@@ -122,6 +128,7 @@ FLOPS: dict[str, Callable[[Any, dict[str, Any], Any], int]] = {
     "BatchMatMulV2": _product,
     "BatchMatMulV3": _product,
     "Conv2D": _convolution,
+    "Conv2DBackpropInput": _transposed_convolution,
     "DepthwiseConv2dNative": _depthwise,
     "Einsum": _einsum,
     "CudnnRNN": _recurrent,

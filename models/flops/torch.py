@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import keras
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -50,7 +51,8 @@ def framework(model: Any, x: Any, y: Any) -> ToolCount:
 
     def step() -> None:
         model.zero_grad()
-        model.compute_loss(x=x, y=torch.as_tensor(y), y_pred=model(x, training=True)).backward()
+        targets = keras.tree.map_structure(torch.as_tensor, y)
+        model.compute_loss(x=x, y=targets, y_pred=model(x, training=True)).backward()
 
     return ToolCount(forward(model, x), counted(step))
 

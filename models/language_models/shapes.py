@@ -133,8 +133,8 @@ class Memory:
         """Return the sum."""
         return self.weights + self.cache + self.training
 
-    def problem(self, free_bytes: int | None) -> str | None:
-        """Return why the model does not fit into so much free memory, or None."""
+    def problem(self, free_bytes: int | None, lower: str = "size, layers, width or batch_size") -> str | None:
+        """Return why the model does not fit into so much free memory, and what to lower; None if it fits."""
         if free_bytes is None or self.total <= free_bytes:
             return None
         parts = {
@@ -145,7 +145,7 @@ class Memory:
         sizes = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in parts.items() if size)
         return (
             f"needs at least {self.total / 2**30:.2f} GiB ({sizes}), but {free_bytes / 2**30:.2f} GiB are free; lower "
-            "size, layers, width or batch_size, or use precision: bfloat16"
+            f"{lower}, or use precision: bfloat16"
         )
 
 

@@ -34,6 +34,8 @@ SMALL: Mapping[str, Mapping[str, Scalar]] = {
     "gemma": SHORT_SEQUENCE,
     "llama": SHORT_SEQUENCE,
     "mistral": SHORT_SEQUENCE,
+    "sam": {},
+    "stable_diffusion_3": {},
     "vit_tiny": {"image_size": 32, "patch_size": 8, "depth": 3},
     "fc": {"level": 3, "weight_size": 64},
     "finetune": DEEP_IMAGE,

@@ -29,6 +29,19 @@ def block(length, width, hidden):
     return 4 * length * dense(width, width) + 2 * 2 * length**2 * width + length * dense(width, hidden, width)
 
 
+def diffuser(patches, tokens, width):
+    """Two blocks, of which the last gives its text no projection: patches, texts, times, and the output."""
+    inputs = patches * dense(2 * 2 * 16, width) + tokens * dense(96, width)
+    conditions = dense(48, width, width) + dense(256, width, width)
+    attention = 2 * 2 * (patches + tokens) ** 2 * width
+    stream = 4 * dense(width, width) + dense(width, 4 * width, width)
+    image = dense(width, 6 * width) + patches * stream
+    text = dense(width, 6 * width) + tokens * stream
+    last_text = dense(width, 2 * width) + tokens * 3 * dense(width, width)
+    output = dense(width, 2 * width) + patches * dense(width, 2 * 2 * 16)
+    return inputs + conditions + 2 * (image + attention) + text + last_text + output
+
+
 def test_the_catalogue_declares_what_the_registry_does():
     declared = {
         name: (item.family, item.summary, item.batch_size, item.samples, [param.name for param in item.params])
@@ -75,6 +88,7 @@ def test_parameter_counts_are_those_of_the_literature(name, parameters):
         ("mnist_irnn", 784 * (dense(1, 100) + dense(100, 100)) + dense(100, 10)),
         ("bert", 2 * block(128, 128, 512) + dense(128, 128, 2)),
         ("decoder_lm", 4 * block(128, 256, 1024) + 128 * dense(256, 8192)),
+        ("stable_diffusion_3", diffuser(patches=16, tokens=16, width=64)),
         ("vit_tiny", 196 * dense(16 * 16 * 3, 192) + 12 * block(197, 192, 768) + dense(192, 1000)),
     ],
 )

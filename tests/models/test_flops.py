@@ -22,6 +22,7 @@ from keras_matrix.runner.matrix.catalog import CATALOG_PATH
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"mnist_mlp": {"image_size": 14}, "cifar10_cnn": {"image_size": 16}, "lstm": {"sequence_length": 8}}
+IMAGES = ("sam", "stable_diffusion_3")  # the first one has transposed convolutions
 ENTRIES = json.loads(CATALOG_PATH.read_text())["workloads"]
 
 
@@ -38,10 +39,13 @@ def mlp_flops(inputs: int) -> int:
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_workload_is_the_same_work_on_every_backend_and_every_count_agrees_or_says_why_not(backend: str) -> None:
-    targets = [Target("mnist_mlp", {}), Target("bert", {"sequence_length": 16})]
+    targets = [Target("mnist_mlp", {}), Target("bert", {"sequence_length": 16}), *(Target(name, {}) for name in IMAGES)]
     checks = [Target(name, dict(params)) for name, params in SMALL.items()]
     answer = counted(backend, CountOrder(targets, checks, batch_size=4))
-    check_works(*answer.works)
+    mlp, bert, *images = answer.works
+    check_works(mlp, bert)
+    found = {work.workload: work.forward_flops_per_sample for work in images}
+    assert found == {name: ENTRIES[name]["forward_flops_per_sample"] for name in IMAGES}
     check_counts(backend, answer.checks)
 
 

@@ -42,7 +42,7 @@ def trained(name: str) -> dict[str, object]:
     built.model.run_eagerly, built.model.jit_compile = not compiles, compiles
     x, y = built.samples(2, 0)
     loss = built.model.train_on_batch(x, y, return_dict=True)["loss"]
-    output = built.model(x, training=False)
+    output = keras.tree.flatten(built.model(x, training=False))[0]
     return {
         "loss": float(loss),
         "output_dtype": keras.backend.standardize_dtype(output.dtype),
