@@ -1,6 +1,7 @@
 """The types of workloads: parameters, a cell's request, and the compiled model with its data.
 
 UnsupportedWorkload (Exception)     the workload does not support this backend, setting or data
+Unreachable (Exception)             what it needs cannot be fetched now: the cell is tried again
 ValueError, TypeError               a parameter is invalid
 """
 
@@ -21,6 +22,10 @@ Samples = Callable[[int, int], tuple[Any, Any]]
 
 class UnsupportedWorkload(Exception):  # like the cell's status
     """The workload does not support this backend, setting or data."""
+
+
+class Unreachable(Exception):  # the cell's status is infra
+    """What the workload needs cannot be fetched now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,8 +151,8 @@ class Times:
 
     import_time_s: float | None = about("importing Keras and the backend (the server's, when forked)", default=None)
     build_time_s: float | None = about("building the model and its data", default=None)
-    trace_time_s: float | None = about("tracing, from the backend's own events", default=None)
-    compile_time_s: float | None = about("compiling, from the backend's own events", default=None)
+    trace_time_s: float | None = about("tracing, from the backend's own events; building included", default=None)
+    compile_time_s: float | None = about("compiling, from the backend's own events; building included", default=None)
     first_step_time_s: float | None = about("an epoch of one step, the first: trace, compile, run", default=None)
     first_epoch_time_s: float | None = about("the first step and the first epoch after it", default=None)
     calibration_time_s: float | None = about("finding the steps per epoch, if the process did", default=None)

@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from keras_matrix.analysis.comparison.table import in_order
-from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, SECOND, integer, memory, number, quantity, share
+from keras_matrix.dashboards.charts.format import (
+    DASH,
+    MILLISECOND,
+    SECOND,
+    integer,
+    memory,
+    number,
+    plural,
+    quantity,
+    share,
+)
 from keras_matrix.dashboards.charts.grid import Grid, Row
 from keras_matrix.records.schema import Machine, Record
 from keras_matrix.records.store import latest_attempts
@@ -58,7 +68,7 @@ def machine_line(records: Sequence[Record]) -> str:
     [machine] = found
     gpus = " + ".join(f"{n} × {name}" for name, n in Counter(machine.gpus).items()) or "no GPU"
     size = [] if machine.memory_bytes is None else [memory(machine.memory_bytes)]
-    return " · ".join([machine.cpu_model, f"{machine.logical_cpus} CPUs", *size, gpus])
+    return " · ".join([machine.cpu_model, plural(machine.logical_cpus, "CPU"), *size, gpus])
 
 
 def run_facts(about: Mapping[str, object]) -> list[Row]:

@@ -22,9 +22,12 @@ from keras_matrix.models.language_models.shapes import (
     shape_of,
 )
 from keras_matrix.models.layers.heads import float_logits
-from keras_matrix.models.workload import Built, Request, UnsupportedWorkload
+from keras_matrix.models.workload import Built, Request, Unreachable, UnsupportedWorkload
 from keras_matrix.records.host.data_places import places
 
+# Errors of the libraries that fetch presets, by name: which of them is installed depends on the address.
+NO_CONNECTION = {"ConnectionError", "ConnectTimeout", "ReadTimeout", "TimeoutError", "URLError"}
+REASON_LIMIT = 300  # characters
 NAMES = {GPT2: "GPT2", GEMMA: "Gemma", LLAMA: "Llama", MISTRAL: "Mistral"}
 
 
@@ -157,12 +160,19 @@ def _configuration(shape: Shape) -> dict[str, Any]:
 
 
 def _of_preset(architecture: str, preset: str, request: Request) -> Any:
-    """Return the model of a preset: a name or address that KerasHub knows, or a folder of the user's."""
+    """Return the model of a preset: a name or address that KerasHub knows, or a folder of the user's.
+
+    Raises ValueError for a preset that there is not, and `Unreachable` without a connection.
+    """
     found = next((place for place in places(preset, request.dataset_dir, request.folders) if place.is_dir()), None)
     try:
         return _task(keras_hub(), architecture).from_preset(str(found or preset), preprocessor=None)
     except (OSError, ValueError) as error:
-        raise UnsupportedWorkload(f"{architecture}: preset: {preset} cannot be loaded: {error}") from error
+        reason = f"{architecture}: preset: {preset} cannot be loaded: {' '.join(str(error).split())[:REASON_LIMIT]}"
+        advice = "name a preset of KerasHub, its address, or a folder with its files"
+        if NO_CONNECTION.intersection(one.__name__ for one in type(error).__mro__):
+            raise Unreachable(f"{reason}; without a connection name a folder with its files") from error
+        raise ValueError(f"{reason}; {advice}") from error
 
 
 def _check_memory(shape: Shape, request: Request) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from keras_matrix.records.codec import about
+from keras_matrix.records.settings import KERAS, Settings
 
 MARK = "kbm:"
 STEP, LAYER, PHASE, CLOCK = (f"{MARK}{kind}:" for kind in ("step", "layer", "phase", "clock"))
@@ -34,6 +35,12 @@ DEFAULT_EPOCHS = (2,)
 DEFAULT_STEPS = 5
 MAX_EPOCH = 100
 MAX_STEPS = 10_000
+
+
+def untraceable(settings: Settings) -> str | None:
+    """Return why cells of these settings have no trace, None if they have one."""
+    given = settings.implementation
+    return None if given == KERAS else f"only implementation: {KERAS} is traced, got {given}"
 
 
 class TraceError(Exception):

@@ -75,6 +75,7 @@ def _of_implementations(axes: Axes, workload: Workload) -> Iterator[Conflict]:
     others = [value for value in axes["implementation"] if value != KERAS]
     if others and not workload.twin:
         text = f"must be {KERAS} for {workload.name}, which has no twin in plain framework code, got {say(others[0])}"
+        text += "; docs/keras-cost.md lists those that have one"
         yield Conflict("implementation", "workload", text)
     if workload.twin == GENERATE and (steps := [value for value in others if value != NATIVE]):
         text = f"must be {KERAS} or {NATIVE} for {workload.name}, whose twin generates, got {say(steps[0])}"
@@ -93,6 +94,10 @@ def _of_generation(axes: Axes, workload: Workload) -> Iterator[Conflict]:
     if (calls := max(_numbers(axes["steps_per_execution"]))) > 1:
         text = f"must be 1 with phase: generate, whose step is one call of generate(), got {calls}"
         yield Conflict("steps_per_execution", "phase", text)
+    prompts, longest = (_numbers(axes.get(key, ())) for key in ("prompt_length", "max_length"))
+    if prompts and longest and max(prompts) >= min(longest):
+        text = f"must be below max_length ({min(longest)}) with phase: generate, got {max(prompts)}"
+        yield Conflict("prompt_length", "max_length", text)
 
 
 def _of_pipelines(axes: Axes, workload: Workload) -> Iterator[Conflict]:

@@ -26,7 +26,7 @@ from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.replicas import rules as replica_rules
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import Task
-from keras_matrix.records.traces.request import Trace
+from keras_matrix.records.traces.request import Trace, untraceable
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.matrix import catalog as catalogs
 from keras_matrix.runner.matrix import stall_rules, strict_yaml
@@ -263,7 +263,8 @@ def _cells(entry: Entry) -> Iterator[Cell]:
         settings = Settings(*arguments)
         together = stall_rules.together(settings) if entry.stalls else ""
         task = entry.task.of(settings) if entry.task else None
-        yield Cell(settings, cell_id, *limits, task, entry.trace, together=together, placement=placement)
+        trace = None if untraceable(settings) else entry.trace
+        yield Cell(settings, cell_id, *limits, task, trace, together=together, placement=placement)
 
 
 def _axes(entry: Entry) -> list[_Axis]:

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 from keras_matrix.records.store import Run
 
@@ -27,7 +28,8 @@ class Attempts:
         for name, run in runs.items():
             self._next.update({(name, r.cell_id, r.repeat): r.attempt + 1 for r in run.load()[0]})
         self._tried: Counter[Key] = Counter()
-        self._guard, self._calibrating = threading.Lock(), dict[str, threading.Lock]()
+        # Only while somebody uses it: a run may have thousands of comparisons.
+        self._guard, self._calibrating = threading.Lock(), WeakValueDictionary[str, threading.Lock]()
 
     def calibrating(self, group: str) -> threading.Lock:
         """Return the lock of a comparison's calibration, which only one of its blocks may make."""

@@ -1,8 +1,11 @@
 """Run one SELECT in BigQuery's dialect, on BigQuery or on the local warehouse.
 
-uploader query 'SELECT backend, COUNT(*) AS attempts FROM cells GROUP BY backend'
-uploader query --file dashboards/queries/runs.sql --set workload= --set backend=jax --set since=2026-01-01 --csv
-uploader query --dry-run --from bigquery://PROJECT.DATASET 'SELECT COUNT(*) AS n FROM measurements'"""
+    uploader query 'SELECT backend, COUNT(*) AS attempts FROM cells GROUP BY backend'
+    uploader query --file dashboards/queries/runs.sql --set workload= --set backend=jax --set since=2026-01-01 --csv
+    uploader query --dry-run --from bigquery://PROJECT.DATASET 'SELECT COUNT(*) AS n FROM measurements'
+
+`--set` gives the values of the parameters in a query. docs/bigquery.md
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from typing import Any
 from keras_matrix.models import twins
 from keras_matrix.models.twins.interface import Compiled, Rung
 from keras_matrix.records.schema import Learning, Times
-from keras_matrix.records.settings import KERAS, Settings
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.traces.request import untraceable
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch, Feed, Feeder, counted_feed, make_batches
 from keras_matrix.runner.cell.implementations.equality import CHECKED_STEPS, Start, largest_deviation
@@ -91,7 +92,7 @@ class StepTraining(Training):
 
 def untraced(settings: Settings) -> ValueError:
     """Return the error of tracing another implementation than Keras's."""
-    return ValueError(f"only implementation: {KERAS} is traced, got {settings.implementation}")
+    return ValueError(untraceable(settings))
 
 
 def step_epochs(

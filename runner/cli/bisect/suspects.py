@@ -45,7 +45,7 @@ def suspects(results: Path, cell_id: str, good: str | None, bad: str | None) -> 
     None if there are no such runs. Raises `UsageError` for a run that is not there.
     """
     if good or bad:
-        return _between(chosen_run(results, good), chosen_run(results, bad), cell_id)
+        return _between(chosen_run(results, good, "--good-run"), chosen_run(results, bad, "--bad-run"), cell_id)
     pair = _around_change(results, cell_id)
     return None if pair is None else _between(Run(results / pair[0]), Run(results / pair[1]), cell_id)
 

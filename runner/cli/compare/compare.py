@@ -22,7 +22,7 @@ from keras_matrix.records.injected_faults import UnknownFault, counterpart, pars
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.compare.histories import across_stored
 from keras_matrix.runner.cli.look import stored
-from keras_matrix.runner.cli.look.stored import write_report
+from keras_matrix.runner.cli.look.stored import newest_runs, write_report
 from keras_matrix.runner.cli.options import add_matrix_options, add_measuring_options, check_output, run_request, share
 from keras_matrix.runner.cli.render import versus as texts
 from keras_matrix.runner.cli.render.display import TerminalDisplay
@@ -39,7 +39,6 @@ from keras_matrix.runner.request import RunRequest
 
 BASE, NEW = "base", "new"
 Environments = tuple[Interpreter | None, Interpreter | None]
-RUNS_NAMED = 5  # the newest runs, in the message about an unknown one
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -173,7 +172,7 @@ def stored_run(sides: Sides, name: str) -> Run:
     there = [run.run_id for run in Results(results).runs()]
     raise UsageError(
         f"{sides.command}: {name!r} is neither a run's folder, nor a results folder with a run in it, nor a run's id"
-        f"{near(name, there)}; {results} contains {', '.join(there[-RUNS_NAMED:]) or 'no run'}"
+        f"{near(name, there)}; in {results} {newest_runs(there)}"
     )
 
 

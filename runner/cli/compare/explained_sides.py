@@ -18,12 +18,13 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Results, Run, latest_attempts
 from keras_matrix.records.task import PREFIX
-from keras_matrix.records.traces.request import Trace
+from keras_matrix.records.traces.request import Trace, untraceable
 from keras_matrix.runner.cli.compare.compare import BASE, NEW, Sides, arms_of, environments_of, stored_run
 from keras_matrix.runner.cli.compare.reproduce import rebuilt_arm
 from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.named_cells import named_cells, searched, stored_cell
 from keras_matrix.runner.cli.look.stored import chosen_run, write_report
+from keras_matrix.runner.cli.render.format import settings_text
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.measuring import measure_session, session_request
@@ -137,8 +138,8 @@ def _only_common(base: Run, new: Run) -> str:
     common = sorted(there[0].keys() & there[1].keys())
     if len(common) == 1:
         return common[0]
-    names = ", ".join(f"{there[0][one].backend}:{there[0][one].workload}" for one in common) or "none"
-    raise UsageError(f"--cell: must name a cell of both runs; common to them are: {names}")
+    lines = [f"  {one}  {there[0][one].backend:<10}  {settings_text(there[0][one])}" for one in common]
+    raise UsageError("\n".join(["--cell: must name a cell of both runs; common to them are:", *(lines or ["  none"])]))
 
 
 def _rebuilt(wanted: Wanted, base: CellSide, new: CellSide) -> tuple[CellSide, CellSide]:
@@ -171,7 +172,11 @@ def _rebuilt(wanted: Wanted, base: CellSide, new: CellSide) -> tuple[CellSide, C
 
 def _of_cells(wanted: Wanted) -> tuple[CellSide, CellSide]:
     if wanted.cell is not None:
-        raise UsageError(f"--cell: BASE and NEW are cells already; got {wanted.cell!r} too")
+        sides, place = wanted.sides, wanted.sides.request.results
+        raise UsageError(
+            f"--cell: names the cell of two runs, but neither {sides.base!r} nor {sides.new!r} is a run of {place}; "
+            "leave it out if BASE and NEW are cells"
+        )
     if not wanted.anew and (found := _in_a_run(wanted)) is not None:
         return found
     if wanted.stored:
@@ -226,7 +231,9 @@ def _side(run: Run, cell: str) -> CellSide:
 
 
 def _traced(wanted: Wanted, cell: Cell) -> Cell:
-    """Return a cell that is measured in several processes, of which the first is traced."""
+    """Return a cell that is measured in several processes, of which the first is traced. Raises `UsageError`."""
+    if problem := untraceable(cell.settings):
+        raise UsageError(f"CELL: {cell.settings.backend} {settings_text(cell.settings)}: {problem}")
     trace = Trace(steps=wanted.steps)
     return replace(cell, repeats=wanted.repeats, precision_target=None, trace=trace)
 

@@ -1,12 +1,14 @@
 """List a cell's value in every stored session and its change points; note what is known about a change; notify.
 
-runner history                                   one line per cell and machine
-runner history jax:mnist_mlp                     every session of a cell, with its changes
-runner history 'mnist*' --out history.html       the same as a page with charts
-runner history annotate 'jax:*' --run RUN --note "upgraded to keras 3.16"       an intended change
-runner history ack jax:lstm --run RUN --reason "wait for jax 0.13"              a known one: nobody is notified
-runner history --notify github:OWNER/REPO        one issue per change for the worse (docs/notify.md)
-runner history --calibrate                       false alarms and delays of the rule for change points
+    runner history                                   one line per cell and machine
+    runner history jax:mnist_mlp                     every session of a cell, with its changes
+    runner history 'mnist*' --out history.html       the same as a page with charts
+    runner history annotate 'jax:*' --run RUN --note "upgraded to keras 3.16"       an intended change
+    runner history ack jax:lstm --run RUN --reason "wait for jax 0.13"              a known one: nobody is notified
+    runner history --notify github:OWNER/REPO        one issue per change for the worse (docs/notify.md)
+    runner history --calibrate                       false alarms and delays of the rule for change points
+
+Without a cell: all cells that have records in the results folder. docs/history.md
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Serve the live dashboard over all runs, from the local warehouse or from BigQuery.
 
-runner dashboard                                        results/warehouse, brought up to date first
-runner dashboard --from bigquery://PROJECT.DATASET      what was uploaded; needs dataViewer and jobUser
+    runner dashboard                                        results/warehouse, brought up to date first
+    runner dashboard --from bigquery://PROJECT.DATASET      what was uploaded; needs dataViewer and jobUser
 
 From BigQuery the rows are read at most once in --refresh minutes, with three queries, for any number of visitors and
 any selection; without a visitor nothing is read.

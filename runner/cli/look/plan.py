@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
@@ -75,7 +76,8 @@ def _print(cells: Sequence[Cell], repeats: Sequence[PlannedRepeat], estimated: E
 
 def _head(cells: Sequence[Cell], repeats: Sequence[PlannedRepeat], estimated: Estimates) -> str:
     """Return the summary of the plan; `steps` are the repeats that start a process."""
-    head = f"{len(cells)} cells, {len(repeats)} processes, about {duration(estimated.total_s(repeats))}"
+    counts = f"{plural(len(cells), 'cell')}, {plural(len(repeats), 'process', 'processes')}"
+    head = f"{counts}, about {duration(estimated.total_s(repeats))}"
     if any(cell.auto for cell in cells):
         head += " at least: repeats are added to auto cells"
     if count := sum(cell.uses_largest_batch for cell in cells):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from keras_matrix.records.store import Problem, Results, Run, latest_attempts
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import stored
 from keras_matrix.runner.cli.compare.histories import assessed
+from keras_matrix.runner.cli.look.merge.choice import RUNS_NAMED
 from keras_matrix.runner.cli.look.merge.commands import measuring_again
 from keras_matrix.runner.cli.render.format import title_defaults
 from keras_matrix.runner.errors import UsageError
@@ -45,15 +46,20 @@ class Findings:
     left_out: tuple[LeftOut, ...] = ()
 
 
-def chosen_run(results: Path, name: str | None) -> Run:
-    """Return the run with an id, by default the newest. Raises `UsageError`."""
+def newest_runs(there: Collection[str]) -> str:
+    """Return the names of the newest runs, for a message about an unknown one."""
+    return f"the newest are {', '.join(sorted(there)[-RUNS_NAMED:])}" if there else "there is no run"
+
+
+def chosen_run(results: Path, name: str | None, flag: str = "--run") -> Run:
+    """Return the run with the id that a flag names, by default the newest. Raises `UsageError`."""
     runs = {run.run_id: run for run in Results(results).runs()}
     if not runs:
         raise UsageError(f"--results: {results} contains no run; measure one with: runner --matrix matrix.yaml")
     if name is None:
         return runs[max(runs)]
     if name not in runs:
-        raise UsageError(f"--run: {results} contains no run {name!r}{near(name, runs)}; it contains {', '.join(runs)}")
+        raise UsageError(f"{flag}: {results} contains no run {name!r}{near(name, runs)}; {newest_runs(runs)}")
     return runs[name]
 
 

@@ -1,7 +1,10 @@
 """Start TensorBoard on the files of `--log-dir`: scalars of every process, its model's graph, its profile.
 
-runner tensorboard                     the log folder of the newest run that had one
-runner tensorboard --log-dir FOLDER    any other"""
+    runner tensorboard                     the log folder of the newest run that had one
+    runner tensorboard --log-dir FOLDER    any other
+
+It needs the extra `tensorboard`. docs/instruments.md
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from keras_matrix.records.settings import FIT
 from keras_matrix.records.store import Results, Run
 from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.neutral import plain
-from keras_matrix.records.traces.request import TRACE_NAME, Trace, TraceError
+from keras_matrix.records.traces.request import TRACE_NAME, Trace, TraceError, untraceable
 from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.named_cells import named_cells, searched
 from keras_matrix.runner.cli.look.stored import chosen_run
@@ -162,6 +162,8 @@ def _cell(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
     found = there[cells.one_of(name, settings, searched(matrix))]
     if found.task is not None:
         raise UsageError(f"CELL: {name!r} is an external command; run it under a profiler with wrap: docs/tasks.md")
+    if problem := untraceable(found.settings):
+        raise UsageError(f"CELL: {found.settings.backend} {settings_text(found.settings)}: {problem}")
     refuse([found])
     return replace(found, repeats=1, precision_target=None)
 

@@ -80,9 +80,9 @@ def test_without_an_index_no_other_index_is_added(
 @pytest.mark.parametrize(
     ("versions", "message"),
     [
-        ({}, "Python None and 0 packages"),
-        ({"python": "3.11.7"}, "Python '3.11.7' and 0 packages"),
-        ({"python": "2.7.18", "keras": "3"}, "Python '2.7.18' and 1 packages"),
+        ({}, "Python not stated, number of packages 0"),
+        ({"python": "3.11.7"}, "Python 3.11.7, number of packages 0"),
+        ({"python": "2.7.18", "keras": "3"}, "Python 2.7.18, number of packages 1"),
         ({"python": "3.11.7", "keras": "3 --index-url http://elsewhere"}, "'keras' '3 --index-url http://elsewhere'"),
         ({"python": "3.11.7", "keras": "@file:///tmp/x"}, "'keras' '@file:///tmp/x'"),
         ({"python": "3.11.7", "keras": "3", "other-package": "1"}, "'other-package' '1'"),
@@ -94,7 +94,7 @@ def test_versions_that_cannot_be_requirements_are_refused(versions: Mapping[str,
     """Also packages that no record of this project names. Mutation: `recipe_of` checks the versions alone."""
     with pytest.raises(CannotRebuild, match="the record states no usable versions") as raised:
         recipe_of(versions)
-    assert str(raised.value).endswith(message)
+    assert str(raised.value).endswith(f": {message}; name an environment with --env")
 
 
 def test_recipe_has_the_minor_version_of_python_and_every_package() -> None:

@@ -40,11 +40,21 @@ def test_prompt_length_and_max_length_are_separate_axes() -> None:
             ("phase: generate", "remat: full"),
             "7: cells[0].remat: must be none with phase: generate, which has no gradients, got 'full'",
         ),
+        (
+            "gemma",
+            ("phase: generate", "prompt_length: [8, 64]", "max_length: [64, 128]"),
+            "7: cells[0].prompt_length: must be below max_length (64) with phase: generate, got 64",
+        ),
     ],
 )
 def test_setting_that_generation_cannot_have_is_refused(workload: str, lines: tuple[str, ...], expected: str) -> None:
     """Mutation: `_of_generation` yields nothing."""
     assert problems(workload, *lines) == [expected]
+
+
+def test_another_implementation_than_that_of_keras_is_not_traced() -> None:
+    found = cells("gpt2", "phase: generate", "implementation: [keras, native]", "trace: {}")
+    assert [one.trace is None for one in found] == [False, True]
 
 
 def test_native_generation_differs_from_a_cell_of_keras_in_its_implementation_only() -> None:

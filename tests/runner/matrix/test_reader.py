@@ -350,11 +350,17 @@ def test_wrong_entry_is_refused_with_a_message(case: str, problems_of: Callable[
 REFUSED_FILES: dict[str, tuple[str, list[str]]] = {
     "native code of a workload without it": (
         of("bert", "implementation: [keras, native]"),
-        ["5: cells[0].implementation: must be keras for bert, which has no twin in plain framework code, got 'native'"],
+        [
+            "5: cells[0].implementation: must be keras for bert, which has no twin in plain framework code, "
+            "got 'native'; docs/keras-cost.md lists those that have one"
+        ],
     ),
     "native code of a user's workload": (
         of("a.b:c", "implementation: loop"),
-        ["5: cells[0].implementation: must be keras for a.b:c, which has no twin in plain framework code, got 'loop'"],
+        [
+            "5: cells[0].implementation: must be keras for a.b:c, which has no twin in plain framework code, "
+            "got 'loop'; docs/keras-cost.md lists those that have one"
+        ],
     ),
     "empty": ("", ["1: the file is empty"]),
     "a list": (

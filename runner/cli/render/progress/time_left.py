@@ -85,8 +85,8 @@ class TimeLeft:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._clock, self._last_s = clock, clock()
-        self._measured: set[tuple[str, str, int]] = set()
-        self._ended: set[tuple[str, str, int]] = set()  # measured or failed
+        self._measured = 0
+        self._ended: dict[tuple[str, str, int], bool] = {}  # whether a repeat that has ended was measured
         self._comparisons: dict[Hashable, _Comparison] = {}
         for planned in repeats:
             one = self._of(planned)
@@ -115,9 +115,8 @@ class TimeLeft:
         before = one.parts()
         one.taken_s[planned.repeat] = one.taken_s.get(planned.repeat, 0.0) + now_s - self._last_s
         self._last_s = now_s
-        first = planned.key not in self._measured
-        self._measured.add(planned.key)
-        self._expect_no_more(one, planned)
+        first = self._expect_no_more(one, planned, measured=True)
+        self._measured += first
         self._sums = self._sums.replaced(before, one.parts())
         return first
 
@@ -126,13 +125,17 @@ class TimeLeft:
         one = self._of(planned)
         one.cells.add((planned.cell.cell_id, planned.arm))
         before = one.parts()
-        self._expect_no_more(one, planned)
+        self._expect_no_more(one, planned, measured=False)
         self._sums = self._sums.replaced(before, one.parts())
 
-    def _expect_no_more(self, one: _Comparison, planned: PlannedRepeat) -> None:
-        if planned.key not in self._ended and planned.repeat in one.pending:
+    def _expect_no_more(self, one: _Comparison, planned: PlannedRepeat, *, measured: bool) -> bool:
+        """Count a repeat as ended; return whether it was not measured before."""
+        key = planned.key
+        if key not in self._ended and planned.repeat in one.pending:
             one.pending[planned.repeat] -= 1
-        self._ended.add(planned.key)
+        before = self._ended.get(key, False)
+        self._ended[key] = before or measured
+        return not before
 
     def seconds(self, machines: int = 1) -> float:
         """Return the estimated seconds left; `machines` measure at the same time, until the first repeat has ended."""

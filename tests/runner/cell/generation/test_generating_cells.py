@@ -95,7 +95,7 @@ def test_quantised_weights_are_smaller_and_low_rank_updates_are_trained(
         ({"jit": False}, Status.UNSUPPORTED, "jit: KerasHub always compiles generate() on jax, got false"),
         ({"params": {"prompt_length": 14}}, Status.ERROR, "gpt2: prompt_length: must be below max_length (14)"),
         ({"phase": "fit", "params": {"quantization": "int8"}}, Status.ERROR, "int8 has no trainable weights"),
-        ({"params": {"preset": "no/such"}}, Status.UNSUPPORTED, "gpt2: preset: no/such cannot be loaded"),
+        ({"params": {"preset": "no/such"}}, Status.ERROR, "gpt2: preset: no/such cannot be loaded"),
     ],
 )
 def test_cell_that_cannot_run_is_refused_before_its_weights_are_allocated(

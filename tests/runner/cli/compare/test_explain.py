@@ -213,6 +213,12 @@ def test_two_environments_are_measured_and_traced(capsys: pytest.CaptureFixture[
     assert "name the cell of two environments with --cell" in refused(capsys, "--plant", "copy:8")
 
 
+def test_cell_of_native_code_is_refused_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = "{workload: mnist_mlp, implementation: [keras, native]}"
+    Path("matrix.yaml").write_text(f"version: 1\nbackends: [jax]\ncells:\n  - {cells}\n")
+    assert "only implementation: keras is traced, got native" in refused(capsys, *ids())
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -221,7 +227,7 @@ def test_two_environments_are_measured_and_traced(capsys: pytest.CaptureFixture[
         (("{run}", "{cell}"), "is neither a run's folder"),
         (("{cell}", "nothing"), "no cell of matrix.yaml or a stored run is named 'nothing'"),
         ((), "name two runs or two cells"),
-        (("{cell}", "{other}", "--cell", "gru"), "BASE and NEW are cells already"),
+        (("{cell}", "{other}", "--cell", "gru"), "leave it out if BASE and NEW are cells"),
         (("{cell}", "{other}", "--steps", "1"), "--steps: must be from 2"),
         (("{cell}", "train"), "'train' is an external command"),
     ],

@@ -205,6 +205,15 @@ def test_command_records_a_cell_of_a_stored_run_if_no_matrix_has_it(folder: Path
     assert runner("trace", "jax:gru") == 0
 
 
+def test_cell_of_native_code_is_refused_before_it_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cell = "{workload: mnist_mlp, implementation: native}"
+    (folder / "matrix.yaml").write_text(f"version: 1\nbackends: [jax]\ncells:\n  - {cell}\n")
+    executor = FakeExecutor()
+    assert runner("trace", "jax:mnist_mlp", executor=executor) == 2
+    assert "only implementation: keras is traced, got native" in capsys.readouterr().err
+    assert executor.jobs == []
+
+
 def test_new_records_again_although_there_is_a_trace(folder: Path) -> None:
     runner("trace", "jax:gru")
     executor = FakeExecutor()
