@@ -18,7 +18,7 @@ from keras_matrix.analysis.comparison.undecided import undecided
 from keras_matrix.analysis.keras_cost import keras_costs
 from keras_matrix.analysis.scaling.devices import device_scalings
 from keras_matrix.analysis.warm_caches import warm_caches
-from keras_matrix.records.settings import FIT
+from keras_matrix.records.settings import FIT, GENERATE
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.cli.render.figures import between, metric_lines, quantity
 from keras_matrix.runner.cli.render.format import NOTHING, seconds, significant
@@ -72,6 +72,14 @@ def _samples(row: Row, name: str, cell: CellSummary, context: RunContext) -> str
     return significant(cell.samples_per_s) if cell.figure == STEP_TIME else NOTHING
 
 
+def _tokens(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
+    """Return the tokens of all prompts that are generated per second."""
+    one = next((record.times for record in cell.measured if record.times.tokens_per_s), None)
+    if one is None or not (one.tokens_per_s and one.samples_per_s and cell.samples_per_s):
+        return NOTHING
+    return significant(cell.samples_per_s * one.tokens_per_s / one.samples_per_s)
+
+
 def _first(row: Row, name: str, cell: CellSummary, context: RunContext) -> str:
     return seconds(cell.first_epoch_time_s)
 
@@ -98,6 +106,8 @@ def columns_of(rows: Sequence[Row], context: RunContext) -> list[Column]:
         Column("95 % interval", _interval),
         Column("ratio to lowest", _ratio),
     ]
+    if any(cell.settings.phase == GENERATE for cell in cells):
+        found.append(Column("tokens/s", _tokens))
     if steps:
         found += [
             Column("samples/s", _samples, left_out=3),

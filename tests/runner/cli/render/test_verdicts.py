@@ -83,6 +83,23 @@ def test_narrow_terminal_loses_columns_in_their_order_and_says_so(width: int | N
     assert width is None or max(map(len, backends)) <= width
 
 
+def test_generating_cells_have_a_column_of_tokens_per_second() -> None:
+    generate = [
+        replace(
+            one,
+            settings=replace(one.settings, workload="gpt2", phase="generate"),
+            cell_id=f"{one.cell_id[:-4]}beef",
+            times=replace(one.times, samples_per_s=100.0, tokens_per_s=4800.0),
+        )
+        for one in records_of(CLEAR)
+    ]
+    heads, *lines = printed(table([*records_of(CLEAR), *generate]))
+    at = slice(heads.index("ratio to lowest") + len("ratio to lowest"), heads.index("first epoch"))
+    tokens, none = (line[at].split() for line in lines if line.startswith("* tensorflow"))
+    assert none[0] == "-"
+    assert float(tokens[0].replace(",", "")) == pytest.approx(48 * float(tokens[1].replace(",", "")), rel=0.01)
+
+
 def test_share_of_the_peak_is_a_column_once_the_peaks_are_measured() -> None:
     rows = table(records_of(CLEAR))
     (cell_id, other) = (cell.cell_id for cell in rows[0].cells.values())
