@@ -28,6 +28,7 @@ TIMEOUT_S = 30
 # GitHub asks for at least a second between requests that write.
 BETWEEN_WRITES_S = 1.0
 MOST_REASON = 200
+BODY = "body"  # the field with the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,12 @@ class Call:
     body: Mapping[str, Any]
 
     def text(self, api: str) -> str:
-        """Return the request as text."""
-        return f"{self.method} {api}{self.path}\n{json.dumps(self.body, indent=2, ensure_ascii=False)}"
+        """Return the request as text, its Markdown as it is."""
+        others = {name: value for name, value in self.body.items() if name != BODY}
+        lines = [f"{self.method} {api}{self.path}"]
+        lines += [json.dumps(others, indent=2, ensure_ascii=False)] if others else []
+        lines += [f"{BODY}:", self.body[BODY]] if BODY in self.body else []
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
