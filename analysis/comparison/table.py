@@ -35,7 +35,7 @@ from keras_matrix.analysis.comparison.ratios import (
     ratio_text,
 )
 from keras_matrix.analysis.comparison.same_work import differing, mixed, work_caveats
-from keras_matrix.analysis.comparison.titles import Usual, titles
+from keras_matrix.analysis.comparison.titles import Usual, title_order, titles
 from keras_matrix.analysis.generation import overhead_caveats
 from keras_matrix.analysis.scaling.meaning import replica_caveats
 from keras_matrix.analysis.stats.blocks import (
@@ -177,7 +177,7 @@ def rows_of(
         works.setdefault(work_key(cell.settings), {})[cell.settings.backend] = cell
     named = titles([next(iter(found.values())).settings for found in works.values()], usual or {})
     rows = [_row(title, found, looks, separate) for title, found in zip(named, works.values(), strict=True)]
-    return sorted(_judged(rows), key=lambda row: row.title)
+    return sorted(_judged(rows), key=lambda row: title_order(row.title))
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 
-from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.settings import IMPLEMENTATIONS, Scalar, Settings
 from keras_matrix.records.task import DEFINITION, PREFIX
 
 Usual = Mapping[str, Mapping[str, Scalar]]
@@ -30,6 +30,13 @@ def _details(values: Mapping[str, Scalar], varying: Collection[str], usual: Mapp
     return [
         f"{key}={value}" for key, value in values.items() if key in varying or (key in usual and usual[key] != value)
     ]
+
+
+def title_order(title: str) -> str:
+    """Return a key that sorts titles, those of several implementations from Keras to native code."""
+    for place, name in enumerate(IMPLEMENTATIONS):
+        title = title.replace(f"implementation={name}", f"implementation={place}")
+    return title
 
 
 def varying_keys(several: Sequence[Mapping[str, Scalar]]) -> set[str]:

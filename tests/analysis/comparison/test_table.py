@@ -19,6 +19,7 @@ from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.stats.sequential import FIXED, LOOKS, Looks
 from keras_matrix.records.findings import Kind
 from keras_matrix.records.schema import DeviceProof, Memory, Record, Resolved, Status, Times
+from keras_matrix.records.settings import IMPLEMENTATIONS
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from tests.conftest import MACHINE, make_record, make_settings
 from tests.synthetic_devices import device_records
@@ -306,6 +307,18 @@ def test_rows_on_several_devices_are_excluded_from_the_suite_and_named() -> None
     suites = [one for one in run_findings(rows) if one.kind is Kind.SUITE]
     assert [one.facts for one in suites] == [{"left out": found.left_out}]
     assert suite(table(several)) == []
+
+
+def test_rows_of_several_implementations_are_ordered_from_keras_to_native_code() -> None:
+    records = [
+        make_record(0.01, at, settings=make_settings(batch_size=size, implementation=one))
+        for size in (32, 64)
+        for one in IMPLEMENTATIONS
+        for at in range(5)
+    ]
+    assert [row.title for row in table(records)] == [
+        f"mnist_mlp batch_size={size} implementation={one}" for size in (32, 64) for one in IMPLEMENTATIONS
+    ]
 
 
 def test_rows_of_another_implementation_are_excluded_from_the_suite_and_named() -> None:
