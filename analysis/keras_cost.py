@@ -27,6 +27,11 @@ from keras_matrix.records.settings import GENERATE, IMPLEMENTATIONS, KERAS, NATI
 # What each rung has and the next one lacks.
 PARTS = ("callbacks and input", "metrics", "optimizer", "layers and loss")
 GENERATION_PART = "sampling and layers"
+# Why losses may differ although each process has compared its own with Keras's.
+DIFFERENT_MASKS = (
+    "from the same weights and without dropout each process found the losses of Keras, so that dropout, or steps after "
+    "the compared ones, make the difference"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ def _cost(ladder: Mapping[str, tuple[Row, CellSummary]], work: str) -> KerasCost
     else:
         missing = f"no repeat in common with {NATIVE}"
     parts = () if apart else _parts(row, {name: ladder[name][1] for name in rungs})
-    caveat = "" if apart else losses_apart(measured) or ""
+    caveat = "" if apart else losses_apart(measured, DIFFERENT_MASKS) or ""
     return KerasCost(own.cell_id, work, own.settings.backend, ratio, missing, parts, caveat)
 
 

@@ -23,6 +23,7 @@ from keras_matrix.analysis.comparison import machines, tf32
 from keras_matrix.records.schema import MEASURED, Record
 
 LOSS_TOLERANCE = 0.25
+ADVICE = "check optimiser and initial weights; runner parity locates the difference between two backends"
 FLOPS_TOLERANCE = 0.005
 RATE_TOLERANCE = 1e-6  # schedules are computed in float32 by some backends
 STEPS, HOSTS = "steps per epoch", "hosts"
@@ -119,8 +120,8 @@ def work_caveats(cells: Cells) -> tuple[str, ...]:
     return tuple(line for line in found if line)
 
 
-def losses_apart(cells: Cells) -> str | None:
-    """Return the caveat that these cells' losses differ, None if they do not or were not measured."""
+def losses_apart(cells: Cells, advice: str = ADVICE) -> str | None:
+    """Return the caveat that these cells' losses differ, with advice; None if they do not or were not measured."""
     paths = {name: path for name, records in cells.items() if (path := loss_path(records))}
     for one, other in combinations(paths, 2):
         initial = min(abs(paths[one][0]), abs(paths[other][0]))
@@ -128,8 +129,7 @@ def losses_apart(cells: Cells) -> str | None:
             if initial and abs(a - b) > LOSS_TOLERANCE * initial:
                 return (
                     f"losses differ: in epoch {epoch} {one} is at {a:.3g} and {other} at {b:.3g}, further apart than "
-                    f"{LOSS_TOLERANCE:.0%} of their first ({paths[one][0]:.3g} and {paths[other][0]:.3g}): "
-                    "check optimiser and initial weights; runner parity locates the difference between two backends"
+                    f"{LOSS_TOLERANCE:.0%} of their first ({paths[one][0]:.3g} and {paths[other][0]:.3g}): {advice}"
                 ).replace("%", " %")
     return None
 

@@ -109,6 +109,7 @@ def test_losses_that_differ_are_a_caveat() -> None:
     found = cost(cell("keras", 0.02, learning=learnt) + cell("native", 0.01, learning=not_learnt))
     assert found.estimate is not None
     assert found.caveat.startswith("losses differ: in epoch 2 keras is at 1 and native at 1.9")
+    assert found.caveat.endswith("dropout, or steps after the compared ones, make the difference")
 
 
 def test_each_backend_and_work_has_its_own_ladder() -> None:
