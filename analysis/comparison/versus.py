@@ -235,7 +235,7 @@ def _comparison(
         adjusted_p=verdict.adjusted_p,
         more_blocks=verdict.more_blocks,
         reason=reason,
-        caveats=_caveats(*ends) if reason is None else (),
+        caveats=_caveats(*ends, across=not logs) if reason is None else (),
     )
 
 
@@ -243,19 +243,22 @@ def _all_data(one: Comparison, rule: Rule) -> Estimate | None:
     return all_data(one.new, one.base, rule.looks) if one.logs and one.base and one.new else None
 
 
-def _caveats(base: CellSummary | None, new: CellSummary | None) -> tuple[str, ...]:
-    """Return the caveats of comparing the two sides, then those of each side."""
+def _caveats(base: CellSummary | None, new: CellSummary | None, *, across: bool) -> tuple[str, ...]:
+    """Return the caveats of comparing the two sides, then those of each side; `across`: they are of two sessions."""
     if base is None or new is None:
         return ()
     sides = {"base": base, "new": new}
     common = work_caveats({name: cell.measured for name, cell in sides.items()})
-    own = [f"{name}: {caveat}" for name, cell in sides.items() for caveat in (*_unstable(cell), *cell.caveats)]
+    own = [f"{name}: {caveat}" for name, cell in sides.items() for caveat in (*_unstable(cell, across), *cell.caveats)]
     return (*common, *own)
 
 
-def _unstable(cell: CellSummary) -> tuple[str, ...]:
+def _unstable(cell: CellSummary, across: bool) -> tuple[str, ...]:
     found = [record for record in cell.measured if record.status is Status.UNSTABLE]
-    return (f"unstable in {len(found)} of {len(cell.measured)} processes: {found[0].reason}",) if found else ()
+    if not found:
+        return ()
+    counts = "; they are in the time, but not in the ratio of two sessions" if across else ""
+    return (f"unstable in {len(found)} of {len(cell.measured)} processes{counts}: {found[0].reason}",)
 
 
 def _grouped(comparisons: Sequence[Comparison]) -> Mapping[str, Mapping[str, Mapping[int, float]]]:

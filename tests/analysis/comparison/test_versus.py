@@ -75,6 +75,18 @@ def test_every_repeat_of_two_sessions_counts_for_failures() -> None:
     assert (one.outcome, one.reason) == (Outcome.NOT_MEASURED, "not measured in new: timeout in 2 of 5 repeats")
 
 
+def test_unstable_process_of_two_sessions_is_stated_to_be_in_the_time_and_not_in_the_ratio() -> None:
+    """Mutation: `_across` takes all measured records."""
+    slow = make_record(0.1, 3, Status.UNSTABLE, settings=make_settings(batch_size=1), reason="still_warming_up")
+    (one,) = versus(session([1.0]), [*session([1.0]), slow], Rule(), across).comparisons
+    assert one.ratio is not None
+    assert one.ratio.centre == pytest.approx(1.0)
+    assert one.caveats == (
+        "new: unstable in 1 of 4 processes; they are in the time, but not in the ratio of two sessions: "
+        "still_warming_up",
+    )
+
+
 def test_ratio_at_the_threshold_advises_another_threshold() -> None:
     base = [make_record(0.01 * (1 + 0.01 * (-1) ** repeat), repeat) for repeat in range(6)]
     new = [make_record(0.01 * (1 - 0.01 * (-1) ** repeat), repeat) for repeat in range(6)]
