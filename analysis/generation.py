@@ -60,7 +60,7 @@ def overhead_reasons(records: Sequence[Record]) -> list[str]:
     if share is None:
         reasons.append("the share of arithmetic is not known")
     elif share < ARITHMETIC_SHARE:
-        reasons.append(f"arithmetic is {share:.0%} of a decoding step, below {ARITHMETIC_SHARE:.0%}")
+        reasons.append(f"arithmetic is {share * 100:.0f} % of a decoding step, below {ARITHMETIC_SHARE * 100:.0f} %")
     return reasons
 
 

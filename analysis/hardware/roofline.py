@@ -385,7 +385,7 @@ def _why(
 
 def _notes(peaks: Peaks | None) -> Iterable[str]:
     if peaks is None:
-        yield "no peaks measured for this machine and these versions: run `runner roofline` there"
+        yield "no peaks measured for this machine and these versions: measure them there with: runner roofline"
         return
     if whose := gpu_peaks.note(peaks):
         yield whose

@@ -59,8 +59,8 @@ def test_large_model_whose_steps_are_arithmetic_has_no_label() -> None:
     ("change", "reason"),
     [
         ({"weight_bytes": 128 * MEBI}, "the weights (128 MiB) are not above 4 times the last-level caches (32 MiB)"),
-        ({"overhead_time_s": 0.0101}, "arithmetic is 80% of a decoding step, below 80%"),
-        ({"overhead_time_s": 0.025}, "arithmetic is 50% of a decoding step, below 80%"),
+        ({"overhead_time_s": 0.0101}, "arithmetic is 80 % of a decoding step, below 80 %"),
+        ({"overhead_time_s": 0.025}, "arithmetic is 50 % of a decoding step, below 80 %"),
         ({"overhead_time_s": None}, "the share of arithmetic is not known"),
     ],
 )

@@ -133,7 +133,7 @@ def test_page_escapes_hostile_names_and_has_no_script() -> None:
 def test_page_without_pictures_says_so() -> None:
     html = render_page(roofline([], {}, None), HEADING)
     assert "No peak was measured" in html
-    assert "run `runner roofline` there" in html
+    assert "measure them there with: runner roofline" in html
 
 
 def test_tables_have_figures_with_units_and_dashes_for_unknown_values() -> None:
