@@ -13,7 +13,6 @@ from packaging.version import InvalidVersion, Version
 
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, run_tool
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.matrix.grammar import near
 
 # Packages that move together, the one that gives the version first.
 SETS = (
@@ -79,8 +78,9 @@ def _known(name: str, known: Mapping[Version, str], flag: str, text: str) -> Ver
         without = not any(one.is_prerelease for one in known)
         pre = "; a pre-release needs --pre" if version.is_prerelease and without else ""
         newest = ", ".join([*known.values()][-SHOWN:])
+        nearest = known[max((one for one in known if one < version), default=min(known))]
         raise UsageError(
-            f"{flag}: {name} has no version {text!r} with a wheel for this Python{near(text, known.values())}{pre}; "
+            f"{flag}: {name} has no version {text!r} with a wheel for this Python; did you mean {nearest}?{pre}; "
             f"the newest are {newest}"
         )
     return version
