@@ -2,8 +2,8 @@
 
 Backends of one session are paired by block, those of separate sessions compared as in `analysis.stats.sessions`. If the
 blocks of a work are spread over several machines, a block's number is not one machine for all works: the mean of the
-works' ratios then has no interval. A work on several devices, or by another implementation than Keras, is one
-of the others once more, and left out.
+works' ratios then has no interval. A work on several devices, or by another implementation than Keras, repeats
+another work, and is left out.
 """
 
 from __future__ import annotations

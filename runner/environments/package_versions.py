@@ -80,7 +80,7 @@ def _known(name: str, known: Mapping[Version, str], flag: str, text: str) -> Ver
         newest = ", ".join([*known.values()][-SHOWN:])
         nearest = known[max((one for one in known if one < version), default=min(known))]
         raise UsageError(
-            f"{flag}: {name} has no version {text!r} with a wheel for this Python; did you mean {nearest}?{pre}; "
+            f"{flag}: {name} has no version {text!r} with a wheel for this Python{pre}; the nearest is {nearest}, "
             f"the newest are {newest}"
         )
     return version

@@ -97,6 +97,7 @@ def _of_generation(axes: Axes, workload: Workload) -> Iterator[Conflict]:
     prompts, longest = (_numbers(axes.get(key, ())) for key in ("prompt_length", "max_length"))
     if prompts and longest and max(prompts) >= min(longest):
         text = f"must be below max_length ({min(longest)}) with phase: generate, got {max(prompts)}"
+        text += "; write an entry of its own for others"
         yield Conflict("prompt_length", "max_length", text)
 
 

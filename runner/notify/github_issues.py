@@ -154,10 +154,10 @@ class Issues:
         except GithubException as error:
             raise NotifyError(self._hidden(_refused(self.place, error))) from None
         except (RequestException, OSError, ValueError, RuntimeError, AssertionError) as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = self._hidden(f"{type(error).__name__}: {error}")
             if len(reason) > MOST_REASON:  # its cause is at its end
                 reason = f"{reason[: MOST_REASON // 2]} ... {reason[-MOST_REASON // 2 :]}"
-            raise NotifyError(self._hidden(f"{self.place}: cannot reach {self.place.api}: {reason}")) from None
+            raise NotifyError(f"{self.place}: cannot reach {self.place.api}: {reason}") from None
         if method != "GET" and not (isinstance(data, dict) and ("id" in data or "number" in data)):
             raise NotifyError(f"{self.place}: {self.place.api} did not answer as GitHub's API does")
         return headers, data

@@ -70,6 +70,7 @@ USER = {
     "client_secret": f"{CANARY}_client_secret",
     "refresh_token": f"{CANARY}_refresh_token",
 }
+START_LIMIT_S = 120.0  # of a dashboard on a busy machine
 INHERITS_ALL = "/bin/sh -c env; exit 1 "
 TO = ["--to", "bigquery://some-project.benchmarks", "--results", "results"]
 
@@ -181,7 +182,7 @@ def _trace_and_rebuild(made: Caller) -> None:
     cell = "torch:leaking:printing"
     made.run("trace", "runner", "trace", cell, "--steps", "2", "--to", "trace.json.gz")
     made.run("reproduce", "runner", "reproduce", cell)
-    index = {"PIP_RETRIES": "0", "HTTPS_PROXY": f"http://user:{CANARY}_pip@127.0.0.1:9"}
+    index = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": f"https://user:{CANARY}_pip@127.0.0.1:9/simple"}
     made.run("bisect", "runner", "bisect", cell, "--package", "keras", "--good", "3.10.0", "--bad", "3.11.0", **index)
 
 
@@ -283,9 +284,11 @@ def test_no_page_of_the_live_dashboard_contains_a_secret(caller: Caller) -> None
 
 def address_in(output: Path, server: subprocess.Popen[bytes]) -> str:
     """Wait for a dashboard to print the address at which it answers, and return it."""
+    deadline_s = time.monotonic() + START_LIMIT_S
     while not (found := re.search(r"http://127\.0\.0\.1:[0-9]+", output.read_text())):
-        assert server.poll() is None, output.read_text()
-        time.sleep(0.1)
+        assert (server.poll(), time.monotonic() < deadline_s) == (None, True), output.read_text()
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(0.1)
     return found[0]
 
 

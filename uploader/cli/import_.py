@@ -1,7 +1,7 @@
 """Import external results from a CSV file or a BigQuery table, with a mapping of columns.
 
     uploader import old.csv --map workload=test_name --map backend=keras_backend.type --map value=metrics.totaltime \\
-    --map started_at=recorded_time --metric times.suite_total_time_s --source "lab 2017"
+        --map started_at=recorded_time --metric times.suite_total_time_s --source "lab 2017"
 
 Imported rows have a `source` and separate runs. They never enter a baseline: `analysis` reads records, and an import
 creates none."""

@@ -35,6 +35,7 @@ from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.request import MATRIX
 
 STEPS = 20
+MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ def _only_common(base: Run, new: Run) -> str:
     common = sorted(there[0].keys() & there[1].keys())
     if len(common) == 1:
         return common[0]
-    lines = [f"  {one}  {there[0][one].backend:<10}  {settings_text(there[0][one])}" for one in common]
+    lines = [f"  {one}  {there[0][one].backend:<10}  {settings_text(there[0][one])}" for one in common[:MOST_NAMED]]
+    lines += [f"  ... and {len(common) - MOST_NAMED} more"] if len(common) > MOST_NAMED else []
     raise UsageError("\n".join(["--cell: must name a cell of both runs; common to them are:", *(lines or ["  none"])]))
 
 
@@ -233,7 +235,7 @@ def _side(run: Run, cell: str) -> CellSide:
 def _traced(wanted: Wanted, cell: Cell) -> Cell:
     """Return a cell that is measured in several processes, of which the first is traced. Raises `UsageError`."""
     if problem := untraceable(cell.settings):
-        raise UsageError(f"CELL: {cell.settings.backend} {settings_text(cell.settings)}: {problem}")
+        raise UsageError(f"explain: {cell.settings.backend} {settings_text(cell.settings)}: {problem}")
     trace = Trace(steps=wanted.steps)
     return replace(cell, repeats=wanted.repeats, precision_target=None, trace=trace)
 

@@ -75,7 +75,7 @@ def _print(cells: Sequence[Cell], repeats: Sequence[PlannedRepeat], estimated: E
 
 
 def _head(cells: Sequence[Cell], repeats: Sequence[PlannedRepeat], estimated: Estimates) -> str:
-    """Return the summary of the plan; `steps` are the repeats that start a process."""
+    """Return the summary of the plan; `repeats` are those that start a process."""
     counts = f"{plural(len(cells), 'cell')}, {plural(len(repeats), 'process', 'processes')}"
     head = f"{counts}, about {duration(estimated.total_s(repeats))}"
     if any(cell.auto for cell in cells):

@@ -107,7 +107,7 @@ def columns_of(rows: Sequence[Row], context: RunContext) -> list[Column]:
         Column("ratio to lowest", _ratio),
     ]
     if any(cell.settings.phase == GENERATE for cell in cells):
-        found.append(Column("tokens/s", _tokens))
+        found.append(Column("tokens/s", _tokens, left_out=5))
     if steps:
         found += [
             Column("samples/s", _samples, left_out=3),

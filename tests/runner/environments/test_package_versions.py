@@ -24,11 +24,11 @@ def test_versions_between_both_ends_are_in_the_order_of_versions() -> None:
         ("3.13.0", "3.13", "--bad: must be another version than --good, got 3.13 for both"),
         ("3.14.0", "3.13.0", "--good: must be older than --bad, got 3.14.0 and 3.13.0"),
         ("latest", "3.13.0", "--good: must be a version of keras, as in 3.15.0, got 'latest'"),
-        ("3.13.0", "3.14.1", "--bad: keras has no version '3.14.1' with a wheel for this Python; did you mean 3.14.0?"),
+        ("3.13.0", "3.14.1", "keras has no version '3.14.1' with a wheel for this Python; the nearest is 3.14.0, "),
         (
             "3.13.0",
             "4.0.dev1",
-            "has no version '4.0.dev1' with a wheel for this Python; did you mean 3.15.0?; the newest are",
+            "has no version '4.0.dev1' with a wheel for this Python; the nearest is 3.15.0, the newest are",
         ),
     ],
 )
@@ -39,7 +39,7 @@ def test_ends_that_are_no_versions_are_refused(good: str, bad: str, message: str
 
 
 def test_pre_release_that_was_not_listed_is_refused_with_the_flag_that_lists_it() -> None:
-    with pytest.raises(UsageError, match=r"; a pre-release needs --pre; the newest are 3\.13\.0"):
+    with pytest.raises(UsageError, match=r"; a pre-release needs --pre; the nearest is 3\.14\.0"):
         between("keras", ["3.13.0", "3.14.0"], "3.13.0", "3.14.1.dev1")
 
 

@@ -43,7 +43,8 @@ def test_prompt_length_and_max_length_are_separate_axes() -> None:
         (
             "gemma",
             ("phase: generate", "prompt_length: [8, 64]", "max_length: [64, 128]"),
-            "7: cells[0].prompt_length: must be below max_length (64) with phase: generate, got 64",
+            "7: cells[0].prompt_length: must be below max_length (64) with phase: generate, got 64; "
+            "write an entry of its own for others",
         ),
     ],
 )

@@ -245,6 +245,7 @@ cells:
 
 
 @pytest.mark.process
+@pytest.mark.alone
 @pytest.mark.nightly
 @pytest.mark.fault("F17", mutation="the processes of the machine are not read when an epoch ends")
 def test_cell_measured_while_other_processes_use_every_cpu_has_a_warning_that_names_one(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_native_code_continues_the_same_prompts_and_its_tokens_are_checked(
     """Mutation: `_work_of` chooses KerasHub's `generate()` whatever the implementation."""
     record = measured(executor, tmp_path, settings(backend, implementation="native"))
     assert record.status in MEASURED, record.reason
-    assert record.resolved.implementation_deviation == 0.0
+    assert 0 <= record.resolved.implementation_deviation <= 1e-5  # rows with a tie may differ
     assert record.times.tokens_per_s == pytest.approx(record.times.samples_per_s * (LONGEST - PROMPT))
     assert [stretch.samples for stretch in record.work.stretches] == [[BATCH], [BATCH * CALLS] * 3]
     found = record.generation

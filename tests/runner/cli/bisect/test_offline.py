@@ -88,7 +88,7 @@ def test_slow_version_is_found_among_wheels_of_a_folder(wheels: Path, capsys: py
 @pytest.mark.parametrize(
     ("good", "bad", "code", "message"),
     [
-        ("1.0", "1.5", 2, "--bad: small has no version '1.5' with a wheel for this Python; did you mean"),
+        ("1.0", "1.5", 2, "--bad: small has no version '1.5' with a wheel for this Python; the nearest is"),
         ("1.0", "1.7.dev1", 2, "a pre-release needs --pre"),
         ("1.0", "1.3", 3, "--bad: 1.3: pip cannot install these versions together: "),
     ],

@@ -1,0 +1,44 @@
+"""Python's garbage collections in a runner: between comparisons, and as the process had them afterwards."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.runner.cli.main import Seams, main
+from tests.fakes.executor import FakeExecutor
+
+MATRIX = """\
+version: 1
+defaults: {repeats: 2, steps_per_epoch: 4}
+backends: [jax, torch]
+cells:
+  - {workload: mnist_mlp, batch_size: [32, 64, 128]}
+"""
+
+
+@pytest.fixture
+def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matrix of three comparisons, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+
+
+def test_objects_that_a_process_excluded_from_collections_stay_excluded(matrix: None) -> None:
+    """Mutation: `_short_collections` always ends with `gc.unfreeze()`."""
+    before = gc.get_freeze_count()
+    assert before > 0  # those that existed when the tests were collected
+    assert main([], Seams(executor=FakeExecutor())) == 0
+    assert gc.get_freeze_count() > before / 2  # some of them were deleted
+
+
+def test_garbage_is_collected_after_each_comparison_of_each_block(
+    matrix: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: `Scheduler.block` collects nothing."""
+    executor, collected = FakeExecutor(), list[int]()
+    monkeypatch.setattr(gc, "collect", lambda generation=2: collected.append(len(executor.jobs)) or 0)
+    assert main([], Seams(executor=executor)) == 0
+    assert sorted(set(collected) - {0}) == [2, 4, 6, 8, 10, 12]
