@@ -186,7 +186,7 @@ def served(warehouse: Path) -> Iterator[int]:
     try:
         yield port_of(server)
     finally:
-        server.close()
+        server.trigger.pull_trigger(server.close)  # in its own thread, which may be waiting for these descriptors
         thread.join()
         server.task_dispatcher.shutdown()
         source.warehouse.close()
