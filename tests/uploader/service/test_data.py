@@ -179,7 +179,9 @@ def test_create_table_as_select_has_its_rows(asking: Any) -> None:
     ],
 )
 def test_query_that_fails_says_why_on_its_job(asking: Any, sql: str, message: str) -> None:
-    assert start(asking, sql).error_result["message"].startswith(message)
+    job = start(asking, sql)
+    assert job.exception(timeout=60) is not None  # waits for its end
+    assert job.error_result["message"].startswith(message)
 
 
 def test_query_and_wait_answers_in_one_request(asking: Any) -> None:
