@@ -46,7 +46,7 @@ class NativeGenerating(Generating):
         [batch] = self._placed(make_batches(self._built, settings, 1))
         found, expected = self._call(batch[0]), generated(self.model, batch[0])["token_ids"]
         limit = TIE_OF_TF32 if self._adapter.tf32() else TIE
-        return compared(found, expected, lengths(settings)[0], (self._logits, limit))
+        return compared(found, expected, lengths(settings)[0], self._logits, limit)
 
     def _call(self, inputs: Any) -> Any:
         return self._continue(inputs["token_ids"])
@@ -59,14 +59,17 @@ class NativeGenerating(Generating):
 
 
 def compared(
-    found: Tokens, expected: Tokens, prompt_length: int, judge: tuple[Callable[[Tokens], NDArray[np.float32]], float]
+    found: Tokens,
+    expected: Tokens,
+    prompt_length: int,
+    logits_of: Callable[[Tokens], NDArray[np.float32]],
+    limit: float,
 ) -> float:
     """Return the largest distance of a token's logit from the largest one, as a share of it; 0 for equal tokens.
 
-    Rows that differ are judged by the logits that Keras has after each of their tokens. Raises `WorkMismatch` for a
-    token whose logit is further from the largest than the limit, and for another prompt.
+    Rows that differ are judged by the logits that Keras has after each of their tokens, those of `logits_of`. Raises
+    `WorkMismatch` for a token whose logit is further from the largest than the limit, and for another prompt.
     """
-    logits_of, limit = judge
     if found.shape != expected.shape or not np.array_equal(found[:, :prompt_length], expected[:, :prompt_length]):
         raise WorkMismatch("implementation: it changes the prompts that it continues, or their number or length")
     largest = 0.0

@@ -31,13 +31,13 @@ def changed(row: int, position: int, token: int) -> Tokens:
 
 
 def test_equal_tokens_deviate_by_0() -> None:
-    assert compared(EXPECTED.copy(), EXPECTED, PROMPT, (unread, TIE)) == 0.0
+    assert compared(EXPECTED.copy(), EXPECTED, PROMPT, unread, TIE) == 0.0
 
 
 def test_one_of_two_equally_likely_tokens_is_accepted_and_its_distance_returned() -> None:
     """Mutation: any sequence that differs is refused."""
     near = logits_of({1: [0.0, 0.0, 1.0, 4.0], 2: [4.0, 4.0 - 2e-5, 0.0, 0.0]})
-    assert compared(changed(1, 3, 1), EXPECTED, PROMPT, (near, TIE)) == pytest.approx(5e-6, rel=0.1)
+    assert compared(changed(1, 3, 1), EXPECTED, PROMPT, near, TIE) == pytest.approx(5e-6, rel=0.1)
 
 
 @pytest.mark.parametrize("after", [[4.0, 3.9, 0.0, 0.0], [float("nan")] * 4])
@@ -45,11 +45,11 @@ def test_less_likely_token_is_a_work_mismatch(after: list[float]) -> None:
     """Mutation: the logits after a token are compared with that token instead of the next one; `shares > limit`."""
     model = logits_of({1: [0.0, 0.0, 1.0, 4.0], 2: after})
     with pytest.raises(WorkMismatch, match="token 4 of sequence 2 is 1, but Keras's 0, whose logit is larger by"):
-        compared(changed(1, 3, 1), EXPECTED, PROMPT, (model, TIE))
+        compared(changed(1, 3, 1), EXPECTED, PROMPT, model, TIE)
 
 
 @pytest.mark.parametrize("found", [changed(0, 1, 5), EXPECTED[:1], EXPECTED[:, :3]])
 def test_other_prompts_rows_or_lengths_are_a_work_mismatch(found: Tokens) -> None:
     """Mutation: only the generated part is compared."""
     with pytest.raises(WorkMismatch, match="it changes the prompts that it continues, or their number or length"):
-        compared(found, EXPECTED, PROMPT, (unread, TIE))
+        compared(found, EXPECTED, PROMPT, unread, TIE)
