@@ -51,7 +51,7 @@ def entry(item: Workload) -> dict[str, Any]:
         **({"generates": True} if item.generates else {}),
         "data": list(item.data),
         "params": {param.name: _param(param) for param in item.params},
-        "input_shape": list(keras.tree.flatten(x)[0].shape[1:]),
+        "input_shape": list(_first(x).shape[1:]),
         "output_shape": output_shape,
         "parameters": built.model.count_params(),
         "forward_flops_per_sample": flops,
@@ -59,6 +59,11 @@ def entry(item: Workload) -> dict[str, Any]:
         "loss": _loss(built.model.loss),
         "corrections": list(item.corrections),
     }
+
+
+def _first(x: Any) -> Any:
+    """The first input, in the order of the workload; `keras.tree` would sort the names of several."""
+    return next(iter(x.values())) if isinstance(x, dict) else x
 
 
 def forward(model: Any, x: Any) -> tuple[int, list[int]]:

@@ -1,7 +1,7 @@
 """The types of workloads: parameters, a cell's request, and the compiled model with its data.
 
 UnsupportedWorkload (Exception)     the workload does not support this backend, setting or data
-Unreachable (Exception)             what it needs cannot be fetched now: the cell is tried again
+NotFetched (Exception)              what it needs cannot be fetched now: the cell is tried again
 ValueError, TypeError               a parameter is invalid
 """
 
@@ -24,7 +24,7 @@ class UnsupportedWorkload(Exception):  # like the cell's status
     """The workload does not support this backend, setting or data."""
 
 
-class Unreachable(Exception):  # the cell's status is infra
+class NotFetched(Exception):  # the cell's status is infra
     """What the workload needs cannot be fetched now."""
 
 

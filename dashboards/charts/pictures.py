@@ -147,7 +147,7 @@ def _epoch_strip(backend: str, cell: CellSummary, axis: Axis) -> Strip:
 
 
 def _add_repeat(strip: Strip, record: Record, y: float, axis: Axis) -> None:
-    name = f"repeat {record.repeat + 1}"
+    name = f"repeat {record.repeat}"
     if record.status not in MEASURED:
         strip.words.append(Word("0%", y, f"{name}: {record.status}"))
         return

@@ -99,7 +99,7 @@ def _strip(
         (_height(float(tick.at.rstrip("%"))), tick.label) for tick in ticks[:: max(1, len(ticks) // 2)]
     )
     for record, series in shown:
-        tip = f"{backend}, repeat {record.repeat + 1}: peak {drawn.peak_of(record.usage)}"
+        tip = f"{backend}, repeat {record.repeat}: peak {drawn.peak_of(record.usage)}"
         strip.curves.append(Curve(_path(series.times_s, drawn.values_of(series), across, up), tip))
     for begun_s, ended_s in shown[0][1].epochs_s:
         tip = f"a measured epoch, {quantity(ended_s - begun_s, SECOND)}"

@@ -103,7 +103,7 @@ def _titles(rows: Sequence[Row]) -> dict[str, str]:
 
 def _place(group: Sequence[Record], titles: Mapping[str, str]) -> tuple[str, str, str]:
     """Return the title, the backend and the repeats of records of one cell."""
-    record, repeats = group[0], ", ".join(str(one.repeat + 1) for one in group)
+    record, repeats = group[0], ", ".join(str(one.repeat) for one in group)
     title = titles.get(record.cell_id, record.settings.workload)
     return title, record.settings.backend, f"{'repeat' if len(group) == 1 else 'repeats'} {repeats}"
 

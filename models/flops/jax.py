@@ -85,13 +85,15 @@ def _product(equation: Any) -> int:
 
 
 def _convolution(equation: Any) -> int:
-    kernel, out = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
+    """Count a multiply-add for each output and element of its channel's kernel; of a transposed one for each input.
+
+    Which of them it is, the sizes say: a transposed convolution makes more outputs than it takes inputs.
+    """
+    inputs, kernel = (variable.aval.shape for variable in equation.invars)
     made, taken, *_ = equation.params["dimension_numbers"].rhs_spec
-    if math.prod(equation.params["lhs_dilation"]) > 1:
-        # A transposed convolution: every input needs one multiply-add per element of its channel's kernel.
-        return int(2 * math.prod(equation.invars[0].aval.shape) * math.prod(kernel) // kernel[taken])
-    # Every output needs one multiply-add per element of its channel's kernel.
-    return int(2 * math.prod(out) * math.prod(kernel) // kernel[made])
+    by_outputs = math.prod(equation.outvars[0].aval.shape) * math.prod(kernel) // kernel[made]
+    by_inputs = math.prod(inputs) * math.prod(kernel) // (kernel[taken] * equation.params["feature_group_count"])
+    return int(2 * min(by_outputs, by_inputs))
 
 
 def _recurrent(equation: Any) -> int:

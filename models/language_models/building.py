@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_matrix.models.inputs import synthetic
 from keras_matrix.models.language_models.hub import keras_hub
+from keras_matrix.models.language_models.presets import of_preset
 from keras_matrix.models.language_models.shapes import (
     GEMMA,
     GPT2,
@@ -22,12 +23,8 @@ from keras_matrix.models.language_models.shapes import (
     shape_of,
 )
 from keras_matrix.models.layers.heads import float_logits
-from keras_matrix.models.workload import Built, Request, Unreachable, UnsupportedWorkload
-from keras_matrix.records.host.data_places import places
+from keras_matrix.models.workload import Built, Request, UnsupportedWorkload
 
-# Errors of the libraries that fetch presets, by name: which of them is installed depends on the address.
-NO_CONNECTION = {"ConnectionError", "ConnectTimeout", "ReadTimeout", "TimeoutError", "URLError"}
-REASON_LIMIT = 300  # characters
 NAMES = {GPT2: "GPT2", GEMMA: "Gemma", LLAMA: "Llama", MISTRAL: "Mistral"}
 
 
@@ -57,7 +54,7 @@ def task_of(architecture: str, request: Request) -> Any:
     check(architecture, request)
     preset = request.text("preset")
     if preset:
-        model = _of_preset(architecture, preset, request)
+        model = of_preset(_task(keras_hub(), architecture), architecture, preset, request)
     else:
         shape = shape_of(architecture, request.params)
         _check_memory(shape, request)
@@ -157,22 +154,6 @@ def _configuration(shape: Shape) -> dict[str, Any]:
     if shape.architecture == GEMMA:  # its intermediate_dim counts both halves of the gated layer
         return common | {"intermediate_dim": 2 * shape.hidden, "head_dim": shape.head_width}
     return common | ({"sliding_window": shape.window} if shape.architecture == MISTRAL else {})
-
-
-def _of_preset(architecture: str, preset: str, request: Request) -> Any:
-    """Return the model of a preset: a name or address that KerasHub knows, or a folder of the user's.
-
-    Raises ValueError for a preset that there is not, and `Unreachable` without a connection.
-    """
-    found = next((place for place in places(preset, request.dataset_dir, request.folders) if place.is_dir()), None)
-    try:
-        return _task(keras_hub(), architecture).from_preset(str(found or preset), preprocessor=None)
-    except (OSError, ValueError) as error:
-        reason = f"{architecture}: preset: {preset} cannot be loaded: {' '.join(str(error).split())[:REASON_LIMIT]}"
-        advice = "name a preset of KerasHub, its address, or a folder with its files"
-        if NO_CONNECTION.intersection(one.__name__ for one in type(error).__mro__):
-            raise Unreachable(f"{reason}; without a connection name a folder with its files") from error
-        raise ValueError(f"{reason}; {advice}") from error
 
 
 def _check_memory(shape: Shape, request: Request) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from keras_matrix.records.codec import about
-from keras_matrix.records.settings import KERAS, Settings
+from keras_matrix.records.settings import KERAS
 
 MARK = "kbm:"
 STEP, LAYER, PHASE, CLOCK = (f"{MARK}{kind}:" for kind in ("step", "layer", "phase", "clock"))
@@ -37,10 +37,9 @@ MAX_EPOCH = 100
 MAX_STEPS = 10_000
 
 
-def untraceable(settings: Settings) -> str | None:
-    """Return why cells of these settings have no trace, None if they have one."""
-    given = settings.implementation
-    return None if given == KERAS else f"only implementation: {KERAS} is traced, got {given}"
+def untraceable(implementation: str) -> str | None:
+    """Return why cells of an implementation have no trace, None if they have one."""
+    return None if implementation == KERAS else f"only implementation: {KERAS} is traced, got {implementation}"
 
 
 class TraceError(Exception):

@@ -138,10 +138,13 @@ class EntryReader(ValueReader):
             return []
         given = self.given(path, value, workload, extra=("workload", "include", "exclude"))
         entry = self.filled(path, given, workload)
+        self.check_trace(path, given, entry)
         entries = [replace(entry, excludes=self.excludes((*path, "exclude"), value.get("exclude", REFUSED), entry))]
         for index, item in self.items((*path, "include"), value.get("include", REFUSED)):
             where = (*path, "include", index)
-            entries.append(self.filled(where, given.replaced_by(self.given(where, item, workload)), workload))
+            own = self.given(where, item, workload)
+            entries.append(self.filled(where, given.replaced_by(own), workload))
+            self.check_trace(where, own, entries[-1])
         return [arm for one in entries for arm in stall_rules.arms(one)]
 
     def workload(self, path: Path, value: dict[str, Any]) -> Workload | None:
@@ -243,6 +246,11 @@ class EntryReader(ValueReader):
             sets_device="device" in {*given.axes, *self.defaults},
             stalls=bool(given.stalls),
         )
+
+    def check_trace(self, path: Path, own: _OwnKeys, entry: Entry) -> None:
+        """Refuse the trace of an entry without a cell to trace; one that it got from elsewhere is not meant for it."""
+        if own.trace and (problem := trace_rules.problem(entry.axes["implementation"])):
+            self.refuse((*path, trace_rules.KEY), problem)
 
     def refuse_conflict(self, path: Path, given: _OwnKeys, conflict: Conflict) -> None:
         """Report the conflict where it was written: in the entry, or once in the defaults."""

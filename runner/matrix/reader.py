@@ -263,7 +263,7 @@ def _cells(entry: Entry) -> Iterator[Cell]:
         settings = Settings(*arguments)
         together = stall_rules.together(settings) if entry.stalls else ""
         task = entry.task.of(settings) if entry.task else None
-        trace = None if untraceable(settings) else entry.trace
+        trace = None if untraceable(settings.implementation) else entry.trace
         yield Cell(settings, cell_id, *limits, task, trace, together=together, placement=placement)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from keras_matrix.records.traces.request import MAX_EPOCH, MAX_STEPS, Trace
+from keras_matrix.records.settings import Scalar
+from keras_matrix.records.traces.request import MAX_EPOCH, MAX_STEPS, Trace, untraceable
 from keras_matrix.runner.matrix.grammar import Rule
 from keras_matrix.runner.matrix.strict_yaml import REFUSED
 
@@ -38,6 +40,12 @@ def read_trace(reader: ValueReader, path: Path, value: object) -> Trace | None:
     epochs = _epochs(reader, (*path, EPOCHS), known[EPOCHS]) if EPOCHS in known else usual.epochs
     steps: Any = reader.scalar((*path, STEPS), STEP_COUNT, known[STEPS]) if STEPS in known else usual.steps
     return None if value is REFUSED or len(reader.problems) > before else Trace(epochs, steps)
+
+
+def problem(implementations: Sequence[Scalar]) -> str | None:
+    """Return why an entry with these implementations has no cell to trace, None if it has one."""
+    problems = [untraceable(str(one)) for one in implementations]
+    return None if None in problems else problems[0]
 
 
 def _epochs(reader: ValueReader, path: Path, value: object) -> list[int]:

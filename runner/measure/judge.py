@@ -36,7 +36,7 @@ CLOCK_SLACK_S = 2.0
 
 LOST_REPLICA = "ReplicaFailed"  # of runner.cell.replicated.torch
 STATUS_OF_EXCEPTION = {"Unsupported": Status.UNSUPPORTED, "UnsupportedWorkload": Status.UNSUPPORTED}
-STATUS_OF_EXCEPTION |= {"Unreachable": Status.INFRA}
+STATUS_OF_EXCEPTION |= {"NotFetched": Status.INFRA}
 STATUS_OF_EXCEPTION |= {"DeviceMismatch": Status.DEVICE_MISMATCH, "WorkMismatch": Status.WORK_MISMATCH}
 DEVICE_OOM_TYPES = ("ResourceExhaustedError", "OutOfMemoryError")
 _SHM = "usually /dev/shm is too small for its workers; enlarge it with --shm-size, or shm_size in compose.yaml"

@@ -107,6 +107,35 @@ def test_fused_attention_counts_both_products() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_convolution_counts_each_output_and_a_transposed_one_each_input(backend: str) -> None:
+    """Mutation: JAX's `_convolution` counts by outputs unless there is a stride."""
+    program = f"""
+import json, keras, numpy
+from keras import layers
+from keras_matrix.models.flops.{backend} import forward
+
+def flops(layer):
+    inputs = keras.Input((8, 8, 4))
+    return forward(keras.Model(inputs, layer(inputs)), numpy.zeros((1, 8, 8, 4), "float32"))
+
+print(json.dumps([
+    flops(layers.Conv2D(6, 3)),
+    flops(layers.Conv2D(6, 3, strides=2, padding="same")),
+    flops(layers.Conv2DTranspose(6, 3, padding="same")),
+    flops(layers.Conv2DTranspose(6, 3)),
+    flops(layers.Conv2DTranspose(6, 3, strides=2)),
+]))
+"""
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    products = 3 * 3 * 4 * 6
+    counts = [2 * products * positions for positions in (6 * 6, 4 * 4, 8 * 8, 8 * 8, 8 * 8)]
+    assert json.loads(done.stdout.splitlines()[-1]) == counts
+
+
+@pytest.mark.process
 def test_arithmetic_counts_every_kind_of_convolution_and_no_unknown_layer() -> None:
     program = """
 import json, keras

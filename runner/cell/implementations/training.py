@@ -92,7 +92,7 @@ class StepTraining(Training):
 
 def untraced(settings: Settings) -> ValueError:
     """Return the error of tracing another implementation than Keras's."""
-    return ValueError(untraceable(settings))
+    return ValueError(untraceable(settings.implementation))
 
 
 def step_epochs(

@@ -234,7 +234,7 @@ def _side(run: Run, cell: str) -> CellSide:
 
 def _traced(wanted: Wanted, cell: Cell) -> Cell:
     """Return a cell that is measured in several processes, of which the first is traced. Raises `UsageError`."""
-    if problem := untraceable(cell.settings):
+    if problem := untraceable(cell.settings.implementation):
         raise UsageError(f"explain: {cell.settings.backend} {settings_text(cell.settings)}: {problem}")
     trace = Trace(steps=wanted.steps)
     return replace(cell, repeats=wanted.repeats, precision_target=None, trace=trace)

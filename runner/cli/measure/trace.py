@@ -162,7 +162,7 @@ def _cell(request: RunRequest, name: str, *, in_matrix: bool) -> Cell:
     found = there[cells.one_of(name, settings, searched(matrix))]
     if found.task is not None:
         raise UsageError(f"CELL: {name!r} is an external command; run it under a profiler with wrap: docs/tasks.md")
-    if problem := untraceable(found.settings):
+    if problem := untraceable(found.settings.implementation):
         raise UsageError(f"CELL: {found.settings.backend} {settings_text(found.settings)}: {problem}")
     refuse([found])
     return replace(found, repeats=1, precision_target=None)

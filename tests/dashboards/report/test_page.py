@@ -179,7 +179,7 @@ def test_every_failure_is_shown_with_status_reason_and_output(synthetic: Any) ->
 def test_failures_with_the_same_cause_are_grouped(synthetic: Any) -> None:
     found = failures.failures(synthetic.records, synthetic.rows)
     assert sorted(failure.label for failure in found) == ["device_mismatch", "timeout", "unsupported"]
-    assert {failure.where for failure in found} == {"repeats 1, 2, 3, 4, 5", "repeat 3"}
+    assert {failure.where for failure in found} == {"repeats 0, 1, 2, 3, 4", "repeat 2"}
 
 
 def test_output_per_failure_shrinks_with_the_number_of_failures(synthetic: Any) -> None:
@@ -235,7 +235,7 @@ def test_tooltip_of_a_process_lists_its_epochs_or_their_range(synthetic: Any) ->
         one = replace(record, times=replace(record.times, step_time_s=0.011, epoch_times_s=epochs))
         [picture] = pictures.epoch_pictures(table([one]))
         [group] = picture.strips[0].groups
-        assert group.tip == f"repeat 1: 11.0\u00a0ms{listed}"
+        assert group.tip == f"repeat 0: 11.0\u00a0ms{listed}"
 
 
 def test_discarded_first_epoch_is_hollow_next_to_the_steady_one(synthetic: Any) -> None:
@@ -387,7 +387,7 @@ def test_figure_of_a_process_is_the_mean_of_its_measured_epochs() -> None:
     (picture,) = pictures.epoch_pictures(table([replace(record, times=times)]))
     (group,) = picture.strips[0].groups
     assert len(group.strokes) == 1
-    assert group.tip.startswith("repeat 1: 40.0\u00a0ms (epochs 20.0, 20.0, 80.0)")
+    assert group.tip.startswith("repeat 0: 40.0\u00a0ms (epochs 20.0, 20.0, 80.0)")
     reading = (report.TEMPLATES / "reading.html").read_text(encoding="utf-8")
     assert "one process gives one figure, the mean of its measured epochs" in reading
     assert (MIN_BLOCKS, "Fewer than five processes give no interval" in reading) == (5, True)

@@ -89,6 +89,17 @@ def test_invalid_trace_is_refused_with_its_line(cells_of: Cells, trace: str, pro
     assert message.endswith(f"matrix.yaml:5: {problem}")
 
 
+def test_entry_of_native_code_alone_has_no_cell_to_trace(cells_of: Cells) -> None:
+    """Mutation: `check_trace` checks the trace that an include gets from its entry too."""
+    text = "cells:\n  - workload: mnist_mlp\n    implementation: native\n    trace: {}\n"
+    with pytest.raises(MatrixError, match=r"cells\[0\]\.trace: only implementation: keras is traced, got native"):
+        cells_of(text)
+    both = cells_of(text.replace("native", "[keras, native]"))
+    assert [cell.trace for cell in both] == [Trace(), None]
+    included = cells_of("cells:\n  - workload: mnist_mlp\n    trace: {}\n    include: [{implementation: native}]\n")
+    assert [cell.trace for cell in included] == [Trace(), None]
+
+
 def test_external_command_has_no_trace(cells_of: Cells) -> None:
     with pytest.raises(MatrixError, match="tasks\\[0\\]\\.trace: unknown key"):
         cells_of("tasks:\n  - task: mine\n    command: [true]\n    metrics: {a: 'a (.)'}\n    trace: {}\n")

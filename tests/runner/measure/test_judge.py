@@ -193,7 +193,7 @@ def test_second_epoch_at_the_limit_is_ok() -> None:
     [
         ("keras_matrix.runner.cell.backends.Unsupported", "no", Status.UNSUPPORTED),
         ("keras_matrix.models.workload.UnsupportedWorkload", "no", Status.UNSUPPORTED),
-        ("keras_matrix.models.workload.Unreachable", "no connection", Status.INFRA),
+        ("keras_matrix.models.workload.NotFetched", "no connection", Status.INFRA),
         ("keras_matrix.runner.cell.measure.DeviceMismatch", "gpu requested", Status.DEVICE_MISMATCH),
         ("builtins.MemoryError", "", Status.ERROR),
         ("builtins.ValueError", "RESOURCE_EXHAUSTED: out of memory", Status.ERROR),

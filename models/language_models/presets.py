@@ -1,0 +1,64 @@
+"""Loads presets: what KerasHub knows by a name or an address, and folders of the user's.
+
+Guarantee: a preset that cannot be fetched without a connection is not reported as one that does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from keras_matrix.models.workload import NotFetched, Request
+from keras_matrix.records.host.data_places import places
+
+HUGGING_FACE = "hf://"
+# Errors of the libraries that fetch presets, by name: which of them is installed depends on the address.
+NO_CONNECTION = {"ConnectionError", "ConnectError", "ConnectTimeout", "ReadTimeout", "TimeoutError", "URLError"}
+REASON_LIMIT = 300  # characters
+
+
+def of_preset(task: Any, architecture: str, preset: str, request: Request) -> Any:
+    """Return the model of a preset: an object of KerasHub's class `task`, with its weights.
+
+    Raises ValueError for a preset that there is not, and `NotFetched` without a connection.
+    """
+    found = next((place for place in places(preset, request.dataset_dir, request.folders) if place.is_dir()), None)
+    try:
+        return task.from_preset(str(found or preset), preprocessor=None)
+    except (OSError, ValueError) as error:
+        failure = connection_failure(error, preset)
+        reason = f"{architecture}: preset: {preset} cannot be loaded: {_line(failure or error)}"
+        if failure is not None:
+            raise NotFetched(f"{reason}; without a connection name a folder with its files") from error
+        raise ValueError(f"{reason}; name a preset of KerasHub, its address, or a folder with its files") from error
+
+
+def connection_failure(error: BaseException, preset: str) -> BaseException | None:
+    """Return the failure of the connection that was the cause of `error`, or None.
+
+    KerasHub reports a model of Hugging Face that it cannot reach as one without files, and drops the cause: there we
+    ask once more.
+    """
+    failed = next(filter(_is_of_connection, _causes(error)), None)
+    if failed is None and preset.startswith(HUGGING_FACE):
+        import huggingface_hub
+
+        try:
+            huggingface_hub.file_exists(preset.removeprefix(HUGGING_FACE), "config.json")
+        except Exception as asked:  # noqa: BLE001 - the libraries differ; other errors mean that the preset is wrong
+            failed = next(filter(_is_of_connection, _causes(asked)), None)
+    return failed
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_of_connection(error: BaseException) -> bool:
+    return not NO_CONNECTION.isdisjoint(kind.__name__ for kind in type(error).__mro__)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:REASON_LIMIT]
