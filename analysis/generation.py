@@ -7,7 +7,8 @@ says nothing about a model of real size.
 
 The share of arithmetic is by difference: one minus the time of the same step at the smallest widths, which runs the
 same operations on almost no data (`generation.overhead_time_s`), over the time of the step. Both are medians of our own
-loop.
+loop. So is the share of dequantisation: one minus the same step without quantisation (`generation.unquantised_time_s`)
+over the step.
 
 Guarantee: pure; None if a part was not measured.
 """
@@ -44,6 +45,14 @@ def arithmetic_share(records: Iterable[Record]) -> float | None:
     step = median_of(records, lambda one: one.own_token_time_p50_s)
     overhead = median_of(records, lambda one: one.overhead_time_s)
     return max(0.0, 1 - overhead / step) if step and overhead is not None else None
+
+
+def dequantisation_share(records: Iterable[Record]) -> float | None:
+    """Return the share of a decoding step that quantisation adds, both timed by one process; below 0 if it is faster."""
+    records = list(records)
+    step = median_of(records, lambda one: one.own_token_time_p50_s if one.unquantised_time_s is not None else None)
+    without = median_of(records, lambda one: one.unquantised_time_s)
+    return 1 - without / step if step and without is not None else None
 
 
 def overhead_reasons(records: Sequence[Record]) -> list[str]:

@@ -19,10 +19,10 @@ ROOT = str(Path(__file__).parents[1])
 LIMIT_S = 120.0
 
 
-def real_cell(executor: Executor, folder: Path, settings: Settings, steps: int | None) -> Record:
+def real_cell(executor: Executor, folder: Path, settings: Settings, steps: int | None, repeat: int = 1) -> Record:
     """Return the record of a cell that can import the tests' workloads; makes `folder`, its scratch folder."""
     folder.mkdir()
-    job = Job(uuid.uuid4().hex, cell_id(settings), 1, 0, settings, steps, str(folder), [ROOT], None, None)
+    job = Job(uuid.uuid4().hex, cell_id(settings), repeat, 0, settings, steps, str(folder), [ROOT], None, None)
     outcome = executor.start(job, LIMIT_S).finish()
     result, problem = read_result(job)
     verdict = judge(job, outcome, result, problem)

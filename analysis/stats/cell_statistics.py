@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, epoch_quantiles
 from keras_matrix.analysis.comparison.table import CellSummary
-from keras_matrix.analysis.generation import arithmetic_share, median_of
+from keras_matrix.analysis.generation import arithmetic_share, dequantisation_share, median_of
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import Record
 
@@ -146,6 +146,10 @@ STATISTICS = (
               "Share of a step of this project’s own loop that is not the cost of its operations: one minus the step "
               "of the same layers at their smallest widths over the step.",
               lambda cell: arithmetic_share(cell.measured), PERCENT),
+    Statistic("generation.own_dequantisation_share", "own loop: dequantisation", "1",
+              "Share of a step of this project’s own loop that quantisation adds: one minus the step of the same model "
+              "without quantisation over the step. Below 0: quantisation makes the step faster.",
+              lambda cell: dequantisation_share(cell.measured), PERCENT),
     Statistic("generation.weight_bytes", "weights in memory", "B",
               "Size of a language model’s weights as they are stored, quantised or not.",
               _generation(lambda one: one.weight_bytes), MEBIBYTE),

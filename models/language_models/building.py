@@ -17,6 +17,7 @@ from keras_matrix.models.language_models.shapes import (
     GPT2,
     LLAMA,
     MISTRAL,
+    UNQUANTISED,
     Shape,
     Use,
     least_memory,
@@ -114,8 +115,18 @@ def looked_up(shape: Shape, model: Any) -> list[Any]:
 def prepared(model: Any, request: Request) -> Any:
     """Quantise a model, add LoRA, and compile it."""
     mode = request.text("quantization")
-    if mode != "none":
+    if mode != UNQUANTISED:
         model.quantize(mode)
+    return _finished(model, request)
+
+
+def unquantised(shape: Shape, request: Request) -> Any:
+    """Return a model of a shape as `prepared` does, with weights in full. Raises UnsupportedWorkload, see `built`."""
+    _check_memory(shape, request)
+    return _finished(of_shape(shape), request)
+
+
+def _finished(model: Any, request: Request) -> Any:
     if rank := request.integer("lora_rank"):
         model.backbone.enable_lora(rank)
     model.compile(sampler="greedy")

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from keras_matrix.records.settings import Scalar
 
-QUANTIZATIONS = ("none", "int8", "int4", "float8")
+UNQUANTISED = "none"
+QUANTIZATIONS = (UNQUANTISED, "int8", "int4", "float8")
 GPT2, GEMMA, LLAMA, MISTRAL = "gpt2", "gemma", "llama", "mistral"
 # Adam's two moments and the gradient of each trained weight.
 ARRAYS_PER_TRAINED_WEIGHT = 3

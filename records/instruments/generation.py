@@ -34,6 +34,11 @@ class Generation:
         "our loop: median step of a model with the same operations and the smallest widths; by one process of a cell",
         default=None,
     )
+    unquantised_time_s: float | None = about(
+        "our loop: median step of the same model without quantisation, if that fits the memory; by one process of a "
+        "cell; null without quantisation",
+        default=None,
+    )
     problem: str | None = about("why our loop has no figures", default=None)
 
     @property

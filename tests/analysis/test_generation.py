@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from keras_matrix.analysis.comparison.table import summarise
-from keras_matrix.analysis.generation import arithmetic_share, overhead_caveats, overhead_reasons, read_rate
+from keras_matrix.analysis.generation import (
+    arithmetic_share,
+    dequantisation_share,
+    overhead_caveats,
+    overhead_reasons,
+    read_rate,
+)
 from keras_matrix.analysis.stats.cell_statistics import values
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import Record
@@ -32,17 +38,27 @@ LARGE = Generation(
 
 
 def records(one: Generation = LARGE, count: int = 3) -> list[Record]:
-    """Return processes of a cell; only the first timed the smallest widths."""
+    """Return processes of a cell; only the first timed other models."""
     made = [make_record(0.5, repeat) for repeat in range(count)]
-    return [
-        replace(record, generation=one if record.repeat == 0 else replace(one, overhead_time_s=None)) for record in made
-    ]
+    others = replace(one, overhead_time_s=None, unquantised_time_s=None)
+    return [replace(record, generation=one if record.repeat == 0 else others) for record in made]
 
 
 def test_arithmetic_is_what_a_step_costs_beyond_the_smallest_widths() -> None:
     assert arithmetic_share(records()) == pytest.approx(0.9)
     assert arithmetic_share(records(replace(LARGE, overhead_time_s=0.06))) == 0.0
     assert arithmetic_share(records(replace(LARGE, overhead_time_s=None))) is None
+
+
+def test_dequantisation_is_what_a_step_costs_beyond_one_of_full_weights_in_the_same_process() -> None:
+    """Mutation: `dequantisation_share` takes the median step of all processes."""
+    slower = replace(LARGE, unquantised_time_s=0.04)
+    assert dequantisation_share(records(slower)) == pytest.approx(0.2)
+    first, *others = records(slower)
+    busy = [replace(one, generation=replace(one.generation, own_token_time_p50_s=0.5)) for one in others]
+    assert dequantisation_share([first, *busy]) == pytest.approx(0.2)
+    assert dequantisation_share(records(replace(LARGE, unquantised_time_s=0.1))) == pytest.approx(-1.0)
+    assert dequantisation_share(records()) is None
 
 
 def test_weights_are_read_once_in_a_step() -> None:

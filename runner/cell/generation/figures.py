@@ -14,7 +14,9 @@ import numpy as np
 from keras.backend import standardize_dtype
 
 from keras_matrix.models.language_models import building
-from keras_matrix.models.workload import Built
+from keras_matrix.models.language_models.shapes import UNQUANTISED
+from keras_matrix.models.workload import Built, UnsupportedWorkload
+from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.settings import GENERATE, KERAS
 from keras_matrix.runner.cell.backends import BackendAdapter
@@ -25,8 +27,8 @@ from keras_matrix.runner.cell.job import Job, in_a_line
 from keras_matrix.runner.cell.options import request_of
 from keras_matrix.runner.cell.peaks.timing import cache_bytes
 
-# One process of a cell times the smallest widths: every process would build and compile a second model.
-OVERHEAD_REPEAT = 0
+# One process of a cell times other models too: every process would build and compile them.
+OTHER_MODELS_REPEAT = 0
 
 
 def generation(job: Job, built: Built, adapter: BackendAdapter, batch: Batch) -> Generation | None:
@@ -59,6 +61,12 @@ def _with_own_loop(found: Generation, job: Job, built: Built, on: tuple[BackendA
     tokens = np.asarray(batch[0]["token_ids"])
     own = OwnLoop(adapter, built.model, found.prompt_length).timed(tokens)
     theirs = generated(built.model, batch[0])["token_ids"]
+    if job.repeat == OTHER_MODELS_REPEAT:
+        found = replace(
+            found,
+            overhead_time_s=_overhead(job, built, adapter, tokens).quantile(50),
+            unquantised_time_s=_unquantised(job, built, adapter, tokens),
+        )
     return replace(
         found,
         own_prefill_time_s=statistics.median(own.prefills_s),
@@ -67,7 +75,6 @@ def _with_own_loop(found: Generation, job: Job, built: Built, on: tuple[BackendA
         own_token_time_p99_s=own.quantile(99),
         own_token_time_mean_s=float(np.mean(own.steps_s)),
         own_tokens_agree=bool(np.array_equal(own.tokens, theirs)),
-        overhead_time_s=_overhead(job, built, adapter, tokens).quantile(50) if job.repeat == OVERHEAD_REPEAT else None,
     )
 
 
@@ -76,6 +83,20 @@ def _overhead(job: Job, built: Built, adapter: BackendAdapter, tokens: Any) -> O
     smallest = building.shape_of_model(job.settings.workload, built.model).without_arithmetic()
     model = building.prepared(building.of_shape(smallest), request_of(job))
     return OwnLoop(adapter, model, lengths(job.settings)[0]).timed(tokens % smallest.vocabulary)
+
+
+def _unquantised(job: Job, built: Built, adapter: BackendAdapter, tokens: Any) -> float | None:
+    """Return the median step of a model of the same shape without quantisation; None if it does not fit the memory."""
+    free_bytes = free_memory_bytes() if job.settings.device == "cpu" else adapter.free_device_memory_bytes()
+    request = replace(request_of(job), free_bytes=free_bytes)
+    if request.text("quantization") == UNQUANTISED:
+        return None
+    try:
+        model = building.unquantised(building.shape_of_model(job.settings.workload, built.model), request)
+    except UnsupportedWorkload as error:
+        print(f"the model without quantisation was not timed: {error}", file=sys.stderr)
+        return None
+    return OwnLoop(adapter, model, lengths(job.settings)[0]).timed(tokens).quantile(50)
 
 
 def size_bytes(variables: Any) -> int:

@@ -34,8 +34,8 @@ def settings(backend: str = "jax", workload: str = "gpt2", **changes: Any) -> Se
     return make_settings(**{"backend": backend, "workload": workload, "params": params, **fixed, **changes})
 
 
-def measured(executor: ProcessExecutor, tmp_path: Path, wanted: Settings) -> Record:
-    return real_cell(executor, tmp_path / cell_id(wanted), wanted, CALLS)
+def measured(executor: ProcessExecutor, tmp_path: Path, wanted: Settings, repeat: int = 1) -> Record:
+    return real_cell(executor, tmp_path / cell_id(wanted), wanted, CALLS, repeat)
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
@@ -74,9 +74,11 @@ def test_quantised_weights_are_smaller_and_low_rank_updates_are_trained(
     executor: ProcessExecutor, tmp_path: Path
 ) -> None:
     """Mutation: `prepared` adds LoRA without quantising first."""
-    found = measured(executor, tmp_path, settings("torch", "llama", params={"quantization": "int8"})).generation
+    int8 = settings("torch", "llama", params={"quantization": "int8"})
+    found = measured(executor, tmp_path, int8, repeat=0).generation
     assert found.weight_bytes < 0.3 * 4 * 139_584
     assert found.own_tokens_agree
+    assert found.unquantised_time_s > found.overhead_time_s > 0
     trained = measured(
         executor, tmp_path, settings("torch", "llama", phase="fit", params={"quantization": "int8", "lora_rank": 2})
     )
