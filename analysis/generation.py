@@ -48,7 +48,7 @@ def arithmetic_share(records: Iterable[Record]) -> float | None:
 
 
 def dequantisation_share(records: Iterable[Record]) -> float | None:
-    """Return the share of a decoding step that quantisation adds, both timed by one process; below 0 if it is faster."""
+    """Return the share of a decoding step that quantisation adds, in one process; below 0 if it saves time."""
     records = list(records)
     step = median_of(records, lambda one: one.own_token_time_p50_s if one.unquantised_time_s is not None else None)
     without = median_of(records, lambda one: one.unquantised_time_s)
