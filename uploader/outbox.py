@@ -60,13 +60,17 @@ class Batch:
         """The batch's name: equal for equal rows."""
         return f"{self.table.name}-{self.sha}"
 
-    def lines(self) -> list[str]:
-        """Return its rows. Raises `OutboxFailure` if the file was changed after it was sealed."""
+    def content(self) -> bytes:
+        """Return its file. Raises `OutboxFailure` if that cannot be read, or was changed after it was sealed."""
         with _explained(self.path, "cannot be read"):
             raw = self.path.read_bytes()
         if hashlib.sha256(raw).hexdigest() != self.sha:
             raise OutboxFailure(f"{self.path}: was changed after it was sealed; remove it: its rows are sent again")
-        return raw.decode().split("\n")[:-1]
+        return raw
+
+    def lines(self) -> list[str]:
+        """Return its rows. Raises `OutboxFailure`, see `content`."""
+        return self.content().decode().split("\n")[:-1]
 
     def values(self) -> Iterator[dict[str, Any]]:
         """Return its rows, parsed."""

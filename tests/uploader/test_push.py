@@ -212,6 +212,23 @@ def test_damaged_batch_is_reported_and_sent_again_after_it_is_removed(results: R
     assert counts(warehouse) == {"runs": 2, "cells": 6, "measurements": 96, "findings": 2}
 
 
+def test_batch_that_a_disk_does_not_return_is_named(
+    results: Results, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: `content` is not explained; a failed read of a file, unlike a failed open, names no file."""
+    with pytest.raises(Unreachable):
+        push(results, FakeWarehouse(failures=[(Unreachable("down"), False)]), outbox)
+    batch = outbox.pending()[0]
+
+    def failing(path: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    with pytest.raises(OutboxFailure) as raised:
+        batch.content()
+    assert str(raised.value).startswith(f"{batch.path}: cannot be read: Input/output error")
+
+
 @pytest.mark.parametrize("folder", ["done", "dead"])
 @pytest.mark.parametrize(
     ("text", "problem"),

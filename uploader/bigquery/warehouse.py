@@ -230,7 +230,7 @@ class BigQueryWarehouse:
     def _insert(self, batch: Batch) -> int:
         """Insert a batch's missing rows in one transaction, retried while it conflicts with other uploaders."""
         staging = f"{self._ready}.{batch.table.name}_{batch.sha[:16]}_{uuid.uuid4().hex[:16]}"
-        self._load(f"load-{batch.name[:40]}", batch.path.read_bytes(), batch.table, staging)
+        self._load(f"load-{batch.name[:40]}", batch.content(), batch.table, staging)
         try:
             script = insert_statements.insert_missing(self._dataset, batch, staging, self._retained_from)
             return self._jobs.policy.retry_contended(lambda: self._inserted(batch, script), self._jobs.deadline)
