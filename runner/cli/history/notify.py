@@ -17,7 +17,7 @@ from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.notify import webhook
 from keras_matrix.runner.notify.errors import NotifyError
-from keras_matrix.runner.notify.events import Due, Event, Thread, due, duplicates
+from keras_matrix.runner.notify.events import CLOSING, Due, Event, Thread, due, duplicates
 from keras_matrix.runner.notify.github_issues import Issues
 from keras_matrix.runner.notify.notice import About, Notice, summary
 from keras_matrix.runner.notify.places import (
@@ -135,12 +135,11 @@ class _Found:
     def _about(self, found: Due) -> About:
         one, site = found.assessed, self.request.site
         workload, backend = (str(one.history.settings.get(name, "")) for name in ("workload", "backend"))
-        opens = found.event is Event.OPENED and found.change is not None
         return About(
             history_lines.title(one.history),
             owner_of(self.request.owners, workload, backend),
             f"{site.rstrip('/')}/cells/{one.history.cell_id}.html" if site else None,
-            shifts_of(self.past, one, found.change) if opens and found.change else None,
+            shifts_of(self.past, one, found.change) if found.change and found.event not in CLOSING else None,
         )
 
 

@@ -12,6 +12,7 @@ from keras_matrix.analysis.explain.parts import StepParts
 from keras_matrix.analysis.explain.profiler_cost import TracedSide, without_profiler
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.traces.neutral import Kind
+from keras_matrix.runner.cli.render.explain_text import lines
 from tests.analysis.explain.traced import Operation, parts, side
 
 SLOWER = Estimate(1.5, 1.4, 1.6, 5)
@@ -51,6 +52,18 @@ def test_layer_with_twice_the_products_is_the_first_difference_with_its_share() 
     assert first.change_s == pytest.approx(500e-6)
     assert first.share == pytest.approx(1)
     assert "forward 0.2 -> 0.4 ms; backward 0.3 -> 0.6 ms" in first.details
+    assert adds_up(found)
+
+
+def test_three_largest_differences_are_listed_and_the_others_are_one_sum() -> None:
+    """Mutation: `SHOWN` is 2 or 10."""
+    base = [op("dot", 100, layer=name) for name in "abcde"]
+    slower = [op("dot", 100 + more, layer=name) for name, more in zip("abcde", (50, 40, 30, 20, 10), strict=True)]
+    found = explained(parts(500, *base), parts(650, *slower), Estimate(1.3, 1.2, 1.4, 5))
+    assert [one.change_s for one in found.differences] == pytest.approx([50e-6, 40e-6, 30e-6])
+    assert (found.others, found.others_s) == (3, pytest.approx(30e-6))  # with the gaps, which are equal
+    printed = "\n".join(lines(("one", "other"), found))
+    assert "3 other differences" in printed
     assert adds_up(found)
 
 

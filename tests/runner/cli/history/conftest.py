@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from keras_matrix.records.codec import dumps
+from keras_matrix.records.traces.request import TABLE_NAME, TRACE_NAME, Traced
+from keras_matrix.records.traces.table import Table, TimeShare
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.notify import github_issues
 from tests.runner.notify.github_api import REPOSITORY, TOKEN, GitHubApi, Serving
-from tests.sessions import nights, noisy
+from tests.sessions import nights, noisy, processes, run_name, store_session
 
 NEWER = {"keras": "3.16.0", "jax": "0.10.0"}
 
@@ -69,3 +74,20 @@ def slower(notified: Notified, stored: Path) -> Notified:
     """The stored nights; their files are shared by all tests, which only add some."""
     shutil.copytree(stored, notified.folder / "results", symlinks=True, copy_function=os.link)
     return notified
+
+
+def more(notified: Notified, first: int, level_s: float, count: int = 10, **changes: Any) -> None:
+    """Store further nights."""
+    nights(notified.folder / "results", noisy(level_s, count, seed=first), first=first, **changes)
+
+
+def traced(notified: Notified, night: int, level_s: float, mm_s: float) -> None:
+    """Store a session whose first process has the summary of a trace."""
+    records = processes(level_s)
+    folder = f"traces/{records[0].cell_id}.0.1"
+    records[0] = replace(records[0], trace=Traced(10, folder))
+    run = store_session(notified.folder / "results", run_name(night), records)
+    (run / folder).mkdir(parents=True)
+    (run / folder / TRACE_NAME).touch()
+    shares = [TimeShare("mm|`x`", 10, mm_s, 1.0)]
+    (run / folder / TABLE_NAME).write_text(dumps(Table("jax", "cpu", 1, 10, 1.0, 1.0, mm_s, by_operation=shares)))

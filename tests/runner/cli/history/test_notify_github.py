@@ -12,21 +12,14 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.codec import dumps
-from keras_matrix.records.traces.request import TABLE_NAME, TRACE_NAME, Traced
-from keras_matrix.records.traces.table import Table, TimeShare
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.notify.issue_text import LABEL
 from tests.conftest import MACHINE, make_settings
-from tests.runner.cli.history.conftest import Notified
+from tests.runner.cli.history.conftest import Notified, more, traced
 from tests.runner.notify.github_api import ISSUES, REPOSITORY, TOKEN, Answer, GitHubApi, Serving
-from tests.sessions import nights, noisy, processes, run_name, store_session
+from tests.sessions import nights, noisy, run_name
 
 pytestmark = pytest.mark.process
-
-
-def more(notified: Notified, first: int, level_s: float, count: int = 10, **changes: Any) -> None:
-    nights(notified.folder / "results", noisy(level_s, count, seed=first), first=first, **changes)
 
 
 def writes(api: GitHubApi) -> list[tuple[str, str]]:
@@ -78,18 +71,6 @@ def test_round_trip_opens_once_closes_and_opens_another_for_a_new_change(slower:
     assert line.startswith(f"opened: https://github.example/{REPOSITORY}/issues/2")
     assert states(api) == [("closed", "completed"), ("open", None)]
     assert f"since {run_name(40)}" in api.issues[1]["title"]
-
-
-def traced(notified: Notified, night: int, level_s: float, mm_s: float) -> None:
-    """Store a session whose first process has the summary of a trace."""
-    records = processes(level_s)
-    folder = f"traces/{records[0].cell_id}.0.1"
-    records[0] = replace(records[0], trace=Traced(10, folder))
-    run = store_session(notified.folder / "results", run_name(night), records)
-    (run / folder).mkdir(parents=True)
-    (run / folder / TRACE_NAME).touch()
-    shares = [TimeShare("mm|`x`", 10, mm_s, 1.0)]
-    (run / folder / TABLE_NAME).write_text(dumps(Table("jax", "cpu", 1, 10, 1.0, 1.0, mm_s, by_operation=shares)))
 
 
 def test_issue_has_the_trace_difference_if_both_sides_have_a_trace(notified: Notified, api: GitHubApi) -> None:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from keras_matrix.runner.notify.webhook import FILE
-from tests.runner.cli.history.conftest import Notified
+from tests.runner.cli.history.conftest import Notified, more, traced
 from tests.runner.notify.github_api import Answer, Serving
 from tests.sessions import nights, noisy, run_name
 
@@ -37,10 +37,10 @@ class Hook:
 
 
 @pytest.fixture
-def hook(slower: Notified) -> Iterator[Hook]:
+def hook(notified: Notified) -> Iterator[Hook]:
     found = Hook()
     with Serving(found.answer) as url:
-        slower.place = f"webhook:{url}{PATH}"
+        notified.place = f"webhook:{url}{PATH}"
         yield found
 
 
@@ -57,6 +57,19 @@ def test_document_has_the_change_with_its_cause_its_commands_and_its_picture(slo
     assert found["traces"] is None
     assert ElementTree.fromstring(found["picture_svg"]).tag.endswith("svg")
     assert found["text"].startswith("mnist_mlp batch_size=32 on jax: time per step +10")
+
+
+def test_document_has_the_trace_difference_also_of_a_change_that_grows(notified: Notified, hook: Hook) -> None:
+    """Mutation: `_about` compares the traces of `opened` alone."""
+    more(notified, 0, 0.0100, 19)
+    traced(notified, 19, 0.0100, 0.080)
+    more(notified, 20, 0.0105, 3)
+    notified()
+    traced(notified, 23, 0.0107, 0.090)
+    more(notified, 24, 0.0107, 14)
+    notified()
+    assert hook.events == ["opened", "grown"]
+    assert [one["traces"] for one in hook.got] == [None, [{"name": "mm|`x`", "before_s": 0.008, "after_s": 0.009}]]
 
 
 def test_round_trip_sends_each_event_once(slower: Notified, hook: Hook) -> None:
