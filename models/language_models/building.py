@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import keras
@@ -11,7 +13,7 @@ import numpy as np
 
 from keras_matrix.models.inputs import synthetic
 from keras_matrix.models.language_models.hub import keras_hub
-from keras_matrix.models.language_models.presets import of_preset
+from keras_matrix.models.language_models.presets import configuration, of_preset
 from keras_matrix.models.language_models.shapes import (
     GEMMA,
     GPT2,
@@ -55,7 +57,9 @@ def task_of(architecture: str, request: Request) -> Any:
     check(architecture, request)
     preset = request.text("preset")
     if preset:
-        model = of_preset(_task(keras_hub(), architecture), architecture, preset, request)
+        task = _task(keras_hub(), architecture)
+        check_size = partial(_check_preset, task, architecture, request)
+        model = of_preset(task, architecture, preset, request, check_size)
     else:
         shape = shape_of(architecture, request.params)
         _check_memory(shape, request)
@@ -86,7 +90,11 @@ def of_shape(shape: Shape) -> Any:
 
 def shape_of_model(architecture: str, model: Any) -> Shape:
     """Return the shape of a built model."""
-    config = model.backbone.get_config()
+    return _shape_of(architecture, model.backbone.get_config())
+
+
+def _shape_of(architecture: str, config: Mapping[str, Any]) -> Shape:
+    """Return the shape of a backbone's configuration. Raises KeyError for one without its sizes."""
     heads = config.get("num_query_heads") or config["num_heads"]
     width, hidden = config["hidden_dim"], config["intermediate_dim"]
     return Shape(
@@ -165,6 +173,12 @@ def _configuration(shape: Shape) -> dict[str, Any]:
     if shape.architecture == GEMMA:  # its intermediate_dim counts both halves of the gated layer
         return common | {"intermediate_dim": 2 * shape.hidden, "head_dim": shape.head_width}
     return common | ({"sliding_window": shape.window} if shape.architecture == MISTRAL else {})
+
+
+def _check_preset(task: Any, architecture: str, request: Request, name: str) -> None:
+    """Raise UnsupportedWorkload for a preset that does not fit the memory; one without known sizes is not checked."""
+    with suppress(KeyError):
+        _check_memory(_shape_of(architecture, configuration(task, name)), request)
 
 
 def _check_memory(shape: Shape, request: Request) -> None:

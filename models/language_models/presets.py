@@ -5,7 +5,8 @@ Guarantee: a preset that cannot be fetched without a connection is not reported 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from keras_matrix.models.workload import NotFetched, Request
@@ -17,20 +18,32 @@ NO_CONNECTION = {"ConnectionError", "ConnectError", "ConnectTimeout", "ReadTimeo
 REASON_LIMIT = 300  # characters
 
 
-def of_preset(task: Any, architecture: str, preset: str, request: Request) -> Any:
+def of_preset(
+    task: Any, architecture: str, preset: str, request: Request, check: Callable[[str], None] = lambda name: None
+) -> Any:
     """Return the model of a preset: an object of KerasHub's class `task`, with its weights.
 
-    Raises ValueError for a preset that there is not, and `NotFetched` without a connection.
+    `check` gets the name or folder before anything is allocated. Raises ValueError for a preset that there is not,
+    `NotFetched` without a connection, and what `check` raises.
     """
     found = next((place for place in places(preset, request.dataset_dir, request.folders) if place.is_dir()), None)
+    name = str(found or preset)
     try:
-        return task.from_preset(str(found or preset), preprocessor=None)
+        check(name)
+        return task.from_preset(name, preprocessor=None)
     except (OSError, ValueError) as error:
         failure = connection_failure(error, preset)
         reason = f"{architecture}: preset: {preset} cannot be loaded: {_line(failure or error)}"
         if failure is not None:
             raise NotFetched(f"{reason}; without a connection name a folder with its files") from error
         raise ValueError(f"{reason}; name a preset of KerasHub, its address, or a folder with its files") from error
+
+
+def configuration(task: Any, name: str) -> Mapping[str, Any]:
+    """Return the configuration of a preset's backbone; empty if its files have another form than KerasHub's."""
+    files = importlib.import_module("keras_hub.src.utils.preset_utils")  # not public: `from_preset` would allocate
+    handle = task.presets[name]["kaggle_handle"] if name in task.presets else name
+    return dict(files.load_json(handle).get("config") or {})
 
 
 def connection_failure(error: BaseException, preset: str) -> BaseException | None:

@@ -8,6 +8,7 @@ import json
 import sys
 import tempfile
 import warnings
+from dataclasses import replace
 
 warnings.simplefilter("ignore")  # third-party warnings; the tokens below are what is tested
 
@@ -32,7 +33,7 @@ import numpy as np  # noqa: E402
 
 from keras_matrix.models.language_models import building  # noqa: E402
 from keras_matrix.models.registry import workloads  # noqa: E402
-from keras_matrix.models.workload import Request  # noqa: E402
+from keras_matrix.models.workload import Request, UnsupportedWorkload  # noqa: E402
 from keras_matrix.runner.cell import backends  # noqa: E402
 from keras_matrix.runner.cell.generation.own_loop import OwnLoop  # noqa: E402
 from keras_matrix.runner.cell.generation.phase import generated  # noqa: E402
@@ -73,15 +74,24 @@ def continued(name):
 
 
 def loaded(name):
-    """Return whether a preset, saved without a tokenizer and found in the user's folder, has weights and shape."""
+    """Return whether a preset, saved without a tokenizer and found in the user's folder, has weights and shape.
+
+    Also return why it is refused if too little memory is free.
+    """
     params = {"prompt_length": PROMPT, "max_length": LONGEST}
     saved = workloads()[name](Request({**params, "layers": 1}, "synthetic", None, phase="generate")).model
     with tempfile.TemporaryDirectory() as folder:
         saved.save_to_preset(f"{folder}/mine")
         request = Request({**params, "preset": "mine"}, "synthetic", None, phase="generate", folders=(folder,))
         model = workloads()[name](request).model
+        try:
+            workloads()[name](replace(request, free_bytes=1 << 16))
+            refused = ""
+        except UnsupportedWorkload as error:
+            refused = str(error)
     pairs = zip(saved.get_weights(), model.get_weights(), strict=True)
-    return model.preprocessor is None and all(np.array_equal(one, other) for one, other in pairs)
+    equal = model.preprocessor is None and all(np.array_equal(one, other) for one, other in pairs)
+    return [equal, refused.partition(",")[0]]
 
 
 if __name__ == "__main__":

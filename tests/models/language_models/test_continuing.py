@@ -12,6 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.process
 SCRIPT = Path(__file__).with_name("continue_prompts.py")
+TOO_LARGE = "llama: 0.000103 billion weights: it needs at least 0.00 GiB (weights 0.00"
 ARCHITECTURES = ["gpt2", "gemma", "llama", "mistral"]
 EXPECTED = {
     "shape": [2, 12],
@@ -26,13 +27,16 @@ EXPECTED = {
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_prompts_are_continued_as_by_a_bare_call_and_by_our_own_loop(backend: str) -> None:
-    """Mutation: our own step continues from the position of the new token, not from that of the last one."""
+    """Mutations: our own step continues from the position of the new token, not from that of the last one;
+
+    `of_preset` does not call `check`.
+    """
     environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, str(SCRIPT), *ARCHITECTURES]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found == {"found": dict.fromkeys(ARCHITECTURES, EXPECTED), "preset": True, "imported": []}
+    assert found == {"found": dict.fromkeys(ARCHITECTURES, EXPECTED), "preset": [True, TOO_LARGE], "imported": []}
 
 
 def test_installed_tensorflow_is_not_imported_on_another_backend() -> None:
