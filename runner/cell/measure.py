@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import random
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
+from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.schema import CellResult, Memory, Resolved, Times
 from keras_matrix.records.settings import GENERATE, KERAS, PIPELINE, PREDICT, Settings
 from keras_matrix.runner.cell import backends, memory
@@ -378,8 +380,9 @@ def with_start(times: Times, import_time_s: float, build_time_s: float, events: 
 
 
 def found_versions(adapter: BackendAdapter) -> dict[str, str]:
-    """Return the versions of Python, Keras, NumPy and the backend."""
+    """Return the versions of Python, Keras, NumPy and the backend, and of KerasHub if it is imported."""
     found = {"python": platform.python_version(), **adapter.versions()}
     for package in ("keras", "numpy"):
         found[package] = importlib.metadata.version(package)
-    return found
+    hub = sys.modules.get("keras_hub")
+    return found if hub is None else {**found, KERAS_HUB: hub.__version__}

@@ -1,7 +1,8 @@
 """Complete locks by date: what an installation of some packages would have been on a day, by uv's --exclude-newer.
 
-The lock of a day has the newest versions that were uploaded by its end (UTC), of wheels only. uv uses the user's own
-settings (UV_INDEX_URL and others). Limit: an index that states no upload times has no history.
+The lock of a day has the newest versions that were uploaded by its end (UTC), of wheels only; as everywhere, KerasHub
+without tensorflow-text. uv uses the user's own settings (UV_INDEX_URL and others). Limit: an index that states no
+upload times has no history.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import hashlib
 import importlib.util
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 
+from keras_matrix.records.packages import NOT_NEEDED
 from keras_matrix.runner.environments.rebuilt import made_once, run_tool
 from keras_matrix.runner.errors import UsageError
 
@@ -55,8 +58,12 @@ def lock_on(wanted: Sequence[str], python: str) -> LockOn:
     def lock(on: date) -> str:
         until = f"{on + timedelta(days=1)}T00:00:00Z"
         options = ["--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:", "--python", python]
-        command = [*uv(), "pip", "compile", "-", *options, "--exclude-newer", until]
-        return run_tool(command, f"uv finds no lock for {on}", "\n".join(wanted) + "\n")
+        with tempfile.NamedTemporaryFile("w", prefix="overrides-", suffix=".txt") as overrides:
+            if not any(NOT_NEEDED in one for one in wanted):
+                overrides.write(f"{NOT_NEEDED}; sys_platform == 'never'\n")
+                overrides.flush()
+            command = [*uv(), "pip", "compile", "-", *options, "--override", overrides.name, "--exclude-newer", until]
+            return run_tool(command, f"uv finds no lock for {on}", "\n".join(wanted) + "\n")
 
     return lock
 

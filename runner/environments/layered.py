@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keras_matrix.runner.environments.rebuilt import PIP_OPTIONS, Recipe, environment, made_once, run_tool
+from keras_matrix.runner.environments.rebuilt import PIP_OPTIONS, Recipe, environment, install, made_once, run_tool
 
 _DISTRIBUTIONS = """
 import importlib.metadata, json
@@ -83,7 +83,7 @@ def layered(layer: Layer, cache: Path, say: Callable[[str], None]) -> Path:
         lines = [*layer.paths, f"import site; site.addsitedir({shared.strip()!r})"]
         (Path(own) / "layer.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
         if layer.requirements:
-            command = [*pip(cache, say), "--python", python, "install", *PIP_OPTIONS, *layer.requirements]
-            run_tool(command, "pip cannot install these versions together")
+            command = [*pip(cache, say), "--python", python, "install", *PIP_OPTIONS]
+            install(command, python, layer.requirements, "pip cannot install these versions together")
 
     return made_once(cache / layer.name, make)

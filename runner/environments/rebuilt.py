@@ -3,6 +3,8 @@
 pip installs, with the user's own settings: an index, or with PIP_NO_INDEX and PIP_FIND_LINKS a folder of wheels. Only
 wheels are installed, since building a package would run its code outside of a cell.
 
+KerasHub is installed without tensorflow-text, which would bring TensorFlow into the environment of another backend.
+
 Guarantee: an environment is used only if its installation was complete; two commands that need the same one make it
 once. Limit: dependencies that are not listed are those that pip chooses today.
 """
@@ -17,23 +19,25 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.host.addresses import without_user
+from keras_matrix.records.packages import DISTRIBUTIONS, KERAS_HUB, NOT_NEEDED
 from keras_matrix.runner.errors import InfrastructureError
 
 COMPLETE = "complete.json"
-KNOWN = frozenset(
-    {"keras", "numpy", *(name for one in TABLE.values() for name in (*one.packages, *one.build_packages))}
-)
+KNOWN = frozenset({*DISTRIBUTIONS, *(name for one in TABLE.values() for name in one.build_packages)})
 LIMIT_S = 3600.0
 BUILDS_OF_TORCH = "https://download.pytorch.org/whl/"
 # What pip and uv write if they cannot connect to an index.
 NO_CONNECTION = ("connection broken by", "NewConnectionError", "error sending request", "dns error", "Connect timeout")
 PIP_OPTIONS = ("--disable-pip-version-check", "--no-input", "--quiet", "--only-binary", ":all:")
+_REQUIRED = f"import importlib.metadata, json; print(json.dumps(importlib.metadata.requires({KERAS_HUB!r}) or []))"
 
 
 class CannotRebuild(InfrastructureError):
@@ -115,8 +119,24 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
 def _make(recipe: Recipe, folder: Path) -> None:
     python = _interpreter(recipe.python)
     run_tool([python, "-m", "venv", str(folder)], f"Python {recipe.python} makes no environment")
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", *PIP_OPTIONS, *_indexes(recipe.packages.values())]
-    run_tool([*pip, *recipe.requirements], "pip cannot install these versions")
+    python = str(folder / "bin" / "python")
+    pip = [python, "-m", "pip", "install", *PIP_OPTIONS, *_indexes(recipe.packages.values())]
+    install(pip, python, recipe.requirements, "pip cannot install these versions")
+
+
+def install(pip: Sequence[str], python: str, requirements: Sequence[str], problem: str) -> None:
+    """Run pip's install command with exact versions. Raises `CannotRebuild` with the problem.
+
+    KerasHub comes first and alone, then with the others what it requires, without what is not needed.
+    """
+    names = {Requirement(one).name for one in requirements}
+    wanted = [one for one in requirements if Requirement(one).name != KERAS_HUB]
+    if KERAS_HUB in names:
+        run_tool([*pip, "--no-deps", *sorted({*requirements} - {*wanted})], problem)
+        stated = json.loads(run_tool([python, "-I", "-c", _REQUIRED], f"{python} does not say what KerasHub requires"))
+        wanted += [one for one in stated if Requirement(one).name not in {*names, NOT_NEEDED}]
+    if wanted:
+        run_tool([*pip, *wanted], problem)
 
 
 def _interpreter(version: str) -> str:

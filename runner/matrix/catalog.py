@@ -20,6 +20,7 @@ CATALOG_VERSION = 1
 CATALOG_PATH = Path(__file__).parents[2] / "models" / "catalog.json"
 USER_BATCH_SIZE = 32
 USER_SAMPLES = 1000
+FAMILIES_OF_KERAS_HUB = frozenset({"language_models", "image_models"})
 REQUIRED = ("family", "summary", "batch_size", "samples")
 OPTIONAL = (
     "input_shape",
@@ -86,6 +87,12 @@ class Catalog:
 def user_workload(name: str) -> Workload:
     """Return a user's `package.module:function` with the defaults that apply before it runs."""
     return Workload(name, "user", "your own workload", USER_BATCH_SIZE, USER_SAMPLES, DATA_SOURCES)
+
+
+def needs_keras_hub(name: str) -> bool:
+    """Return whether a workload is a model of KerasHub; False for a user's, of which that is not known."""
+    found = load().workloads.get(name)
+    return found is not None and found.family in FAMILIES_OF_KERAS_HUB
 
 
 def load(path: Path = CATALOG_PATH) -> Catalog:

@@ -12,8 +12,8 @@ from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.trace_difference import OperationShift
 from keras_matrix.dashboards.charts.format import Unit, plural, quantity, unit_for
 from keras_matrix.dashboards.charts.time_series import date
+from keras_matrix.records.packages import DISTRIBUTIONS, KERAS_HUB
 from keras_matrix.records.task import PREFIX
-from keras_matrix.runner.executors.process.interpreter import DISTRIBUTIONS
 from keras_matrix.runner.notify.events import Due, Event
 
 # What a process records of its virtual environment, from which another can be made.
@@ -111,8 +111,12 @@ def commands(notice: Notice) -> list[str]:
         return lines
     for name, packages in (("base", before), ("new", after)):
         python = "python" + ".".join(packages.pop("python", "3").split(".")[:2])
+        hub = packages.pop(KERAS_HUB, None)  # with what it requires, pip would install another TensorFlow
         wanted = " ".join(shlex.quote(f"{package}=={version}") for package, version in packages.items())
         lines.append(f"{python} -m venv {name} && {name}/bin/pip install {wanted}")
+        if hub is not None:
+            one = shlex.quote(f"{KERAS_HUB}=={hub}")
+            lines.append(f"{name}/bin/pip install --no-deps {one}  # and what it requires: docs/language-models.md")
     filters = " ".join(f"--filter {shlex.quote(one)}" for one in (f"workload={workload}", f"backend={backend}"))
     return [*lines, f"runner gate --base-env base --new-env new {filters}"]
 

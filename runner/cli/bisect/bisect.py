@@ -23,6 +23,7 @@ from pathlib import Path
 from keras_matrix.analysis.regression.bisection import THRESHOLD, Bisection, Outcome, search
 from keras_matrix.analysis.stats.sequential import PRECISION_TARGET
 from keras_matrix.records.backends import TABLE
+from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.runner.cli.bisect import text
 from keras_matrix.runner.cli.bisect.axes import Axis, Cache, CheckoutAxis, DateAxis, PackageAxis
 from keras_matrix.runner.cli.bisect.state import VERSION, State, Stored
@@ -38,6 +39,7 @@ from keras_matrix.runner.environments.layered import Base, base_of, pip
 from keras_matrix.runner.environments.rebuilt import cache_folder
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process import interpreter
+from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.plan.estimates import estimates
@@ -173,7 +175,8 @@ def _base(folder: Path | None, cell: Cell, *, complete: bool) -> Base:
 def _wanted(requirements: Path | None, base: Base, cell: Cell) -> list[str]:
     """Return what is locked: the requirements of a file, or the installed packages of the cell, without versions."""
     if requirements is None:
-        names = ("keras", "numpy", *TABLE[cell.settings.backend].packages)
+        hub = [KERAS_HUB] if catalog.needs_keras_hub(cell.settings.workload) else []
+        names = ("keras", "numpy", *hub, *TABLE[cell.settings.backend].packages)
         return [name for name in names if name in base.versions]
     try:
         return requirements.read_text(encoding="utf-8").splitlines()

@@ -19,6 +19,7 @@ from pathlib import Path
 from keras_matrix.analysis.comparison.primary_metric import figure_of
 from keras_matrix.analysis.regression.reproduction import Verdict, judge
 from keras_matrix.records.codec import to_json
+from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import RECORD_NAME, Run, latest_attempts
 from keras_matrix.records.task import PREFIX
@@ -35,6 +36,7 @@ from keras_matrix.runner.environments.rebuilt import CannotRebuild, cache_folder
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.executors.process import interpreter
+from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.measuring import measure_session, own_arm, session_request
 from keras_matrix.runner.plan.adaptive import Goal
@@ -159,6 +161,11 @@ def rebuilt_arm(then: Mapping[str, str], request: RunRequest, cell: Cell, displa
     here = {"python": platform.python_version(), **request.executors.software([cell])}
     if all(here.get(name) == version for name, version in then.items()):
         return own_arm(request, [cell])
+    if catalog.needs_keras_hub(cell.settings.workload) and KERAS_HUB not in then:
+        raise CannotRebuild(
+            f"the record does not state the version of KerasHub, which {cell.settings.workload} needs; "
+            "name an environment with --env"
+        )
     return _arm_of(environment(recipe_of(then), cache_folder(), display.say), "RECORD")
 
 

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import keras_matrix
-from keras_matrix.records.backends import TABLE
+from keras_matrix.records.packages import DISTRIBUTIONS
 from keras_matrix.runner.errors import UsageError
 
-DISTRIBUTIONS = ("keras", *(name for one in TABLE.values() for name in one.packages), "numpy")
 ANSWER_LIMIT_S = 60.0
 
 _FACTS = """
@@ -66,7 +65,7 @@ class Interpreter:
         return [str(name) for name in _facts(self.python, tuple(packages))["absent"]]
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of Python, Keras, NumPy and the backends as installed there."""
+        """Return the versions of Python, Keras, NumPy, the backends and KerasHub as installed there."""
         found = _facts(self.python, ())
         return {"python": ".".join(map(str, found["python"])), **found["versions"]}
 

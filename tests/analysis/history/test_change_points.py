@@ -167,9 +167,10 @@ def test_history_without_a_value_has_no_level() -> None:
     assert (one.changes, one.levels, one.spread) == ((), (), None)
 
 
-def test_machine_type_that_is_temporarily_unknown_is_not_a_change() -> None:
+@pytest.mark.parametrize("name", ["machine_type", "keras-hub"])
+def test_fact_that_is_temporarily_unknown_is_not_a_change(name: str) -> None:
     types = [None, None, "n1-standard-8", None, "n1-standard-8", "n1-standard-16"]
-    facts: list[dict[str, str]] = [{} if one is None else {"machine_type": one} for one in types]
+    facts: list[dict[str, str]] = [{} if one is None else {name: one} for one in types]
     sessions = [session(number, 1.0, **one) for number, one in enumerate(facts)]
     assert [version_changes(sessions, index) for index in (1, 2)] == [(), ()]
     assert [(one.before, one.after, one.sessions_off) for one in version_changes(sessions, 4)] == [

@@ -55,9 +55,11 @@ def test_changed_packages_are_listed_with_both_versions() -> None:
 
 def test_lock_of_a_day_contains_what_was_uploaded_by_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[list[str], str]] = []
+    overrides: list[str] = []
 
     def run_tool(command: list[str], problem: str, text: str = "") -> str:
         seen.append((command, text))
+        overrides.append(Path(command[command.index("--override") + 1]).read_text())
         return "keras==3\n"
 
     monkeypatch.setattr(dated, "run_tool", run_tool)
@@ -66,6 +68,8 @@ def test_lock_of_a_day_contains_what_was_uploaded_by_its_end(monkeypatch: pytest
     [(command, text)] = seen
     assert command[-2:] == ["--exclude-newer", "2026-05-02T00:00:00Z"]
     assert (command[:4], text) == (["uv", "pip", "compile", "-"], "keras\njax\n")
+    lock_on(["keras-hub", "tensorflow-text<3"], "there/python")(MAY)
+    assert overrides == ["tensorflow-text; sys_platform == 'never'\n", ""]
 
 
 def test_environment_of_a_lock_is_made_once_with_exactly_its_packages(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.runner.environments import rebuilt
+from keras_matrix.runner.environments.layered import distributions
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, Recipe, environment, recipe_of
 from tests.small_wheels import write_wheel
 
@@ -98,7 +99,8 @@ def test_versions_that_cannot_be_requirements_are_refused(versions: Mapping[str,
 
 
 def test_recipe_has_the_minor_version_of_python_and_every_package() -> None:
-    assert recipe_of({"python": "3.12.4", "keras": "3.15.1"}) == Recipe("3.12", {"keras": "3.15.1"})
+    packages = {"keras": "3.15.1", "keras-hub": "0.32.0"}
+    assert recipe_of({"python": "3.12.4", **packages}) == Recipe("3.12", packages)
 
 
 def test_missing_python_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,3 +129,20 @@ def test_a_folder_of_wheels_is_enough_and_a_missing_version_is_named(
     assert found.stdout == b"1\n"
     with pytest.raises(CannotRebuild, match=r"pip cannot install these versions: .*small==2\.0"):
         environment(Recipe(HERE, {"small": "2.0"}), tmp_path / "cache", print)
+
+
+@pytest.mark.process
+def test_keras_hub_is_installed_with_what_it_requires_but_without_tensorflow_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutations: `install` gives pip KerasHub with the others; it leaves out what KerasHub requires."""
+    requires = ("keras>=3.15", "small>=1", "tensorflow-text>=2; platform_system != 'Windows'")
+    write_wheel(tmp_path, "keras_hub", "0.32.0", "import small\n", requires=requires)
+    write_wheel(tmp_path, "small", "1.0", "VALUE = 1\n")
+    write_wheel(tmp_path, "keras", "3.14.0", "")  # as the record states
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    recipe = Recipe(HERE, {"keras": "3.14.0", "keras-hub": "0.32.0"})
+    python = str(environment(recipe, tmp_path / "cache", print) / "bin" / "python")
+    subprocess.run([python, "-c", "import keras, keras_hub"], check=True)
+    assert distributions(python).items() >= {"keras": "3.14.0", "keras-hub": "0.32.0", "small": "1.0"}.items()

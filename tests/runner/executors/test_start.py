@@ -15,6 +15,7 @@ import pytest
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.host import cpu_list
 from keras_matrix.records.identity import cell_id
+from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.schema import CellResult
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
@@ -61,6 +62,7 @@ def test_forked_cell_has_the_results_of_a_fresh_one(both: tuple[CellResult, Cell
     assert replace(forked.resolved, start="") == replace(fresh.resolved, start="")
     assert (forked.resolved.start, fresh.resolved.start) == ("fork", "fresh")
     assert (forked.device, forked.versions) == (fresh.device, fresh.versions)
+    assert KERAS_HUB not in forked.versions  # installed, but not imported by this workload
 
 
 @pytest.mark.alone  # the memory of malloc depends on the scheduling of threads

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keras_matrix.records.identity import cell_id
+from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
@@ -45,6 +47,7 @@ def test_every_call_continues_each_prompt_to_its_full_length(
     """Mutation: tokens per second count the tokens of the prompt, too."""
     record = measured(executor, tmp_path, settings(backend))
     assert record.status in MEASURED, record.reason
+    assert record.versions[KERAS_HUB] == metadata.version(KERAS_HUB)
     found = record.generation
     assert (found.new_tokens, found.own_tokens_agree, found.problem) == (LONGEST - PROMPT, True, None)
     assert record.times.tokens_per_s == pytest.approx(record.times.samples_per_s * (LONGEST - PROMPT))

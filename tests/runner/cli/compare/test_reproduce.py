@@ -103,17 +103,27 @@ def test_other_versions_are_measured_in_an_environment_made_with_them(
 
     monkeypatch.setattr(reproduce, "environment", environment)
     monkeypatch.setattr(reproduce, "_arm_of", lambda path, flag: ArmRequest(str(path), None, {"keras": "1"}))
-    stored(folder, versions={**PYTHON, "keras": "1"})
+    then = {"keras": "1", "keras-hub": "0.30.0"}
+    stored(folder, versions=PYTHON | then)
     assert reproduced("jax:mnist_mlp") == 0
-    assert made == [{"keras": "1"}]
+    assert made == [then]
     [run] = Results(folder / "reproduced").runs()
     assert run.about()["arms"] == {"": {"python": "made", "fault": None}}
 
 
-def test_what_cannot_be_rebuilt_ends_with_3_and_the_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stored(folder, versions={"keras": "1"})
-    assert reproduced("jax:mnist_mlp") == 3
-    assert "the record states no usable versions" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("workload", "versions", "reason"),
+    [
+        ("mnist_mlp", {"keras": "1"}, "the record states no usable versions"),
+        ("gpt2", {**PYTHON, "keras": "1"}, "the record does not state the version of KerasHub, which gpt2 needs"),
+    ],
+)
+def test_what_cannot_be_rebuilt_ends_with_3_and_the_reason(
+    folder: Path, capsys: pytest.CaptureFixture[str], workload: str, versions: Mapping[str, str], reason: str
+) -> None:
+    stored(folder, settings=make_settings(backend="jax", workload=workload), versions=versions)
+    assert reproduced(f"jax:{workload}") == 3
+    assert reason in capsys.readouterr().err
     assert not (folder / "reproduced").exists()
 
 

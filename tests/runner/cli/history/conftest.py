@@ -19,7 +19,7 @@ from keras_matrix.runner.notify import github_issues
 from tests.runner.notify.github_api import REPOSITORY, TOKEN, GitHubApi, Serving
 from tests.sessions import nights, noisy, processes, run_name, store_session
 
-NEWER = {"keras": "3.16.0", "jax": "0.10.0"}
+NEWER = {"keras": "3.16.0", "jax": "0.10.0", "keras-hub": "0.32.0"}
 
 
 class Notified:

@@ -48,6 +48,7 @@ def test_a_change_opens_one_issue_with_what_a_reader_needs(slower: Notified, api
         "(https://bench.example/site/cells/9451",
         "python3 -m venv base && base/bin/pip install keras==3.15.0 jax==0.10.0",
         "new/bin/pip install keras==3.16.0 jax==0.10.0",
+        "new/bin/pip install --no-deps keras-hub==0.32.0",
         "runner gate --base-env base --new-env new --filter workload=mnist_mlp --filter backend=jax",
         "No session on both sides of the change has a trace",
     ):
