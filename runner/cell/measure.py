@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import random
@@ -380,9 +379,11 @@ def with_start(times: Times, import_time_s: float, build_time_s: float, events: 
 
 
 def found_versions(adapter: BackendAdapter) -> dict[str, str]:
-    """Return the versions of Python, Keras, NumPy and the backend, and of KerasHub if it is imported."""
+    """Return the versions of Python, Keras, NumPy and the backend, and of KerasHub if it is imported.
+
+    They are what the modules state: a nightly wheel has another distribution, a checkout none.
+    """
     found = {"python": platform.python_version(), **adapter.versions()}
-    for package in ("keras", "numpy"):
-        found[package] = importlib.metadata.version(package)
+    found |= {"keras": keras.__version__, "numpy": np.__version__}
     hub = sys.modules.get("keras_hub")
     return found if hub is None else {**found, KERAS_HUB: hub.__version__}

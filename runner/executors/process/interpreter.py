@@ -10,7 +10,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib.util
+import inspect
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -28,26 +30,44 @@ from keras_matrix.runner.errors import UsageError
 
 ANSWER_LIMIT_S = 60.0
 
-_FACTS = """
-import importlib.metadata, importlib.util, json, sys
+
+def imported_keras() -> str | None:
+    """Return the version that Keras's own source states, without importing it; None if there is none.
+
+    That of the distribution `keras` would be wrong for a nightly wheel or a checkout, which precede it on the path.
+    """
+    spec = importlib.util.find_spec("keras")
+    path = Path(spec.origin).parent / "src" / "version.py" if spec and spec.origin else None
+    text = path.read_text(encoding="utf-8") if path and path.is_file() else ""
+    found = re.search(r"""^__version__ = ["']([^"']+)""", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+_FACTS = f"""
+import importlib.metadata, importlib.util, json, re, sys
+from pathlib import Path
+{inspect.getsource(imported_keras)}
 names, distributions = json.loads(sys.argv[1])
-versions = {}
+versions = {{}}
 for name in distributions:
     try:
         versions[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         pass
+versions |= {{"keras": found}} if (found := imported_keras()) else {{}}
 absent = [name for name in names if importlib.util.find_spec(name) is None]
-print(json.dumps({"python": list(sys.version_info[:3]), "absent": absent, "versions": versions}))
+print(json.dumps({{"python": list(sys.version_info[:3]), "absent": absent, "versions": versions}}))
 """
 
 
 def installed_versions(distributions: Iterable[str] = DISTRIBUTIONS) -> dict[str, str]:
     """Return the installed versions for the runner's own Python, without importing anything."""
-    found = {}
-    for name in distributions:
+    found, names = {}, tuple(distributions)
+    for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
+    if "keras" in names and (version := imported_keras()):
+        found["keras"] = version
     return found
 
 

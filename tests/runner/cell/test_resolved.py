@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from keras_matrix.records.fc.spec import WorkerPlacement, expected_shapes, problem_of, traffic_per_step
@@ -14,7 +16,7 @@ from keras_matrix.records.schema import CellResult, DeviceProof, Learning, Memor
 from keras_matrix.runner.cell import fc
 from keras_matrix.runner.cell.backends import CompileEvents
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cell.measure import resolved_of
+from keras_matrix.runner.cell.measure import found_versions, resolved_of
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from tests.conftest import make_settings
 
@@ -32,6 +34,17 @@ def test_a_record_has_the_variables_that_may_change_a_figure(monkeypatch: pytest
     found = resolved_of(make_settings(), adapter(), ("fresh", 3)).inherited
     assert found == inherited_environment.recorded({"LD_LIBRARY_PATH": "/opt/cudnn"})
     assert len(found) == 1
+
+
+def test_recorded_version_of_keras_is_that_of_the_imported_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: `found_versions` asks the distribution `keras`, which is another one than a nightly wheel."""
+    monkeypatch.setattr("keras.__version__", "3.99.0.dev1")
+    assert found_versions(adapter(versions={"jax": "0.10"})) == {
+        "python": platform.python_version(),
+        "jax": "0.10",
+        "keras": "3.99.0.dev1",
+        "numpy": np.__version__,
+    }
 
 
 TASK = {"mode": "fc_data", "workers": 1, "level": 1, "weight_size": 8}

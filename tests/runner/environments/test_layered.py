@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from keras_matrix.runner.environments import layered as module
 from keras_matrix.runner.environments.layered import Base, Layer, base_of, distributions, layered, pip
 from keras_matrix.runner.environments.rebuilt import Recipe
+from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_versions
 from tests.small_wheels import write_wheel
 
 HERE = Base(sys.executable, {"keras": "3.15.0"})
@@ -63,3 +65,16 @@ def test_layer_imports_its_own_packages_then_its_folders_then_the_base(
     assert done.stdout == "of the folder of the layer\n"
     assert distributions(python) == {**base.versions, "small": "1.0"}
     assert distributions(sys.executable) == base.versions
+
+
+@pytest.mark.process
+def test_version_of_keras_is_that_of_its_source_in_a_checkout_or_a_nightly_wheel(tmp_path: Path) -> None:
+    """Mutation: `_FACTS` states the version of the distribution `keras`, here that of the base."""
+    source = tmp_path / "keras" / "src"
+    source.mkdir(parents=True)
+    (tmp_path / "keras" / "__init__.py").write_text("raise SystemExit('nothing is imported')\n")
+    (source / "version.py").write_text('from keras.src import x\n\n__version__ = "3.99.0.dev1"\n')
+    folder = layered(Layer((), (str(tmp_path),), base_of(sys.executable)), tmp_path / "cache", print)
+    found = Interpreter(str(folder / "bin" / "python"), foreign=True).versions()
+    assert {"python", *installed_versions()} == {*found}
+    assert (found["keras"], installed_versions()["keras"]) == ("3.99.0.dev1", version("keras"))
