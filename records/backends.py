@@ -23,8 +23,9 @@ class Backend:
 
     `name` is Keras's name of it; its modules have the same name. `service` begins the names of its images: tf-cpu.
 
-    `packages` are the distributions whose versions a record states, `build_packages` those whose versions tell which
-    build is installed. The build without GPU code is `cpu_package`, its version ending in `cpu_version_suffix`.
+    `packages` are the distributions whose versions a record states, `plugins` those for a GPU, stated if a cell uses
+    it; `build_packages` are those whose versions tell which build is installed. The build without GPU code is
+    `cpu_package`, its version ending in `cpu_version_suffix`.
 
     `compile_rank` orders backends by the time they take to compile a training step, the shortest first: checks that
     need any one backend try them in this order. `kernels_on_cpu` is whether the roofline's memory kernels can be timed
@@ -46,6 +47,7 @@ class Backend:
     build_packages: tuple[str, ...]
     cpu_package: str
     compile_rank: int
+    plugins: tuple[str, ...] = ()
     cpu_version_suffix: str = ""
     kernels_on_cpu: bool = True
     autotune_off: Mapping[str, str] = field(default_factory=dict)
@@ -61,6 +63,7 @@ class Backend:
     not_compiled: str = ""
 
 
+_JAX_PLUGINS = tuple(f"jax-{one}-plugin" for one in ("cuda12", "cuda13", "rocm7", "rocm60"))
 _NO_XLA_AUTOTUNE = {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
 TABLE: dict[str, Backend] = {
     one.name: one
@@ -86,9 +89,10 @@ TABLE: dict[str, Backend] = {
             "jax",
             service="jax",
             packages=("jax", "jaxlib"),
-            build_packages=("jax", *(f"jax-{one}-plugin" for one in ("cuda12", "cuda13", "rocm7", "rocm60"))),
+            build_packages=("jax", *_JAX_PLUGINS),
             cpu_package="jax",
             compile_rank=2,
+            plugins=_JAX_PLUGINS,
             autotune_off=_NO_XLA_AUTOTUNE,
             autotune_in_xla=True,
             partition=Partition("named_sharding", ("fc_data",)),

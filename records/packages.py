@@ -10,4 +10,7 @@ from keras_matrix.records.backends import TABLE
 KERAS_HUB = "keras-hub"
 # What KerasHub requires, but not for models without a tokenizer: it brings TensorFlow.
 NOT_NEEDED = "tensorflow-text"
-DISTRIBUTIONS = ("keras", *(name for one in TABLE.values() for name in one.packages), "numpy", KERAS_HUB)
+_PLUGINS = tuple(name for one in TABLE.values() for name in one.plugins)
+DISTRIBUTIONS = ("keras", *(name for one in TABLE.values() for name in one.packages), *_PLUGINS, "numpy", KERAS_HUB)
+# Earlier records do not state these even if the cell used them.
+STATED_LATER = frozenset({*_PLUGINS, KERAS_HUB})

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from keras_matrix.analysis.history.repairs import LEAST_SCATTER_LOG, fitted, repairs
 from keras_matrix.analysis.history.sessions import History, Session, SessionSpread, session_spread
 from keras_matrix.analysis.stats.blocks import Estimate, geometric
-from keras_matrix.records.packages import KERAS_HUB
+from keras_matrix.records.packages import STATED_LATER
 from keras_matrix.records.task import Goal
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ NEAR = 2
 # While more sessions arrive, 95 to 100 % of change points move by at most so many; two are at least three apart.
 MOVES = 2
 # Facts that a session may fail to determine, or that earlier records do not state: a change from or to unknown is none.
-SOMETIMES_UNKNOWN = frozenset({"machine_type", KERAS_HUB})
+SOMETIMES_UNKNOWN = frozenset({"machine_type", *STATED_LATER})
 
 # Average run length in sessions under heavy tails -> threshold; measured, see docs/history.md.
 THRESHOLDS = {300: 3.6, 1000: 4.2, 3000: 4.7}

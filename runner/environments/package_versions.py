@@ -11,21 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from packaging.version import InvalidVersion, Version
 
+from keras_matrix.records.backends import TABLE
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, run_tool
 from keras_matrix.runner.errors import UsageError
 
 # Packages that move together, the one that gives the version first.
-SETS = (
-    (
-        "jax",
-        "jaxlib",
-        "jax-cuda12-plugin",
-        "jax-cuda12-pjrt",
-        "jax-cuda13-plugin",
-        "jax-cuda13-pjrt",
-        "jax-rocm7-plugin",
-        "jax-rocm7-pjrt",
-    ),
+SETS = tuple(
+    (*one.packages, *(name for plugin in one.plugins for name in (plugin, plugin.replace("-plugin", "-pjrt"))))
+    for one in TABLE.values()
+    if one.plugins
 )
 # Names of the same package built for other devices: the installed one is meant.
 VARIANTS = (("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tf-nightly", "tf-nightly-cpu"),)

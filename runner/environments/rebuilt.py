@@ -25,13 +25,12 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from keras_matrix.records.backends import TABLE
 from keras_matrix.records.host.addresses import without_user
 from keras_matrix.records.packages import DISTRIBUTIONS, KERAS_HUB, NOT_NEEDED
 from keras_matrix.runner.errors import InfrastructureError
 
 COMPLETE = "complete.json"
-KNOWN = frozenset({*DISTRIBUTIONS, *(name for one in TABLE.values() for name in one.build_packages)})
+KNOWN = frozenset(DISTRIBUTIONS)
 LIMIT_S = 3600.0
 BUILDS_OF_TORCH = "https://download.pytorch.org/whl/"
 # What pip and uv write if they cannot connect to an index.
@@ -58,13 +57,18 @@ class Recipe:
     @property
     def requirements(self) -> list[str]:
         """The packages as requirements for pip, sorted."""
-        return sorted(f"{name}=={version}" for name, version in self.packages.items())
+        return sorted(f"{with_cuda(name)}=={version}" for name, version in self.packages.items())
 
     @property
     def name(self) -> str:
         """A name for its folder: a hash, because versions are texts of records."""
         text = json.dumps([self.python, self.requirements])
         return f"python{self.python}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def with_cuda(name: str) -> str:
+    """Return a package as a requirement; a plugin for CUDA with NVIDIA's packages, without which it finds no GPU."""
+    return f"{name}[with-cuda]" if re.fullmatch(r"[a-z]+-cuda[0-9]+-plugin", name) else name
 
 
 def recipe_of(versions: Mapping[str, str]) -> Recipe:

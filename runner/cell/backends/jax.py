@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from importlib import metadata
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from keras_matrix.records.backends import TABLE
 from keras_matrix.records.schema import DeviceProof
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import COMPILED_NOWHERE, BackendAdapter, CompileEvents, version_pair
@@ -135,7 +138,12 @@ class Adapter(BackendAdapter):
         return found["bytes_limit"] - found["bytes_in_use"] if "bytes_limit" in found else None
 
     def versions(self) -> dict[str, str]:
-        return {"jax": jax.__version__, "jaxlib": jax.lib.__version__}
+        found = {"jax": jax.__version__, "jaxlib": jax.lib.__version__}
+        if jax.default_backend() == "gpu":
+            for name in TABLE["jax"].plugins:
+                with suppress(metadata.PackageNotFoundError):
+                    found[name] = metadata.version(name)
+        return found
 
     def _on_duration(self, event: str, duration_s: float, **_: Any) -> None:
         self._durations[event] = self._durations.get(event, 0.0) + duration_s

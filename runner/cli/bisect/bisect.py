@@ -36,7 +36,7 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.environments import commits, dated, package_versions
 from keras_matrix.runner.environments.layered import Base, base_of, pip
-from keras_matrix.runner.environments.rebuilt import cache_folder
+from keras_matrix.runner.environments.rebuilt import cache_folder, with_cuda
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.matrix import catalog
@@ -176,8 +176,10 @@ def _wanted(requirements: Path | None, base: Base, cell: Cell) -> list[str]:
     """Return what is locked: the requirements of a file, or the installed packages of the cell, without versions."""
     if requirements is None:
         hub = [KERAS_HUB] if catalog.needs_keras_hub(cell.settings.workload) else []
-        names = ("keras", "numpy", *hub, *TABLE[cell.settings.backend].packages)
-        return [name for name in names if name in base.versions]
+        backend = TABLE[cell.settings.backend]
+        plugins = () if cell.settings.device == "cpu" else backend.plugins
+        names = ("keras", "numpy", *hub, *backend.packages, *plugins)
+        return [with_cuda(name) for name in names if name in base.versions]
     try:
         return requirements.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

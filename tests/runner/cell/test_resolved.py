@@ -14,7 +14,7 @@ from keras_matrix.records.fc.spec import WorkerPlacement, expected_shapes, probl
 from keras_matrix.records.host import inherited_environment
 from keras_matrix.records.schema import CellResult, DeviceProof, Learning, Memory, Times
 from keras_matrix.runner.cell import fc
-from keras_matrix.runner.cell.backends import CompileEvents
+from keras_matrix.runner.cell.backends import CompileEvents, jax
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.measure import found_versions, resolved_of
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
@@ -45,6 +45,22 @@ def test_recorded_version_of_keras_is_that_of_the_imported_module(monkeypatch: p
         "keras": "3.99.0.dev1",
         "numpy": np.__version__,
     }
+
+
+def test_recorded_versions_of_a_gpu_cell_on_jax_include_the_installed_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: `versions` leaves out the plugins, so that `runner reproduce` makes an environment without a GPU."""
+    installed = {"jax-cuda12-plugin": "0.10.2"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise jax.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(jax.metadata, "version", version)
+    libraries = {"jax": jax.jax.__version__, "jaxlib": jax.jax.lib.__version__}
+    for platform_name, plugins in (("cpu", {}), ("gpu", installed)):
+        monkeypatch.setattr(jax.jax, "default_backend", lambda name=platform_name: name)
+        assert jax.Adapter().versions() == {**libraries, **plugins}
 
 
 TASK = {"mode": "fc_data", "workers": 1, "level": 1, "weight_size": 8}

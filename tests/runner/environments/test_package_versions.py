@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from keras_matrix.records.backends import TABLE
 from keras_matrix.runner.environments import package_versions
 from keras_matrix.runner.environments.package_versions import between, installed_name, listed, requirements
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork
@@ -50,6 +51,14 @@ def test_packages_of_a_set_move_together_and_a_missing_version_is_the_next_older
     assert wanted == ["jax==0.7.2", "jaxlib==0.7.2", "jax-cuda12-plugin==0.7.1"]
     assert requirements("jax", "0.8.0", {"jax": "1"}, JAX.__getitem__) == ["jax==0.8.0", "jaxlib==0.7.2"]
     assert requirements("keras", "3.14.0", installed, JAX.__getitem__) == ["keras==3.14.0"]
+
+
+@pytest.mark.parametrize("plugin", TABLE["jax"].plugins)
+def test_every_plugin_of_a_record_moves_with_its_runtime(plugin: str) -> None:
+    """Mutation: SETS is a list of its own, without rocm60."""
+    runtime = plugin.replace("plugin", "pjrt")
+    wanted = requirements("jax", "2", {plugin: "1", runtime: "1"}, lambda name: ["1", "2"])
+    assert wanted == ["jax==2", "jaxlib==2", f"{plugin}==2", f"{runtime}==2"]
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,16 @@ def test_recipe_has_the_minor_version_of_python_and_every_package() -> None:
     assert recipe_of({"python": "3.12.4", **packages}) == Recipe("3.12", packages)
 
 
+def test_plugin_of_a_gpu_is_installed_with_the_packages_that_it_needs() -> None:
+    """Mutation: `with_cuda` returns the name alone."""
+    then = {"jax": "0.10.2", "jax-cuda12-plugin": "0.10.2", "jax-rocm7-plugin": "0.10.2"}
+    assert recipe_of({"python": "3.12.4", **then}).requirements == [
+        "jax-cuda12-plugin[with-cuda]==0.10.2",
+        "jax-rocm7-plugin==0.10.2",
+        "jax==0.10.2",
+    ]
+
+
 def test_missing_python_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuilt.shutil, "which", lambda name: None)
     with pytest.raises(CannotRebuild, match=r"Python 3\.99 is not installed here"):
