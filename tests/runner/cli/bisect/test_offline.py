@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.schema import CellResult
+from keras_matrix.records.schema import CellResult, Times
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.measure.seams import Seams
@@ -22,17 +22,21 @@ pytestmark = pytest.mark.process
 
 @dataclass(slots=True)
 class InItsEnvironment(FakeExecutor):
-    """Pretends times that the version of `small` determines which the arm's environment imports."""
+    """Pretends times that the version of `small` determines which the arm's environment imports, if it can."""
 
-    shares: dict[str, float] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
 
     def result(self, job: Job) -> CellResult:
         about = json.loads((Path(job.folder).parents[1] / "run.json").read_text())
         python = about["arms"][about["arm"]]["python"]
-        if python not in self.shares:
+        if python not in self.said:
             command = [python, "-I", "-c", "import small; print(small.SHARE)"]
-            self.shares[python] = float(subprocess.run(command, check=True, capture_output=True).stdout)
-        return FakeExecutor.result(self, replace(job, fault=f"slower:{self.shares[python]}"))
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            self.said[python] = (done.stdout or done.stderr).splitlines()[-1]
+        exception, colon, message = self.said[python].partition(": ")
+        if colon:
+            return replace(FakeExecutor.result(self, job), exception=exception, message=message, times=Times())
+        return FakeExecutor.result(self, replace(job, fault=f"slower:{self.said[python]}"))
 
 
 @pytest.fixture
@@ -83,6 +87,19 @@ def test_slow_version_is_found_among_wheels_of_a_folder(wheels: Path, capsys: py
     assert "differs, too" not in said
     environments = list((wheels.parent / "cache" / "keras-benchmark-matrix" / "environments").glob("layer-*/bin"))
     assert len(environments) == 5  # 1.0, 1.1, 1.2, 1.6, and the attempt at 1.3
+
+
+def test_version_that_cannot_be_imported_is_skipped_with_the_reason(
+    wheels: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: `Trials` gives no reason for an arm without a figure."""
+    for number in range(7):
+        source = f"SHARE = {0.05 if number >= 2 else 0.0001}\n"
+        write_wheel(wheels, "small", f"2.{number}", "raise ImportError('no _small.so')\n" if number == 3 else source)
+    assert bisected("2.0", "2.6") == 0
+    said = capsys.readouterr().out
+    assert "step 1: 2.3 cannot be measured: 2.3: error: ImportError: no _small.so" in said
+    assert "found: 2.2 is slower than 2.1: +5.0 %" in said
 
 
 @pytest.mark.parametrize(
