@@ -37,8 +37,8 @@ def plan_lines(axis: Axis, process_s: float) -> list[str]:
         f"{len(labels)} versions of {axis.subject}: {', '.join(shown)}",
         f"at most {steps} steps besides the ends and the confirmation; a step is {step}: "
         f"{duration(3 * least * process_s)} to {duration(3 * most * process_s)}",
-        f"in all {total(max(0, steps - SPARE_STEPS), least)} to {total(steps, most)}; every test at "
-        f"{percent(rule_for(len(labels)).level)}",
+        f"in all {total(max(0, steps - SPARE_STEPS), least)} to {total(steps, most)}, without versions that cannot be "
+        f"measured, which are not counted; every test at {percent(rule_for(len(labels)).level)}",
     ]
 
 

@@ -223,9 +223,10 @@ def test_plan_prints_versions_and_cost_and_measures_nothing(
 ) -> None:
     executor, axis = FakeExecutor(), FakeAxis(labels=[f"1.{n}" for n in range(64)])
     assert bisected(monkeypatch, axis, "--plan", executor=executor) == 0
-    first, second, _ = capsys.readouterr().out.splitlines()
+    first, second, third = capsys.readouterr().out.splitlines()
     assert first == "64 versions of small: 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, ..., 1.58, 1.59, 1.60, 1.61, 1.62, 1.63"
     assert second.startswith("at most 8 steps besides the ends and the confirmation; a step is 9 to 40 blocks of 3 ")
+    assert ", without versions that cannot be measured, which are not counted; every test at 0.455 %" in third
     assert bisected(monkeypatch, axis, "--plan", "--json", executor=executor) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["subject"], found["versions"], found["most_steps"]) == ("small", axis.labels, 8)
