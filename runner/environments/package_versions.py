@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
 
 from keras_matrix.records.backends import TABLE
-from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, run_tool
+from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, run_connected
 from keras_matrix.runner.errors import UsageError
 
 # Packages that move together, the one that gives the version first.
@@ -25,22 +26,37 @@ SETS = tuple(
 VARIANTS = (("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tf-nightly", "tf-nightly-cpu"),)
 SHOWN = 10
 
-Listing = Callable[[str], Sequence[str]]
-"""Returns the versions of a package, oldest first."""
+ONLY_FOLDER = (
+    "; the package index cannot be reached, so that only versions in PIP_FIND_LINKS are known: connect, or set "
+    "PIP_NO_INDEX to search the folder alone"
+)
 
 
-def listed(name: str, pip: Sequence[str], python: str, *, pre: bool) -> list[str]:
-    """Return the versions of a package for a Python, oldest first. Raises `CannotRebuild` if there is none."""
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The versions of a package, oldest first; `complete` unless the index could not be reached."""
+
+    versions: Sequence[str]
+    complete: bool = True
+
+
+Listing = Callable[[str], Listed]
+"""Returns the versions of a package."""
+
+
+def listed(name: str, pip: Sequence[str], python: str, *, pre: bool) -> Listed:
+    """Return the versions of a package for a Python. Raises `CannotRebuild` if there is none."""
     options = ["--disable-pip-version-check", "--no-input", "--retries", "1", *(["--pre"] if pre else [])]
     problem = f"pip finds no version of {name} with a wheel for {python}"
     command = [*pip, "--python", python, "index", "versions", "--only-binary", ":all:", *options, name]
     try:
-        found = re.search(r"^Available versions: (.*)$", run_tool(command, problem), re.MULTILINE)
+        output, complete = run_connected(command, problem)
     except NoNetwork as error:
         raise NoNetwork(f"the package index cannot be reached; set PIP_NO_INDEX and PIP_FIND_LINKS: {error}") from error
+    found = re.search(r"^Available versions: (.*)$", output, re.MULTILINE)
     if found is None:
         raise CannotRebuild(problem)
-    return sorted(found[1].replace(" ", "").split(","), key=Version)
+    return Listed(sorted(found[1].replace(" ", "").split(","), key=Version), complete)
 
 
 def installed_name(name: str, installed: Mapping[str, str]) -> str:
@@ -52,10 +68,10 @@ def installed_name(name: str, installed: Mapping[str, str]) -> str:
     return next((names[0] for names in SETS if plain in names), plain)
 
 
-def between(name: str, versions: Sequence[str], good: str, bad: str) -> list[str]:
+def between(name: str, found: Listed, good: str, bad: str) -> list[str]:
     """Return the versions from the good to the bad one. Raises `UsageError` for one that is not there."""
-    known = {Version(one): one for one in versions}
-    first, last = (_known(name, known, flag, text) for flag, text in (("--good", good), ("--bad", bad)))
+    known, hint = {Version(one): one for one in found.versions}, "" if found.complete else ONLY_FOLDER
+    first, last = (_known(name, known, flag, text, hint) for flag, text in (("--good", good), ("--bad", bad)))
     if first == last:
         raise UsageError(f"--bad: must be another version than --good, got {bad} for both")
     if first > last:
@@ -63,7 +79,7 @@ def between(name: str, versions: Sequence[str], good: str, bad: str) -> list[str
     return [text for version, text in sorted(known.items()) if first <= version <= last]
 
 
-def _known(name: str, known: Mapping[Version, str], flag: str, text: str) -> Version:
+def _known(name: str, known: Mapping[Version, str], flag: str, text: str, hint: str) -> Version:
     try:
         version = Version(text)
     except InvalidVersion as error:
@@ -75,7 +91,7 @@ def _known(name: str, known: Mapping[Version, str], flag: str, text: str) -> Ver
         nearest = known[max((one for one in known if one < version), default=min(known))]
         raise UsageError(
             f"{flag}: {name} has no version {text!r} with a wheel for this Python{pre}; the nearest is {nearest}, "
-            f"the newest are {newest}"
+            f"the newest are {newest}{hint}"
         )
     return version
 
@@ -88,6 +104,6 @@ def requirements(name: str, version: str, installed: Mapping[str, str], listing:
     wanted = [f"{name}=={version}"]
     for member in next((names[1:] for names in SETS if name == names[0]), ()):
         if member in installed or member == "jaxlib":
-            older = [one for one in listing(member) if Version(one) <= Version(version)]
+            older = [one for one in listing(member).versions if Version(one) <= Version(version)]
             wanted += [f"{member}=={older[-1]}"] if older else []
     return wanted

@@ -165,6 +165,11 @@ def run_tool(command: list[str], problem: str, text: str = "") -> str:
 
     Raises `CannotRebuild` with the problem and the tool's reason, `NoNetwork` if that is the connection.
     """
+    return run_connected(command, problem, text)[0]
+
+
+def run_connected(command: list[str], problem: str, text: str = "") -> tuple[str, bool]:
+    """Return the same, and whether the index was reached: pip may succeed with a folder of wheels alone."""
     try:
         done = subprocess.run(
             command, check=False, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, input=text
@@ -173,9 +178,13 @@ def run_tool(command: list[str], problem: str, text: str = "") -> str:
         raise CannotRebuild(f"{problem}: not done after {LIMIT_S:.0f} s") from error
     if done.returncode:
         output = done.stderr or done.stdout
-        kind = NoNetwork if any(sign in output for sign in NO_CONNECTION) else CannotRebuild
+        kind = CannotRebuild if _connected(output) else NoNetwork
         raise kind(f"{problem}: {without_user(_cause(output))}")
-    return done.stdout
+    return done.stdout, _connected(done.stderr)
+
+
+def _connected(output: str) -> bool:
+    return not any(sign in output for sign in NO_CONNECTION)
 
 
 def _cause(output: str) -> str:

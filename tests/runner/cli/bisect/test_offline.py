@@ -127,6 +127,22 @@ def test_package_that_is_nowhere_is_named(wheels: Path, capsys: pytest.CaptureFi
     assert "pip finds no version of nowhere with a wheel for " in capsys.readouterr().err
 
 
+def test_index_that_is_not_reached_explains_a_missing_version(
+    wheels: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip then lists the wheels of the folder, and succeeds. Mutation: `run_connected` ignores what pip warns of."""
+    assert bisected("1.0", "9.9", "--plan") == 2
+    assert "index" not in capsys.readouterr().err
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    assert bisected("1.0", "1.6", "--plan") == 0
+    assert bisected("1.0", "9.9", "--plan") == 2
+    assert (
+        "the package index cannot be reached, so that only versions in PIP_FIND_LINKS are known: connect, or set "
+        in (capsys.readouterr().err)
+    )
+
+
 def test_slow_commit_is_found_in_worktrees_which_are_removed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["bisect", "jax:mnist_mlp", "--checkout", str(project), "--good", "v1", "--bad", "main"]
     assert main(command, Seams(executor=InItsEnvironment())) == 0
