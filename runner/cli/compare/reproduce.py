@@ -18,6 +18,7 @@ from pathlib import Path
 
 from keras_matrix.analysis.comparison.primary_metric import figure_of
 from keras_matrix.analysis.regression.reproduction import Verdict, judge
+from keras_matrix.records.backends import TABLE
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.schema import Record
@@ -158,7 +159,10 @@ def rebuilt_arm(then: Mapping[str, str], request: RunRequest, cell: Cell, displa
     """Return this Python if it has these versions, or else an environment made with them. Raises `CannotRebuild`."""
     if not request.executors.contract.local_software:
         raise CannotRebuild(f"--executor {request.executors.entry.name}: the record was not measured in a container")
-    here = {"python": platform.python_version(), **request.executors.software([cell])}
+    software = request.executors.software([cell])
+    # A record names a backend by its module: tensorflow, also if the installed distribution is tensorflow-cpu.
+    modules = {name: software[one.cpu_package] for name, one in TABLE.items() if one.cpu_package in software}
+    here = {"python": platform.python_version(), **modules, **software}
     if all(here.get(name) == version for name, version in then.items()):
         return own_arm(request, [cell])
     if catalog.needs_keras_hub(cell.settings.workload) and KERAS_HUB not in then:

@@ -15,6 +15,7 @@ from keras_matrix.records.store import Results
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.cli.compare import reproduce
 from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.executors.process import registration
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.session import ArmRequest
 from tests.conftest import make_settings
@@ -109,6 +110,19 @@ def test_other_versions_are_measured_in_an_environment_made_with_them(
     assert made == [then]
     [run] = Results(folder / "reproduced").runs()
     assert run.about()["arms"] == {"": {"python": "made", "fault": None}}
+
+
+def test_backend_is_the_installed_one_also_if_its_distribution_is_that_for_cpus(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: `rebuilt_arm` compares names of modules with names of distributions, and makes another environment."""
+    monkeypatch.setattr(registration, "installed_versions", lambda: {"tensorflow-cpu": "2.21.0", "keras": "3.15.1"})
+    monkeypatch.delattr(reproduce, "environment")
+    versions = {**PYTHON, "tensorflow": "2.21.0", "keras": "3.15.1"}
+    stored(folder, step_time_s=0.01, settings=make_settings(backend="tensorflow"), versions=versions)
+    assert reproduced("tensorflow:mnist_mlp") == 0
+    [run] = Results(folder / "reproduced").runs()
+    assert run.about()["arms"] == {"": {"python": None, "fault": None}}
 
 
 @pytest.mark.parametrize(
