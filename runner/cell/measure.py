@@ -385,5 +385,5 @@ def found_versions(adapter: BackendAdapter) -> dict[str, str]:
     """
     found = {"python": platform.python_version(), **adapter.versions()}
     found |= {"keras": keras.__version__, "numpy": np.__version__}
-    hub = sys.modules.get("keras_hub")
-    return found if hub is None else {**found, KERAS_HUB: hub.__version__}
+    hub = getattr(sys.modules.get("keras_hub"), "__version__", None)
+    return found if hub is None else {**found, KERAS_HUB: hub}

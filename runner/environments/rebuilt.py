@@ -23,8 +23,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 from keras_matrix.records.host.addresses import without_user
 from keras_matrix.records.packages import DISTRIBUTIONS, KERAS_HUB, NOT_NEEDED
 from keras_matrix.runner.errors import InfrastructureError
@@ -133,14 +131,19 @@ def install(pip: Sequence[str], python: str, requirements: Sequence[str], proble
 
     KerasHub comes first and alone, then with the others what it requires, without what is not needed.
     """
-    names = {Requirement(one).name for one in requirements}
-    wanted = [one for one in requirements if Requirement(one).name != KERAS_HUB]
+    names = {_name(one) for one in requirements}
+    wanted = [one for one in requirements if _name(one) != KERAS_HUB]
     if KERAS_HUB in names:
         run_tool([*pip, "--no-deps", *sorted({*requirements} - {*wanted})], problem)
         stated = json.loads(run_tool([python, "-I", "-c", _REQUIRED], f"{python} does not say what KerasHub requires"))
-        wanted += [one for one in stated if Requirement(one).name not in {*names, NOT_NEEDED}]
+        wanted += [one for one in stated if _name(one) not in {*names, NOT_NEEDED}]
     if wanted:
         run_tool([*pip, *wanted], problem)
+
+
+def _name(requirement: str) -> str:
+    """Return the name of a requirement. Its version may be none at all, since a record states it."""
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower().replace("_", "-")
 
 
 def _interpreter(version: str) -> str:

@@ -141,6 +141,12 @@ def test_a_folder_of_wheels_is_enough_and_a_missing_version_is_named(
         environment(Recipe(HERE, {"small": "2.0"}), tmp_path / "cache", print)
 
 
+def test_text_that_is_no_version_is_left_to_pip(tmp_path: Path, commands: list[list[str]]) -> None:
+    """Mutation: `install` parses requirements, which raises an error of its own."""
+    environment(recipe_of({"python": f"{HERE}.1", "keras": "3!!-"}), tmp_path, print)
+    assert commands[1][-1] == "keras==3!!-"
+
+
 @pytest.mark.process
 def test_keras_hub_is_installed_with_what_it_requires_but_without_tensorflow_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
