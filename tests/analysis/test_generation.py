@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.comparison.context import RunContext
+from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
 from keras_matrix.analysis.comparison.table import summarise, table
 from keras_matrix.analysis.findings import Kind, run_findings
 from keras_matrix.analysis.generation import (
@@ -21,6 +21,7 @@ from keras_matrix.analysis.stats.cell_statistics import values
 from keras_matrix.dashboards.report import results
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import Record, Resolved
+from keras_matrix.runner.cli.render.verdicts import table_lines
 from tests.conftest import make_record, make_settings
 from tests.synthetic_peaks import GIGA, make_peaks, stream
 
@@ -112,6 +113,15 @@ def test_large_model_whose_steps_are_arithmetic_has_no_label() -> None:
 def test_label_names_the_condition_that_fails(change: dict[str, float], reason: str) -> None:
     """Mutation: `overhead_reasons` requires one of the two conditions only."""
     assert overhead_caveats({"jax": records(replace(LARGE, **change))}) == (f"overhead-bound: jax: {reason}",)
+
+
+def test_label_is_a_caveat_of_the_row_that_the_terminal_prints() -> None:
+    """Mutation: a row has the caveats of its devices alone."""
+    rows = table(records(replace(LARGE, weight_bytes=128 * MEBI)))
+    label = "overhead-bound: jax: the weights (128 MiB) are not above 4 times the last-level caches (32 MiB)"
+    assert [row.caveats for row in rows] == [(label,)]
+    assert f"  caveat: {label}" in [line.text for line in table_lines(rows, NO_CONTEXT)]
+    assert [row.caveats for row in table(records())] == [()]
 
 
 def test_unknown_caches_of_an_accelerator_leave_the_share_of_arithmetic_to_decide() -> None:
