@@ -128,7 +128,19 @@ def test_unknown_caches_of_an_accelerator_leave_the_share_of_arithmetic_to_decid
     assert overhead_reasons(records(replace(LARGE, weight_bytes=MEBI, last_level_cache_bytes=None))) == []
 
 
-def test_cell_that_generates_nothing_has_no_label() -> None:
+def test_training_and_prediction_have_the_label_since_their_share_of_arithmetic_is_not_measured() -> None:
+    trained = Generation(None, 48, 400 * MEBI, None, None, 32 * MEBI)
+    settings = make_settings(backend="jax", workload="gpt2", phase="fit")
+    [row] = table([replace(one, settings=settings) for one in records(trained)])
+    assert row.caveats == ("overhead-bound: jax: the share of arithmetic is not known",)
+    small = replace(trained, weight_bytes=128 * MEBI)
+    assert overhead_reasons(records(small)) == [
+        "the weights (128 MiB) are not above 4 times the last-level caches (32 MiB)",
+        "the share of arithmetic is not known",
+    ]
+
+
+def test_cell_of_another_workload_has_no_label() -> None:
     assert overhead_caveats({"jax": [make_record(0.5)]}) == ()
 
 

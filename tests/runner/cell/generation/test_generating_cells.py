@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.identity import cell_id
+from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
@@ -46,7 +47,8 @@ def test_every_call_continues_each_prompt_to_its_full_length(
     record = measured(executor, tmp_path, settings(backend))
     assert record.status in MEASURED, record.reason
     found = record.generation
-    assert (found.new_tokens, found.own_tokens_agree, found.problem) == (LONGEST - PROMPT, True, None)
+    assert (found.prompt_length, found.max_length) == (PROMPT, LONGEST)
+    assert (found.own_tokens_agree, found.problem) == (True, None)
     assert record.times.tokens_per_s == pytest.approx(record.times.samples_per_s * (LONGEST - PROMPT))
     assert [stretch.samples for stretch in record.work.stretches] == [[BATCH], [BATCH * CALLS] * 3]
     assert found.weight_bytes == 4 * record.resolved.parameters
@@ -66,7 +68,7 @@ def test_native_code_continues_the_same_prompts_and_its_tokens_are_checked(
     assert record.times.tokens_per_s == pytest.approx(record.times.samples_per_s * (LONGEST - PROMPT))
     assert [stretch.samples for stretch in record.work.stretches] == [[BATCH], [BATCH * CALLS] * 3]
     found = record.generation
-    assert (found.new_tokens, found.weight_bytes) == (LONGEST - PROMPT, 4 * record.resolved.parameters)
+    assert (found.max_length, found.weight_bytes) == (LONGEST, 4 * record.resolved.parameters)
     assert (found.own_tokens_agree, found.own_token_time_p50_s, found.problem) == (None, None, None)
 
 
@@ -78,11 +80,15 @@ def test_quantised_weights_are_smaller_and_low_rank_updates_are_trained(
     found = measured(executor, tmp_path, int8, repeat=0).generation
     assert found.weight_bytes < 0.3 * 4 * 139_584
     assert found.own_tokens_agree
-    assert found.unquantised_time_s > found.overhead_time_s > 0
+    assert min(found.unquantised_time_s, found.overhead_time_s) > 0  # either is longer at this size, by chance
     trained = measured(
         executor, tmp_path, settings("torch", "llama", phase="fit", params={"quantization": "int8", "lora_rank": 2})
     )
-    assert (trained.status in MEASURED, trained.generation) == (True, None), trained.reason
+    assert trained.status in MEASURED, trained.reason
+    assert trained.generation == Generation(
+        None, LONGEST, trained.generation.weight_bytes, None, None, found.last_level_cache_bytes
+    )
+    assert found.weight_bytes < trained.generation.weight_bytes < 1.2 * found.weight_bytes  # the updates are added
     assert 0 < trained.resolved.trainable_parameters < trained.resolved.parameters / 10
 
 
