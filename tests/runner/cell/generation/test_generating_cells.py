@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.schema import MEASURED, Record, Status
@@ -18,6 +19,8 @@ from tests.real_cells import real_cell
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("generation")]
 PROMPT, LONGEST, BATCH, CALLS = 6, 14, 3, 2
+WEIGHTS = 139_584  # of llama and mistral
+CACHE_NUMBERS = 2 * BATCH * 2 * LONGEST * 2 * 16  # of keys and values: two layers with two heads of 16 numbers
 
 
 def settings(backend: str = "jax", workload: str = "gpt2", **changes: Any) -> Settings:
@@ -78,7 +81,7 @@ def test_quantised_weights_are_smaller_and_low_rank_updates_are_trained(
     """Mutation: `prepared` adds LoRA without quantising first."""
     int8 = settings("torch", "llama", params={"quantization": "int8"})
     found = measured(executor, tmp_path, int8, repeat=0).generation
-    assert found.weight_bytes < 0.3 * 4 * 139_584
+    assert found.weight_bytes < 0.3 * 4 * WEIGHTS
     assert found.own_tokens_agree
     assert min(found.unquantised_time_s, found.overhead_time_s) > 0  # either is longer at this size, by chance
     trained = measured(
@@ -90,6 +93,52 @@ def test_quantised_weights_are_smaller_and_low_rank_updates_are_trained(
     )
     assert found.weight_bytes < trained.generation.weight_bytes < 1.2 * found.weight_bytes  # the updates are added
     assert 0 < trained.resolved.trainable_parameters < trained.resolved.parameters / 10
+
+
+def on_backends(always: str, *values: Any) -> list[Any]:
+    """Return a case on every backend: in every process tier on one of them, in the nightly tier on the others."""
+    return [pytest.param(one, *values, marks=() if one == always else pytest.mark.nightly) for one in BACKENDS]
+
+
+MODES = [
+    *on_backends("tensorflow", "bfloat16", {"precision": "bfloat16"}),
+    *on_backends("torch", "int4", {"params": {"quantization": "int4"}}),
+    *on_backends("jax", "float8", {"params": {"quantization": "float8"}}),
+]
+
+
+@pytest.mark.parametrize(("backend", "mode", "changes"), MODES)
+def test_weights_and_cache_have_the_sizes_of_their_precision(
+    executor: ProcessExecutor, tmp_path: Path, backend: str, mode: str, changes: dict[str, Any]
+) -> None:
+    """Mutation: the cache is counted in float32; `prepared` quantises to int8 whatever the mode; positions of Mistral's
+    sliding window have 16 bits in bfloat16.
+    """
+    record = measured(executor, tmp_path, settings(backend, "mistral", **changes), repeat=0)
+    assert record.status in MEASURED, record.reason
+    found = record.generation
+    bytes_per_number = 2 if mode == "bfloat16" else 4
+    assert (found.cache_bytes, found.own_tokens_agree) == (bytes_per_number * CACHE_NUMBERS, True)
+    least, most = {
+        "bfloat16": (2 * WEIGHTS, 2 * WEIGHTS),
+        "int4": (WEIGHTS / 2, 0.7 * WEIGHTS),  # two in a byte, with scales
+        "float8": (4 * WEIGHTS, 6 * WEIGHTS),  # float32, with scales and their history
+    }[mode]
+    assert least <= found.weight_bytes <= most
+    assert (found.unquantised_time_s is None) == (mode == "bfloat16")
+
+
+@pytest.mark.parametrize("backend", on_backends("tensorflow"))
+def test_low_rank_updates_of_weights_in_bfloat16_are_trained(
+    executor: ProcessExecutor, tmp_path: Path, backend: str
+) -> None:
+    """Mutation: `prepared` adds LoRA to quantised models alone; positions of Mistral's sliding window have 16 bits."""
+    fit = settings(backend, "mistral", phase="fit", precision="bfloat16", params={"lora_rank": 4})
+    record = measured(executor, tmp_path, fit)
+    assert record.status in MEASURED, record.reason
+    updates, weights = record.resolved.trainable_parameters, record.resolved.parameters
+    assert 0 < updates < weights / 5
+    assert record.generation.weight_bytes == 2 * (weights - updates) + 4 * updates  # Keras has updates in float32
 
 
 @pytest.mark.parametrize(
