@@ -3,7 +3,8 @@
 A decoding step reads every weight once for one token of each prompt, so that memory bandwidth limits a model whose
 weights do not stay in the caches. A row is labelled `overhead-bound` unless its weights exceed four times the
 last-level caches and at least 80 % of a step is arithmetic: otherwise its speed is that of dispatch and of caches, and
-says nothing about a model of real size.
+says nothing about a model of real size. Steps of `fit` and `predict` are labelled in the same way: their share of
+arithmetic is not measured, so that they keep the label, with the size of the weights as a reason if that is small.
 
 The share of arithmetic is by difference: one minus the time of the same step at the smallest widths, which runs the
 same operations on almost no data (`generation.overhead_time_s`), over the time of the step. Both are medians of our own
@@ -36,7 +37,8 @@ def median_of(records: Iterable[Record], value: Callable[[Generation], float | N
 
 def read_rate(one: Generation) -> float | None:
     """Return the bytes of weights that our decoding step reads a second."""
-    return one.read_weight_bytes / one.own_token_time_mean_s if one.own_token_time_mean_s else None
+    read, time_s = one.read_weight_bytes, one.own_token_time_mean_s
+    return read / time_s if read is not None and time_s else None
 
 
 def arithmetic_share(records: Iterable[Record]) -> float | None:
@@ -56,7 +58,7 @@ def dequantisation_share(records: Iterable[Record]) -> float | None:
 
 
 def overhead_reasons(records: Sequence[Record]) -> list[str]:
-    """Return why a cell is overhead-bound; empty if it is not, or if it generates nothing."""
+    """Return why a cell is overhead-bound; empty if it is not, or if its workload is no language model."""
     one = next((record.generation for record in records if record.generation), None)
     if one is None:
         return []

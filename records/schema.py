@@ -378,7 +378,7 @@ class Record:
     work: WorkDone | None = about("counted work of a Keras workload's process; null for others", default=None)
     input: InputUse | None = about("how the process read its input; null without a pipeline", default=None)
     replicas: Replicas | None = about("the devices of a Keras workload; null on one device", default=None)
-    generation: Generation | None = about("the language model of phase generate; null otherwise", default=None)
+    generation: Generation | None = about("the language model; null for other workloads", default=None)
     gpu_place: GpuPlace | None = about(
         "its GPUs, if the session used several GPUs at the same time; null otherwise", default=None
     )

@@ -37,6 +37,7 @@ from keras_matrix.analysis.comparison.ratios import (
 from keras_matrix.analysis.comparison.same_work import differing, mixed, work_caveats
 from keras_matrix.analysis.comparison.titles import Usual, title_order, titles
 from keras_matrix.analysis.generation import overhead_caveats
+from keras_matrix.analysis.published import published_caveats
 from keras_matrix.analysis.scaling.meaning import replica_caveats
 from keras_matrix.analysis.stats.blocks import (
     LEVEL,
@@ -242,7 +243,7 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
     cells = {backend: cells[backend] for backend in in_order(cells)}
     running = {backend: cell for backend, cell in cells.items() if cell.step_time}
     measured = {backend: cell.measured for backend, cell in running.items()}
-    caveats = (*replica_caveats(measured), *overhead_caveats(measured))
+    caveats = (*replica_caveats(measured), *overhead_caveats(measured), *published_caveats(measured))
     if len(running) < 2:
         below = next((cell.figure.name for cell in cells.values() if without_ratio(cell.measured)), None)
         why = f": {below} is not above zero, so it has no ratio" if below else ""

@@ -137,8 +137,29 @@ def unquantised(shape: Shape, request: Request) -> Any:
 def _finished(model: Any, request: Request) -> Any:
     if rank := request.integer("lora_rank"):
         model.backbone.enable_lora(rank)
+    for layer in model.backbone.transformer_layers:
+        if hasattr(layer, "sliding_window") and keras.config.floatx() != "float32":
+            layer._compute_self_attention_mask = _with_int32_positions(layer._compute_self_attention_mask)
     model.compile(sampler="greedy")
     return model
+
+
+def _with_int32_positions(mask: Callable[..., Any]) -> Callable[..., Any]:
+    """Return KerasHub's mask of a sliding window with positions that are int32 whatever the precision.
+
+    Keras gives integers as many bits as `floatx`. TensorFlow adds no int16 to the int32 of KerasHub's position in the
+    cache, and has no kernel for a range of int16.
+    """
+
+    def masked(*arguments: Any, **named: Any) -> Any:
+        floatx = keras.config.floatx()
+        keras.config.set_floatx("float32")
+        try:
+            return mask(*arguments, **named)
+        finally:
+            keras.config.set_floatx(floatx)
+
+    return masked
 
 
 def samples_of(request: Request, vocabulary: int) -> Callable[[int, int], tuple[Any, Any]]:

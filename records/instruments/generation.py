@@ -1,4 +1,4 @@
-"""What a process with `phase: generate` saw of its language model: sizes, and the figures of our own loop.
+"""What a process saw of its language model: sizes and, with `phase: generate`, the figures of our own loop.
 
 KerasHub's `generate()` is one compiled program on JAX and TensorFlow, so that nothing can be timed inside it. Figures
 named `own_` come from a loop of this project over the same model: prefill and one decoding step, each compiled by
@@ -14,13 +14,19 @@ from keras_matrix.records.codec import about
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The language model of a process, and the times of our own loop; null if the loop failed or was not run."""
+    """The language model of a process, and the times of our own loop; null if the loop failed or was not run.
 
-    prompt_length: int = about("tokens of each prompt")
-    max_length: int = about("tokens of each sequence: the prompt and what is generated")
+    Steps of `fit` and `predict` have neither prompts nor a cache.
+    """
+
+    prompt_length: int | None = about("tokens of each prompt; null unless the phase is generate")
+    max_length: int = about("tokens of each sequence: the prompt, if any, included")
     weight_bytes: int = about("size of the weights as stored, quantised ones included")
-    read_weight_bytes: int = about("weights that a decoding step reads: all but tables of which it reads a few rows")
-    cache_bytes: int = about("size of the cache of keys and values")
+    read_weight_bytes: int | None = about(
+        "weights that a decoding step reads: all but tables of which it reads a few rows; null unless the phase is "
+        "generate"
+    )
+    cache_bytes: int | None = about("size of the cache of keys and values; null unless the phase is generate")
     last_level_cache_bytes: int | None = about("last-level caches of all CPUs; null on other devices", default=None)
     own_prefill_time_s: float | None = about("our loop: the pass over the prompt, padded to max_length", default=None)
     own_time_to_first_token_s: float | None = about(
@@ -40,8 +46,3 @@ class Generation:
         default=None,
     )
     problem: str | None = about("why our loop has no figures", default=None)
-
-    @property
-    def new_tokens(self) -> int:
-        """Return the tokens generated for each prompt."""
-        return self.max_length - self.prompt_length

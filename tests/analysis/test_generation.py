@@ -1,4 +1,4 @@
-"""The figures of a language model's own loop: share of arithmetic, rate of reading, and the label overhead-bound."""
+"""The figures of a language model's own loop: arithmetic, memory bandwidth, and the label overhead-bound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.comparison.table import summarise
+from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
+from keras_matrix.analysis.comparison.table import summarise, table
+from keras_matrix.analysis.findings import Kind, run_findings
 from keras_matrix.analysis.generation import (
     arithmetic_share,
     dequantisation_share,
@@ -14,10 +16,14 @@ from keras_matrix.analysis.generation import (
     overhead_reasons,
     read_rate,
 )
+from keras_matrix.analysis.hardware.roofline import roofline
 from keras_matrix.analysis.stats.cell_statistics import values
+from keras_matrix.dashboards.report import results
 from keras_matrix.records.instruments.generation import Generation
-from keras_matrix.records.schema import Record
-from tests.conftest import make_record
+from keras_matrix.records.schema import Record, Resolved
+from keras_matrix.runner.cli.render.verdicts import table_lines
+from tests.conftest import make_record, make_settings
+from tests.synthetic_peaks import GIGA, make_peaks, stream
 
 MEBI = 1 << 20
 LARGE = Generation(
@@ -35,11 +41,15 @@ LARGE = Generation(
     own_tokens_agree=True,
     overhead_time_s=0.005,
 )
+GENERATES = {
+    "settings": make_settings(backend="jax", workload="gpt2", phase="generate"),
+    "resolved": Resolved(2, 4, "fork", "float32", cpus=2),
+}
 
 
 def records(one: Generation = LARGE, count: int = 3) -> list[Record]:
     """Return processes of a cell; only the first timed other models."""
-    made = [make_record(0.5, repeat) for repeat in range(count)]
+    made = [make_record(0.5, repeat, **GENERATES) for repeat in range(count)]
     others = replace(one, overhead_time_s=None, unquantised_time_s=None)
     return [replace(record, generation=one if record.repeat == 0 else others) for record in made]
 
@@ -66,6 +76,26 @@ def test_weights_are_read_once_in_a_step() -> None:
     assert read_rate(replace(LARGE, own_token_time_mean_s=None)) is None
 
 
+def test_rate_of_reading_is_compared_with_the_triad_of_the_machine_in_the_finding_and_in_the_report() -> None:
+    """Mutation: the share is over the best copy instead of the best triad."""
+    rows = table(records())
+    peaks = make_peaks(streams=[stream("jax", "triad", 20.0), stream("jax", "copy", 24.0)])
+    [share] = roofline([("gpt2", rows[0].cells["jax"])], {}, peaks).shares
+    assert share.read_byte_per_s == pytest.approx(300 * MEBI / 0.06)
+    assert share.share_of_bandwidth == pytest.approx(300 * MEBI / 0.06 / (20 * GIGA))
+    context = RunContext(shares={share.cell_id: share})
+    [found] = [one for one in run_findings(rows, context) if one.kind is Kind.PEAK]
+    assert (found.metric, found.estimate) == ("generation.own_share_of_bandwidth", share.share_of_bandwidth)
+    [block] = results.table(rows, context)
+    [line] = [one for one in block.lines if one.name == "own loop: memory bandwidth"]
+    assert (line.unit, [(one.text, one.aside) for one in line.values]) == ("%", [("26.2", "5.24 GB/s")])
+
+
+def test_without_a_triad_the_share_of_bandwidth_is_not_known() -> None:
+    [share] = roofline([("gpt2", summarise(records()))], {}, make_peaks(streams=[])).shares
+    assert (share.share_of_bandwidth, share.read_byte_per_s) == (None, pytest.approx(300 * MEBI / 0.06))
+
+
 def test_large_model_whose_steps_are_arithmetic_has_no_label() -> None:
     assert overhead_reasons(records()) == []
     assert overhead_caveats({"jax": records()}) == ()
@@ -85,11 +115,32 @@ def test_label_names_the_condition_that_fails(change: dict[str, float], reason: 
     assert overhead_caveats({"jax": records(replace(LARGE, **change))}) == (f"overhead-bound: jax: {reason}",)
 
 
+def test_label_is_a_caveat_of_the_row_that_the_terminal_prints() -> None:
+    """Mutation: a row has the caveats of its devices alone."""
+    rows = table(records(replace(LARGE, weight_bytes=128 * MEBI)))
+    label = "overhead-bound: jax: the weights (128 MiB) are not above 4 times the last-level caches (32 MiB)"
+    assert [row.caveats for row in rows] == [(label,)]
+    assert f"  caveat: {label}" in [line.text for line in table_lines(rows, NO_CONTEXT)]
+    assert [row.caveats for row in table(records())] == [()]
+
+
 def test_unknown_caches_of_an_accelerator_leave_the_share_of_arithmetic_to_decide() -> None:
     assert overhead_reasons(records(replace(LARGE, weight_bytes=MEBI, last_level_cache_bytes=None))) == []
 
 
-def test_cell_that_generates_nothing_has_no_label() -> None:
+def test_training_and_prediction_have_the_label_since_their_share_of_arithmetic_is_not_measured() -> None:
+    trained = Generation(None, 48, 400 * MEBI, None, None, 32 * MEBI)
+    settings = make_settings(backend="jax", workload="gpt2", phase="fit")
+    [row] = table([replace(one, settings=settings) for one in records(trained)])
+    assert row.caveats == ("overhead-bound: jax: the share of arithmetic is not known",)
+    small = replace(trained, weight_bytes=128 * MEBI)
+    assert overhead_reasons(records(small)) == [
+        "the weights (128 MiB) are not above 4 times the last-level caches (32 MiB)",
+        "the share of arithmetic is not known",
+    ]
+
+
+def test_cell_of_another_workload_has_no_label() -> None:
     assert overhead_caveats({"jax": [make_record(0.5)]}) == ()
 
 

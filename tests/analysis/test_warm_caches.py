@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
+from keras_matrix.analysis.findings import run_findings
 from keras_matrix.analysis.warm_caches import WarmCache, warm_caches
 from keras_matrix.records.schema import Record, Resolved, Times
+from keras_matrix.runner.cli.look.stored import Findings
+from keras_matrix.runner.cli.render.findings import as_document
+from keras_matrix.runner.cli.render.verdicts import table_lines
 from tests.conftest import make_record, make_settings
 
 RESOLVED = Resolved(50, 32, "fork", "float32", parameters=1000)
@@ -76,3 +82,27 @@ def test_missing_cold_cell_is_named(cold: list[Record], missing: str) -> None:
 
 def test_a_cell_with_a_cold_cache_has_no_comparison() -> None:
     assert warm_caches(table(cell("cold", [2.0] * 5))) == []
+
+
+def test_findings_the_terminal_and_the_document_have_the_comparison_at_the_cell_with_the_warm_cache() -> None:
+    """Mutation: the findings, the line below the row or the document leave it out."""
+    records = [*cell("cold", [2.0] * 6), *cell("warm", [9.0, *[1.0] * 5])]
+    rows = table(records)
+    comparison = compared(records)
+    [finding] = [one for one in run_findings(rows) if one.metric == "cold_over_warm_first_epoch"]
+    assert (finding.cell_id, finding.estimate, finding.said) == (
+        comparison.cell_id,
+        pytest.approx(2.0),
+        comparison.text,
+    )
+    lines = [line.text for line in table_lines(rows, NO_CONTEXT)]
+    [text] = [line for line in lines if "warm compile cache" in line]
+    assert text == f"  warm compile cache: {comparison.text}"
+    assert lines.index(text) > lines.index("mnist_mlp compile_cache=warm")
+    document = json.loads(as_document({}, Findings(rows, records, NO_CONTEXT, [])))
+    ratios = {
+        one["settings"]["compile_cache"]: one["cold_over_warm_first_epoch"]
+        for row in document["rows"]
+        for one in row["cells"].values()
+    }
+    assert (ratios["cold"], ratios["warm"]["centre"]) == (None, pytest.approx(2.0))

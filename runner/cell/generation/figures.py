@@ -32,9 +32,9 @@ OTHER_MODELS_REPEAT = 0
 
 
 def generation(job: Job, built: Built, adapter: BackendAdapter, batch: Batch) -> Generation | None:
-    """Return the sizes of the model and, if Keras generates, the figures of our own loop; None in another phase."""
+    """Return the sizes of a language model and, if Keras generates, the figures of our own loop; None of others."""
     if job.settings.phase != GENERATE:
-        return None
+        return _without_prompts(job, built.model) if job.settings.workload in building.NAMES else None
     prompt, longest = lengths(job.settings)
     shape = building.shape_of_model(job.settings.workload, built.model)
     weights = size_bytes(built.model.backbone.weights)
@@ -45,7 +45,7 @@ def generation(job: Job, built: Built, adapter: BackendAdapter, batch: Batch) ->
         read_weight_bytes=weights - size_bytes(building.looked_up(shape, built.model)),
         cache_bytes=shape.cache_elements(job.settings.batch_size, longest)
         * np.dtype(built.model.compute_dtype).itemsize,
-        last_level_cache_bytes=cache_bytes() if job.settings.device == "cpu" else None,
+        last_level_cache_bytes=_caches(job),
     )
     if job.settings.implementation != KERAS:  # the loop is over the Keras model: its figures are those of another cell
         return found
@@ -56,10 +56,20 @@ def generation(job: Job, built: Built, adapter: BackendAdapter, batch: Batch) ->
         return replace(found, problem=in_a_line(error)[:200])
 
 
+def _without_prompts(job: Job, model: Any) -> Generation:
+    """Return the sizes of a model whose steps are of `fit` or `predict`."""
+    _, longest = lengths(job.settings)
+    return Generation(None, longest, size_bytes(model.weights), None, None, _caches(job))
+
+
+def _caches(job: Job) -> int | None:
+    return cache_bytes() if job.settings.device == "cpu" else None
+
+
 def _with_own_loop(found: Generation, job: Job, built: Built, on: tuple[BackendAdapter, Batch]) -> Generation:
     adapter, batch = on
     tokens = np.asarray(batch[0]["token_ids"])
-    own = OwnLoop(adapter, built.model, found.prompt_length).timed(tokens)
+    own = OwnLoop(adapter, built.model, lengths(job.settings)[0]).timed(tokens)
     theirs = generated(built.model, batch[0])["token_ids"]
     if job.repeat == OTHER_MODELS_REPEAT:
         found = replace(

@@ -6,7 +6,6 @@ Usage: python generate_by_every_twin.py
 """
 
 import json
-import os
 import warnings
 
 warnings.simplefilter("ignore")  # third-party warnings at import; the tokens below are what is tested
@@ -16,14 +15,12 @@ import numpy as np  # noqa: E402
 
 from keras_matrix.models import twins  # noqa: E402
 from keras_matrix.models.registry import workloads  # noqa: E402
-from keras_matrix.models.twins.interface import Compiled  # noqa: E402
 from keras_matrix.models.workload import Request  # noqa: E402
 from keras_matrix.runner.cell import backends  # noqa: E402
 from keras_matrix.runner.cell.generation.phase import generated  # noqa: E402
+from tests.models.twins.compiling import BACKEND, WAYS, way_of  # noqa: E402
 
-BACKEND = os.environ["KERAS_BACKEND"]
 ROWS, LONGEST = 3, 12
-WAYS = {"jit": Compiled(True, False), "graph": Compiled(False, False), "eager": Compiled(False, True)}
 # JAX has no graph without XLA, and nothing is compiled on PyTorch.
 OF_BACKEND = {"tensorflow": ("jit", "graph", "eager"), "jax": ("jit", "eager"), "torch": ("eager",)}
 
@@ -38,16 +35,20 @@ def built(prompt_length):
 
 
 def continued(prompt_length):
-    """Return, for each way to compile, whether all tokens are Keras's; and how many different ones those are."""
+    """Return, for each way to compile, whether all tokens are Keras's; and how many different ones those are.
+
+    `compiled` is how the program was compiled, by the way that was requested.
+    """
     made = built(prompt_length)
     batch = backends.load(BACKEND).resident(made.samples(ROWS, 0))
     expected = generated(made.model, batch[0])["token_ids"]
-    native, equal = twins.load_generation(BACKEND), {}
+    native, equal, compiled = twins.load_generation(BACKEND), {}, {}
     for name in OF_BACKEND[BACKEND]:
         call = native.continuing(made.model, prompt_length, WAYS[name])
         found = [call(batch[0]["token_ids"]) for _ in range(2)]
         equal[name] = [bool(np.array_equal(one, expected)) for one in found]
-    return {"equal": equal, "different": len(set(expected[:, prompt_length:].ravel().tolist()))}
+        compiled[name] = way_of(call)
+    return {"equal": equal, "compiled": compiled, "different": len(set(expected[:, prompt_length:].ravel().tolist()))}
 
 
 if __name__ == "__main__":

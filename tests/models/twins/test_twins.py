@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,25 @@ def printed(script: Path, backend: str, *arguments: str) -> dict[str, Any]:
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_implementation_trains_as_keras_does(backend: str) -> None:
-    """Mutation: the LSTM's forget and input gates are exchanged; RMSprop adds epsilon after the root."""
-    seen = printed(TRAIN, backend, *NAMES)
-    assert list(seen) == list(NAMES)
+    """Mutation: the LSTM's forget and input gates are exchanged; RMSprop adds epsilon after the root; a step of JAX or
+    TensorFlow is not compiled.
+    """
+    seen = printed(TRAIN, backend, "keras", *NAMES)
+    check_training(seen, NAMES)
+    for requested, steps in seen[NAMES[0]]["compiled"].items():
+        assert steps == dict.fromkeys(IMPLEMENTATIONS[2:], requested)
+
+
+@pytest.mark.process
+@pytest.mark.nightly
+def test_steps_that_pytorch_compiles_train_as_keras_does() -> None:
+    """Mutation: `loss_of` is compiled together with a step that another optimizer than Keras's ends."""
+    check_training(printed(TRAIN, "torch", "jit", NAMES[0]), NAMES[:1])
+
+
+def check_training(seen: dict[str, Any], names: Sequence[str]) -> None:
+    """Check the losses, weights and updates of each implementation, and that the check refuses other training."""
+    assert list(seen) == list(names)
     for name, one in seen.items():
         assert [KERAS, *one["found"]] == list(IMPLEMENTATIONS)
         for rung, found in one["found"].items():
@@ -51,7 +68,7 @@ def test_every_implementation_trains_as_keras_does(backend: str) -> None:
             assert (where, found["losses"]) == (where, pytest.approx(one["keras"], rel=LOSSES_LIMIT / 10))
             assert (where, found["updates"]) == (where, len(one["keras"]))
             assert found["weights"] <= LIMITS["float32"]["update"], where
-    assert seen[NAMES[0]]["refused"].startswith(
+    assert seen[names[0]]["refused"].startswith(
         "implementation: it trains differently from Keras: from the same weights"
     )
 
@@ -59,10 +76,13 @@ def test_every_implementation_trains_as_keras_does(backend: str) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_native_code_generates_the_tokens_of_keras(backend: str) -> None:
-    """Mutation: a step does not attend to its own position; queries and keys are exchanged; the biases are left out."""
+    """Mutation: a step does not attend to its own position; queries and keys are exchanged; the biases are left out;
+    the program of JAX or TensorFlow is not compiled.
+    """
     seen = printed(GENERATE, backend)
     assert list(seen) == ["1", "5", "11"]
     assert {outcome for one in seen.values() for way in one["equal"].values() for outcome in way} == {True}
+    assert {(way, found) for one in seen.values() for way, found in one["compiled"].items() if way != found} == set()
     assert seen["5"]["different"] > 5
 
 

@@ -2,13 +2,13 @@
 
 For each workload and implementation: the losses of some steps and those of Keras's `train_on_batch` from the same
 weights, the largest difference of a weight afterwards relative to its largest update, and the counted updates. For the
-first workload also what the cell's check finds in a native one that trains each batch twice.
+first workload also what the cell's check finds in a native one that trains each batch twice, and how the steps are
+compiled in each way that the backend has.
 
-Usage: python train_every_twin.py NAME...
+Usage: python train_every_twin.py WAY NAME..., WAY is one of those of `compiling`, or `keras`: as the model is compiled
 """
 
 import json
-import os
 import sys
 import warnings
 
@@ -31,9 +31,11 @@ from keras_matrix.runner.cell.implementations.equality import (  # noqa: E402
 from keras_matrix.runner.cell.parity.random_layers import switch_off  # noqa: E402
 from keras_matrix.runner.cell.phases import WorkMismatch  # noqa: E402
 from tests.models.train_every_workload import SMALL  # noqa: E402
+from tests.models.twins.compiling import BACKEND, WAYS, way_of  # noqa: E402
 
-BACKEND = os.environ["KERAS_BACKEND"]
 STEPS = 3
+# JAX has no graph without XLA, and PyTorch none without torch.compile.
+OF_BACKEND = {"tensorflow": ("jit", "graph", "eager"), "jax": ("jit", "eager"), "torch": ("jit", "eager")}
 
 
 # Biases of attention keys, whose gradient is 0 except for rounding; and a table of which a batch reads a row twice: the
@@ -85,7 +87,17 @@ def refused(model, start, make, batches):
         return str(problem)
 
 
-def trained(name):
+def compiled_steps(model, name):
+    """Return how the step of each implementation of this project is compiled, by the way that was requested."""
+    found = {}
+    for requested in OF_BACKEND[BACKEND]:
+        made = {rung: make() for rung, make in twins.load(BACKEND).rungs(model, name, WAYS[requested], 0).items()}
+        steps = {rung: one._step if BACKEND == "jax" else one._train for rung, one in made.items() if rung != "loop"}
+        found[requested] = {rung: way_of(step) for rung, step in steps.items()}
+    return found
+
+
+def trained(name, way):
     keras.utils.set_random_seed(0)
     built = workloads()[name](Request(SMALL[name], "synthetic", None))
     model, adapter = built.model, backends.load(BACKEND)
@@ -96,7 +108,7 @@ def trained(name):
     batches = [(x[at : at + 8], y[at : at + 8]) for at in range(0, 8 * STEPS, 8)]
     begin = weights(model)
     expected, ends = keras_losses(model, batches), weights(model)
-    compiled = Compiled(bool(model.jit_compile), False)
+    compiled = WAYS.get(way) or Compiled(bool(model.jit_compile), False)
     found, makers = {}, twins.load(BACKEND).rungs(model, name, compiled, 0)
     for rung_name, make in makers.items():
         start.restore()
@@ -105,11 +117,12 @@ def trained(name):
         losses = rung_losses(rung, [adapter.resident(one) for one in batches])
         deviation = furthest(weights(model), ends, begin)
         found[rung_name] = {"losses": losses, "weights": deviation, "updates": rung.updates()}
-    if name != sys.argv[1]:
+    if name != sys.argv[2]:
         return {"keras": expected, "found": found}
     checked = (model, start, makers["native"], [adapter.resident(one) for one in batches])
-    return {"keras": expected, "found": found, "refused": refused(*checked)}
+    more = {"compiled": compiled_steps(model, name), "refused": refused(*checked)}
+    return {"keras": expected, "found": found, **more}
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: trained(name) for name in sys.argv[1:]}))
+    print(json.dumps({name: trained(name, sys.argv[1]) for name in sys.argv[2:]}))
