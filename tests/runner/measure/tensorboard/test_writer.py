@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -353,7 +354,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         raise Became(0)
 
     monkeypatch.setattr("os.execv", become)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleSpec(name, None))
     return found
 
 
@@ -393,7 +394,7 @@ def test_missing_profile_plugin_is_reported_when_tensorboard_starts(
     capsys: pytest.CaptureFixture[str],
     started: list[list[str]],
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if "plugin" in name else object())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if "plugin" in name else ModuleSpec(name, None))
     with pytest.raises(SystemExit):
         main(["tensorboard", "--log-dir", str(tmp_path)])
     assert len(started) == 1
