@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -115,7 +115,7 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
         if request.executors.contract.local_machine:
             display.problems(_not_installed(arms, session.pending))
         progress = display.progress(session.repeats, session.pending, expected_s)
-        with _guarded(request, session, display), _short_collections(), progress as observer:
+        with _guarded(request, session, display), _short_collections() as collect, progress as observer:
             context = MeasurementContext(
                 arms=arms,
                 observer=observer,
@@ -123,6 +123,7 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
                 import_roots=[str(root) for root in roots],
                 dataset_dir=dataset_dir(request),
                 log_dir=log_dir,
+                collect=collect,
             )
             places = _places(request, session, wanted, here)
             if places is None:
@@ -158,18 +159,18 @@ def _guarded(request: RunRequest, session: Session, display: Display) -> Iterato
 
 
 @contextmanager
-def _short_collections() -> Iterator[None]:
-    """Exclude what exists now, such as the plan, from garbage collections; one then takes 5 ms.
+def _short_collections() -> Iterator[Callable[[], object]]:
+    """Exclude what exists now, such as the plan, from garbage collections; yield what makes one, in 5 ms then.
 
-    Unless the process has excluded objects of its own, which it would not get back.
+    Not if the process has excluded objects of its own, which it would not get back: then what is yielded does nothing.
     """
     if gc.get_freeze_count():
-        yield
+        yield lambda: None
         return
     gc.collect()
     gc.freeze()
     try:
-        yield
+        yield gc.collect
     finally:
         gc.unfreeze()
 

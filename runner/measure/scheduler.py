@@ -8,7 +8,6 @@ It uses the seams (`Executor`, the store, an observer) and the pure parts (plan,
 
 from __future__ import annotations
 
-import gc
 import itertools
 import math
 import secrets
@@ -84,6 +83,7 @@ class MeasurementContext:
     now: Callable[[], datetime] = utc_now
     usable: Callable[[], bool] = lambda: True  # whether cells can start: at a lost machine each fails
     gpus: GpuChoice | None = None  # those of a place; None for each cell's own
+    collect: Callable[[], object] = lambda: None  # called between two comparisons
 
 
 def measure(
@@ -155,7 +155,7 @@ class Scheduler:
             for measure_all in (self.compare, self.replace_disturbed):
                 for planned in measure_all(comparison):
                     self.repeat(planned)
-            gc.collect()  # now, and not within a measured epoch
+            self._context.collect()  # now, and not within a measured epoch
 
     def begin_block(self, repeats: Sequence[PlannedRepeat]) -> None:
         """Prepare the executors for a block of repeats, or for those of it that are known so far."""
