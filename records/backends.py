@@ -24,7 +24,7 @@ class Backend:
     `name` is Keras's name of it; its modules have the same name. `service` begins the names of its images: tf-cpu.
 
     `packages` are the distributions whose versions a record states, `plugins` those for a GPU, stated if a cell uses
-    it; `build_packages` are those whose versions tell which build is installed. The build without GPU code is
+    it; `build_packages` are those whose versions state which build is installed. The build without GPU code is
     `cpu_package`, its version ending in `cpu_version_suffix`.
 
     `compile_rank` orders backends by the time they take to compile a training step, the shortest first: checks that

@@ -43,7 +43,7 @@ MOVING_RANGE_TO_SD = 0.9539  # median of |difference| of two normal values, in s
 NEAR = 2
 # While more sessions arrive, 95 to 100 % of change points move by at most so many; two are at least three apart.
 MOVES = 2
-# Facts that a session may fail to determine, or that earlier records do not state: a change from or to unknown is none.
+# Facts that a session may fail to determine, or that earlier records do not state: from or to unknown nothing changes.
 SOMETIMES_UNKNOWN = frozenset({"machine_type", *STATED_LATER})
 
 # Average run length in sessions under heavy tails -> threshold; measured, see docs/history.md.

@@ -21,7 +21,6 @@ from keras_matrix.models.workload import Built
 from keras_matrix.records.fc import rules
 from keras_matrix.records.fc.communication import WATCHED_EPOCH_S, WATCHED_EPOCHS
 from keras_matrix.records.host import cpu_list, inherited_environment
-from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.instruments.input_use import BAD_SAMPLES_DIR
 from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
@@ -143,9 +142,8 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
 def _built(job: Job, adapter: BackendAdapter) -> tuple[Built, list[str]]:
     """Return the workload, built for the devices, and the methods that it overrides. Raises `Unsupported`."""
     pid, group = os.getpid(), adapter.group
-    on_cpu = job.settings.device == "cpu"
     with group.building():
-        built = load_workload(job, free_memory_bytes() if on_cpu else adapter.free_device_memory_bytes())
+        built = load_workload(job, memory.free_bytes(job.settings, adapter))
     leave_copies(pid)
     own = own_methods(built.model, job.settings.phase)
     check_trains(built.model, job.settings.phase, own)

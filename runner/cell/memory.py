@@ -1,4 +1,4 @@
-"""The cell's own peak of resident host memory, as a fresh interpreter would report it.
+"""The free memory of the cell's device, and its own peak of host memory, as a fresh interpreter would report it.
 
 A forked child maps its server's heap but not the pages of shared libraries it has not touched, which a fresh process
 would have read. The file-backed pages that the server had mapped and the child has not are added.
@@ -7,6 +7,9 @@ would have read. The file-backed pages that the server had mapped and the child 
 from __future__ import annotations
 
 from keras_matrix.records.host.procfs import Tree, stated_bytes
+from keras_matrix.records.host.system import free_memory_bytes
+from keras_matrix.records.settings import Settings
+from keras_matrix.runner.cell.backends import BackendAdapter
 
 _server_file_bytes = 0
 
@@ -26,6 +29,11 @@ def peak_resident_bytes() -> int | None:
     """Return the peak of this process; None if the kernel does not report it."""
     peak = _status("VmHWM")
     return None if peak is None else peak + max(0, _server_file_bytes - mapped_file_bytes())
+
+
+def free_bytes(settings: Settings, adapter: BackendAdapter) -> int | None:
+    """Return the free memory of a cell's device; None if it is not known."""
+    return free_memory_bytes() if settings.device == "cpu" else adapter.free_device_memory_bytes()
 
 
 def _status(name: str) -> int | None:

@@ -16,9 +16,9 @@ from keras.backend import standardize_dtype
 from keras_matrix.models.language_models import building
 from keras_matrix.models.language_models.shapes import UNQUANTISED
 from keras_matrix.models.workload import Built, UnsupportedWorkload
-from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.settings import GENERATE, KERAS
+from keras_matrix.runner.cell import memory
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.batches import Batch
 from keras_matrix.runner.cell.generation.own_loop import OwnLoop, OwnTimes
@@ -97,10 +97,10 @@ def _overhead(job: Job, built: Built, adapter: BackendAdapter, tokens: Any) -> O
 
 def _unquantised(job: Job, built: Built, adapter: BackendAdapter, tokens: Any) -> float | None:
     """Return the median step of a model of the same shape without quantisation; None if it does not fit the memory."""
-    free_bytes = free_memory_bytes() if job.settings.device == "cpu" else adapter.free_device_memory_bytes()
-    request = replace(request_of(job), free_bytes=free_bytes)
+    request = request_of(job)
     if request.text("quantization") == UNQUANTISED:
         return None
+    request = replace(request, free_bytes=memory.free_bytes(job.settings, adapter))
     try:
         model = building.unquantised(building.shape_of_model(job.settings.workload, built.model), request)
     except UnsupportedWorkload as error:

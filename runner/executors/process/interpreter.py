@@ -32,7 +32,7 @@ ANSWER_LIMIT_S = 60.0
 
 
 def imported_keras() -> str | None:
-    """Return the version that Keras's own source states, without importing it; None if there is none.
+    """Return the version that Keras's own source states, without importing it; None without Keras.
 
     That of the distribution `keras` would be wrong for a nightly wheel or a checkout, which precede it on the path.
     """
@@ -43,20 +43,20 @@ def imported_keras() -> str | None:
     return found[1] if found else None
 
 
-_FACTS = f"""
+_FACTS = """
 import importlib.metadata, importlib.util, json, re, sys
 from pathlib import Path
-{inspect.getsource(imported_keras)}
+IMPORTED_KERAS
 names, distributions = json.loads(sys.argv[1])
-versions = {{}}
+versions = {}
 for name in distributions:
     try:
         versions[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         pass
-versions |= {{"keras": found}} if (found := imported_keras()) else {{}}
+versions |= {"keras": found} if (found := imported_keras()) else {}
 absent = [name for name in names if importlib.util.find_spec(name) is None]
-print(json.dumps({{"python": list(sys.version_info[:3]), "absent": absent, "versions": versions}}))
+print(json.dumps({"python": list(sys.version_info[:3]), "absent": absent, "versions": versions}))
 """
 
 
@@ -109,7 +109,8 @@ def of_environment(folder: Path, flag: str) -> Interpreter:
 
 @cache
 def _facts(python: str, packages: tuple[str, ...]) -> dict[str, Any]:
-    command = [python, "-I", "-c", _FACTS, json.dumps([packages, DISTRIBUTIONS])]
+    program = _FACTS.replace("IMPORTED_KERAS", inspect.getsource(imported_keras))
+    command = [python, "-I", "-c", program, json.dumps([packages, DISTRIBUTIONS])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=True)
         facts: dict[str, Any] = json.loads(done.stdout)
