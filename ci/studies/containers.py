@@ -32,7 +32,7 @@ from keras_matrix.records.settings import FREED_MEMORY, Settings
 from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.render.format import columns
-from keras_matrix.runner.cli.render.progress import Silent
+from keras_matrix.runner.cli.render.progress.lines import Silent
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.docker.engine import Limits, Seccomp, connect
 from keras_matrix.runner.executors.docker.executor import IMAGES, DockerExecutor, Place, image_name

@@ -27,12 +27,12 @@ from keras_matrix.analysis.stats.blocks import of_logs
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cli.main import Seams
 from keras_matrix.runner.cli.main import main as runner
 from keras_matrix.runner.executors import Outcome, Running, WaitingCell
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.supervise.sampling import SAMPLE_S, Pace, Sampling
 from keras_matrix.runner.executors.supervise.watch import Watch
+from keras_matrix.runner.measure.seams import Seams
 
 BACKENDS = ("tensorflow", "jax", "torch")
 NEVER_S = 3600.0
@@ -132,6 +132,10 @@ class Alternated:
     def abandon(self) -> None:
         """Pass on."""
         self.running.abandon()
+
+    def kill(self) -> None:
+        """Pass on."""
+        self.running.kill()
 
 
 @dataclass(slots=True)

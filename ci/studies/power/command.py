@@ -75,31 +75,31 @@ def record(folder: Path, condition: str, backend: str, blocks: int) -> None:
     from keras_matrix.runner.cli.render.display import TerminalDisplay
     from keras_matrix.runner.executors import registry
     from keras_matrix.runner.matrix.overrides import Overrides
-    from keras_matrix.runner.measure.measuring import about_matrix, measure_session, own_arm, session_request
+    from keras_matrix.runner.measure.measuring import measure_session, own_arm, session_request
     from keras_matrix.runner.plan.adaptive import Goal
     from keras_matrix.runner.request import CellChoice, RunRequest
 
     with tempfile.TemporaryDirectory() as temporary:
-        matrix = Path(temporary) / "matrix.yaml"
-        matrix.write_text(
+        path = Path(temporary) / "matrix.yaml"
+        path.write_text(
             f"version: 1\nbackends: [{backend}]\ncells:\n  - workload: mnist_mlp\n    threads: 1\n"
             f"    epochs: {EPOCHS}\n    discard: {DISCARD}\n    freed_memory: {FREED[backend]}\n"
             f"    steps_per_epoch: {STEPS[backend]}\n    repeats: {blocks}\n"
         )
         request = RunRequest(
             ("ci/power",),
-            CellChoice(matrix, Overrides()),
+            CellChoice(path, Overrides()),
             folder / condition,
             registry.chosen(registry.DEFAULT, None, {}),
             new=True,
         )
-        _, cells = request.choice.load()
+        matrix, cells = request.choice.load()
         arms = {
             "base": own_arm(request, cells),
             "same": own_arm(request, cells),
             "slower": own_arm(request, cells, PLANTED[backend]),
         }
-        asked = session_request(request, cells, about_matrix(matrix), arms)
+        asked = session_request(request, cells, request.choice.about(matrix.left_out), arms)
         with load() if condition == "loaded" else contextlib.nullcontext():
             measure_session(request, asked, Goal(None), TerminalDisplay(quiet=False))
 
