@@ -161,8 +161,13 @@ class _Known:
 
 
 def most_steps(count: int) -> int:
-    """Return the most steps of a search among `count` versions, both ends included."""
-    return math.ceil(math.log2(max(1, count - 1))) + SPARE_STEPS if count > 2 else 0
+    """Return the most steps of a search among `count` versions, both ends included: no more than candidates."""
+    return max(0, min(usual_steps(count) + SPARE_STEPS, count - 2))
+
+
+def usual_steps(count: int) -> int:
+    """Return the most steps of a search among `count` versions in which each step has decided."""
+    return min(math.ceil(math.log2(max(1, count - 1))), max(0, count - 2))
 
 
 def rule_for(count: int) -> Rule:
@@ -222,6 +227,21 @@ def confirmation(last_good: int, first_bad: int, count: int) -> Trial:
     return Trial(arms, (one_step,) if one_step == TOTAL else (one_step, TOTAL), one_step)
 
 
+def step_of(position: int, answer: Answer, rule: Rule) -> Step:
+    """Return what a trial says about its candidate."""
+    if answer.reason is not None:
+        return Step(position, Side.UNUSABLE, reason=answer.reason)
+    return Step(position, side_of(answer.logs[0], rule), estimate(answer, -1, rule), len(answer.logs[0]))
+
+
+def estimate(answer: Answer, contrast: int, rule: Rule) -> Estimate | None:
+    """Return the ratio of one of a trial's contrasts, with its interval; None if it has no figures."""
+    if not answer.logs:
+        return None
+    logs = answer.logs[contrast]
+    return of_logs(logs, rule.looks.confidence(len(logs)))
+
+
 def search(count: int, measure: Measure) -> Bisection:
     """Return the first slow one of `count` >= 2 versions, or the range that contains it.
 
@@ -229,7 +249,7 @@ def search(count: int, measure: Measure) -> Bisection:
     """
     rule, known = rule_for(count), _Known(0, count - 1)
     ends = measure(trial_of_ends(count), rule)
-    total = _estimate(ends, 0, rule)
+    total = estimate(ends, 0, rule)
     if ends.reason is not None:
         return Bisection(Outcome.NOT_MEASURED, 0, count - 1, reason=ends.reason)
     if side_of(ends.logs[0], rule) is not Side.SLOW:
@@ -237,7 +257,7 @@ def search(count: int, measure: Measure) -> Bisection:
     steps: list[Step] = []
     while (candidates := known.candidates()) and _measured(steps) < most_steps(count):
         position = candidates[len(candidates) // 2]
-        step = _step(position, measure(trial_of(position, count), rule), rule)
+        step = step_of(position, measure(trial_of(position, count), rule), rule)
         known.note(position, step.side)
         steps.append(step)
     tests = 1 + sum(step.side in (Side.FAST, Side.SLOW) for step in steps)
@@ -251,12 +271,6 @@ def _measured(steps: Sequence[Step]) -> int:
     return sum(step.side is not Side.UNUSABLE for step in steps)
 
 
-def _step(position: int, answer: Answer, rule: Rule) -> Step:
-    if answer.reason is not None:
-        return Step(position, Side.UNUSABLE, reason=answer.reason)
-    return Step(position, side_of(answer.logs[0], rule), _estimate(answer, -1, rule), len(answer.logs[0]))
-
-
 def _confirmed(found: Bisection, count: int, measure: Measure, rule: Rule) -> Bisection:
     """Return the result of a search that has found one version, after its confirmation."""
     trial = confirmation(found.last_good, found.first_bad, count)
@@ -268,16 +282,9 @@ def _confirmed(found: Bisection, count: int, measure: Measure, rule: Rule) -> Bi
         found.last_good,
         found.first_bad,
         found.steps,
-        _estimate(answer, len(trial.tested) - 1, rule) or found.total,
-        _estimate(answer, 0, rule),
+        estimate(answer, len(trial.tested) - 1, rule) or found.total,
+        estimate(answer, 0, rule),
         found.tests + len(trial.tested),
         rule.level,
         answer.reason,
     )
-
-
-def _estimate(answer: Answer, contrast: int, rule: Rule) -> Estimate | None:
-    if not answer.logs:
-        return None
-    logs = answer.logs[contrast]
-    return of_logs(logs, rule.looks.confidence(len(logs)))

@@ -33,6 +33,8 @@ LIMIT_S = 3600.0
 BUILDS_OF_TORCH = "https://download.pytorch.org/whl/"
 # What pip and uv write if they cannot connect to an index.
 NO_CONNECTION = ("connection broken by", "NewConnectionError", "error sending request", "dns error", "Connect timeout")
+# Begins pip's line about versions for other Pythons, which comes before the line that says what is missing.
+OF_OTHER_PYTHONS = "Ignored the following versions that require a different python version"
 PIP_OPTIONS = ("--disable-pip-version-check", "--no-input", "--quiet", "--only-binary", ":all:")
 _REQUIRED = f"import importlib.metadata, json; print(json.dumps(importlib.metadata.requires({KERAS_HUB!r}) or []))"
 
@@ -150,9 +152,15 @@ def _interpreter(version: str) -> str:
     """Return the command of a Python of this version. Raises `CannotRebuild`."""
     if version == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
-    if (found := shutil.which(f"python{version}")) is None:
-        raise CannotRebuild(f"Python {version} is not installed here: there is no python{version} on the path")
+    found = shutil.which(f"python{version}")
+    if found is None or not _runs(found):  # a version manager's command may be there without its Python
+        problem = f"there is no python{version} on the path" if found is None else f"{found} does not run"
+        raise CannotRebuild(f"Python {version} is not installed here: {problem}; install it, or name another --env")
     return found
+
+
+def _runs(python: str) -> bool:
+    return subprocess.run([python, "-I", "-c", ""], check=False, capture_output=True, timeout=LIMIT_S).returncode == 0
 
 
 def _indexes(versions: Iterable[str]) -> list[str]:
@@ -194,4 +202,5 @@ def _cause(output: str) -> str:
     """Return the lines in which pip or uv says why: pip's first error, uv's last cause is the most specific one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    errors = [one for one in errors if not one.startswith(OF_OTHER_PYTHONS)] or errors
     return "; ".join(errors[:2]) or (lines[-1].removeprefix("cause: ") if lines else "no message")

@@ -24,6 +24,7 @@ NATIVE_ONLY: dict[str, Scalar] = {
     "quantization": "none",
     "lora_rank": 0,
 }
+FROZEN = ("int8", "int4")  # modes of quantization whose weights have no gradients
 GPU_ONLY = ("clocks", "autotune")  # beyond their default
 
 
@@ -52,6 +53,7 @@ def conflicts(axes: Axes, workload: Workload) -> Iterator[Conflict]:
             yield Conflict(key, "phase", text)
     if GENERATE in axes["phase"]:
         yield from _of_generation(axes, workload)
+    yield from _of_quantised_weights(axes)
     if steps and (most := max(_numbers(axes["gradient_accumulation_steps"]))) > min(steps):
         text = f"must be at most steps_per_epoch ({min(steps)}), or no weight changes in an epoch, got {most}"
         yield Conflict("gradient_accumulation_steps", "steps_per_epoch", text)
@@ -99,6 +101,14 @@ def _of_generation(axes: Axes, workload: Workload) -> Iterator[Conflict]:
         text = f"must be below max_length ({min(longest)}) with phase: generate, got {max(prompts)}"
         text += "; write an entry of its own for others"
         yield Conflict("prompt_length", "max_length", text)
+
+
+def _of_quantised_weights(axes: Axes) -> Iterator[Conflict]:
+    """Yield the conflict of whole-number weights with training, in which only LoRA's weights have gradients."""
+    frozen = [mode for mode in axes.get("quantization", ()) if mode in FROZEN]
+    if frozen and FIT in axes["phase"] and 0 in axes.get("lora_rank", ()):
+        text = f"must be none or float8 with phase: {FIT} and lora_rank: 0, which trains all weights, got {frozen[0]}"
+        yield Conflict("quantization", "phase", f"{text}; write an entry of its own for others")
 
 
 def _of_pipelines(axes: Axes, workload: Workload) -> Iterator[Conflict]:

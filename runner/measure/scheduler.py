@@ -34,13 +34,11 @@ from keras_matrix.runner.measure.lost_gpu import LostGpus
 from keras_matrix.runner.measure.observer import Observer
 from keras_matrix.runner.measure.record_builder import record_of, with_changes
 from keras_matrix.runner.plan.plan import PlannedRepeat, calibration_group
+from keras_matrix.runner.plan.steps import longest_epoch_s, steps_for
 
 if TYPE_CHECKING:
     from keras_matrix.runner.checks.preflight.cells import Preflight
 
-TARGET_EPOCH_S = 0.5
-# Calibrated step times scatter; without a margin half of all epochs would be shorter than the target.
-TARGET_MARGIN = 1.1
 MOST_REPLACEMENTS = 1
 # Share of a session's blocks: a machine that disturbs more of them always does, and repeating only doubles the cost.
 REPLACED_SHARE, SURELY_REPLACED = 0.25, 2
@@ -103,11 +101,6 @@ def measure(
     finally:
         for arm in context.arms.values():
             arm.executor.close()
-
-
-def steps_for(step_times_s: Iterable[float]) -> int:
-    """Return the smallest number of steps whose epoch lasts `TARGET_EPOCH_S` on every backend, at least 1. Pure."""
-    return max((math.ceil(TARGET_MARGIN * TARGET_EPOCH_S / seconds) for seconds in step_times_s), default=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +257,7 @@ class Scheduler:
         process of each repeat that continues, None for one that needs no further attempt.
         """
         times_s, found = dict[str, float](), _Found()
+        slowest_s = 0.0
         for planned in repeats:
             if self._missing(planned) or not self._context.usable():
                 continue
@@ -278,22 +272,24 @@ class Scheduler:
             name = f"{planned.arm} {planned.cell.settings.backend}".strip()
             # Of several cells of a backend the fastest counts: it needs the most steps.
             times_s[name] = min(step_time_s, times_s.get(name, math.inf))
+            slowest_s = max(slowest_s, step_time_s)
             if planned.cell.settings.compile_cache == "cold" and self._has_room([trial], planned.cell):
                 found[planned.key] = trial
             else:
                 self._discard(trial)
-        return self._agreed(repeats, times_s, found)
+        limits = ((one.cell.timeout_s, one.cell.settings.epochs) for one in repeats)
+        steps = steps_for(times_s.values(), slowest_s, longest_epoch_s(limits))
+        return self._agreed(repeats, {"step_time_s": times_s, "steps_per_epoch": steps}, found)
 
-    def _agreed(self, repeats: Sequence[PlannedRepeat], times_s: Mapping[str, float], found: _Found) -> _Found:
+    def _agreed(self, repeats: Sequence[PlannedRepeat], agreed: dict[str, Any], found: _Found) -> _Found:
         """Give each waiting process the steps of an epoch, which is stored for later repeats; return what goes on."""
         if not self._context.usable():  # the times of some cells decide nothing
             for left in filter(None, found.values()):
                 self._discard(left)
             return {key: None for key, trial in found.items() if trial is None}
-        if times_s:
-            found_steps = {"step_time_s": times_s, "steps_per_epoch": steps_for(times_s.values())}
+        if agreed["step_time_s"]:
             for arm in {planned.arm for planned in repeats}:
-                self._context.arms[arm].run.store_calibration(calibration_group(repeats[0].cell), found_steps)
+                self._context.arms[arm].run.store_calibration(calibration_group(repeats[0].cell), agreed)
         for waiting in filter(None, found.values()):
             waiting.running.resume(self._steps_per_epoch(waiting.planned))
         return found

@@ -106,7 +106,8 @@ def commands(notice: Notice) -> list[str]:
     history = notice.assessed.history
     lines = [f"runner history {history.cell_id}"]
     workload, backend = (str(history.settings.get(name, "")) for name in ("workload", "backend"))
-    before, after = (_packages(notice, offset) for offset in (-1, 0))
+    offsets = [0, *(one.sessions_off for one in notice.change.versions if one.name in PACKAGES)]
+    before, after = _packages(notice, min(offsets) - 1), _packages(notice, max(offsets))
     if before == after or workload.startswith(PREFIX):
         return lines
     for name, packages in (("base", before), ("new", after)):
@@ -127,6 +128,6 @@ def machine_changes(notice: Notice) -> list[VersionChange]:
 
 
 def _packages(notice: Notice, offset: int) -> dict[str, str]:
-    """Return the packages of the last session before the change, or of the first after it, without local versions."""
+    """Return the packages of a session, without local versions; that with offset 0 is the first after the change."""
     facts = notice.assessed.history.valued[notice.change.index + offset].facts
     return {name: facts[name].partition("+")[0] for name in PACKAGES if name in facts}

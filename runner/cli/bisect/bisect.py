@@ -36,10 +36,11 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.environments import commits, dated, package_versions
 from keras_matrix.runner.environments.layered import Base, base_of, pip
-from keras_matrix.runner.environments.rebuilt import cache_folder, with_cuda
+from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, cache_folder, with_cuda
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.grammar import near
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.scheduler import utc_now
 from keras_matrix.runner.plan.estimates import estimates
@@ -159,8 +160,14 @@ def axis_of(args: argparse.Namespace, cell: Cell, stored: Cache) -> Axis:
     tool = pip(stored.folder, stored.say)
     listing = cache(lambda name: package_versions.listed(name, tool, base.python, pre=args.pre))
     name = package_versions.installed_name(args.package, base.versions)
-    versions = package_versions.between(name, listing(name), args.good, args.bad)
-    return PackageAxis(name, versions, base, listing, stored)
+    try:
+        known = listing(name)
+    except NoNetwork:
+        raise
+    except CannotRebuild as error:
+        unknown = near(name, base.versions) if name not in base.versions else ""
+        raise CannotRebuild(f"--package: {error}{unknown}") from error
+    return PackageAxis(name, package_versions.between(name, known, args.good, args.bad), base, listing, stored)
 
 
 def _base(folder: Path | None, cell: Cell, *, complete: bool) -> Base:

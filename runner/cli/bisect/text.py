@@ -6,15 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_matrix.analysis.regression.bisection import (
+    CANDIDATE,
     LOOKS,
-    SPARE_STEPS,
+    Answer,
     Bisection,
     Outcome,
     Side,
     Step,
+    Trial,
+    estimate,
     most_steps,
     rule_for,
+    step_of,
+    usual_steps,
 )
+from keras_matrix.analysis.regression.gate import Rule
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import to_json
 from keras_matrix.runner.cli.bisect.axes import Axis
@@ -37,7 +43,7 @@ def plan_lines(axis: Axis, process_s: float) -> list[str]:
         f"{len(labels)} versions of {axis.subject}: {', '.join(shown)}",
         f"at most {steps} steps besides the ends and the confirmation; a step is {step}: "
         f"{duration(3 * least * process_s)} to {duration(3 * most * process_s)}",
-        f"in all {total(max(0, steps - SPARE_STEPS), least)} to {total(steps, most)}, without versions that cannot be "
+        f"in all {total(usual_steps(len(labels)), least)} to {total(steps, most)}, without versions that cannot be "
         f"measured, which are not counted; every test at {percent(rule_for(len(labels)).level)}",
     ]
 
@@ -79,10 +85,24 @@ def verdict(found: Bisection, labels: Sequence[str]) -> str:
 
 def step_line(number: int, step: Step, labels: Sequence[str]) -> str:
     """Return one step."""
+    return f"step {number}: {_side_of(step, labels)}"
+
+
+def answer_line(trial: Trial, answer: Answer, rule: Rule, labels: Sequence[str]) -> str:
+    """Return what a trial has found, as soon as it is known."""
+    if CANDIDATE in trial.arms:
+        return f"  {_side_of(step_of(trial.arms[CANDIDATE], answer, rule), labels)}"
+    new, base = (labels[trial.arms[choose(trial.shown, key=trial.shown.__getitem__)]] for choose in (max, min))
+    if answer.reason is not None:
+        return f"  {new} against {base}: not measured: {answer.reason}"
+    shown = trial.contrasts.index(trial.shown)
+    return f"  {new} against {base}: {ratio(estimate(answer, shown, rule))}, {len(answer.logs[0])} blocks"
+
+
+def _side_of(step: Step, labels: Sequence[str]) -> str:
     if step.side is Side.UNUSABLE:
-        return f"step {number}: {labels[step.position]} cannot be measured: {step.reason}"
-    figures = f"{ratio(step.ratio)} to {labels[0]}, {step.blocks} blocks"
-    return f"step {number}: {labels[step.position]} is {step.side}: {figures}"
+        return f"{labels[step.position]} cannot be measured: {step.reason}"
+    return f"{labels[step.position]} is {step.side}: {ratio(step.ratio)} to {labels[0]}, {step.blocks} blocks"
 
 
 def values(found: Bisection, axis: Axis, differences: Sequence[str], suspects: Sequence[str]) -> Mapping[str, Any]:
@@ -96,16 +116,22 @@ def values(found: Bisection, axis: Axis, differences: Sequence[str], suspects: S
 
 
 def ratio(found: Estimate | None) -> str:
-    """Return a ratio as a slowdown with its interval."""
+    """Return a ratio as a slowdown with its interval: a percentage, or a factor from 2 on."""
     if found is None:
         return "no ratio"
-    ends = "" if found.bounds is None else f" [{change(found.bounds[0])} {change(found.bounds[1])}]"
-    return f"{change(found.centre)}{ends}"
+    shown = factor if found.centre >= 2 else change
+    ends = "" if found.bounds is None else f" [{shown(found.bounds[0])} {shown(found.bounds[1])}]"
+    return f"{shown(found.centre)}{ends}"
 
 
 def change(value: float) -> str:
     """Return a ratio as a signed percentage."""
     return f"{100 * (value - 1):+.1f} %"
+
+
+def factor(value: float) -> str:
+    """Return a ratio as a factor."""
+    return f"{value:.2f}x"
 
 
 def percent(value: float) -> str:

@@ -20,6 +20,7 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.cli.bisect.axes import Axis
 from keras_matrix.runner.cli.bisect.state import Answered, State
+from keras_matrix.runner.cli.bisect.text import answer_line
 from keras_matrix.runner.cli.render.format import duration
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork
 from keras_matrix.runner.errors import RunnerError
@@ -60,12 +61,13 @@ class Trials:
         self._begun_s = self.clock()
 
     def measure(self, trial: Trial, rule: Rule) -> Answer:
-        """Return the answer of a trial, stored or measured. Raises `BudgetSpent` or `CannotRebuild`."""
+        """Return the answer of a trial, stored or measured, and print it. Raises `BudgetSpent` or `CannotRebuild`."""
         place, self._count = self._count, self._count + 1
         if place >= len(self.state.answers):
             self._announce(trial)
             self.state.add(self._measured(trial, rule))
         found = self.state.answers[place]
+        self.display.say(answer_line(trial, found.answer, rule, self.axis.labels))
         self._learn(trial, found, rule)
         return found.answer
 

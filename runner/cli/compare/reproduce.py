@@ -118,11 +118,11 @@ def _stored(args: argparse.Namespace) -> Stored:
     """Return the stored cell that the arguments name. Raises `UsageError`."""
     path = Path(args.record)
     named = RECORD_NAME.fullmatch(path.name)
+    if path.suffix == ".json" and not path.is_file():
+        raise UsageError(f"RECORD: {path} does not exist")
     if not named and path.suffix == ".json":
         raise UsageError(f"RECORD: {path} is not a record, whose file is named CELL.REPEAT.ATTEMPT.json")
     run = Run(path.resolve().parent.parent) if named else chosen_run(args.results, args.run)
-    if named and not path.is_file():
-        raise UsageError(f"RECORD: {path} does not exist")
     records, problems = run.load()
     there = {record.cell_id: record.settings for record in records}
     if named and named[1] not in there:

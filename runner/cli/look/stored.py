@@ -55,7 +55,8 @@ def chosen_run(results: Path, name: str | None, flag: str = "--run") -> Run:
     """Return the run with the id that a flag names, by default the newest. Raises `UsageError`."""
     runs = {run.run_id: run for run in Results(results).runs()}
     if not runs:
-        raise UsageError(f"--results: {results} contains no run; measure one with: runner --matrix matrix.yaml")
+        asked = "--results" if name is None else flag
+        raise UsageError(f"{asked}: {results} contains no run; measure one with: runner --matrix matrix.yaml")
     if name is None:
         return runs[max(runs)]
     if name not in runs:

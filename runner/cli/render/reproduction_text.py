@@ -39,6 +39,8 @@ def _verdict(found: Reproduction) -> str:
     if found.ratio is None or found.work is not None:
         return f"{found.verdict}: {found.work or 'a side has no process that ended ok'}"
     ratio = f"new / stored {bracketed(found.ratio)}"
+    if found.ratio.bounds is None:
+        return f"{found.verdict}: there is no interval, which takes two processes on each side that ended ok: {ratio}"
     tolerated = f"{found.tolerance:.0%}".replace("%", " %")
     return {
         Verdict.REPRODUCED: f"reproduced within {tolerated}: {ratio}",

@@ -112,6 +112,12 @@ def test_undecided_version_is_skipped_and_the_nearest_one_is_tried() -> None:
     assert (found.outcome, found.first_bad) == (Outcome.FOUND, 3)
 
 
+@pytest.mark.parametrize(("count", "most"), [(2, 0), (3, 1), (4, 2), (5, 3), (6, 4), (9, 5), (64, 8)])
+def test_no_more_steps_are_planned_than_there_are_candidates(count: int, most: int) -> None:
+    assert most_steps(count) == most
+    assert rule_for(count).level == 0.05 / (most + 3)
+
+
 def test_search_ends_with_a_range_after_the_most_steps() -> None:
     found = search(64, stepped(64, 40, noisy=range(1, 63)).measure)
     assert (found.outcome, found.last_good, found.first_bad) == (Outcome.RANGE, 0, 63)

@@ -24,7 +24,7 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.errors import Interrupted
 from keras_matrix.runner.executors import Outcome
-from keras_matrix.runner.measure.scheduler import TARGET_EPOCH_S, steps_for
+from keras_matrix.runner.plan.steps import TARGET_EPOCH_S
 from tests.fakes.executor import PRETENDED, FakeExecutor, crash, spoil
 from tests.sessions import newest_records
 
@@ -86,9 +86,11 @@ def test_backends_of_a_workload_have_equal_steps_and_epochs_are_long_enough(fold
     assert {len(steps) for steps in by_work.values()} == {1}
 
 
-@pytest.mark.parametrize(("times_s", "steps"), [([0.1, 0.2], 6), ([], 1), ([2.0, 3.0], 1), ([0.0005], 1100)])
-def test_backend_with_the_lowest_step_time_decides_the_steps(times_s: list[float], steps: int) -> None:
-    assert steps_for(times_s) == steps
+def test_slow_backend_has_time_for_all_of_its_epochs(folder: Path) -> None:
+    # Half a second of TensorFlow has 5,500 steps, which would take PyTorch three hours; its limit is 300 s.
+    executor = FakeExecutor(step_time_s=lambda settings, repeat: 2.0 if settings.backend == "torch" else 0.0001)
+    runner("--filter", "gru", "--set", "epochs=5", executor=executor)
+    assert {r.resolved.steps_per_epoch for r in newest_records(folder)} == {15}
 
 
 @pytest.mark.parametrize(("setting", "abandoned"), [("device=cpu", 0), ("device=gpu", 6), ("compile_cache=warm", 6)])

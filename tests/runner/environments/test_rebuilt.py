@@ -119,6 +119,30 @@ def test_missing_python_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         environment(Recipe("3.99", {"keras": "3"}), tmp_path, print)
 
 
+def test_command_of_a_version_manager_without_its_python_is_no_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: `_interpreter` returns what is on the path."""
+    shim = tmp_path / "python3.99"
+    shim.write_text("#!/bin/sh\necho 'python3.99: command not found' >&2\nexit 127\n")
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(CannotRebuild, match=r"Python 3\.99 is not installed here: .*/python3\.99 does not run"):
+        environment(Recipe("3.99", {"keras": "3"}), tmp_path / "cache", print)
+
+
+def test_reason_of_pip_is_not_its_line_about_other_pythons(tmp_path: Path) -> None:
+    """Mutation: `_cause` keeps each of pip's first two errors."""
+    tool = tmp_path / "pip"
+    tool.write_text(
+        "#!/bin/sh\necho 'ERROR: Ignored the following versions that require a different python version: 0.1 ...' >&2\n"
+        "echo 'ERROR: Could not find a version that satisfies the requirement keras==9' >&2\nexit 1\n"
+    )
+    tool.chmod(0o755)
+    with pytest.raises(CannotRebuild, match=r"^no: Could not find a version"):
+        rebuilt.run_tool([str(tool)], "no")
+
+
 def test_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotRebuild, match="Not a directory; set XDG_CACHE_HOME to another"):

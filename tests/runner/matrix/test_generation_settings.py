@@ -53,6 +53,17 @@ def test_setting_that_generation_cannot_have_is_refused(workload: str, lines: tu
     assert problems(workload, *lines) == [expected]
 
 
+def test_quantised_weights_are_trained_with_lora_only() -> None:
+    """Mutation: `_of_quantised_weights` yields nothing."""
+    assert problems("gpt2", "phase: [fit, generate]", "quantization: [none, int8]") == [
+        "7: cells[0].quantization: must be none or float8 with phase: fit and lora_rank: 0, which trains all weights, "
+        "got int8; write an entry of its own for others"
+    ]
+    assert len(cells("gpt2", "phase: fit", "quantization: [int8, int4]", "lora_rank: 4")) == 2
+    assert len(cells("gpt2", "phase: generate", "quantization: [none, int8]")) == 2
+    assert len(cells("gpt2", "phase: fit", "quantization: float8")) == 1
+
+
 def test_another_implementation_than_that_of_keras_is_not_traced() -> None:
     found = cells("gpt2", "phase: generate", "implementation: [keras, native]", "trace: {}")
     assert [one.trace is None for one in found] == [False, True]

@@ -117,6 +117,45 @@ def test_each_trial_is_announced_with_its_cost_before_it_is_measured(
     assert len(announced) == 5
 
 
+def test_answer_of_each_trial_is_printed_before_the_next_is_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: Trials.measure() prints no answer."""
+    assert bisected(monkeypatch, FakeAxis()) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("trial", "  1."))]
+    assert [line.partition(": ")[0] for line in lines] == [
+        "trial 1",
+        "  1.7 against 1.0",
+        "trial 2",
+        "  1.4 is fast",
+        "trial 3",
+        "  1.6 is slow",
+        "trial 4",
+        "  1.5 is slow",
+        "trial 5",
+        "  1.5 against 1.4",
+    ]
+    assert lines[1].endswith("blocks")
+    assert "+50.0 % [" in lines[1]
+
+
+def test_continued_search_prints_what_it_knows(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bisected(monkeypatch, FakeAxis(), executor=Interrupts(after=9 * (2 + 3) + 4)) == 130
+    capsys.readouterr()
+    assert bisected(monkeypatch, FakeAxis()) == 0
+    continued = capsys.readouterr().out.partition("after 2 trials\n")[2].splitlines()
+    assert [line.partition(": ")[0] for line in continued[:3]] == ["  1.7 against 1.0", "  1.4 is fast", "trial 3"]
+
+
+def test_large_slowdown_is_a_factor(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bisected(monkeypatch, FakeAxis(slowdown=3.0)) == 0
+    assert "found: 1.5 is slower than 1.4: 4.00x [" in capsys.readouterr().out
+
+
 def test_result_is_one_document_and_is_stored(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,7 +337,7 @@ def test_arm_of_a_commit_imports_the_users_modules_from_its_worktree(
             "--checkout: must be a folder of a git checkout, got none",
         ),
         (["jax:mnist_mlp", "--dates", *ENDS[2:]], "--good: must be a date such as 2026-05-01, got '1.0'"),
-        (["jax:mnist_mlp", *ENDS, "--good-run", "x"], "--results: results contains no run"),
+        (["jax:mnist_mlp", *ENDS, "--good-run", "x"], "--good-run: results contains no run"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused_with_2(

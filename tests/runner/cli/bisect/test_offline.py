@@ -124,7 +124,12 @@ def test_pre_releases_are_candidates_if_asked_for(wheels: Path, capsys: pytest.C
 
 def test_package_that_is_nowhere_is_named(wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bisect", "jax:mnist_mlp", "--package", "nowhere", "--good", "1", "--bad", "2"]) == 3
-    assert "pip finds no version of nowhere with a wheel for " in capsys.readouterr().err
+    assert "--package: pip finds no version of nowhere with a wheel for " in capsys.readouterr().err
+
+
+def test_misspelt_package_has_a_near_name(wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", "jax:mnist_mlp", "--package", "numpyy", "--good", "1", "--bad", "2"]) == 3
+    assert capsys.readouterr().err.endswith("; did you mean numpy?\n")
 
 
 def test_index_that_is_not_reached_explains_a_missing_version(

@@ -76,6 +76,14 @@ def test_undecided_says_what_would_decide(folder: Path, capsys: pytest.CaptureFi
     assert "undecided, more --repeats narrow the interval" in capsys.readouterr().out
 
 
+def test_one_stored_process_gives_no_interval(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"settings": make_settings(backend="jax"), "versions": PYTHON, "resolved": RESOLVED}
+    store_session(folder / "results", run_name(0), processes(FIGURE_S, count=1, **given))
+    assert reproduced("jax:mnist_mlp") == 5
+    said = capsys.readouterr().out
+    assert "undecided: there is no interval, which takes two processes on each side that ended ok: new / stored" in said
+
+
 def test_failed_processes_are_not_measured_and_their_reason_is_shown(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,6 +173,8 @@ def test_the_stored_image_is_measured_in_containers(folder: Path, monkeypatch: p
     [
         ("jax:other", "CELL: no cell of run"),
         (f"{'0' * 16}.0.0.json", "does not exist"),
+        ("results/nothing.json", "results/nothing.json does not exist"),
+        ("results/{run}/run.json", "is not a record, whose file is named CELL.REPEAT.ATTEMPT.json"),
         ("results/{run}/records/{other}.0.0.json", "is not a record"),
     ],
 )

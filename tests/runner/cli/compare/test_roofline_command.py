@@ -193,7 +193,7 @@ def test_run_of_another_machine_is_not_compared_with_these_peaks(
         (["--out", "picture.png"], "--out: must end in .html or .svg, got 'picture.png'"),
         (["--rounds", "0"], "--rounds: must be from 1 to 100, got 0"),
         (["--check-flops", "mnist_mpl"], "did you mean mnist_mlp?"),
-        (["--run", "20200101T000000Z-000000"], "--results: results contains no run"),
+        (["--run", "20200101T000000Z-000000"], "--run: results contains no run"),
     ],
 )
 def test_bad_input_is_refused_with_the_flag_named(

@@ -15,7 +15,7 @@ import pytest
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.notify.issue_text import LABEL
 from tests.conftest import MACHINE, make_settings
-from tests.runner.cli.history.conftest import Notified, more, traced
+from tests.runner.cli.history.conftest import NEWER, Notified, more, traced
 from tests.runner.notify.github_api import ISSUES, REPOSITORY, TOKEN, Answer, GitHubApi, Serving
 from tests.sessions import nights, noisy, run_name
 
@@ -53,6 +53,22 @@ def test_a_change_opens_one_issue_with_what_a_reader_needs(slower: Notified, api
         "No session on both sides of the change has a trace",
     ):
         assert part in body
+
+
+def test_packages_that_changed_a_session_before_are_measured_with_those_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: commands() takes the sessions on both sides of the change, whatever changed before."""
+    monkeypatch.chdir(tmp_path)
+    values = noisy(0.0100, 20)
+    nights(tmp_path / "results", values[:19])
+    nights(tmp_path / "results", values[19:], first=19, versions=NEWER)
+    nights(tmp_path / "results", noisy(0.0110, 10, seed=5), first=20, versions=NEWER)
+    assert main(["history", "--notify", f"github:{REPOSITORY}", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "(1 session before)" in said
+    assert "base/bin/pip install keras==3.15.0 jax==0.10.0" in said
+    assert "new/bin/pip install keras==3.16.0 jax==0.10.0" in said
 
 
 def test_round_trip_opens_once_closes_and_opens_another_for_a_new_change(slower: Notified, api: GitHubApi) -> None:
