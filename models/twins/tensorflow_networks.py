@@ -52,9 +52,11 @@ def recurrent_network(model: Any) -> Network:
         kernel, recurrent, bias, last_kernel, last_bias = weights
         inputs = tf.transpose(tf.tensordot(x, kernel, 1) + bias, (1, 0, 2))
         length = inputs.shape[0]
+        # The gradient of inputs[step] would be an array as large as inputs for each step.
+        steps = tf.TensorArray(inputs.dtype, length).unstack(inputs)
 
         def cell(step: Any, hidden: Any, memory: Any) -> tuple[Any, Any, Any]:
-            into, forget, new, out = tf.split(inputs[step] + hidden @ recurrent, 4, axis=-1)
+            into, forget, new, out = tf.split(steps.read(step) + hidden @ recurrent, 4, axis=-1)
             memory = tf.sigmoid(forget) * memory + tf.sigmoid(into) * tf.tanh(new)
             return step + 1, tf.sigmoid(out) * tf.tanh(memory), memory
 

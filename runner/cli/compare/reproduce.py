@@ -21,7 +21,7 @@ from keras_matrix.analysis.regression.reproduction import Verdict, judge
 from keras_matrix.records.backends import TABLE
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.packages import KERAS_HUB
-from keras_matrix.records.schema import Record
+from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import RECORD_NAME, Run, latest_attempts
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.cli.compare.histories import spread_stored
@@ -133,6 +133,9 @@ def _stored(args: argparse.Namespace) -> Stored:
     if found[0].settings.workload.startswith(PREFIX):
         command = f"runner task {found[0].settings.workload.removeprefix(PREFIX)}"
         raise UsageError(f"RECORD: an external command, which no record contains; measure it again with: {command}")
+    if all(record.status is not Status.OK for record in found):
+        why = f"ended ok ({found[0].status}: {found[0].reason}): there is no figure to reproduce"
+        raise UsageError(f"RECORD: no process of {name} in {run.run_id} {why}")
     return Stored(run, found)
 
 

@@ -65,11 +65,12 @@ class Lines(Silent):
         self._done += counted
         again = record.status is not Status.INFRA and not counted
         # Beyond the plan are repeats that were added; their number is not known in advance.
-        left = f"   ({duration(self._left.seconds())} left)" if self._done <= self._total else ""
+        left = f"   ({duration(self._left.seconds())} left)" if self._done < self._total else ""
+        total = f"/{self._total}" if self._done <= self._total else ""
         note = "   (measured again)" if again else left
         label, outcome = self._names.label(planned), self._outcomes.result(record)
         where = self._machines.get(planned.key, "")
-        _say(f"{self._done:4d}/{max(self._done, self._total)} {label}{where}: {outcome}{note}")
+        _say(f"{self._done:4d}{total} {label}{where}: {outcome}{note}")
 
 
 def _say(line: str) -> None:

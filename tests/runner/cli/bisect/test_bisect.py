@@ -149,6 +149,18 @@ def test_continued_search_prints_what_it_knows(
     assert [line.partition(": ")[0] for line in continued[:3]] == ["  1.7 against 1.0", "  1.4 is fast", "trial 3"]
 
 
+def test_progress_states_no_total_and_no_time_left_for_blocks_that_are_added(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: Lines.ended() prints the larger of both numbers as the total."""
+    assert bisected(monkeypatch, FakeAxis()) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if " #" in line]
+    added = [line for line in lines if " #0: " not in line]
+    assert len(added) == 8 * (2 + 3 * 3 + 4)
+    assert not any("/" in line.split()[0] or "left)" in line for line in added)
+    assert lines[0].startswith("   1/2 ")
+
+
 def test_large_slowdown_is_a_factor(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

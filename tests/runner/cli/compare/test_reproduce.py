@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keras_matrix.records.schema import Container, Resolved
+from keras_matrix.records.schema import Container, Resolved, Status
 from keras_matrix.records.store import Results
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.cli.compare import reproduce
@@ -194,6 +195,17 @@ def test_external_command_is_refused_with_the_command_that_measures_it(
     stored(folder, settings=make_settings(backend="jax", workload=f"{PREFIX}train"))
     assert reproduced(f"jax:{PREFIX}train") == 2
     assert "measure it again with: runner task train" in capsys.readouterr().err
+
+
+def test_cell_without_a_figure_is_refused_before_anything_is_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor, given = FakeExecutor(), {"settings": make_settings(backend="jax"), "versions": PYTHON}
+    ended = [replace(one, status=Status.UNSUPPORTED, reason="no GPU is there") for one in processes(FIGURE_S, **given)]
+    store_session(folder / "results", run_name(0), ended)
+    assert reproduced("jax:mnist_mlp", executor=executor) == 2
+    assert "ended ok (unsupported: no GPU is there): there is no figure to reproduce" in capsys.readouterr().err
+    assert executor.jobs == []
 
 
 @pytest.mark.parametrize("repeats", ["0", "1001"])
