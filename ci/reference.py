@@ -249,8 +249,8 @@ def statuses_page() -> str:
 def error_table(epilog: str, module: Any) -> str:
     """The exit codes as `--help` lists them, and the errors of a program with theirs."""
     codes = epilog[epilog.index("exit codes:") :]
-    found: list[Any] = [one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__]
-    found = [one for one in found if isinstance(one, type)]
+    classes = (one for one in vars(module).values() if isinstance(one, type))
+    found: list[Any] = [one for one in classes if one.__module__ == module.__name__]
     rows = ((code(one.__name__), str(one.exit_code), escaped(inspect.getdoc(one) or "")) for one in found)
     return f"{codes[:1].upper()}{codes[1:]}.\n\n{table(('error', 'exit code', 'meaning'), rows)}"
 

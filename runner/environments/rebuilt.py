@@ -160,7 +160,11 @@ def _interpreter(version: str) -> str:
 
 
 def _runs(python: str) -> bool:
-    return subprocess.run([python, "-I", "-c", ""], check=False, capture_output=True, timeout=LIMIT_S).returncode == 0
+    try:
+        run_tool([python, "-I", "-c", ""], f"{python} does not run")
+    except CannotRebuild:
+        return False
+    return True
 
 
 def _indexes(versions: Iterable[str]) -> list[str]:

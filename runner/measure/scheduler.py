@@ -256,8 +256,7 @@ class Scheduler:
         an epoch. With a warm start the process ends instead, since the measured one must find a full cache. Return the
         process of each repeat that continues, None for one that needs no further attempt.
         """
-        times_s, found = dict[str, float](), _Found()
-        slowest_s = 0.0
+        times_s, found = dict[str, list[float]](), _Found()
         for planned in repeats:
             if self._missing(planned) or not self._context.usable():
                 continue
@@ -270,26 +269,27 @@ class Scheduler:
                     found[planned.key] = None
                 continue
             name = f"{planned.arm} {planned.cell.settings.backend}".strip()
-            # Of several cells of a backend the fastest counts: it needs the most steps.
-            times_s[name] = min(step_time_s, times_s.get(name, math.inf))
-            slowest_s = max(slowest_s, step_time_s)
+            times_s.setdefault(name, []).append(step_time_s)
             if planned.cell.settings.compile_cache == "cold" and self._has_room([trial], planned.cell):
                 found[planned.key] = trial
             else:
                 self._discard(trial)
-        limits = ((one.cell.timeout_s, one.cell.settings.epochs) for one in repeats)
-        steps = steps_for(times_s.values(), slowest_s, longest_epoch_s(limits))
-        return self._agreed(repeats, {"step_time_s": times_s, "steps_per_epoch": steps}, found)
+        return self._agreed(repeats, times_s, found)
 
-    def _agreed(self, repeats: Sequence[PlannedRepeat], agreed: dict[str, Any], found: _Found) -> _Found:
+    def _agreed(self, repeats: Sequence[PlannedRepeat], times_s: Mapping[str, list[float]], found: _Found) -> _Found:
         """Give each waiting process the steps of an epoch, which is stored for later repeats; return what goes on."""
         if not self._context.usable():  # the times of some cells decide nothing
             for left in filter(None, found.values()):
                 self._discard(left)
             return {key: None for key, trial in found.items() if trial is None}
-        if agreed["step_time_s"]:
+        if times_s:
+            # Of several cells of a backend the fastest counts: it needs the most steps.
+            fastest_s = {name: min(own_s) for name, own_s in times_s.items()}
+            limit_s = longest_epoch_s((one.cell.timeout_s, one.cell.settings.epochs) for one in repeats)
+            steps = steps_for(fastest_s.values(), max(itertools.chain.from_iterable(times_s.values())), limit_s)
+            found_steps = {"step_time_s": fastest_s, "steps_per_epoch": steps}
             for arm in {planned.arm for planned in repeats}:
-                self._context.arms[arm].run.store_calibration(calibration_group(repeats[0].cell), agreed)
+                self._context.arms[arm].run.store_calibration(calibration_group(repeats[0].cell), found_steps)
         for waiting in filter(None, found.values()):
             waiting.running.resume(self._steps_per_epoch(waiting.planned))
         return found

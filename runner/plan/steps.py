@@ -12,15 +12,14 @@ TARGET_MARGIN = 1.1
 EPOCHS_SHARE = 0.5
 
 
-def steps_for(step_times_s: Iterable[float], slowest_s: float = 0.0, longest_epoch_s: float = math.inf) -> int:
+def steps_for(step_times_s: Iterable[float], slowest_s: float = 0.0, limit_s: float = math.inf) -> int:
     """Return the smallest number of steps whose epoch lasts `TARGET_EPOCH_S` on every backend, at least 1. Pure.
 
-    `step_times_s` has the shortest step of each backend. There are no more steps than fit into `longest_epoch_s` of the
-    slowest cell, whose step takes `slowest_s`: the epochs of the fast backends are too short rather than none measured.
+    `step_times_s` has the shortest step of each backend. There are no more steps than fit into an epoch of `limit_s` of
+    the slowest cell, whose step takes `slowest_s`: the epochs of fast backends are too short rather than none measured.
     """
     enough = max((math.ceil(TARGET_MARGIN * TARGET_EPOCH_S / seconds) for seconds in step_times_s), default=1)
-    most = math.floor(longest_epoch_s / slowest_s) if slowest_s > 0 and longest_epoch_s < math.inf else enough
-    return max(1, min(enough, most))
+    return enough if enough * slowest_s <= limit_s else max(1, math.floor(limit_s / slowest_s))
 
 
 def longest_epoch_s(limits: Iterable[tuple[float, int]]) -> float:

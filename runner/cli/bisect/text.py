@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.regression.bisection import (
     CANDIDATE,
     LOOKS,
@@ -119,19 +120,15 @@ def ratio(found: Estimate | None) -> str:
     """Return a ratio as a slowdown with its interval: a percentage, or a factor from 2 on."""
     if found is None:
         return "no ratio"
-    shown = factor if found.centre >= 2 else change
-    ends = "" if found.bounds is None else f" [{shown(found.bounds[0])} {shown(found.bounds[1])}]"
-    return f"{shown(found.centre)}{ends}"
+    if found.centre >= 2:
+        return bracketed(found)
+    ends = "" if found.bounds is None else f" [{change(found.bounds[0])} {change(found.bounds[1])}]"
+    return f"{change(found.centre)}{ends}"
 
 
 def change(value: float) -> str:
     """Return a ratio as a signed percentage."""
     return f"{100 * (value - 1):+.1f} %"
-
-
-def factor(value: float) -> str:
-    """Return a ratio as a factor."""
-    return f"{value:.2f}x"
 
 
 def percent(value: float) -> str:

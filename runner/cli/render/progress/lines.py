@@ -64,9 +64,9 @@ class Lines(Silent):
             return
         self._done += counted
         again = record.status is not Status.INFRA and not counted
-        # Beyond the plan are repeats that were added; their number is not known in advance.
-        left = f"   ({duration(self._left.seconds())} left)" if self._done < self._total else ""
-        total = f"/{self._total}" if self._done <= self._total else ""
+        total = left = ""
+        if self._done <= self._total:  # beyond are repeats that were added, of which the number is not known
+            total, left = f"/{self._total}", f"   ({duration(self._left.seconds())} left)"
         note = "   (measured again)" if again else left
         label, outcome = self._names.label(planned), self._outcomes.result(record)
         where = self._machines.get(planned.key, "")
