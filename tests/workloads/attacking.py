@@ -6,6 +6,7 @@ They train afterwards as if nothing had happened, unless they cannot. What must 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -13,7 +14,9 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -113,13 +116,26 @@ def _locked(path: str) -> bool:
 
 
 def fill_disk(elsewhere: bool = False, **_: Any) -> Any:
-    """Write into the own scratch folder, or into the results folder, until the disk is full; then train."""
-    with ((_run().parent if elsewhere else Path()) / "filling").open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"x" * (1 << 20))
-        except OSError:
-            return well()
+    """Write into the own scratch folder, or into the results folder, until the disk is full; then train.
+
+    A thread takes what becomes free afterwards, such as pages of files that were removed earlier.
+    """
+    file = ((_run().parent if elsewhere else Path()) / "filling").open("ab", buffering=0)
+    _fill(file)
+    threading.Thread(target=_refill, args=[file], daemon=True).start()
+    return well()
+
+
+def _fill(file: RawIOBase) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * (1 << 20))
+
+
+def _refill(file: RawIOBase) -> None:
+    while True:
+        _fill(file)
+        time.sleep(0.001)
 
 
 # --- Files of others --------------------------------------------------------------------------------------------------

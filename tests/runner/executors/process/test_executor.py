@@ -297,7 +297,7 @@ def test_calibrated_processes_wait_idle_and_run_the_steps_they_receive(
     assert all((process.calibrated() or 0) > 0 for process in running)
     before = [cpu_ticks(process) for process in running]
     time.sleep(0.3)
-    assert [cpu_ticks(process) for process in running] == before
+    assert [cpu_ticks(one) - ticks <= IDLE_TICKS for one, ticks in zip(running, before, strict=True)] == [True, True]
     for job, process in zip(jobs, running, strict=True):
         process.resume(7)
         assert process.turn()
@@ -317,7 +317,7 @@ def test_interleaved_processes_rest_idle_between_turns(forking: ProcessExecutor,
     for _ in range(3):
         before = cpu_ticks(second)
         assert first.turn()
-        assert before == cpu_ticks(second)
+        assert cpu_ticks(second) - before <= IDLE_TICKS
         assert second.turn()
     for job, process in zip(jobs, (first, second), strict=True):
         outcome = process.finish()
@@ -347,9 +347,13 @@ def test_cells_that_only_share_a_backend_share_a_server(own: ProcessExecutor) ->
     assert len(own._servers._servers) == 1
 
 
-def cpu_ticks(process: Any) -> list[str]:
+IDLE_TICKS = 1
+"""Ticks of 10 ms that a resting process may use: a backend's threads may still be going to sleep. A loop uses all."""
+
+
+def cpu_ticks(process: Any) -> int:
     fields = Path(f"/proc/{process._pid}/stat").read_text().rpartition(")")[2].split()
-    return fields[11:13]
+    return int(fields[11]) + int(fields[12])
 
 
 def test_abandoned_process_is_ended_and_its_server_runs_the_next(executor: ProcessExecutor, tmp_path: Path) -> None:
