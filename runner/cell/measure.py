@@ -282,9 +282,13 @@ def _traced_workload(work: Training | Predicting, settings: Settings) -> Subject
 
 
 def configure_keras(settings: Settings) -> None:
-    """Set Keras's own options: layout and precision."""
+    """Set Keras's own options: layout and precision.
+
+    `floatx` stays float32 with bfloat16, as with `set_dtype_policy` alone: losses and metrics are of that type, to
+    which Keras also converts integer labels, and bfloat16 rounds those above 256.
+    """
     keras.config.set_image_data_format("channels_last")
-    keras.config.set_floatx(settings.precision if settings.precision in ("float64", "bfloat16") else "float32")
+    keras.config.set_floatx("float64" if settings.precision == "float64" else "float32")
     keras.config.set_dtype_policy(settings.precision)
 
 

@@ -172,37 +172,16 @@ def _updates(stretch: WorkStretch) -> str | None:
 
 def _samples(stretch: WorkStretch, settings: Settings, work: WorkDone) -> str | None:
     unweighted = stretch.steps if work.own_methods else None  # a loss metric updated once per step, without a weight
-    expected, coarse = stretch.steps * settings.batch_size, settings.precision == "bfloat16"
-    least = min(expected, counted_in_bfloat16(settings.batch_size, stretch.steps)) if coarse else expected
+    expected = stretch.steps * settings.batch_size
     for epoch, samples in enumerate(stretch.samples, start=1):
         if samples in (None, 0, unweighted):
             continue
-        if samples < least or (samples % expected and not coarse):
+        if samples < expected or samples % expected:
             return (
                 f"{NAMES[stretch.name]}: the loss was taken over {samples} samples in epoch {epoch}, not over "
                 f"{expected} ({stretch.steps} steps of {settings.batch_size})"
             )
     return None
-
-
-def counted_in_bfloat16(batch_size: int, steps: int) -> int:
-    """Return the sum of a bfloat16 loss metric that adds `batch_size` in every step.
-
-    With precision bfloat16 metrics are bfloat16 too: with 8 significant bits a sum stops growing after 256 batches.
-    """
-    count = 0
-    for _ in range(steps):
-        longer = _bfloat16(count + _bfloat16(batch_size))
-        if longer == count:
-            break
-        count = longer
-    return count
-
-
-def _bfloat16(value: int) -> int:
-    """Return the nearest integer in bfloat16, rounding half to even."""
-    unit = 1 << max(0, value.bit_length() - 8)
-    return round(value / unit) * unit
 
 
 def _drawn(stretch: WorkStretch) -> str | None:

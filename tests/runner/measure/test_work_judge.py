@@ -16,7 +16,6 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.judge import judge
 from keras_matrix.runner.measure.work_judge import (
-    counted_in_bfloat16,
     mismatch,
     misplaced,
     option_caveats,
@@ -129,34 +128,6 @@ def test_one_sample_per_step_is_accepted_only_for_an_overridden_train_step() -> 
     assert found(counted(samples=[10] * 4)) is not None
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "steps", "expected"),
-    [(1, 256, 256), (1, 257, 256), (8, 256, 2048), (8, 300, 2048), (12, 300, 4096), (300, 2, 600), (257, 1, 256)],
-)
-def test_sum_in_bfloat16_stops_growing(batch_size: int, steps: int, expected: int) -> None:
-    assert counted_in_bfloat16(batch_size, steps) == expected
-
-
-@pytest.mark.parametrize(
-    ("precision", "samples", "fits"),
-    [
-        ("bfloat16", 8192, True),  # where 32 added often enough ends in bfloat16
-        ("bfloat16", 9600, True),
-        ("bfloat16", 8191, False),
-        ("bfloat16", 2048, False),  # a quarter of each batch
-        ("float32", 8192, False),
-        ("float32", 9600, True),
-    ],
-)
-def test_samples_counted_in_bfloat16_may_be_as_few_as_its_rounding_makes_them(
-    precision: str, samples: int, fits: bool
-) -> None:
-    settings = make_settings(precision=precision)
-    work = work_as_asked(settings, 300)
-    work = replace(work, stretches=[replace(work.stretches[0], samples=[samples] * 4)])
-    assert (mismatch(result_of(work, settings), settings) is None) is fits
-
-
 def test_samples_of_a_part_of_the_steps_are_a_mismatch() -> None:
     expected = "the epochs: the loss was taken over 480 samples in epoch 1, not over 320 (10 steps of 32)"
     assert (found(counted(samples=[480] * 4)), found(counted(samples=[640] * 4))) == (expected, None)
@@ -166,12 +137,6 @@ def test_samples_without_a_count_are_a_caveat() -> None:
     work = counted(samples=[None] * 4, samples_per_step=None)
     assert (found(work), warned(work)) == (None, ["work_not_counted"])
     assert found(replace(work, own_methods=["train_step"])) is None
-
-
-def test_exact_samples_fit_where_bfloat16_would_have_rounded_them_up() -> None:
-    settings = make_settings(precision="bfloat16", batch_size=12)
-    work = work_as_asked(settings, 300)  # 3,600 samples, of which bfloat16 makes 4,096
-    assert mismatch(result_of(work, settings), settings) is None
 
 
 def test_weights_that_were_not_compared_are_not_a_mismatch() -> None:
