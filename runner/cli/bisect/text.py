@@ -122,8 +122,8 @@ def ratio(found: Estimate | None) -> str:
         return "no ratio"
     if found.centre >= 2:
         return bracketed(found)
-    ends = "" if found.bounds is None else f" [{change(found.bounds[0])} {change(found.bounds[1])}]"
-    return f"{change(found.centre)}{ends}"
+    interval = "" if found.bounds is None else f" [{change(found.bounds[0])} {change(found.bounds[1])}]"
+    return f"{change(found.centre)}{interval}"
 
 
 def change(value: float) -> str:
