@@ -3,20 +3,20 @@
 Its own packages come first on the search path, then the folders of `Layer.paths`, such as a checkout, then those of the
 base, which is not changed. So two layers of one base differ in these packages only, and cost seconds.
 
-Guarantee: a layer is made for the packages that the base had at that time; after a change of the base it is made again.
+Guarantee: a layer is made for the packages that the base had at that time, and for the wheels that the user's own
+folders had; after a change of either it is made again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keras_matrix.runner.environments.rebuilt import PIP_OPTIONS, Recipe, environment, install, made_once, run_tool
+from keras_matrix.runner.environments.rebuilt import PIP_OPTIONS, install, made_once, pip, run_tool, stored_name
 
 _DISTRIBUTIONS = """
 import importlib.metadata, json
@@ -62,14 +62,6 @@ def distributions(python: str) -> dict[str, str]:
     return {name.lower().replace("_", "-"): version for name, version in sorted(found.items()) if name}
 
 
-def pip(cache: Path, say: Callable[[str], None]) -> list[str]:
-    """Return the command of a pip: the runner's own, or one in the cache if its environment has none."""
-    if importlib.util.find_spec("pip"):
-        return [sys.executable, "-m", "pip"]
-    own = Recipe(f"{sys.version_info.major}.{sys.version_info.minor}", {})
-    return [str(environment(own, cache, say) / "bin" / "python"), "-m", "pip"]
-
-
 def layered(layer: Layer, cache: Path, say: Callable[[str], None]) -> Path:
     """Return the folder of the environment, made if it is not in the cache. Raises `CannotRebuild`."""
 
@@ -86,4 +78,4 @@ def layered(layer: Layer, cache: Path, say: Callable[[str], None]) -> Path:
             command = [*pip(cache, say), "--python", python, "install", *PIP_OPTIONS]
             install(command, python, layer.requirements, "pip cannot install these versions together")
 
-    return made_once(cache / layer.name, make)
+    return made_once(cache / stored_name(layer.name, layer.requirements, pip(cache, say)), make)

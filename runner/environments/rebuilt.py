@@ -5,14 +5,16 @@ wheels are installed, since building a package would run its code outside of a c
 
 KerasHub is installed without tensorflow-text, which would bring TensorFlow into the environment of another backend.
 
-Guarantee: an environment is used only if its installation was complete; two commands that need the same one make it
-once. Limit: dependencies that are not listed are those that pip chooses today.
+Guarantee: an environment is used only if its installation was complete, and if the user's own folders have the wheels
+of that time; two commands that need the same one make it once. Limit: dependencies that are not listed are those that
+pip chooses today.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -25,6 +27,7 @@ from pathlib import Path
 
 from keras_matrix.records.host.addresses import without_user
 from keras_matrix.records.packages import DISTRIBUTIONS, KERAS_HUB, NOT_NEEDED
+from keras_matrix.runner.environments.local_wheels import local_wheels
 from keras_matrix.runner.errors import InfrastructureError
 
 COMPLETE = "complete.json"
@@ -96,13 +99,28 @@ def cache_folder() -> Path:
 
 def environment(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> Path:
     """Return the folder of the environment of a recipe, made if it is not in the cache. Raises `CannotRebuild`."""
-    folder = cache / recipe.name
+    tool = pip(cache, say) if recipe.packages else []  # which may itself need an environment without packages
+    folder = cache / stored_name(recipe.name, recipe.requirements, tool)
 
     def make(empty: Path) -> None:
         say(f"making an environment with Python {recipe.python} and {', '.join(recipe.requirements)}: {empty}")
         _make(recipe, empty)
 
     return made_once(folder, make)
+
+
+def pip(cache: Path, say: Callable[[str], None]) -> list[str]:
+    """Return the command of a pip: the runner's own, or one in the cache if its environment has none."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    own = Recipe(f"{sys.version_info.major}.{sys.version_info.minor}", {})
+    return [str(environment(own, cache, say) / "bin" / "python"), "-m", "pip"]
+
+
+def stored_name(name: str, requirements: Sequence[str], tool: Sequence[str]) -> str:
+    """Return the name of an environment's folder in the cache: another one for other wheels of the user's folders."""
+    wheels = local_wheels(requirements, tool)
+    return f"{name}-{hashlib.sha256(json.dumps(wheels).encode()).hexdigest()[:8]}" if wheels else name
 
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:

@@ -52,13 +52,17 @@ class Axis(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PackageAxis:
-    """The versions of one package, or of one set, each on top of the same base environment."""
+    """The versions of one package, or of one set, each on top of the same base environment.
+
+    `wheels` are those of its versions in the user's own folders, with their hashes.
+    """
 
     name: str
     labels: Sequence[str]
     base: Base
     listing: package_versions.Listing
     cache: Cache
+    wheels: Sequence[str] = ()
 
     @property
     def subject(self) -> str:
@@ -67,8 +71,9 @@ class PackageAxis:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The package, its versions, and the environment of the others."""
-        return {"package": self.name, "versions": list(self.labels), "base": dict(self.base.versions)}
+        """The package, its versions, the wheels of the user's own folders, and the environment of the others."""
+        found = {"package": self.name, "versions": list(self.labels), "base": dict(self.base.versions)}
+        return found | ({"wheels": list(self.wheels)} if self.wheels else {})
 
     def arm(self, position: int) -> ArmRequest:
         """Return the arm of a version."""

@@ -35,8 +35,9 @@ from keras_matrix.runner.cli.options import add_measuring_options, number, run_r
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.environments import commits, dated, package_versions
-from keras_matrix.runner.environments.layered import Base, base_of, pip
-from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, cache_folder, with_cuda
+from keras_matrix.runner.environments.layered import Base, base_of
+from keras_matrix.runner.environments.local_wheels import local_wheels
+from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, cache_folder, pip, with_cuda
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.process import interpreter
 from keras_matrix.runner.matrix import catalog
@@ -167,7 +168,9 @@ def axis_of(args: argparse.Namespace, cell: Cell, stored: Cache) -> Axis:
     except CannotRebuild as error:
         unknown = near(name, base.versions) if name not in base.versions else ""
         raise CannotRebuild(f"--package: {error}{unknown}") from error
-    return PackageAxis(name, package_versions.between(name, known, args.good, args.bad), base, listing, stored)
+    versions = package_versions.between(name, known, args.good, args.bad)
+    wheels = local_wheels([f"{name}=={one}" for one in versions], tool)
+    return PackageAxis(name, versions, base, listing, stored, wheels)
 
 
 def _base(folder: Path | None, cell: Cell, *, complete: bool) -> Base:

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.runner.environments import layered as module
-from keras_matrix.runner.environments.layered import Base, Layer, base_of, distributions, layered, pip
-from keras_matrix.runner.environments.rebuilt import Recipe
+from keras_matrix.runner.environments.layered import Base, Layer, base_of, distributions, layered
 from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_versions
 from tests.small_wheels import write_wheel
 
@@ -28,20 +26,6 @@ def test_name_of_a_layer_depends_on_its_packages_and_on_those_of_the_base() -> N
     }
     assert len(names) == 5
     assert Layer(("keras==1",), (), HERE).name in names
-
-
-def test_runner_without_pip_uses_one_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Recipe] = []
-
-    def environment(recipe: Recipe, cache: Path, say: object) -> Path:
-        made.append(recipe)
-        return cache / "pip"
-
-    assert pip(tmp_path, print) == [sys.executable, "-m", "pip"]
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(module, "environment", environment)
-    assert pip(tmp_path, print) == [str(tmp_path / "pip" / "bin" / "python"), "-m", "pip"]
-    assert [recipe.packages for recipe in made] == [{}]
 
 
 @pytest.mark.process
@@ -65,6 +49,25 @@ def test_layer_imports_its_own_packages_then_its_folders_then_the_base(
     assert done.stdout == "of the folder of the layer\n"
     assert distributions(python) == {**base.versions, "small": "1.0"}
     assert distributions(sys.executable) == base.versions
+
+
+@pytest.mark.process
+def test_layer_is_made_again_for_a_wheel_that_was_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: the name of the folder depends on the versions alone."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    layer = Layer(("small==1.0",), (), base_of(sys.executable))
+
+    def value(source: str | None) -> str:
+        if source is not None:
+            write_wheel(tmp_path, "small", "1.0", source)
+        folder = layered(layer, tmp_path / "cache", made.append)
+        command = [str(folder / "bin" / "python"), "-c", "import small; print(small.VALUE)"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    made: list[str] = []
+    assert [value("VALUE = 1\n"), value(None), value("VALUE = 2\n"), value(None)] == ["1", "1", "2", "2"]
+    assert len(made) == 2
 
 
 @pytest.mark.process

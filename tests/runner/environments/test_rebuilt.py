@@ -12,7 +12,7 @@ import pytest
 
 from keras_matrix.runner.environments import rebuilt
 from keras_matrix.runner.environments.layered import distributions
-from keras_matrix.runner.environments.rebuilt import CannotRebuild, Recipe, environment, recipe_of
+from keras_matrix.runner.environments.rebuilt import CannotRebuild, Recipe, environment, pip, recipe_of
 from tests.small_wheels import write_wheel
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -186,3 +186,17 @@ def test_keras_hub_is_installed_with_what_it_requires_but_without_tensorflow_tex
     python = str(environment(recipe, tmp_path / "cache", print) / "bin" / "python")
     subprocess.run([python, "-c", "import keras, keras_hub"], check=True)
     assert distributions(python).items() >= {"keras": "3.14.0", "keras-hub": "0.32.0", "small": "1.0"}.items()
+
+
+def test_runner_without_pip_uses_one_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Recipe] = []
+
+    def environment(recipe: Recipe, cache: Path, say: object) -> Path:
+        made.append(recipe)
+        return cache / "pip"
+
+    assert pip(tmp_path, print) == [sys.executable, "-m", "pip"]
+    monkeypatch.setattr(rebuilt.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(rebuilt, "environment", environment)
+    assert pip(tmp_path, print) == [str(tmp_path / "pip" / "bin" / "python"), "-m", "pip"]
+    assert [recipe.packages for recipe in made] == [{}]
