@@ -8,26 +8,26 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.findings import likely_owner
 from keras_matrix.analysis.history.change_points import Assessment, Change, VersionChange
+from keras_matrix.analysis.history.searches import PACKAGES, packages_around, searches
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.trace_difference import OperationShift
 from keras_matrix.dashboards.charts.format import Unit, plural, quantity, unit_for
 from keras_matrix.dashboards.charts.time_series import date
-from keras_matrix.records.packages import DISTRIBUTIONS, KERAS_HUB
+from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.notify.events import Due, Event
-
-# What a process records of its virtual environment, from which another can be made.
-PACKAGES = ("python", *DISTRIBUTIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class About:
     """What is known about a history besides its sessions: its title, its owner, its page, and what its traces show.
 
-    `shifts` is None unless a session on either side of the change has a trace.
+    `settings` are those that distinguish the cell in a matrix, as in `batch_size=32`. `shifts` is None unless a session
+    on either side of the change has a trace.
     """
 
     title: str
+    settings: Sequence[str] = ()
     owner: str | None = None
     page: str | None = None
     shifts: Sequence[OperationShift] | None = None
@@ -102,12 +102,14 @@ def summary(notice: Notice) -> str:
 
 
 def commands(notice: Notice) -> list[str]:
-    """Return the commands that show the change and measure it again: both sides in one session, if packages differ."""
+    """Return the commands that show the change, measure it again and find its cause.
+
+    If packages differ: both sides in one session, and a search over the versions of each package that became newer.
+    """
     history = notice.assessed.history
     lines = [f"runner history {history.cell_id}"]
     workload, backend = (str(history.settings.get(name, "")) for name in ("workload", "backend"))
-    offsets = [0, *(one.sessions_off for one in notice.change.versions if one.name in PACKAGES)]
-    before, after = _packages(notice, min(offsets) - 1), _packages(notice, max(offsets))
+    before, after = packages_around(notice.assessed, notice.change)
     if before == after or workload.startswith(PREFIX):
         return lines
     for name, packages in (("base", before), ("new", after)):
@@ -118,16 +120,11 @@ def commands(notice: Notice) -> list[str]:
         if hub is not None:
             one = shlex.quote(f"{KERAS_HUB}=={hub}")
             lines.append(f"{name}/bin/pip install --no-deps {one}  # and what it requires: docs/language-models.md")
-    filters = " ".join(f"--filter {shlex.quote(one)}" for one in (f"workload={workload}", f"backend={backend}"))
-    return [*lines, f"runner gate --base-env base --new-env new {filters}"]
+    wanted = (f"workload={workload}", f"backend={backend}", *notice.about.settings)
+    filters = " ".join(f"--filter {shlex.quote(one)}" for one in wanted)
+    return [*lines, f"runner gate --base-env base --new-env new {filters}", *searches(notice.assessed, notice.change)]
 
 
 def machine_changes(notice: Notice) -> list[VersionChange]:
     """Return what changed there and is not part of an environment, so that `runner gate` cannot show its share."""
     return [one for one in notice.change.versions if one.name not in PACKAGES]
-
-
-def _packages(notice: Notice, offset: int) -> dict[str, str]:
-    """Return the packages of a session, without local versions; that with offset 0 is the first after the change."""
-    facts = notice.assessed.history.valued[notice.change.index + offset].facts
-    return {name: facts[name].partition("+")[0] for name in PACKAGES if name in facts}

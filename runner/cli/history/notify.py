@@ -137,6 +137,7 @@ class _Found:
         workload, backend = (str(one.history.settings.get(name, "")) for name in ("workload", "backend"))
         return About(
             history_lines.title(one.history),
+            history_lines.filters(one.history),
             owner_of(self.request.owners, workload, backend),
             f"{site.rstrip('/')}/cells/{one.history.cell_id}.html" if site else None,
             shifts_of(self.past, one, found.change) if found.change and found.event not in CLOSING else None,

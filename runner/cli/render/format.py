@@ -68,9 +68,14 @@ def size(value: int | None) -> str:
 
 def settings_text(settings: Settings) -> str:
     """Return a cell's workload, and every parameter and setting that is not the default; an FC mode in any case."""
+    return printable(" ".join([settings.workload, *(f"{name}={value}" for name, value in differing(settings))]))
+
+
+def differing(settings: Settings) -> list[tuple[str, Scalar | None]]:
+    """Return every parameter and setting of a cell that is not the default, and an FC mode in any case."""
     defaults = _default_params().get(settings.workload, {})
-    parts = [
-        f"{name}={value}"
+    found: list[tuple[str, Scalar | None]] = [
+        (name, value)
         for name, value in settings.params.items()
         if name != DEFINITION and (name == "mode" or name not in defaults or defaults[name] != value)
     ]
@@ -79,8 +84,8 @@ def settings_text(settings: Settings) -> str:
         if name == "batch_size" and value == TO_BE_FOUND:
             value = LARGEST
         if name != "samples" and (rule.default is None or value != rule.default):
-            parts.append(f"{name}={value}")
-    return printable(" ".join([settings.workload, *parts]))
+            found.append((name, value))
+    return found
 
 
 def work(settings: Settings) -> str:

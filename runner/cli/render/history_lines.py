@@ -6,15 +6,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure
+from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of
 from keras_matrix.analysis.history.change_points import LEAST_FOR_CHANGES, Assessment, Change, VersionChange
+from keras_matrix.analysis.history.searches import searches
 from keras_matrix.analysis.history.sessions import LEAST_SESSIONS, History, Session, SessionSpread
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Problem
 from keras_matrix.runner.cli.render.figures import between, quantity
-from keras_matrix.runner.cli.render.format import NOTHING, columns, document, settings_text
+from keras_matrix.runner.cli.render.format import LENGTHS, NOTHING, columns, differing, document, settings_text
 from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.runner.matrix.strict_yaml import value_text
 
 REMARKS_SHOWN = 5
 
@@ -27,6 +30,16 @@ def title(history: History) -> str:
     except CodecError:  # settings of an earlier schema
         text = f"{history.settings.get('workload')}"
     return printable(f"{text} on {backend}" if f"backend={backend}" not in text else text)
+
+
+def filters(history: History) -> list[str]:
+    """Return what selects a cell among others of its workload and backend in a matrix, as in `batch_size=32`."""
+    try:
+        found = differing(decode(Settings, dict(history.settings)))
+    except CodecError:
+        return []
+    selecting = [(name, value) for name, value in found if name not in {"backend", *LENGTHS}]
+    return [f"{name}={value_text(value)}" for name, value in selecting if value is not None]
 
 
 def overview(assessed: Sequence[Assessment]) -> list[str]:
@@ -113,6 +126,8 @@ def _one(one: Assessment, last: int) -> list[str]:
     for session, row in zip(shown, rows[1:], strict=True):
         if change := changes.get(session.run_id):
             lines.append(f"  -- {change_words(change)}")
+            if kind_of(change, history.figure.goal) is ChangeKind.SLOWER:
+                lines += [f"     to find the version: {command}" for command in searches(one, change)]
         lines.append(f"  {row}")
     return [*lines, "", *_baseline(one)]
 

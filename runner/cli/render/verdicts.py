@@ -170,7 +170,8 @@ def _title(row: Row, context: RunContext) -> list[Line]:
         return [title]
     found = context.same_work(row)
     advice = "" if found.checked else "; ".join(found.remarks[:1])
-    checks = [f"{found.text}{': ' + advice if advice else ''}", *context.on_several_devices(row)]
+    stated = [f"{found.text}{': ' + advice if advice else ''}"] if found.checked or advice else []
+    checks = [*stated, *context.on_several_devices(row)]
     return [title, *(Line(f"  {printable(text)}", NOTE) for text in checks)]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from keras_matrix.records.appended.annotations import FILE
+from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from keras_matrix.runner.cli.main import Seams, main
@@ -19,6 +20,7 @@ from tests.sessions import nights, noisy, processes, run_name, store_session
 
 BERT = make_settings(workload="bert", backend="torch")
 NEWER = {"keras": "3.16.0", "jax": "0.10.0"}
+SEARCH = f"runner bisect {cell_id(make_settings())} --package keras --good 3.15.0 --bad 3.16.0"
 
 
 @pytest.fixture
@@ -54,7 +56,8 @@ def test_a_cell_is_listed_by_session_with_its_change_and_what_changed(
     lines = printed(capsys, "jax:mnist_mlp").splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("  -- "))
     assert "keras 3.15.0 -> 3.16.0" in lines[at]
-    assert lines[at + 1].strip().startswith(run_name(20))
+    assert lines[at + 1].strip() == f"to find the version: {SEARCH}"
+    assert lines[at + 2].strip().startswith(run_name(20))
     assert lines[-1].startswith("spread between sessions: ")
     assert lines[-2].startswith(f"baseline: 10 sessions since {run_name(20)}, ")
 
@@ -97,7 +100,8 @@ def test_an_intended_change_is_noted_shown_and_withdrawn(folder: Path, capsys: p
     assert printed(capsys, *note, "--note", "keras 3.16") == f"noted for 1 cell from run {run_name(20)} on\n"
     (one,) = document(capsys, "mnist_mlp")["histories"]
     assert [change["note"] for change in one["changes"]] == ["keras 3.16"]
-    assert "intended change of +10" in printed(capsys, "mnist_mlp")
+    shown = printed(capsys, "mnist_mlp")
+    assert ("intended change of +10" in shown, SEARCH in shown) == (True, False)
     printed(capsys, *note, "--withdraw")
     (one,) = document(capsys, "mnist_mlp")["histories"]
     assert [change["note"] for change in one["changes"]] == [None]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.records.identity import cell_id
 from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.notify.issue_text import LABEL
 from tests.conftest import MACHINE, make_settings
@@ -50,6 +51,8 @@ def test_a_change_opens_one_issue_with_what_a_reader_needs(slower: Notified, api
         "new/bin/pip install keras==3.16.0 jax==0.10.0",
         "new/bin/pip install --no-deps keras-hub==0.32.0",
         "runner gate --base-env base --new-env new --filter workload=mnist_mlp --filter backend=jax",
+        "--filter backend=jax --filter batch_size=32\n",
+        f"runner bisect {cell_id(make_settings())} --package keras --good 3.15.0 --bad 3.16.0",
         "No session on both sides of the change has a trace",
     ):
         assert part in body

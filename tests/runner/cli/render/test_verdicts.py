@@ -52,6 +52,12 @@ def test_each_backend_has_a_line_under_headings_and_the_verdict_follows() -> Non
     assert verdict == "  tensorflow is fastest: 1.92x jax [1.85 2.00]"
 
 
+def test_row_of_one_backend_says_nothing_of_the_same_work() -> None:
+    """Mutation: the title always has the line."""
+    _, _, title, line, *_ = printed(table(records_of({"jax": 0.01})))
+    assert (title, line.split()[0]) == ("mnist_mlp", "jax")
+
+
 def test_only_the_fastest_is_marked() -> None:
     clear, alike = table_lines(table(records_of(CLEAR)), NO_CONTEXT), table_lines(table(records_of(ALIKE)), NO_CONTEXT)
     assert [line.text.split()[1] for line in clear if line.text.startswith("* ")] == ["tensorflow"]
