@@ -31,6 +31,7 @@ IMPLEMENTATIONS = (KERAS, "loop", "no_metrics", "layers", NATIVE)
 # Set by a user's own workload unless the matrix sets them: the number of samples, options of compile(), and, if it
 # returns a source for fit, that batches come from there.
 OWN_OPTIONS = ("eager", "feed", "samples", "steps_per_execution")
+FROZEN_QUANTIZATIONS = ("int8", "int4")  # of a workload's parameter: its weights have no gradients
 DATA_SOURCES = ("synthetic", "digits", "keras:mnist", "keras:cifar10")
 
 

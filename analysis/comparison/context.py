@@ -145,13 +145,15 @@ NO_CONTEXT = RunContext()
 
 
 def same_work(records: Sequence[ParityRecord], row: Row, backend: str | None = None) -> SameWork:
-    """Return the parity of a row's backends, or of one of them with the others."""
+    """Return the parity of a row's backends, or of one of them with the others; a backend alone has none."""
     cells = _running(row, backend)
     if not cells:
         return SameWork(WorkStatus.NOT_CHECKED)
     settings = next(iter(cells.values())).settings
     if settings.workload.startswith(PREFIX):
         return SameWork(WorkStatus.NOT_CHECKED, remarks=("the work of an external command cannot be checked",))
+    if len(row.cells) == 1:
+        return SameWork(WorkStatus.NOT_CHECKED)
     versions = {name: found for name, cell in cells.items() if (found := _versions(name, cell))}
     stored = latest_comparison(records, settings.workload, settings.params, versions)
     known_pairs = [pair for pair in stored.record.pairs if cells.keys() >= set(pair.backends)] if stored else []

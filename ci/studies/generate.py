@@ -1,12 +1,18 @@
 """Compare tokens/s of a cell with those of a bare script that calls KerasHub's generate(). Run it on a quiet machine.
 
     ci/study generate                                 gpt2 tiny, 10 pairs of processes for each backend
+    ci/study generate --inside                        400 pairs of epochs in one process for each backend
     ci/study generate --pairs 20 --backends jax       one backend
-    ci/study generate --size base --longest 64       another size
+    ci/study generate --size base --longest 64        another size
 
-A pair is a cell in a process of the runner and a bare script in another, one after the other, in random order. Both
-make the same number of calls on prompts of the same shape; the first epoch is left out. Printed: the ratio of their
-rates with its 95 % interval over the pairs.
+A pair is a cell in a process of the runner and a bare script in another one. Both are alive and only one of them works:
+their epochs alternate, as those of compared cells do, so that both meet the machine in the same condition. Both make
+the same number of calls on prompts of the same shape, with one thread on the same CPU, since two threads on two CPUs
+scatter more; an epoch that compiles is left out. Printed: the ratio of their rates with its 95 % interval over the
+pairs.
+
+With --inside, epochs of the cell's loop alternate with those of the bare loop on the same model, in one process: what
+differs from process to process, such as where memory lies, is the same for both, so that less is resolved in minutes.
 """
 
 from __future__ import annotations
@@ -17,18 +23,28 @@ import io
 import json
 import math
 import os
-import random
+import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from keras_matrix.analysis.stats.blocks import of_logs
+from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, latest_attempts
+from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main as runner
+from keras_matrix.runner.executors import Running, WaitingCell
+from keras_matrix.runner.executors.process.executor import ProcessExecutor
+from keras_matrix.runner.executors.supervise.environment import THREAD_VARIABLES
+from keras_matrix.runner.measure.seams import Seams
 
-BACKENDS = ("tensorflow", "jax", "torch")
-# A practitioner's script: nothing of this project is imported. It prints the seconds of each epoch of calls.
+# Calls of an epoch, so that one lasts some tenths of a second with the size `tiny`.
+CALLS = {"tensorflow": 10, "jax": 30, "torch": 1}
+# A practitioner's script: nothing of this project is imported.
 BARE = """\
 import json, sys, time
 asked = json.loads(sys.argv[1])
@@ -43,17 +59,32 @@ batch, prompt, longest = asked["batch"], asked["prompt"], asked["longest"]
 mask = np.zeros((batch, longest), "int32")
 mask[:, :prompt] = 1
 ids = np.random.default_rng(0).integers(0, asked["config"]["vocabulary_size"], (batch, longest), dtype="int32") * mask
-epochs_s = []
-for _ in range(asked["epochs"]):
+def bare():
     begun_s = time.perf_counter()
     for _ in range(asked["calls"]):
         model.generate({"token_ids": ids, "padding_mask": mask}, stop_token_ids=None)
-    epochs_s.append(time.perf_counter() - begun_s)
-print(json.dumps(epochs_s))
+    return time.perf_counter() - begun_s
+"""
+# An epoch of calls for each line that is read, or the cell's loop and this one in turns on the same model.
+EPOCHS_ON_DEMAND = """
+for _ in sys.stdin:
+    print(bare(), flush=True)
+"""
+BOTH_INSIDE = """
+from keras_matrix.runner.cell.generation.phase import generated
+from keras_matrix.runner.cell.loop import Stretch, call_epochs
+inputs = {"token_ids": ids, "padding_mask": mask}
+def cell():
+    log = call_epochs(lambda given: generated(model, given), [(inputs, None)], Stretch(asked["calls"], 1))
+    return log.epoch_times_s[0]
+bare(), cell()
+for number in range(asked["pairs"]):
+    found = {one.__name__: one() for one in ((cell, bare) if number % 2 else (bare, cell))}
+    print(json.dumps(found), flush=True)
 """
 MATRIX = """\
 version: 1
-defaults: {{repeats: 1, epochs: {epochs}, steps_per_epoch: {calls}, feed: host_fed}}
+defaults: {{repeats: 1, epochs: {epochs}, steps_per_epoch: {calls}, feed: host_fed, threads: 1}}
 backends: [{backend}]
 cells:
   - workload: gpt2
@@ -67,52 +98,146 @@ CONFIGS = {
 }
 
 
-def bare(backend: str, args: argparse.Namespace) -> float:
-    """Return the tokens/s of a bare script."""
-    asked = vars(args) | {"config": CONFIGS[args.size]}
-    command = [sys.executable, "-c", BARE, json.dumps(asked)]
-    environment = os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    epochs_s = json.loads(done.stdout.splitlines()[-1])[1:]
-    return args.batch * (args.longest - args.prompt) * args.calls * len(epochs_s) / sum(epochs_s)
+def started(backend: str, asked: dict[str, Any], program: str) -> subprocess.Popen[str]:
+    """Start a script, with one thread on the CPU of a cell with one thread."""
+    command = [sys.executable, "-c", BARE + program, json.dumps(asked | {"config": CONFIGS[asked["size"]]})]
+    threads = dict.fromkeys(THREAD_VARIABLES, "1")
+    environment = os.environ | {"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"} | threads
+    process = subprocess.Popen(command, env=environment, stdin=-1, stdout=-1, text=True)
+    os.sched_setaffinity(process.pid, {max(os.sched_getaffinity(0))})
+    return process
 
 
-def cell(backend: str, args: argparse.Namespace) -> float:
-    """Return the tokens/s of a cell."""
+class BareScript:
+    """A bare script in its own process, which waits for a line before each of its epochs."""
+
+    def __init__(self, backend: str, asked: dict[str, Any]) -> None:
+        self._process = started(backend, asked, EPOCHS_ON_DEMAND)
+        self.epochs_s: list[float] = []
+
+    def epoch(self) -> None:
+        """Let it make one epoch."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        self.epochs_s.append(float(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        """Let it end."""
+        self._process.communicate()
+
+
+@dataclass(slots=True)
+class Paired:
+    """A cell's process whose measured epochs alternate with those of a bare script, in alternating order."""
+
+    running: Running
+    bare: BareScript
+    measured_epochs: int
+    turns: int = 0
+
+    def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
+        """Let the cell run until it rests, and make the bare script's epoch before or after."""
+        number, self.turns = self.turns, self.turns + 1
+        if number > self.measured_epochs:
+            return self.running.turn(waiting)
+        if number % 2:
+            self.bare.epoch()
+        rests = self.running.turn(waiting)
+        if not number % 2:
+            self.bare.epoch()
+        return rests
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass on the rest."""
+        return getattr(self.running, name)
+
+
+@dataclass(slots=True)
+class Pairing:
+    """The process executor, with a bare script for each process of a cell."""
+
+    backend: str
+    asked: dict[str, Any]
+    scripts: list[BareScript] = field(default_factory=list)
+    executor: ProcessExecutor = field(default_factory=ProcessExecutor)
+    name: str = "process"
+
+    def start(self, job: Job, timeout_s: float) -> Running:
+        """Start a cell and a bare script, whose epochs alternate."""
+        self.scripts.append(BareScript(self.backend, self.asked))
+        paired: Any = Paired(self.executor.start(job, timeout_s), self.scripts[-1], self.asked["epochs"] - 1)
+        running: Running = paired
+        return running
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass on the rest."""
+        return getattr(self.executor, name)
+
+
+def pair(backend: str, asked: dict[str, Any]) -> tuple[float, float]:
+    """Return the tokens/s of a cell and of a bare script, of the latest attempt."""
+    executor: Any = Pairing(backend, asked)
+    try:
+        record = measured(MATRIX.format(backend=backend, **asked), Seams(executor=executor))
+    finally:
+        for script in executor.scripts:
+            script.close()
+    assert record.times.tokens_per_s is not None, record.reason
+    epochs_s = executor.scripts[-1].epochs_s[1:]
+    assert len(epochs_s) == len(record.times.epoch_times_s)
+    tokens = asked["batch"] * (asked["longest"] - asked["prompt"]) * asked["calls"]
+    return record.times.tokens_per_s, tokens / statistics.fmean(epochs_s)
+
+
+def inside(backend: str, asked: dict[str, Any]) -> list[float]:
+    """Return the logarithms of the ratios of the two loops' rates, cell over bare, in one process."""
+    output, _ = started(backend, asked, BOTH_INSIDE).communicate()
+    return [math.log(one["bare"] / one["cell"]) for one in map(json.loads, output.splitlines())]
+
+
+def outside(backend: str, asked: dict[str, Any]) -> list[float]:
+    """Return the logarithms of the ratios of rates, cell over bare, of pairs of processes."""
+    logs = []
+    for _ in range(asked["pairs"]):
+        cell, bare = pair(backend, asked)
+        logs.append(math.log(cell / bare))
+        print(f"{backend}: cell {cell:,.0f}, bare {bare:,.0f} tokens/s", flush=True)
+    return logs
+
+
+def measured(matrix: str, seams: Seams) -> Record:
+    """Run a matrix of one cell and return its record."""
     with tempfile.TemporaryDirectory(prefix="generate-study-") as folder:
         path, results = Path(folder) / "matrix.yaml", Path(folder) / "results"
-        path.write_text(MATRIX.format(backend=backend, **vars(args)), encoding="utf-8")
+        path.write_text(matrix, encoding="utf-8")
         with contextlib.redirect_stdout(io.StringIO()):
-            runner(["--matrix", str(path), "--results", str(results), "--json"])
+            runner(["--matrix", str(path), "--results", str(results), "--json"], seams)
         run = Results(results).latest()
         assert run is not None
         [record] = latest_attempts(run.load()[0])
-    assert record.times.tokens_per_s is not None, record.reason
-    return record.times.tokens_per_s
+        return record
 
 
 def main(arguments: list[str]) -> int:
     """Measure the pairs of each backend and print the ratios."""
     parser = argparse.ArgumentParser(description="tokens/s of a cell over those of a bare script")
-    parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
-    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--backends", nargs="+", default=tuple(CALLS), choices=tuple(CALLS))
+    parser.add_argument("--inside", action="store_true", help="both loops in one process")
+    parser.add_argument("--pairs", type=int, help="of processes (10), with --inside of epochs (400)")
     parser.add_argument("--size", default="tiny", choices=sorted(CONFIGS))
-    for name, value in {"batch": 4, "prompt": 16, "longest": 64, "calls": 50, "epochs": 6}.items():
+    parser.add_argument("--calls", type=int, help="of an epoch; by default 10 (TensorFlow), 30 (JAX), 1 (PyTorch)")
+    for name, value in {"batch": 4, "prompt": 16, "longest": 64, "epochs": 31}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     args = parser.parse_args(arguments)
-    backends, pairs = args.__dict__.pop("backends"), args.__dict__.pop("pairs")
-    draw = random.Random(0)
-    for backend in backends:
-        logs = []
-        for _ in range(pairs):
-            order = draw.sample((cell, bare), 2)
-            rates = {one.__name__: one(backend, args) for one in order}
-            logs.append(math.log(rates["cell"] / rates["bare"]))
-            print(f"{backend}: cell {rates['cell']:,.0f}, bare {rates['bare']:,.0f} tokens/s", flush=True)
-        found = of_logs(logs)
+    args.pairs = args.pairs or (400 if args.inside else 10)
+    for backend in args.backends:
+        asked = vars(args) | {"calls": args.calls or CALLS[backend]}
+        found = of_logs((inside if args.inside else outside)(backend, asked))
         assert found is not None
         ends = "" if found.low is None else f" [{found.low:.4f} {found.high:.4f}]"
-        print(f"{backend}: cell over bare script {found.centre:.4f}{ends}, {pairs} pairs", flush=True)
+        print(f"{backend}: cell over bare script {found.centre:.4f}{ends}, {args.pairs} pairs", flush=True)
     return 0
 
 

@@ -27,6 +27,7 @@ from keras_matrix.models.language_models.shapes import (
 )
 from keras_matrix.models.layers.heads import float_logits
 from keras_matrix.models.workload import Built, Request, UnsupportedWorkload
+from keras_matrix.records.settings import FROZEN_QUANTIZATIONS
 
 NAMES = {GPT2: "GPT2", GEMMA: "Gemma", LLAMA: "Llama", MISTRAL: "Mistral"}
 
@@ -74,9 +75,10 @@ def check(architecture: str, request: Request) -> None:
         raise ValueError(f"{architecture}: prompt_length: must be below max_length ({longest}). Received: {prompt}")
     if request.integer("lora_rank") and request.phase == "predict":
         raise ValueError(f"{architecture}: lora_rank: must be 0 with phase: predict, which trains nothing")
-    if request.text("quantization") in ("int8", "int4") and request.phase == "fit" and not request.integer("lora_rank"):
+    mode = request.text("quantization")
+    if mode in FROZEN_QUANTIZATIONS and request.phase == "fit" and not request.integer("lora_rank"):
         raise ValueError(
-            f"{architecture}: quantization: {request.text('quantization')} has no trainable weights; set lora_rank, or "
+            f"{architecture}: quantization: {mode} has no trainable weights; set lora_rank, or "
             "phase: predict or generate"
         )
 

@@ -26,7 +26,12 @@ def of_preset(
     `check` gets the name or folder before anything is allocated. Raises ValueError for a preset that there is not,
     `NotFetched` without a connection, and what `check` raises.
     """
-    found = next((place for place in places(preset, request.dataset_dir, request.folders) if place.is_dir()), None)
+    searched = places(preset, request.dataset_dir, request.folders)
+    found = next((place for place in searched if place.is_dir()), None)
+    if found is None and is_path(preset):
+        there = ", ".join(str(place.absolute()) for place in searched)
+        advice = "name an existing folder, a preset of KerasHub, or an address that begins with kaggle:// or hf://"
+        raise ValueError(f"{architecture}: preset: must be a folder, got {preset}; there is none at {there}; {advice}")
     name = str(found or preset)
     try:
         check(name)
@@ -37,6 +42,11 @@ def of_preset(
         if failure is not None:
             raise NotFetched(f"{reason}; without a connection name a folder with its files") from error
         raise ValueError(f"{reason}; name a preset of KerasHub, its address, or a folder with its files") from error
+
+
+def is_path(preset: str) -> bool:
+    """Return whether a preset can only be a folder: KerasHub's names have no slash, and addresses a scheme."""
+    return "://" not in preset and ("/" in preset or preset.startswith(("~", ".")))
 
 
 def configuration(task: Any, name: str) -> Mapping[str, Any]:

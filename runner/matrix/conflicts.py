@@ -6,7 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from keras_matrix.records.fc import spec
-from keras_matrix.records.settings import FEEDS, FIT, GENERATE, KERAS, NATIVE, PIPELINE, REMAT_OFF, RESIDENT, Scalar
+from keras_matrix.records.settings import (
+    FEEDS,
+    FIT,
+    FROZEN_QUANTIZATIONS,
+    GENERATE,
+    KERAS,
+    NATIVE,
+    PIPELINE,
+    REMAT_OFF,
+    RESIDENT,
+    Scalar,
+)
 from keras_matrix.runner.matrix.catalog import Workload
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
 from keras_matrix.runner.matrix.strict_yaml import say
@@ -24,7 +35,6 @@ NATIVE_ONLY: dict[str, Scalar] = {
     "quantization": "none",
     "lora_rank": 0,
 }
-FROZEN = ("int8", "int4")  # modes of quantization whose weights have no gradients
 GPU_ONLY = ("clocks", "autotune")  # beyond their default
 
 
@@ -105,7 +115,7 @@ def _of_generation(axes: Axes, workload: Workload) -> Iterator[Conflict]:
 
 def _of_quantised_weights(axes: Axes) -> Iterator[Conflict]:
     """Yield the conflict of whole-number weights with training, in which only LoRA's weights have gradients."""
-    frozen = [mode for mode in axes.get("quantization", ()) if mode in FROZEN]
+    frozen = [mode for mode in axes.get("quantization", ()) if mode in FROZEN_QUANTIZATIONS]
     if frozen and FIT in axes["phase"] and 0 in axes.get("lora_rank", ()):
         text = f"must be none or float8 with phase: {FIT} and lora_rank: 0, which trains all weights, got {frozen[0]}"
         yield Conflict("quantization", "phase", f"{text}; write an entry of its own for others")

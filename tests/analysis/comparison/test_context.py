@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_matrix.analysis.comparison.context import RunContext, WorkStatus, cell_caveats, same_work
+from keras_matrix.analysis.comparison.context import RunContext, SameWork, WorkStatus, cell_caveats, same_work
 from keras_matrix.analysis.comparison.table import Row, table
 from keras_matrix.analysis.hardware.roofline import roofline
 from keras_matrix.records.fc.proof import ProvedMode
@@ -111,6 +111,12 @@ def test_single_backend_is_judged_by_its_own_pairs() -> None:
     assert same_work([parity()], row(), "jax").status is WorkStatus.AGREES
     assert same_work([parity()], row(), "tensorflow").status is WorkStatus.NOT_CHECKED
     assert same_work([], row()).remarks == ("compare the backends with: runner parity mnist_mlp",)
+
+
+def test_row_of_one_backend_is_not_advised_to_compare_it() -> None:
+    """Mutation: `same_work` does not ask how many backends a row has."""
+    alone = row(backends=("jax",))
+    assert same_work([], alone) == same_work([parity()], alone) == SameWork(WorkStatus.NOT_CHECKED)
 
 
 def test_missing_peaks_give_no_share_and_name_the_command() -> None:

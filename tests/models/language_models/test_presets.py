@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -49,6 +51,25 @@ def test_failure_of_the_connection_is_found_also_as_a_cause(
     """Mutation: `_causes` yields the error alone."""
     with pytest.raises(raised, match=r"gpt2: preset: some cannot be loaded: (refused|reset|Unknown preset|no file)"):
         of_preset(task_that_raises(error, cause), "gpt2", "some", Request({}, "synthetic", None))
+
+
+@pytest.mark.parametrize("preset", ["./weights", "~/weights", "models/weights", "/models/weights"])
+def test_folder_that_does_not_exist_is_named_with_its_places(preset: str, tmp_path: Path) -> None:
+    """Mutations: `is_path` returns False; the message leaves out the user's folder."""
+    request = Request({}, "synthetic", None, folders=(str(tmp_path),))
+    there = Path(preset).expanduser()
+    there = there if there.is_absolute() else tmp_path / there
+    message = rf"^gpt2: preset: must be a folder, got {re.escape(preset)}; there is none at {re.escape(str(there))}\b"
+    with pytest.raises(ValueError, match=message):
+        of_preset(task_that_raises(AssertionError("asked")), "gpt2", preset, request)
+
+
+def test_folder_that_exists_is_loaded_by_its_path(tmp_path: Path) -> None:
+    """Mutation: a path is refused before it is looked for."""
+    (tmp_path / "models" / "weights").mkdir(parents=True)
+    task = SimpleNamespace(from_preset=lambda name, preprocessor: name)
+    request = Request({}, "synthetic", None, folders=(str(tmp_path),))
+    assert of_preset(task, "gpt2", "models/weights", request) == str(tmp_path / "models" / "weights")
 
 
 def test_preset_of_hugging_face_that_does_not_exist_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
