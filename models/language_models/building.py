@@ -147,10 +147,10 @@ def _finished(model: Any, request: Request) -> Any:
 
 
 def _with_int32_positions(mask: Callable[..., Any]) -> Callable[..., Any]:
-    """Return KerasHub's mask of a sliding window with positions that are int32 whatever the precision.
+    """Return KerasHub's mask of a sliding window with positions that are int32 in float64, too.
 
-    Keras gives integers as many bits as `floatx`. TensorFlow adds no int16 to the int32 of KerasHub's position in the
-    cache, and has no kernel for a range of int16.
+    Keras gives integers as many bits as `floatx`. TensorFlow adds no int64 to the int32 of KerasHub's position in the
+    cache.
     """
 
     def masked(*arguments: Any, **named: Any) -> Any:

@@ -75,7 +75,8 @@ def layered(layer: Layer, cache: Path, say: Callable[[str], None]) -> Path:
         lines = [*layer.paths, f"import site; site.addsitedir({shared.strip()!r})"]
         (Path(own) / "layer.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
         if layer.requirements:
-            command = [*pip(cache, say), "--python", python, "install", *PIP_OPTIONS]
+            command = [*tool, "--python", python, "install", *PIP_OPTIONS]
             install(command, python, layer.requirements, "pip cannot install these versions together")
 
-    return made_once(cache / stored_name(layer.name, layer.requirements, pip(cache, say)), make)
+    tool = pip(cache, say) if layer.requirements else []
+    return made_once(cache / stored_name(layer.name, layer.requirements, tool), make)

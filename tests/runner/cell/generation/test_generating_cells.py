@@ -105,6 +105,7 @@ def on_backends(always: str, *values: Any) -> list[Any]:
 
 MODES = [
     *on_backends("tensorflow", "bfloat16", {"precision": "bfloat16"}),
+    *on_backends("tensorflow", "float64", {"precision": "float64"}),
     *on_backends("torch", "int4", {"params": {"quantization": "int4"}}),
     *on_backends("jax", "float8", {"params": {"quantization": "float8"}}),
 ]
@@ -114,21 +115,22 @@ MODES = [
 def test_weights_and_cache_have_the_sizes_of_their_precision(
     executor: ProcessExecutor, tmp_path: Path, backend: str, mode: str, changes: dict[str, Any]
 ) -> None:
-    """Mutation: the cache is counted in float32; `prepared` quantises to int8 whatever the mode; positions of Mistral's
-    sliding window have 16 bits in bfloat16.
+    """Mutations: the cache is counted in float32; `prepared` quantises to int8 whatever the mode; the positions of
+    Mistral's sliding window have 64 bits in float64.
     """
     record = measured(executor, tmp_path, settings(backend, "mistral", **changes), repeat=0)
     assert record.status in MEASURED, record.reason
     found = record.generation
-    bytes_per_number = 2 if mode == "bfloat16" else 4
+    bytes_per_number = {"bfloat16": 2, "float64": 8}.get(mode, 4)
     assert (found.cache_bytes, found.own_tokens_agree) == (bytes_per_number * CACHE_NUMBERS, True)
     least, most = {
         "bfloat16": (2 * WEIGHTS, 2 * WEIGHTS),
+        "float64": (8 * WEIGHTS, 8 * WEIGHTS),
         "int4": (WEIGHTS / 2, 0.7 * WEIGHTS),  # two in a byte, with scales
         "float8": (4 * WEIGHTS, 6 * WEIGHTS),  # float32, with scales and their history
     }[mode]
     assert least <= found.weight_bytes <= most
-    assert (found.unquantised_time_s is None) == (mode == "bfloat16")
+    assert (found.unquantised_time_s is None) == (mode in ("bfloat16", "float64"))
 
 
 @pytest.mark.parametrize("backend", on_backends("torch"))
@@ -156,7 +158,7 @@ def test_low_rank_updates_of_weights_in_bfloat16_are_trained(
         ({"jit": False}, Status.UNSUPPORTED, "jit: KerasHub always compiles generate() on jax, got false"),
         ({"params": {"prompt_length": 14}}, Status.ERROR, "gpt2: prompt_length: must be below max_length (14)"),
         ({"phase": "fit", "params": {"quantization": "int8"}}, Status.ERROR, "int8 has no trainable weights"),
-        ({"params": {"preset": "no/such"}}, Status.ERROR, "gpt2: preset: no/such cannot be loaded"),
+        ({"params": {"preset": "no/such"}}, Status.ERROR, "gpt2: preset: must be a folder, got no/such"),
     ],
 )
 def test_cell_that_cannot_run_is_refused_before_its_weights_are_allocated(

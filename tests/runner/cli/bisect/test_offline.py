@@ -89,6 +89,16 @@ def test_slow_version_is_found_among_wheels_of_a_folder(wheels: Path, capsys: py
     assert len(environments) == 5  # 1.0, 1.1, 1.2, 1.6, and the attempt at 1.3
 
 
+def test_wheels_that_were_built_again_are_searched_anew(wheels: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Mutations: `identity` leaves out the wheels; the environments of the cache are named by versions alone."""
+    assert bisected("1.0", "1.6") == 0
+    assert "found: 1.2 is slower than 1.1" in capsys.readouterr().out
+    for number in range(7):
+        write_wheel(wheels, "small", f"1.{number}", f"SHARE = {0.05 if number >= 4 else 0.0001}\n")
+    assert bisected("1.0", "1.6") == 0
+    assert "found: 1.4 is slower than 1.3: +5.0 %" in capsys.readouterr().out
+
+
 def test_version_that_cannot_be_imported_is_skipped_with_the_reason(
     wheels: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
