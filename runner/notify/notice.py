@@ -120,8 +120,8 @@ def commands(notice: Notice) -> list[str]:
         if hub is not None:
             one = shlex.quote(f"{KERAS_HUB}=={hub}")
             lines.append(f"{name}/bin/pip install --no-deps {one}  # and what it requires: docs/language-models.md")
-    wanted = (f"workload={workload}", f"backend={backend}", *notice.about.settings)
-    filters = " ".join(f"--filter {shlex.quote(one)}" for one in wanted)
+    selecting = (f"workload={workload}", f"backend={backend}", *notice.about.settings)
+    filters = " ".join(f"--filter {shlex.quote(one)}" for one in selecting)
     return [*lines, f"runner gate --base-env base --new-env new {filters}", *searches(notice.assessed, notice.change)]
 
 
