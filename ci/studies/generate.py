@@ -12,7 +12,7 @@ scatter more; an epoch that compiles is left out. Printed: the ratio of their ra
 pairs.
 
 With --inside, epochs of the cell's loop alternate with those of the bare loop on the same model, in one process: what
-differs from process to process, such as where memory lies, is the same for both, so that less is resolved in minutes.
+differs from process to process, such as where memory lies, is the same for both, so that smaller differences show.
 """
 
 from __future__ import annotations
@@ -26,17 +26,13 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from ci.studies.usage import measured
 from keras_matrix.analysis.stats.blocks import of_logs
-from keras_matrix.records.schema import Record
-from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cli.main import main as runner
 from keras_matrix.runner.executors import Running, WaitingCell
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.supervise.environment import THREAD_VARIABLES
@@ -65,7 +61,7 @@ def bare():
         model.generate({"token_ids": ids, "padding_mask": mask}, stop_token_ids=None)
     return time.perf_counter() - begun_s
 """
-# An epoch of calls for each line that is read, or the cell's loop and this one in turns on the same model.
+# An epoch of calls for each line that is read, or epochs of the cell's loop and of this one, alternating, on one model.
 EPOCHS_ON_DEMAND = """
 for _ in sys.stdin:
     print(bare(), flush=True)
@@ -180,7 +176,8 @@ def pair(backend: str, asked: dict[str, Any]) -> tuple[float, float]:
     """Return the tokens/s of a cell and of a bare script, of the latest attempt."""
     executor: Any = Pairing(backend, asked)
     try:
-        record = measured(MATRIX.format(backend=backend, **asked), Seams(executor=executor))
+        with contextlib.redirect_stdout(io.StringIO()):
+            [record] = measured(MATRIX.format(backend=backend, **asked), Seams(executor=executor))
     finally:
         for script in executor.scripts:
             script.close()
@@ -205,19 +202,6 @@ def outside(backend: str, asked: dict[str, Any]) -> list[float]:
         logs.append(math.log(cell / bare))
         print(f"{backend}: cell {cell:,.0f}, bare {bare:,.0f} tokens/s", flush=True)
     return logs
-
-
-def measured(matrix: str, seams: Seams) -> Record:
-    """Run a matrix of one cell and return its record."""
-    with tempfile.TemporaryDirectory(prefix="generate-study-") as folder:
-        path, results = Path(folder) / "matrix.yaml", Path(folder) / "results"
-        path.write_text(matrix, encoding="utf-8")
-        with contextlib.redirect_stdout(io.StringIO()):
-            runner(["--matrix", str(path), "--results", str(results), "--json"], seams)
-        run = Results(results).latest()
-        assert run is not None
-        [record] = latest_attempts(run.load()[0])
-        return record
 
 
 def main(arguments: list[str]) -> int:
