@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from keras_matrix.analysis.explain.alignment import aligned, half_width_s
 from keras_matrix.analysis.explain.facts import Fact
+from keras_matrix.analysis.explain.kinds.compile_mode import mode
 from keras_matrix.analysis.explain.kinds.kind import Claim, Pair, total_s
 from keras_matrix.analysis.explain.kinds.registry import claimed
 from keras_matrix.analysis.explain.parts import StepParts
@@ -107,7 +108,7 @@ def explain(
     if nothing:
         return Explanation(base_s, new_s, ratio, True, same_backend=same, facts=tuple(facts), caveats=tuple(caveats))
     sides = (base, new)
-    parts, costs_s = _without_profiler(base, new, same_backend=same)
+    parts, costs_s = _without_profiler(base, new, alike=same and mode(base.traced) == mode(new.traced))
     found = aligned(*parts, same_backend=same)
     claims = claimed(Pair(base.traced, new.traced, found.rows))
     change_s = new_s - base_s
@@ -134,9 +135,9 @@ def explain(
     )
 
 
-def _without_profiler(base: Side, new: Side, *, same_backend: bool) -> tuple[list[StepParts], tuple[float, float]]:
+def _without_profiler(base: Side, new: Side, *, alike: bool) -> tuple[list[StepParts], tuple[float, float]]:
     sides = [TracedSide(side.parts, side.traced.times.step_time_s) for side in (base, new)]
-    if same_backend:
+    if alike:
         parts, cost_s = without_profiler(sides)
         return parts, (cost_s, cost_s)
     (base_parts,), base_cost_s = without_profiler(sides[:1])

@@ -2,9 +2,10 @@
 
 A profiler costs about the same for each event, on the thread that records it (`analysis.whatif.overhead` does the
 same for replays). So each operation and each gap of a CPU's threads becomes shorter by the same time, but never
-negative, until the step is as long as the same process measured without the profiler. Two sides of one backend have
-the smaller cost of both: what a busier machine added to the trace of one side is not the profiler's, and stays
-unexplained. What runs on a device is unchanged.
+negative, until the step is as long as the same process measured without the profiler. Two sides of one backend that
+compile the step alike have the smaller cost of both: what a busier machine added to the trace of one side is not the
+profiler's, and stays unexplained. Otherwise the events differ, and so do their costs. What runs on a device is
+unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class TracedSide:
 
 
 def without_profiler(sides: Sequence[TracedSide]) -> tuple[list[StepParts], float]:
-    """Return the parts of these sides, of one backend, without the profiler's cost, and that cost of each event."""
+    """Return the parts of these sides, whose events are alike, without the profiler's cost, and that of each event."""
     cost_s = min(map(_needed_s, sides))
     return [_cheaper(side.parts, cost_s) if cost_s else side.parts for side in sides], cost_s
 

@@ -15,6 +15,7 @@ from keras_matrix.records.task import PREFIX
 
 # What a process records of its virtual environment, from which another can be made.
 PACKAGES = ("python", *DISTRIBUTIONS)
+NIGHTLY_KERAS = "keras-nightly"
 
 
 def packages_around(assessed: Assessment, change: Change) -> tuple[dict[str, str], dict[str, str]]:
@@ -34,18 +35,28 @@ def searches(assessed: Assessment, change: Change) -> list[str]:
     moving = {name: backend.name for backend in TABLE.values() for name in (*backend.packages, *backend.plugins)}
     found: dict[str, str] = {}
     for name in DISTRIBUTIONS:
-        good, bad = before.get(name), after.get(name)
-        if good is not None and bad is not None and _is_newer(bad, good):
-            ends = f"--package {name} --good {shlex.quote(good)} --bad {shlex.quote(bad)}"
-            found.setdefault(moving.get(name, name), f"runner bisect {history.cell_id} {ends}")
+        good, bad = _version(before.get(name)), _version(after.get(name))
+        if good and bad and bad > good and (package := _package(name, good, bad)):
+            texts = (shlex.quote(facts[name]) for facts in (before, after))
+            pre = " --pre" if good.is_prerelease or bad.is_prerelease else ""
+            command = "runner bisect {} --package {} --good {} --bad {}{}"
+            found.setdefault(moving.get(name, name), command.format(history.cell_id, package, *texts, pre))
     return list(found.values())
+
+
+def _package(name: str, good: Version, bad: Version) -> str | None:
+    """Return the package that has both versions, or None: Keras's nightly wheels have a name of their own."""
+    nightly = {good.is_devrelease, bad.is_devrelease}
+    if name != "keras" or nightly == {False}:
+        return name
+    return NIGHTLY_KERAS if nightly == {True} else None
 
 
 def _versions(facts: Mapping[str, str]) -> dict[str, str]:
     return {name: facts[name].partition("+")[0] for name in PACKAGES if name in facts}
 
 
-def _is_newer(one: str, other: str) -> bool:
+def _version(text: str | None) -> Version | None:
     with contextlib.suppress(InvalidVersion):
-        return Version(one) > Version(other)
-    return False
+        return Version(text) if text else None
+    return None

@@ -189,13 +189,15 @@ def answered(trial: Trial, rule: Rule, logs: Sequence[Sequence[float]], smallest
 
     A trial of the ends also stops if the bad one is slower by less than `smallest`, if at all.
     """
-    sides = [side_of(one, rule) for one in logs[: len(trial.tested)]]
-    if Side.UNDECIDED not in sides:
-        return " and ".join(sides)
-    small = Rule(smallest, rule.level, rule.looks)
-    if trial.tested == (TOTAL,) and judge({"": logs[0]}, small)[""].outcome is gate.Outcome.NO_WORSE:
+    if trial.tested == (TOTAL,) and is_small(logs[0], rule, smallest):
         return f"slower by less than {smallest:g}"
-    return None
+    sides = [side_of(one, rule) for one in logs[: len(trial.tested)]]
+    return None if Side.UNDECIDED in sides else " and ".join(sides)
+
+
+def is_small(logs: Sequence[float], rule: Rule, smallest: float) -> bool:
+    """Return whether the mean of these numbers is shown to be a slowdown by less than `smallest`, or none."""
+    return judge({"": logs}, Rule(smallest, rule.level, rule.looks))[""].outcome is gate.Outcome.NO_WORSE
 
 
 def expected_blocks(ends: Sequence[float], rule: Rule) -> int | None:
@@ -242,17 +244,18 @@ def estimate(answer: Answer, contrast: int, rule: Rule) -> Estimate | None:
     return of_logs(logs, rule.looks.confidence(len(logs)))
 
 
-def search(count: int, measure: Measure) -> Bisection:
+def search(count: int, measure: Measure, smallest: float = THRESHOLD) -> Bisection:
     """Return the first slow one of `count` >= 2 versions, or the range that contains it.
 
-    `measure` measures a trial, with looks as the rule says, until `answered`.
+    `measure` measures a trial, with looks as the rule says, until `answered`. Between ends that differ by less than
+    `smallest` nothing is searched.
     """
     rule, known = rule_for(count), _Known(0, count - 1)
     ends = measure(trial_of_ends(count), rule)
     total = estimate(ends, 0, rule)
     if ends.reason is not None:
         return Bisection(Outcome.NOT_MEASURED, 0, count - 1, reason=ends.reason)
-    if side_of(ends.logs[0], rule) is not Side.SLOW:
+    if side_of(ends.logs[0], rule) is not Side.SLOW or is_small(ends.logs[0], rule, smallest):
         return Bisection(Outcome.NOT_SLOWER, 0, count - 1, total=total, level=rule.level)
     steps: list[Step] = []
     while (candidates := known.candidates()) and _measured(steps) < most_steps(count):

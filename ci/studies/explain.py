@@ -1,6 +1,6 @@
 """Measure what `runner explain` says of planted differences: the table in docs/explain.md. Nothing here is a test.
 
-ci/study explain FOLDER [PLANT ...]    plants: twice, copied, jit; all by default; a quiet machine, about 10 minutes
+ci/study explain FOLDER [PLANT ...]    plants: twice, copied, jit; all by default; a quiet machine, 15 minutes
 
 Each plant is measured on each backend, five processes of each side, interleaved, with one thread. Only the cells that a
 plant compares are measured. The printed rows are those of the table.

@@ -27,14 +27,12 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from ci.studies.usage import measured
+from ci.studies.usage import ActsBetweenEpochs, measured
 from keras_matrix.analysis.stats.blocks import of_logs
-from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Running, WaitingCell
-from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.supervise.environment import THREAD_VARIABLES
 from keras_matrix.runner.measure.seams import Seams
 
@@ -150,39 +148,23 @@ class Paired:
         return getattr(self.running, name)
 
 
-@dataclass(slots=True)
-class Pairing:
-    """The process executor, with a bare script for each process of a cell."""
-
-    backend: str
-    asked: dict[str, Any]
-    scripts: list[BareScript] = field(default_factory=list)
-    executor: ProcessExecutor = field(default_factory=ProcessExecutor)
-    name: str = "process"
-
-    def start(self, job: Job, timeout_s: float) -> Running:
-        """Start a cell and a bare script, whose epochs alternate."""
-        self.scripts.append(BareScript(self.backend, self.asked))
-        paired: Any = Paired(self.executor.start(job, timeout_s), self.scripts[-1], self.asked["epochs"] - 1)
-        running: Running = paired
-        return running
-
-    def __getattr__(self, name: str) -> Any:
-        """Pass on the rest."""
-        return getattr(self.executor, name)
-
-
 def pair(backend: str, asked: dict[str, Any]) -> tuple[float, float]:
     """Return the tokens/s of a cell and of a bare script, of the latest attempt."""
-    executor: Any = Pairing(backend, asked)
+    scripts: list[BareScript] = []
+
+    def paired(running: Running) -> Paired:
+        scripts.append(BareScript(backend, asked))
+        return Paired(running, scripts[-1], asked["epochs"] - 1)
+
+    executor: Any = ActsBetweenEpochs(paired)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             [record] = measured(MATRIX.format(backend=backend, **asked), Seams(executor=executor))
     finally:
-        for script in executor.scripts:
+        for script in scripts:
             script.close()
     assert record.times.tokens_per_s is not None, record.reason
-    epochs_s = executor.scripts[-1].epochs_s[1:]
+    epochs_s = scripts[-1].epochs_s[1:]
     assert len(epochs_s) == len(record.times.epoch_times_s)
     tokens = asked["batch"] * (asked["longest"] - asked["prompt"]) * asked["calls"]
     return record.times.tokens_per_s, tokens / statistics.fmean(epochs_s)

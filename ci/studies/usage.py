@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import main as runner
-from keras_matrix.runner.executors import Outcome, Running, WaitingCell
+from keras_matrix.runner.executors import Running, WaitingCell
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.supervise.sampling import SAMPLE_S, Pace, Sampling
 from keras_matrix.runner.executors.supervise.watch import Watch
@@ -100,10 +100,6 @@ class Alternated:
     sampled: Sequence[bool]
     epochs_begun: int = 0
 
-    def root(self) -> int | None:
-        """Pass on."""
-        return self.running.root()
-
     def turn(self, waiting: Sequence[WaitingCell] = ()) -> bool:
         """Choose the pace of the epoch to come."""
         assert isinstance(self.running, Watch)
@@ -113,42 +109,22 @@ class Alternated:
         self.epochs_begun += 1
         return self.running.turn(waiting)
 
-    def calibrated(self) -> float | None:
-        """Pass on."""
-        return self.running.calibrated()
-
-    def resume(self, steps: int) -> None:
-        """Pass on."""
-        self.running.resume(steps)
-
-    def resident_bytes(self) -> int:
-        """Pass on."""
-        return self.running.resident_bytes()
-
-    def finish(self) -> Outcome:
-        """Pass on."""
-        return self.running.finish()
-
-    def abandon(self) -> None:
-        """Pass on."""
-        self.running.abandon()
-
-    def kill(self) -> None:
-        """Pass on."""
-        self.running.kill()
+    def __getattr__(self, name: str) -> Any:
+        """Pass on the rest."""
+        return getattr(self.running, name)
 
 
 @dataclass(slots=True)
-class Alternating:
-    """The process executor, with every second measured epoch unsampled."""
+class ActsBetweenEpochs:
+    """The process executor, whose processes become what `wrapped` makes of them."""
 
-    sampled: Sequence[bool]
+    wrapped: Callable[[Running], Any]
     executor: ProcessExecutor = field(default_factory=ProcessExecutor)
     name: str = "process"
 
-    def start(self, job: Job, timeout_s: float) -> Running:
-        """Start a process whose epochs alternate."""
-        return Alternated(self.executor.start(job, timeout_s), self.sampled)
+    def start(self, job: Job, timeout_s: float) -> Any:
+        """Start a process."""
+        return self.wrapped(self.executor.start(job, timeout_s))
 
     def __getattr__(self, name: str) -> Any:
         """Pass on the rest."""
@@ -162,7 +138,8 @@ def effect(backends: Sequence[str], pairs: int, seed: int) -> None:
     for backend in backends:
         timeout_s = min(86_400, 300 + 4 * pairs)
         matrix = CELLS.format(epochs=1 + 2 * pairs, timeout_s=timeout_s, backends=backend)
-        (record,) = measured(matrix, Seams(executor=Alternating(sampled)))  # type: ignore[arg-type]
+        executor: Any = ActsBetweenEpochs(lambda running: Alternated(running, sampled))
+        (record,) = measured(matrix, Seams(executor=executor))
         times_s = record.times.epoch_times_s
         logs = [
             math.log(times_s[first] / times_s[first + 1]) * (1 if sampled[first] else -1)

@@ -12,7 +12,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_matrix.runner.environments.rebuilt import LIMIT_S, CannotRebuild
+from keras_matrix.runner.environments.rebuilt import LIMIT_S, CannotRebuild, failure
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import near
 
@@ -45,9 +45,9 @@ class Checkout:
             raise UsageError(f"--bad: must be another commit than --good, got {bad} and {good}, both {first[:10]}")
         if self._git("merge-base", "--is-ancestor", first, last, check=False).returncode:
             raise UsageError(f"--good: must be an ancestor of --bad, got {good} ({first[:10]}) and {bad} ({last[:10]})")
-        after = self._git("rev-list", "--first-parent", "--reverse", f"{first}..{last}").stdout.split()
-        text = self._git("log", "--no-walk=unsorted", "--format=%H %s", first, *after).stdout
-        return [Commit(*f"{line} ".split(" ", 1)) for line in text.splitlines()]
+        log = ("log", "--first-parent", "--reverse", "--format=%H %s")
+        text = self._git(*log, "--max-count=1", first).stdout + self._git(*log, f"{first}..{last}").stdout
+        return [Commit(*f"{line} ".split(" ", 1)) for line in text.split("\n") if line]
 
     def worktree(self, commit: Commit, cache: Path) -> Path:
         """Return a folder with the files of a commit. Raises `CannotRebuild`."""
@@ -57,7 +57,7 @@ class Checkout:
             command = ("worktree", "add", "--force", "--detach", "--quiet", str(folder), commit.sha)
             made = self._git("-c", f"core.hooksPath={os.devnull}", *command, check=False)
             if made.returncode:
-                raise CannotRebuild(f"git makes no worktree of {commit.label}: {made.stderr.strip()}")
+                raise failure(made.stderr)(f"git makes no worktree of {commit.label}: {made.stderr.strip()}")
         return folder
 
     def remove_worktrees(self, cache: Path) -> None:

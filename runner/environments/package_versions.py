@@ -84,6 +84,8 @@ def _known(name: str, known: Mapping[Version, str], flag: str, text: str, hint: 
         version = Version(text)
     except InvalidVersion as error:
         raise UsageError(f"{flag}: must be a version of {name}, as in {[*known.values()][-1]}, got {text!r}") from error
+    if version not in known and len(built := [one for one in known if one.public == str(version)]) == 1:
+        return built[0]  # 2.13.0 may be there as 2.13.0+cpu, which pip takes for it
     if version not in known:
         without = not any(one.is_prerelease for one in known)
         pre = "; a pre-release needs --pre" if version.is_prerelease and without else ""

@@ -12,6 +12,7 @@ pip chooses today.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import importlib.util
@@ -46,7 +47,11 @@ class CannotRebuild(InfrastructureError):
     """An environment cannot be made. The message says why."""
 
 
-class NoNetwork(CannotRebuild):
+class NotNow(CannotRebuild):
+    """An environment cannot be made now, because of this machine and not of its versions."""
+
+
+class NoNetwork(NotNow):
     """An environment cannot be made now, because the package index cannot be reached."""
 
 
@@ -89,6 +94,11 @@ def recipe_of(versions: Mapping[str, str]) -> Recipe:
         problem = ", ".join(unusable) or stated
         raise CannotRebuild(f"the record states no usable versions: {problem}; name an environment with --env")
     return Recipe(python[1], packages)
+
+
+def installable(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions that an environment can have: of Python 3.11, without its patch release."""
+    return {name: ".".join(one.split(".")[:2]) if name == "python" else one for name, one in versions.items()}
 
 
 def cache_folder() -> Path:
@@ -134,7 +144,7 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
                 make(folder)
                 (folder / COMPLETE).write_text("{}", encoding="utf-8")
     except OSError as error:
-        raise CannotRebuild(f"{error.filename or folder}: {error.strerror}; set XDG_CACHE_HOME to another") from error
+        raise NotNow(f"{error.filename or folder}: {error.strerror}; set XDG_CACHE_HOME to another") from error
     return folder
 
 
@@ -196,7 +206,7 @@ def _indexes(versions: Iterable[str]) -> list[str]:
 def run_tool(command: list[str], problem: str, text: str = "") -> str:
     """Return the output of a tool such as pip, which gets `text` as its input.
 
-    Raises `CannotRebuild` with the problem and the tool's reason, `NoNetwork` if that is the connection.
+    Raises `CannotRebuild` with the problem and the tool's reason, `NotNow` if that is the connection or a full disk.
     """
     return run_connected(command, problem, text)[0]
 
@@ -208,12 +218,18 @@ def run_connected(command: list[str], problem: str, text: str = "") -> tuple[str
             command, check=False, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, input=text
         )
     except subprocess.TimeoutExpired as error:
-        raise CannotRebuild(f"{problem}: not done after {LIMIT_S:.0f} s") from error
+        raise NotNow(f"{problem}: not done after {LIMIT_S:.0f} s") from error
     if done.returncode:
         output = done.stderr or done.stdout
-        kind = CannotRebuild if _connected(output) else NoNetwork
-        raise kind(f"{problem}: {without_user(_cause(output))}")
+        raise failure(output)(f"{problem}: {without_user(_cause(output))}")
     return done.stdout, _connected(done.stderr)
+
+
+def failure(output: str) -> type[CannotRebuild]:
+    """Return which error the output of a tool that failed is."""
+    if os.strerror(errno.ENOSPC) in output:
+        return NotNow
+    return CannotRebuild if _connected(output) else NoNetwork
 
 
 def _connected(output: str) -> bool:

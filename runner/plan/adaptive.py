@@ -19,7 +19,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison.primary_metric import cost
@@ -134,25 +134,29 @@ class Adaptive:
         if self._question is None:
             return _pairs(group, times, self._arms)
         contrasts = self._question.contrasts
-        return [{(arm, cell.cell_id): one[arm] for arm in one} for cell in group for one in contrasts]
+        return [weights_of(one, self._arms, cell.cell_id) for cell in group for one in contrasts]
 
     def _target(self, name: str) -> float:
         """Return the width at which a comparison stops; a decision has no such width, not even 0."""
         return NEVER if self._rule or self._question else self._groups[name][0].precision_target or 0.0
 
     def _decided(self, times: Times) -> dict[str, str]:
-        """Return the outcomes of the comparisons that are decided at a look."""
+        """Return the outcomes of the comparisons that were decided at the latest look of each of their series.
+
+        Where processes failed, the series of a comparison reach a look at different blocks.
+        """
         logs = self._series(times)
         if self._question is not None:
             return dict(self._answers(self._question, logs))
         if self._rule is None:
             return {}
-        named = {f"{name} {i}": one for name, several in logs.items() for i, one in enumerate(several)}
+        looked = {name: [self._looked(one) for one in several] for name, several in logs.items()}
+        named = {f"{name} {i}": one for name, several in looked.items() for i, one in enumerate(several)}
         verdicts = judge(named, self._rule)
         found = {}
-        for name, several in logs.items():
+        for name, several in looked.items():
             outcomes = [verdicts[f"{name} {i}"].outcome for i in range(len(several))]
-            if self._at_look(several) and Outcome.UNDECIDED not in outcomes:
+            if several and all(several) and Outcome.UNDECIDED not in outcomes:
                 found[name] = " and ".join(sorted(set(map(str, outcomes))))
         return found
 
@@ -161,11 +165,12 @@ class Adaptive:
     ) -> Iterator[tuple[str, str]]:
         for name, several in logs.items():
             complete = len(several) == len(question.contrasts) * len(self._groups[name])
-            if complete and self._at_look(several) and (answer := question.answered(several)):
+            if complete and len(several[0]) in self._looks.blocks and (answer := question.answered(several)):
                 yield name, answer
 
-    def _at_look(self, several: Sequence[tuple[float, ...]]) -> bool:
-        return bool(several) and all(len(one) in self._looks.blocks for one in several)
+    def _looked(self, logs: tuple[float, ...]) -> tuple[float, ...]:
+        """Return what was there at the latest look."""
+        return logs[: max((at for at in self._looks.blocks if at <= len(logs)), default=0)]
 
     def _next(self, states: Mapping[str, State], left_s: float) -> str | None:
         """Return the next comparison to continue; their targets may differ."""
@@ -239,6 +244,14 @@ def series(group: Sequence[Cell], times: Times, arms: Sequence[str]) -> list[tup
 def numbers(weights: Weights, times: Times) -> tuple[float, ...]:
     """Return the weighted sum of log step times, one number a block."""
     return tuple(_logs(times, weights).values())
+
+
+def weights_of(contrast: Mapping[str, float], arms: Iterable[str], cell_id: str) -> Weights:
+    """Return the weights of a contrast, 0 for other arms: so it has the blocks only that all arms have.
+
+    Then all contrasts of a question have as many numbers, and reach their looks together, although processes fail.
+    """
+    return {(arm, cell_id): contrast.get(arm, 0.0) for arm in arms}
 
 
 def _weighted(weights: Sequence[Weights], times: Times) -> list[tuple[float, ...]]:

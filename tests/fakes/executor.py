@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from keras_matrix.records.fc import spec
@@ -229,6 +229,21 @@ def spoil(times: int) -> Behaviour:
         return FakeExecutor().succeed(job)
 
     return behave
+
+
+@dataclass(slots=True)
+class FailsAt(FakeExecutor):
+    """Whose processes with these numbers, counted from 1, behave otherwise: by default they crash."""
+
+    numbers: Collection[int] = ()
+    behaviour: Behaviour = field(default_factory=crash)
+
+    def end(self, job: Job) -> Outcome:
+        """Behave otherwise if it is the turn of such a process."""
+        if len(self.jobs) + 1 not in self.numbers:
+            return FakeExecutor.end(self, job)
+        self.jobs.append(job)
+        return self.behaviour(job)
 
 
 def work_as_asked(settings: Settings, steps: int) -> WorkDone:

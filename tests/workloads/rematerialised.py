@@ -34,6 +34,14 @@ def in_parts() -> tuple[Any, Any, Any]:
     return _trained([part])
 
 
+_MADE = dense()
+
+
+def made_at_import() -> tuple[Any, Any, Any]:
+    """A model whose layers exist before build() is called."""
+    return _MADE
+
+
 def accumulating() -> tuple[Any, Any, Any]:
     """An optimizer that averages the gradients of two steps by itself."""
     model, x, y = dense()

@@ -6,10 +6,10 @@
 
 Both ends are measured first; each candidate is measured alternately with both, in an environment of its own, until the
 gate's test has decided; the found version is confirmed against the one before it. One that cannot be measured, or stays
-undecided, is skipped. The same command continues. --budget: no trial begins that would exceed it. docs/bisect.md
+undecided, is skipped. The same command continues. --budget begins no trial that should exceed it. docs/bisect.md
 
 found and confirmed: exit 0. Exit 1: an end was not measured. Exit 3: no network, or an end cannot be installed.
-Exit 4: the bad end is not slower than the good one. Exit 5: undecided, or the budget is spent.
+Exit 4: the bad end is not slower, or by less than --smallest. Exit 5: undecided, or the budget is spent.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--requirements", type=Path, metavar="FILE", help="with --dates: what is locked; default: Keras, NumPy, backend"
     )
     parser.add_argument("--env", type=Path, metavar="FOLDER", help="environment of the other packages; default: this")
-    parser.add_argument("--good-run", metavar="RUN", help="stored run before the change; default: from the history")
+    parser.add_argument("--good-run", metavar="RUN", help="stored run before the change; default of both: history")
     parser.add_argument("--bad-run", metavar="RUN", help="stored run after it")
     parser.add_argument(
         "--smallest", metavar="SHARE", default=str(THRESHOLD), help=f"smallest slowdown to search; default: {THRESHOLD}"
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         trials = Trials(replace(request, results=state.folder), cell, axis, state, display, smallest, process_s)
         if state.continued:
             display.say(f"continuing {state.folder} after {len(state.answers)} trials")
-        found = search(len(axis.labels), trials.measure)
+        found = search(len(axis.labels), trials.measure, smallest)
         return _show(found, axis, state, differing, as_json=args.json)
     finally:
         axis.close()

@@ -14,6 +14,7 @@ from keras_matrix.records import history_reader
 from keras_matrix.records.store import Run
 from keras_matrix.runner.cli.compare.histories import assessed
 from keras_matrix.runner.cli.look.stored import chosen_run
+from keras_matrix.runner.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,10 @@ class Suspects:
 def suspects(results: Path, cell_id: str, good: str | None, bad: str | None) -> Suspects | None:
     """Return what differs between two runs, by default those around the last change of the history that was slower.
 
-    None if there are no such runs. Raises `UsageError` for a run that is not there.
+    None if there are no such runs. Raises `UsageError` for a run that is not there, or if one is named only.
     """
+    if bool(good) != bool(bad):
+        raise UsageError(f"--good-run and --bad-run belong together: name --{'bad' if good else 'good'}-run, too")
     if good or bad:
         return _between(chosen_run(results, good, "--good-run"), chosen_run(results, bad, "--bad-run"), cell_id)
     pair = _around_change(results, cell_id)

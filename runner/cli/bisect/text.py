@@ -75,11 +75,15 @@ def verdict(found: Bisection, labels: Sequence[str]) -> str:
     between = [step for step in found.steps if found.last_good < step.position < found.first_bad]
     reasons = "; ".join(f"{labels[step.position]}: {step.reason or step.side}" for step in between)
     shown = f"slower than {good}: {found.reason or ratio(found.size or found.total)}"
+    is_slower = found.total is not None and found.total.bounds is not None and found.total.bounds[0] > 1
+    not_slower = (
+        f"slower by less than --smallest than {good}: {ratio(found.total)}" if is_slower else f"not shown to be {shown}"
+    )
     return {
         Outcome.FOUND: f"found: {bad} is {shown}",
         Outcome.RANGE: f"undecided: the first slow one is after {good}, at the latest {bad}; left out: {reasons}",
         Outcome.NOT_CONFIRMED: f"undecided: the steps lead to {bad}, which is not confirmed to be {shown}",
-        Outcome.NOT_SLOWER: f"--bad: {bad} is not shown to be {shown}; nothing to search",
+        Outcome.NOT_SLOWER: f"--bad: {bad} is {not_slower}; nothing to search",
         Outcome.NOT_MEASURED: f"not measured: {found.reason}",
     }[found.outcome]
 

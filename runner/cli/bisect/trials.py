@@ -10,31 +10,37 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from keras_matrix.analysis.regression import bisection
 from keras_matrix.analysis.regression.bisection import BAD, CANDIDATE, GOOD, TOTAL, Answer, Trial
 from keras_matrix.analysis.regression.gate import Rule
 from keras_matrix.records.codec import to_json
-from keras_matrix.records.schema import Record
+from keras_matrix.records.schema import Status
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.cli.bisect.axes import Axis
 from keras_matrix.runner.cli.bisect.state import Answered, State
 from keras_matrix.runner.cli.bisect.text import answer_line
 from keras_matrix.runner.cli.render.format import duration
-from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork
-from keras_matrix.runner.errors import RunnerError
+from keras_matrix.runner.environments.rebuilt import CannotRebuild, NotNow
+from keras_matrix.runner.errors import InfrastructureError, RunnerError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.measuring import Display, measure_session, session_request
-from keras_matrix.runner.plan.adaptive import Goal, Question, numbers, step_times
+from keras_matrix.runner.plan.adaptive import Goal, Question, numbers, step_times, weights_of
 from keras_matrix.runner.plan.session import ArmRequest, Session
 from keras_matrix.runner.request import RunRequest
 
 
 class BudgetSpent(RunnerError):
-    """The next trial would exceed the budget. The same command continues."""
+    """The next trial is expected to exceed the budget. The same command continues."""
 
     exit_code = 5
+
+
+class EndFailed(RunnerError):
+    """Processes of an end fail that were measured before. The same command continues."""
+
+    exit_code = 1
 
 
 @dataclass(slots=True)
@@ -61,7 +67,10 @@ class Trials:
         self._begun_s = self.clock()
 
     def measure(self, trial: Trial, rule: Rule) -> Answer:
-        """Return the answer of a trial, stored or measured, and print it. Raises `BudgetSpent` or `CannotRebuild`."""
+        """Return the answer of a trial, stored or measured, and print it.
+
+        Raises `BudgetSpent`, `EndFailed` or `InfrastructureError`, such as `CannotRebuild`: then it is not answered.
+        """
         place, self._count = self._count, self._count + 1
         if place >= len(self.state.answers):
             self._announce(trial)
@@ -75,17 +84,24 @@ class Trials:
         ends = {name: self._arm(name, position) for name, position in trial.arms.items() if name != CANDIDATE}
         try:
             arms = {name: ends.get(name) or self._arm(name, position) for name, position in trial.arms.items()}
-        except NoNetwork:
+        except NotNow:
             raise
         except CannotRebuild as error:
             return Answered(dict(trial.arms), [], str(error))
         session = self._session(trial, rule, arms)
+        failures = self._failures(session, trial)
+        if trial.contrasts != (TOTAL,) and set(failures) - {CANDIDATE}:
+            self.display.say(f"  {'; '.join(failures.values())}; it was measured before: again")
+            session = self._session(trial, rule, arms, anew=True)
+            failures = self._failures(session, trial)
+        if CANDIDATE in trial.arms and failures and CANDIDATE not in failures:
+            raise EndFailed(f"{'; '.join(failures.values())}, which was measured before; the same command continues")
         records = [(arm, record) for arm in arms for record in session.records(arm)]
         times = step_times(records)
-        weights = [{(arm, self.cell.cell_id): one[arm] for arm in one} for one in trial.contrasts]
-        reason = next(filter(None, (self._failure(arm, records, trial) for arm in arms)), None)
-        logs = [list(numbers(one, times)) for one in weights] if reason is None else []
+        weights = [weights_of(one, trial.arms, self.cell.cell_id) for one in trial.contrasts]
+        logs = [] if failures else [list(numbers(one, times)) for one in weights]
         walls = [record.harness.wall_time_s for _, record in records if record.harness.wall_time_s]
+        reason = failures.get(CANDIDATE) or next(iter(failures.values()), None)
         return Answered(dict(trial.arms), logs, reason, {arm: run.run_id for arm, run in session.runs.items()}, walls)
 
     def _arm(self, name: str, position: int) -> ArmRequest:
@@ -97,7 +113,7 @@ class Trials:
                 raise type(error)(f"{flag}{self.axis.labels[position]}: {error}") from error
         return self._arms[position]
 
-    def _session(self, trial: Trial, rule: Rule, arms: Mapping[str, ArmRequest]) -> Session:
+    def _session(self, trial: Trial, rule: Rule, arms: Mapping[str, ArmRequest], *, anew: bool = False) -> Session:
         question = Question(
             trial.contrasts, lambda logs: bisection.answered(trial, rule, logs, self.smallest), rule.looks
         )
@@ -105,15 +121,23 @@ class Trials:
         versions = {name: self.axis.labels[position] for name, position in trial.arms.items()}
         about = {"matrix_path": "runner bisect", "matrix_text": text, "bisects": self.axis.subject, **versions}
         wanted = session_request(self.request, [self.cell], about, arms, to_decide=True)
-        return measure_session(self.request, wanted, Goal(None, question=question), self.display)
+        request = replace(self.request, new=True) if anew else self.request
+        return measure_session(request, wanted, Goal(None, question=question), self.display)
 
-    def _failure(self, arm: str, records: list[tuple[str, Record]], trial: Trial) -> str | None:
-        """Return why an arm has no figure; None if it has one."""
-        own = latest_attempts(record for name, record in records if name == arm)
-        if any((arm, record.cell_id) in step_times([(arm, record)]) for record in own):
-            return None
-        status, reason = (own[0].status, own[0].reason) if own else ("infra", "no process was measured")
-        return f"{self.axis.labels[trial.arms[arm]]}: {status}: {reason}"
+    def _failures(self, session: Session, trial: Trial) -> dict[str, str]:
+        """Return why the arms without a figure have none. Raises `InfrastructureError` if that is the machine.
+
+        What the executor or the preflight refuses of a candidate only, such as a missing device, is the candidate's.
+        """
+        found = {}
+        for arm, position in trial.arms.items():
+            own = latest_attempts(session.records(arm))
+            if not step_times([(arm, record) for record in own]):
+                status, reason = (own[0].status, own[0].reason) if own else (Status.INFRA, "no process was measured")
+                found[arm] = f"{self.axis.labels[position]}: {status}: {reason}"
+                if status is Status.INFRA and arm != CANDIDATE:
+                    raise InfrastructureError(f"{found[arm]}; once it is repaired, the same command continues")
+        return found
 
     def _announce(self, trial: Trial) -> None:
         """Print what is measured next and its cost. Raises `BudgetSpent`."""

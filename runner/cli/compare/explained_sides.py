@@ -25,6 +25,7 @@ from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.named_cells import named_cells, searched, stored_cell
 from keras_matrix.runner.cli.look.stored import chosen_run, write_report
 from keras_matrix.runner.cli.render.format import settings_text
+from keras_matrix.runner.environments.rebuilt import installable
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.measure.measuring import measure_session, session_request
@@ -147,13 +148,14 @@ def _only_common(base: Run, new: Run) -> str:
 def _rebuilt(wanted: Wanted, base: CellSide, new: CellSide) -> tuple[CellSide, CellSide]:
     """Measure both sides again, each with the versions of its records."""
     then, now = base.records[0], new.records[0]
-    if then.versions == now.versions and then.cell_id == now.cell_id:
+    same_versions = installable(then.versions) == installable(now.versions)
+    if same_versions and then.cell_id == now.cell_id:
         raise UsageError(
             f"explain: {_untraced((base, new))}, and both runs have the same cell and versions: measured again "
             "they would be equal; trace the next runs with trace: {} in the matrix"
         )
     cells_of = {name: _traced(wanted, stored_cell(side.records)) for name, side in ((BASE, base), (NEW, new))}
-    if then.versions == now.versions:
+    if same_versions:
         request = wanted.sides.request
         arm = rebuilt_arm(then.versions, request, cells_of[BASE], wanted.sides.display)
         return _measured(wanted, _together(cells_of), {"": arm})

@@ -33,7 +33,7 @@ from keras_matrix.runner.cli.options import add_measuring_options, check_range, 
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.render.reproduction_text import lines
-from keras_matrix.runner.environments.rebuilt import CannotRebuild, cache_folder, environment, recipe_of
+from keras_matrix.runner.environments.rebuilt import CannotRebuild, cache_folder, environment, installable, recipe_of
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.executors.process import interpreter
@@ -166,7 +166,7 @@ def rebuilt_arm(then: Mapping[str, str], request: RunRequest, cell: Cell, displa
     # A record names a backend by its module: tensorflow, also if the installed distribution is tensorflow-cpu.
     modules = {name: software[one.cpu_package] for name, one in TABLE.items() if one.cpu_package in software}
     here = {"python": platform.python_version(), **modules, **software}
-    if all(here.get(name) == version for name, version in then.items()):
+    if all(installable(here).get(name) == version for name, version in installable(then).items()):
         return own_arm(request, [cell])
     if catalog.needs_keras_hub(cell.settings.workload) and KERAS_HUB not in then:
         raise CannotRebuild(

@@ -94,6 +94,16 @@ def test_step_that_is_no_longer_compiled_is_one_difference_with_its_gaps() -> No
     assert adds_up(found)
 
 
+def test_steps_that_are_compiled_differently_have_each_their_own_profiler_cost() -> None:
+    """Mutation: `explain` gives `_without_profiler` whether the backends are the same only."""
+    eager = parts(5000, *(op(f"mini_{n}", 200, None) for n in range(20)))
+    found = explained(model(), side(eager, step_time_s=2000e-6, jit=False))
+    base_s, new_s = found.profiler_costs_s
+    assert base_s == 0
+    assert new_s > 0
+    assert found.differences[0].share == pytest.approx(1, abs=0.01)
+
+
 def test_input_gaps_and_the_time_between_steps_are_differences_of_their_own() -> None:
     base = model()
     found = explained(base, model(step_us=1000))

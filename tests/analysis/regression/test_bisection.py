@@ -154,6 +154,15 @@ def test_ends_without_a_slowdown_are_not_searched_between(logs: list[float]) -> 
     assert found.total is not None
 
 
+@pytest.mark.parametrize(("smallest", "outcome"), [(0.1, Outcome.NOT_SLOWER), (0.02, Outcome.FOUND)])
+def test_ends_that_differ_by_less_than_asked_are_not_searched_between(smallest: float, outcome: Outcome) -> None:
+    """Mutation: search() asks only whether the bad end is slower."""
+    versions = stepped(9, 5)
+    found = search(9, versions.measure, smallest)
+    assert found.outcome is outcome
+    assert (len(versions.trials) == 1) == (outcome is Outcome.NOT_SLOWER)
+
+
 def test_end_that_cannot_be_measured_is_reported_with_its_reason() -> None:
     found = search(3, stepped(3, 1, unusable=[2]).measure)
     assert (found.outcome, found.reason) == (Outcome.NOT_MEASURED, "2 cannot be imported")
@@ -189,6 +198,9 @@ def test_ends_stop_early_if_the_slowdown_is_too_small_to_search() -> None:
     assert answered(ends, rule, [logs]) == "slower by less than 0.02"
     assert answered(ends, rule, [logs], 0.0) is None
     assert answered(trial_of(1, 9), rule, [logs, logs]) is None
+    slower = [SLOWER + log for log in logs]
+    assert answered(ends, rule, [slower]) == "slow"
+    assert answered(ends, rule, [slower], 0.1) == "slower by less than 0.1"
 
 
 def test_confirmation_names_each_version_once() -> None:

@@ -40,6 +40,14 @@ def test_commits_follow_the_first_parents_from_good_to_bad(project: Path) -> Non
     assert found[-1].label == f"{git(project, 'rev-parse', 'main')[:10]} Set 4"
 
 
+def test_line_separators_in_a_subject_are_no_commits(project: Path) -> None:
+    """Mutation: `commits` splits the output at every line separator of Unicode."""
+    git(project, "commit", "--quiet", "--allow-empty", "-m", "One\u2028subject\x0cof one")
+    found = checkout(project).commits("v1", "main")
+    assert len(found) == 5
+    assert found[-1].subject.strip() == "One\u2028subject\x0cof one"
+
+
 def test_each_commit_has_its_files_and_the_checkout_is_not_changed(project: Path, tmp_path: Path) -> None:
     (project / ".git" / "hooks" / "post-checkout").write_text("#!/bin/sh\nexit 1\n")
     (project / ".git" / "hooks" / "post-checkout").chmod(0o755)

@@ -39,6 +39,14 @@ def test_ends_that_are_no_versions_are_refused(good: str, bad: str, message: str
     assert message in str(raised.value)
 
 
+def test_version_is_its_only_build_with_a_local_part() -> None:
+    """Mutation: `_known` asks for the exact text, which a notification does not have."""
+    builds = ["2.12.0+cpu", "2.13.0+cpu", "2.14.0+cpu", "2.14.0+cu128"]
+    assert between("torch", Listed(builds), "2.12.0", "2.13.0") == ["2.12.0+cpu", "2.13.0+cpu"]
+    with pytest.raises(UsageError, match=r"--bad: torch has no version '2\.14\.0'"):
+        between("torch", Listed(builds), "2.12.0", "2.14.0")
+
+
 def test_pre_release_that_was_not_listed_is_refused_with_the_flag_that_lists_it() -> None:
     with pytest.raises(UsageError, match=r"; a pre-release needs --pre; the nearest is 3\.14\.0"):
         between("keras", Listed(["3.13.0", "3.14.0"]), "3.13.0", "3.14.1.dev1")

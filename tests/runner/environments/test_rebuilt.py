@@ -12,7 +12,15 @@ import pytest
 
 from keras_matrix.runner.environments import rebuilt
 from keras_matrix.runner.environments.layered import distributions
-from keras_matrix.runner.environments.rebuilt import CannotRebuild, Recipe, environment, pip, recipe_of
+from keras_matrix.runner.environments.rebuilt import (
+    CannotRebuild,
+    NoNetwork,
+    NotNow,
+    Recipe,
+    environment,
+    pip,
+    recipe_of,
+)
 from tests.small_wheels import write_wheel
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -141,6 +149,21 @@ def test_reason_of_pip_is_not_its_line_about_other_pythons(tmp_path: Path) -> No
     tool.chmod(0o755)
     with pytest.raises(CannotRebuild, match=r"^no: Could not find a version"):
         rebuilt.run_tool([str(tool)], "no")
+
+
+@pytest.mark.parametrize(
+    ("output", "kind"),
+    [
+        ("ERROR: No matching distribution found for keras==9", CannotRebuild),
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", NotNow),
+        ("WARNING: Retrying after connection broken by 'NewConnectionError'", NoNetwork),
+    ],
+)
+def test_full_disk_and_missing_network_are_not_a_property_of_the_versions(output: str, kind: type[Exception]) -> None:
+    """Mutation: `failure` knows the network alone."""
+    with pytest.raises(CannotRebuild) as raised:
+        rebuilt.run_tool(["sh", "-c", 'echo "$0" >&2; exit 1', output], "pip cannot")
+    assert type(raised.value) is kind
 
 
 def test_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -680,6 +680,35 @@ def test_shipped_matrices_can_be_expanded(path: Path) -> None:
     assert expand(load(path))
 
 
+def test_real_sizes_of_the_published_benchmarks_are_as_published() -> None:
+    """keras.io/getting_started/benchmarks; of Stable Diffusion 3, another model, the batch sizes alone."""
+    cells = [cell.settings for cell in expand(load(ROOT / "matrices" / "keras-io.yaml"))]
+    names = ("size", "sequence_length", "max_length", "image_size", "lora_rank")
+    real = {
+        (one.workload, one.phase, one.batch_size, one.precision, *(one.params.get(name, 0) for name in names))
+        for one in cells
+        if one.params["size"] != "tiny"
+    }
+    language_models = {
+        (workload, *row)
+        for workload in ("gemma", "mistral")
+        for row in (
+            ("fit", 8, "bfloat16", "7b", 0, 128, 0, 4),
+            ("generate", 32, "bfloat16", "7b", 0, 50, 0, 0),
+            ("generate", 1, "bfloat16", "7b", 0, 50, 0, 0),
+        )
+    }
+    assert real == language_models | {
+        ("bert", "fit", 32, "float32", "base", 512, 0, 0, 0),
+        ("bert", "predict", 256, "float32", "base", 512, 0, 0, 0),
+        ("sam", "fit", 1, "float32", "huge", 0, 0, 0, 0),  # of its own image size, 1024
+        ("sam", "predict", 4, "float32", "huge", 0, 0, 0, 0),
+        ("stable_diffusion_3", "fit", 8, "float32", "medium", 0, 0, 512, 0),
+        ("stable_diffusion_3", "predict", 26, "float32", "medium", 0, 0, 512, 0),
+    }
+    assert len([one for one in cells if one.params["size"] != "tiny"]) == 3 * len(real)
+
+
 def test_cpus_are_an_axis_of_counts_and_lists(cells_of: Expand) -> None:
     found = cells_of(entry('cpus: [1, "1,0", 3-3]'), backends=("jax",))
     assert [cell.settings.cpus for cell in found] == [1, "0-1", "3-3"]

@@ -51,11 +51,35 @@ def searches(before: Versions, after: Versions) -> list[str]:
         ({"keras": "3.9.0"}, {"keras": "3.9.0", "keras-hub": "0.32.0"}, []),
         ({"keras": "3.9.0", "numpy": "mine"}, {"keras": "3.9.0", "numpy": "2.2.0"}, []),
         ({"torch": "2.12.0+cpu"}, {"torch": "2.13.0+cpu"}, ["--package torch --good 2.12.0 --bad 2.13.0"]),
+        (
+            {"jax": "0.9.0", "jaxlib": "0.9.0"},
+            {"jax": "0.9.1.dev20261101", "jaxlib": "0.9.1.dev20261101"},
+            ["--package jax --good 0.9.0 --bad 0.9.1.dev20261101 --pre"],
+        ),
+        (
+            {"keras": "3.16.0.dev2026110103"},
+            {"keras": "3.16.0.dev2026110203"},
+            ["--package keras-nightly --good 3.16.0.dev2026110103 --bad 3.16.0.dev2026110203 --pre"],
+        ),
+        ({"keras": "3.15.1"}, {"keras": "3.16.0.dev2026110203"}, []),
     ],
-    ids=["newer", "older", "python", "one set", "first recorded", "not a version", "local version"],
+    ids=[
+        "newer",
+        "older",
+        "python",
+        "one set",
+        "first recorded",
+        "not a version",
+        "local version",
+        "pre-release",
+        "nightly wheels of Keras",
+        "release and nightly wheel of Keras",
+    ],
 )
 def test_each_package_that_became_newer_is_searched(before: Versions, after: Versions, expected: list[str]) -> None:
-    """Mutations: `searches` compares texts; it has a command for each member of a set; it raises for a text."""
+    """Mutations: `searches` compares texts; it has a command for each member of a set; it raises for a text; it names
+    nightly wheels without `--pre`, or as `keras`.
+    """
     assert searches(before, after) == expected
 
 

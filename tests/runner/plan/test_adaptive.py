@@ -35,7 +35,7 @@ from keras_matrix.runner.plan.plan import order
 from keras_matrix.runner.plan.session import ArmRequest
 from keras_matrix.runner.request import CellChoice, RunRequest
 from tests.conftest import MACHINE, make_record
-from tests.fakes.executor import FakeExecutor, crash
+from tests.fakes.executor import FailsAt, FakeExecutor, crash
 
 MATRIX = """\
 version: 1
@@ -449,16 +449,14 @@ def test_contrast_of_several_arms_has_the_blocks_that_all_arms_have() -> None:
     assert numbers({("a", "x"): 1.0, ("d", "x"): -1.0}, times) == ()
 
 
-@pytest.mark.parametrize(("answer_at", "blocks"), [(6, 6), (7, 9)])
-def test_session_of_three_arms_continues_from_look_to_look_until_its_question_is_answered(
-    folder: Path, answer_at: int, blocks: int
-) -> None:
-    """Mutation: Adaptive asks between two looks, too."""
-    looks, seen = Looks((4, 6, 9), (0.95,) * 3), list[int]()
-    contrasts = ({"c": 1.0, "a": -0.5, "b": -0.5}, {"c": 1.0, "a": -1.0})
+def asked(
+    folder: Path, contrasts: Sequence[dict[str, float]], answer_at: int, executor: FakeExecutor
+) -> tuple[dict[str, int], list[set[int]]]:
+    """Measure three arms until a question is answered; return the repeats of each, and the lengths at each look."""
+    looks, seen = Looks((4, 6, 9), (0.95,) * 3), list[set[int]]()
 
     def answered(logs: Sequence[Sequence[float]]) -> str | None:
-        seen.append(len(logs[0]))
+        seen.append({len(one) for one in logs})
         return "yes" if len(logs[0]) >= answer_at else None
 
     cell = replace(two_cells()[0], repeats=1)
@@ -468,10 +466,37 @@ def test_session_of_three_arms_continues_from_look_to_look_until_its_question_is
         folder / "results",
         registry.chosen(registry.DEFAULT, None, {}),
     )
-    request = replace(request, seams=Seams(executor=FakeExecutor(step_time_s=noisy(0.01))))
-    arms = {name: ArmRequest(name, None, {}) for name in "abc"}
+    request = replace(request, seams=Seams(executor=executor))
+    arms = {name: ArmRequest(name, None, {"arm": name}) for name in "abc"}
     wanted = session_request(request, [cell], {"matrix_path": "", "matrix_text": ""}, arms, to_decide=True)
-    goal = Goal(None, question=Question(contrasts, answered, looks))
+    goal = Goal(None, question=Question(tuple(contrasts), answered, looks))
     session = measure_session(request, wanted, goal, TerminalDisplay(quiet=True))
-    assert {arm: len(latest_attempts(session.records(arm))) for arm in arms} == dict.fromkeys(arms, blocks)
-    assert set(seen) <= set(looks.blocks)
+    return {arm: len(latest_attempts(session.records(arm))) for arm in arms}, seen
+
+
+@pytest.mark.parametrize(("answer_at", "blocks"), [(6, 6), (7, 9)])
+def test_session_of_three_arms_continues_from_look_to_look_until_its_question_is_answered(
+    folder: Path, answer_at: int, blocks: int
+) -> None:
+    """Mutation: Adaptive asks between two looks, too."""
+    contrasts = ({"c": 1.0, "a": -0.5, "b": -0.5}, {"c": 1.0, "a": -1.0})
+    counts, seen = asked(folder, contrasts, answer_at, FakeExecutor(step_time_s=noisy(0.01)))
+    assert counts == dict.fromkeys("abc", blocks)
+    assert seen
+    assert all(lengths <= {4, 6, 9} for lengths in seen)
+
+
+def test_process_that_fails_costs_a_question_one_block(folder: Path) -> None:
+    """Mutation: `weights_of` leaves out the arms that a contrast has not, so that no two contrasts are at a look."""
+    contrasts = ({"c": 1.0, "a": -0.5, "b": -0.5}, {"c": 1.0, "a": -1.0})
+    counts, seen = asked(folder, contrasts, 4, FailsAt(numbers=[4], step_time_s=noisy(0.01)))
+    assert counts == dict.fromkeys("abc", 5)
+    assert seen[-1] == {4}
+
+
+def test_process_that_fails_costs_a_gate_few_blocks(folder: Path) -> None:
+    """Mutation: `_decided` waits until all series of a comparison have as many blocks as a look."""
+    (folder / "matrix.yaml").write_text(MATRIX.replace("[jax, torch]", "[jax, torch, tensorflow]"))
+    assert runner("gate", "--plant", "slower:0.5", executor=FailsAt(numbers=[4], step_time_s=noisy(0.005))) == 4
+    counts, _ = newest(folder)
+    assert max(counts.values()) < 20

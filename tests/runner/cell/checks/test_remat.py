@@ -67,6 +67,13 @@ def test_what_keras_cannot_compute_again_is_unsupported(cell: CellOf, backend: s
     assert reason in (record.reason or "")
 
 
+def test_mode_that_applies_to_no_layer_is_unsupported(cell: CellOf) -> None:
+    """Mutation: `check_remat` accepts a model without such layers."""
+    record = cell("made_at_import", backend="jax", remat="activations")
+    assert record.status is Status.UNSUPPORTED
+    assert "remat: must be none, since build() makes no layer itself, got activations" in (record.reason or "")
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_of_several_steps_change_the_weights_once(cell: CellOf, backend: str) -> None:
     """The first step, an epoch of its own, changes nothing yet: the losses differ from those of usual steps."""

@@ -156,6 +156,11 @@ def test_low_rank_updates_of_weights_in_bfloat16_are_trained(
             "gemma: 284 billion weights: it needs at least",
         ),
         ({"jit": False}, Status.UNSUPPORTED, "jit: KerasHub always compiles generate() on jax, got false"),
+        (
+            {"backend": "torch", "jit": True},
+            Status.UNSUPPORTED,
+            "jit: KerasHub does not compile generate() on torch, got true",
+        ),
         ({"params": {"prompt_length": 14}}, Status.ERROR, "gpt2: prompt_length: must be below max_length (14)"),
         ({"phase": "fit", "params": {"quantization": "int8"}}, Status.ERROR, "int8 has no trainable weights"),
         ({"params": {"preset": "no/such"}}, Status.ERROR, "gpt2: preset: must be a folder, got no/such"),

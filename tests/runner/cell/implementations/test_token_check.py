@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from keras_matrix.runner.cell.implementations.generating import TIE, Tokens, compared
+from keras_matrix.runner.cell.implementations import generating
+from keras_matrix.runner.cell.implementations.generating import TIE, TIE_OF_TF32, Tokens, compared
 from keras_matrix.runner.cell.phases import WorkMismatch
+from tests.conftest import make_settings
 
 PROMPT = 2
 EXPECTED = np.array([[7, 8, 1, 2], [9, 9, 3, 0]], np.int32)
@@ -46,6 +49,28 @@ def test_less_likely_token_is_a_work_mismatch(after: list[float]) -> None:
     model = logits_of({1: [0.0, 0.0, 1.0, 4.0], 2: after})
     with pytest.raises(WorkMismatch, match="token 4 of sequence 2 is 1, but Keras's 0, whose logit is larger by"):
         compared(changed(1, 3, 1), EXPECTED, PROMPT, model, TIE)
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_products_in_tf32_may_round_more(monkeypatch: pytest.MonkeyPatch, tf32: bool) -> None:
+    """Mutation: `deviation` has the same limit for both."""
+    limits: list[float] = []
+    cell = object.__new__(generating.NativeGenerating)
+    for name, value in {
+        "_job": SimpleNamespace(settings=make_settings(params={"prompt_length": PROMPT, "max_length": 4})),
+        "_adapter": SimpleNamespace(tf32=lambda: tf32),
+        "_built": None,
+        "model": None,
+        "_placed": lambda batches: batches,
+        "_continue": lambda ids: EXPECTED,
+    }.items():
+        object.__setattr__(cell, name, value)
+    monkeypatch.setattr(generating, "make_batches", lambda *_: [({"token_ids": EXPECTED}, None)])
+    monkeypatch.setattr(generating, "generated", lambda model, inputs: inputs)
+    monkeypatch.setattr(generating, "compared", lambda *given: limits.append(given[-1]))
+    cell.deviation()
+    assert limits == [TIE_OF_TF32 if tf32 else TIE]
+    assert 100 * TIE < TIE_OF_TF32
 
 
 @pytest.mark.parametrize("found", [changed(0, 1, 5), EXPECTED[:1], EXPECTED[:, :3]])

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from keras_matrix.records.store import Results
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.cli.bisect import bisect
+from keras_matrix.runner.cli.bisect import bisect, trials
 from keras_matrix.runner.cli.main import main
-from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork
+from keras_matrix.runner.environments.rebuilt import CannotRebuild, NoNetwork, NotNow
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.interrupts import Interrupted
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.session import ArmRequest
 from tests.conftest import MACHINE, make_settings
 from tests.fakes.container_engine import FakeEngine
-from tests.fakes.executor import FakeExecutor, crash
+from tests.fakes.executor import FailsAt, FakeExecutor, crash
 from tests.sessions import nights, noisy, processes, run_name, store_session
 
 
@@ -65,6 +68,20 @@ class Interrupts(FakeExecutor):
         if len(self.jobs) == self.after:
             raise Interrupted("stopped")
         return FakeExecutor.end(self, job)
+
+
+@dataclass(slots=True)
+class EndFails(FakeExecutor):
+    """After some processes, those of the good end crash."""
+
+    after: int = 0
+
+    def end(self, job: Job) -> Outcome:
+        about = json.loads((Path(job.folder).parents[1] / "run.json").read_text())
+        if len(self.jobs) < self.after or about["arm"] != "good":
+            return FakeExecutor.end(self, job)
+        self.jobs.append(job)
+        return crash()(job)
 
 
 ENDS = ("--package", "small", "--good", "1.0", "--bad", "1.7")
@@ -223,6 +240,28 @@ def test_bad_end_that_is_not_slower_ends_with_4_and_the_ratio(
     assert "--bad: 1.7 is not shown to be slower than 1.0: +0.0 % [+0.0 % +0.0 %]; nothing to search" in said
 
 
+def test_bad_end_that_is_slower_by_less_than_asked_ends_with_4(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: `--smallest` reaches neither the trials nor the search."""
+    executor = FakeExecutor()
+    assert bisected(monkeypatch, FakeAxis(slowdown=0.05), "--smallest", "0.1", executor=executor) == 4
+    said = capsys.readouterr().out
+    assert "--bad: 1.7 is slower by less than --smallest than 1.0: +5.0 % [+5.0 % +5.0 %]; nothing to search" in said
+    assert len(executor.jobs) == 2 * 9
+
+
+def test_ends_of_which_neither_is_shown_to_be_slower_are_measured_until_that_is_too_little(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: `Trials` asks `answered` without `smallest`."""
+    numbers = itertools.count()
+    executor = FakeExecutor(step_time_s=lambda settings, repeat: 0.01 * Random(next(numbers)).lognormvariate(0, 0.05))
+    assert bisected(monkeypatch, FakeAxis(first_slow=99), "--smallest", "0.3", executor=executor) == 4
+    assert "--bad: 1.7 is not shown to be slower than 1.0: " in capsys.readouterr().out
+    assert len(executor.jobs) == 2 * 9
+
+
 def test_versions_that_cannot_be_installed_are_skipped_and_listed_with_the_reason(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,13 +281,68 @@ def test_end_that_cannot_be_installed_ends_with_3_and_names_the_flag(
     assert "--bad: 1.7: pip says no" in capsys.readouterr().err
 
 
-def test_missing_network_is_no_property_of_a_version(
+@pytest.mark.parametrize("error", [NoNetwork("no connection"), NotNow("No space left on device")])
+def test_missing_network_and_full_disk_are_no_property_of_a_version(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    assert bisected(monkeypatch, FakeAxis(broken={4: error})) == 3
+    assert str(error) in capsys.readouterr().err
+    assert bisected(monkeypatch, FakeAxis()) == 0
+    said = capsys.readouterr().out
+    assert "after 1 trials" in said
+    assert "found: 1.5" in said
+
+
+@pytest.mark.parametrize("number", [19, 20, 21])  # the first block of the first candidate: 1.0, 1.4 and 1.7 in an order
+def test_end_that_fails_once_is_not_booked_on_the_candidate(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Mutation: `Trials` takes the failure of any arm as the candidate's."""
+    executor = FailsAt(numbers=[number])
+    code = bisected(monkeypatch, FakeAxis(first_slow=4), executor=executor)
+    said = capsys.readouterr().out
+    failed = str(executor.jobs[number - 1].folder)
+    [candidate] = [run for run in Results(next((folder / "bisect").iterdir())).runs() if str(run.folder) in failed]
+    if candidate.about()["arm"] == "candidate":
+        assert "1.4 cannot be measured: 1.4: crash: " in said
+        assert code == 5
+    else:
+        assert "crash: " in said.partition("; it was measured before: again")[0]
+        assert (code, "found: 1.4 is slower than 1.3" in said) == (0, True)
+
+
+def test_end_that_fails_again_ends_the_search_for_now(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert bisected(monkeypatch, FakeAxis(broken={4: NoNetwork("no connection")})) == 3
-    assert "no connection" in capsys.readouterr().err
+    """Mutation: `Trials` stores the failure as an answer."""
+    assert bisected(monkeypatch, FakeAxis(), executor=EndFails(after=18)) == 1
+    assert "1.0: crash: " in capsys.readouterr().err
+    assert bisected(monkeypatch, FakeAxis()) == 0
+    said = capsys.readouterr().out
+    assert "after 1 trials" in said
+    assert "found: 1.5" in said
+
+
+def test_failure_of_the_machine_is_no_answer(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: `_failures` takes a failure of the infrastructure as one of the cell."""
+    gone = FailsAt(numbers=range(19, 100), behaviour=lambda job: Outcome(infrastructure="server: pretended to be gone"))
+    assert bisected(monkeypatch, FakeAxis(), executor=gone) == 3
+    assert "server: pretended to be gone; once it is repaired, the same command continues" in capsys.readouterr().err
     assert bisected(monkeypatch, FakeAxis()) == 0
     assert "found: 1.5" in capsys.readouterr().out
+
+
+def test_version_that_is_not_confirmed_ends_with_5_and_says_so(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: the exit code of `Outcome.NOT_CONFIRMED` is 0."""
+    confirming = 2 * 9 + 3 * 3 * 9
+    executor = FailsAt(numbers=range(confirming + 1, confirming + 1000))
+    assert bisected(monkeypatch, FakeAxis(), executor=executor) == 5
+    said = capsys.readouterr().out
+    assert "undecided: the steps lead to 1.5, which is not confirmed to be slower than 1.4: 1.0: crash: " in said
 
 
 def test_processes_that_fail_on_both_ends_are_not_measured(
@@ -267,6 +361,21 @@ def test_budget_that_is_too_small_for_the_next_trial_ends_before_it(
     assert bisected(monkeypatch, FakeAxis(), "--budget", "25", executor=executor) == 5
     assert "--budget: 25 s do not suffice for the next trial (1.0, 1.7)" in capsys.readouterr().err
     assert executor.jobs == []
+
+
+def test_budget_counts_what_was_spent_and_the_same_command_continues(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutation: `_announce` compares the next trial alone with the budget."""
+    seconds = itertools.count(0, 100)
+    monkeypatch.setattr(bisect, "Trials", partial(trials.Trials, clock=lambda: float(next(seconds))))
+    executor = FakeExecutor()
+    assert bisected(monkeypatch, FakeAxis(), "--budget", "210", executor=executor) == 5
+    said = capsys.readouterr()
+    assert "--budget: 3 min 30 s do not suffice for the next trial (1.0, 1.4, 1.7)" in said.err
+    assert len(executor.jobs) == 2 * 9
+    assert bisected(monkeypatch, FakeAxis(), "--budget", "10000") == 0
+    assert "after 1 trials" in capsys.readouterr().out
 
 
 def test_plan_prints_versions_and_cost_and_measures_nothing(
@@ -349,7 +458,8 @@ def test_arm_of_a_commit_imports_the_users_modules_from_its_worktree(
             "--checkout: must be a folder of a git checkout, got none",
         ),
         (["jax:mnist_mlp", "--dates", *ENDS[2:]], "--good: must be a date such as 2026-05-01, got '1.0'"),
-        (["jax:mnist_mlp", *ENDS, "--good-run", "x"], "--good-run: results contains no run"),
+        (["jax:mnist_mlp", *ENDS, "--good-run", "x", "--bad-run", "y"], "--good-run: results contains no run"),
+        (["jax:mnist_mlp", *ENDS, "--bad-run", "x"], "--good-run and --bad-run belong together: name --good-run, too"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused_with_2(

@@ -144,6 +144,14 @@ def test_stored_without_traces_is_refused(capsys: pytest.CaptureFixture[str]) ->
     assert "no stored run has traces of both cells" in refused(capsys, *measured(), "--stored")
 
 
+def test_stored_measures_no_runs_and_no_environments(capsys: pytest.CaptureFixture[str]) -> None:
+    """Mutations: `_of_runs` or `_environments` measures with `--stored`, too."""
+    base, new = two_runs(traced=False)
+    assert "leave out --stored to measure and trace both sides again" in refused(capsys, base, new, "--stored")
+    planted = ("--cell", "mnist_mlp", "--plant", "copy:8", "--stored")
+    assert "--stored: two environments are measured; name two stored runs instead" in refused(capsys, *planted)
+
+
 def test_document_has_shares_that_add_up(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads("\n".join(explained(capsys, *ids(), "--json")))
     shares = [one["share"] for one in found["differences"]] + [found["others_share"], found["unexplained_share"]]
@@ -182,6 +190,16 @@ def test_cell_of_two_runs_is_explained_from_their_traces_with_a_caveat(capsys: p
 
 def test_two_runs_of_equal_versions_without_traces_cannot_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert "measured again they would be equal" in refused(capsys, *two_runs(traced=False))
+
+
+def test_two_runs_that_differ_in_the_patch_of_python_cannot_be_made_different(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutation: `_rebuilt` compares the versions as they are stored."""
+    for number, python in enumerate(("3.11.7", "3.11.9")):
+        records = processes(0.01, versions={"python": python, "keras": "3.14.0"})
+        store_session(folder / "results", run_name(number), records)
+    assert "measured again they would be equal" in refused(capsys, run_name(0), run_name(1))
 
 
 def test_two_runs_without_traces_are_measured_again_with_their_versions(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from keras_matrix.records.schema import Container, Resolved, Status
+from keras_matrix.records.schema import Container, Learning, Resolved, Status
 from keras_matrix.records.store import Results
 from keras_matrix.records.task import PREFIX
 from keras_matrix.runner.cli.compare import reproduce
@@ -19,7 +19,7 @@ from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.executors.process import registration
 from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.session import ArmRequest
-from tests.conftest import make_settings
+from tests.conftest import MACHINE, make_settings
 from tests.fakes.container_engine import FakeEngine
 from tests.fakes.executor import FakeExecutor
 from tests.sessions import processes, run_name, store_session
@@ -119,6 +119,53 @@ def test_other_versions_are_measured_in_an_environment_made_with_them(
     assert made == [then]
     [run] = Results(folder / "reproduced").runs()
     assert run.about()["arms"] == {"": {"python": "made", "fault": None}}
+
+
+def test_other_patch_of_python_needs_no_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: `rebuilt_arm` compares the complete version of Python."""
+    monkeypatch.delattr(reproduce, "environment")
+    stored(folder, versions={"python": f"{PYTHON['python'].rpartition('.')[0]}.99"})
+    assert reproduced("jax:mnist_mlp") == 0
+
+
+def test_named_environment_is_measured_in_instead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: `_measured` ignores `--env`."""
+    named: list[tuple[Path, str]] = []
+
+    def arm_of(path: Path, flag: str) -> ArmRequest:
+        named.append((path, flag))
+        return ArmRequest("its python", None, {"keras": "1"})
+
+    monkeypatch.setattr(reproduce, "_arm_of", arm_of)
+    monkeypatch.delattr(reproduce, "environment")
+    stored(folder, versions={"keras": "9"})
+    assert reproduced("jax:mnist_mlp", "--env", "mine") == 0
+    assert named == [(Path("mine"), "--env")]
+    [run] = Results(folder / "reproduced").runs()
+    assert run.about()["arms"] == {"": {"python": "its python", "fault": None}}
+
+
+@pytest.mark.parametrize("start", ["fork", "fresh"])
+def test_processes_are_started_as_the_stored_ones(folder: Path, start: str) -> None:
+    """Mutation: `run` has the default start."""
+    stored(folder, resolved=replace(RESOLVED, start=start))
+    assert reproduced("jax:mnist_mlp") == 0
+    [run] = Results(folder / "reproduced").runs()
+    assert run.about()["start"] == start
+
+
+def test_losses_and_what_has_changed_since_are_stated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Mutation: `reproduction_text.lines` leaves out either line."""
+    trained = Resolved(1, 32, "fork", "float32", parameters=1000)
+    settings = make_settings(backend="jax", steps_per_epoch=1, epochs=3, discard=1)
+    learning = Learning(loss=[1.0, 0.5, 0.25])  # pretended processes have a third of the first loss in the third epoch
+    path = stored(
+        folder, machine=replace(MACHINE, kernel="6.0-then"), settings=settings, learning=learning, resolved=trained
+    )
+    assert reproduced(str(path)) == 0
+    said = capsys.readouterr().out
+    assert f"changed since: kernel: 6.0-then -> {platform.release()}" in said
+    assert "losses: differ by up to 0.083 of the first loss" in said
 
 
 def test_backend_is_the_installed_one_also_if_its_distribution_is_that_for_cpus(

@@ -305,6 +305,7 @@ def failing(status: int, message: str, **headers: str) -> Any:
         (failing(403, "API rate limit exceeded for user", x_ratelimit_remaining="0", x_ratelimit_reset="1800000000"),
          "rate limit is reached (HTTP 403); it accepts requests again at 2027-01-15 08:00:00 UTC"),
         (failing(403, "You have exceeded a secondary rate limit", Retry_After="60"), "requests again in 60 s"),
+        (failing(403, "You have exceeded a secondary rate limit"), "limit is reached (HTTP 403); try again in some"),
         (failing(429, "Too many requests", Retry_After="7"), "rate limit is reached (HTTP 429)"),
         (failing(429, "Too many requests"), "try again in some minutes"),
         (failing(404, "Not Found"), "there is no such repository, or the token of GITHUB_TOKEN may not read"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from keras_matrix.runner.cli.main import main
 from keras_matrix.runner.notify.webhook import FILE
 from tests.runner.cli.history.conftest import Notified, more, traced
 from tests.runner.notify.github_api import Answer, Serving
@@ -24,9 +26,11 @@ class Hook:
 
     def __init__(self) -> None:
         self.status, self.headers, self.got = 200, dict[str, str](), list[Any]()
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
         assert (method, target, headers["Content-Type"]) == ("POST", PATH, "application/json")
+        self.meanwhile()
         if self.status == 200:
             self.got.append(json.loads(body))
         return self.status, b"ok SECRET", self.headers
@@ -89,6 +93,43 @@ def test_round_trip_sends_each_event_once(slower: Notified, hook: Hook) -> None:
     slower()
     assert hook.events == ["opened", "grown", "recovered", "opened"]
     assert hook.got[0]["id"] == hook.got[2]["id"] != hook.got[3]["id"]
+
+
+def test_change_that_further_sessions_disprove_is_gone(slower: Notified, hook: Hook) -> None:
+    """Mutation: `document` describes a change in each event."""
+    slower()
+    path = slower.folder / "results" / FILE
+    path.write_text(path.read_text().replace(run_name(20), run_name(10)))
+    slower()
+    assert hook.events == ["opened", "opened", "gone"]
+    assert hook.got[2]["change"] is None
+    assert "reproduce" not in hook.got[2]
+
+
+def test_two_runners_at_the_same_time_send_each_event_once(slower: Notified, hook: Hook) -> None:
+    """Mutation: `json_lines.opened` does not lock the file."""
+    command = ["history", "--notify", slower.place]
+    second = threading.Thread(target=main, args=(command,))
+
+    def start_the_second() -> None:
+        if second.ident is None:
+            second.start()
+            second.join(2)
+
+    hook.meanwhile = start_the_second
+    slower()
+    second.join(60)
+    assert not second.is_alive()
+    assert hook.events == ["opened"]
+
+
+def test_run_length_decides_what_is_sent(slower: Notified, hook: Hook) -> None:
+    """Mutation: `send` gives no run length."""
+    nights(slower.folder / "small", [*noisy(0.01, 15), *noisy(0.01014, 10, seed=5)])
+    slower("--results", "small", "--false-alarm-every", "3000")
+    assert hook.events == []
+    slower("--results", "small", "--false-alarm-every", "300")
+    assert hook.events == ["opened"]
 
 
 def test_another_address_is_notified_for_itself(slower: Notified, hook: Hook) -> None:
