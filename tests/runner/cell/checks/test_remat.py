@@ -69,7 +69,7 @@ def test_what_keras_cannot_compute_again_is_unsupported(cell: CellOf, backend: s
 
 def test_mode_that_applies_to_no_layer_is_unsupported(cell: CellOf) -> None:
     """Mutation: `check_remat` accepts a model without such layers."""
-    record = cell("made_at_import", backend="jax", remat="activations")
+    record = cell("no_layers", backend="jax", remat="activations")
     assert record.status is Status.UNSUPPORTED
     assert "remat: must be none, since build() makes no layer itself, got activations" in (record.reason or "")
 
