@@ -1,9 +1,10 @@
 """What Keras costs over plain code of its backend, and which part of Keras costs it.
 
 `implementation` makes a ladder of cells that do the same work, from Keras to native code; of those that train,
-neighbours differ in one part (`models.twins.interface`), and generation has the two ends alone. In each block that all
-measured rungs share, a part costs the difference of its two neighbours' mean step times, as a share of Keras's step.
-Without a rung its two parts are one.
+neighbours differ in one part (`models.twins.interface`), and generation has the two ends alone. A part costs the
+difference of its two neighbours' step times as shares of Keras's, each the geometric mean over the blocks that all
+measured rungs have: so the shares agree with the ratio, whose mean is geometric, too. Without a rung its two parts are
+one.
 
 Guarantee: pure; only cells that differ in nothing else, and whose records show the same work, are compared. Limit: a
 part may overlap with the device's work, so that its own time is longer than what it costs.
@@ -11,6 +12,8 @@ part may overlap with the device's work, so that its own time is longer than wha
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -134,15 +137,21 @@ def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[Part, ...]:
         return ()
     confidence = row.looks.confidence(len(blocks))
     several = len({place for place, _ in blocks}) > 1
+    logs = {name: [math.log(own[one] / times_s[KERAS][one]) for one in blocks] for name, own in times_s.items()}
     found = []
     for upper, lower in pairwise(rungs):
-        shares = [(times_s[upper][one] - times_s[lower][one]) / times_s[KERAS][one] for one in blocks]
-        share = arithmetic(shares, confidence)
+        share = arithmetic([a - b for a, b in zip(*map(_linear, (logs[upper], logs[lower])), strict=True)], confidence)
         assert share is not None
         # Blocks at several machines are not exchangeable: their mean is shown without an interval.
         name = _between(upper, lower, rungs[KERAS].settings.phase)
         found.append(Part(name, replace(share, low=None, high=None) if several else share))
     return tuple(found)
+
+
+def _linear(logs: Sequence[float]) -> list[float]:
+    """Return numbers whose mean is the geometric one, and whose scatter is that of the exponentials to first order."""
+    mean = statistics.fmean(logs)
+    return [math.exp(mean) * (1 + log - mean) for log in logs]
 
 
 def _between(upper: str, lower: str, phase: str) -> str:

@@ -123,7 +123,7 @@ class Results:
             handle.close()
             raise StoreInUse(
                 f"{self.root}: another runner measures into this folder (process {holder}); "
-                "wait for it, or choose another folder with --results"
+                "wait for it, or choose another results folder"
             ) from error
         with _explained(path, "cannot be written"):
             handle.truncate(0)
@@ -327,7 +327,7 @@ def _read_record(path: Path) -> Record:
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise StoreFailure(
             f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest this runner reads; "
-            "update the runner or choose another folder with --results"
+            "update the runner or choose another results folder"
         )
     record = decode(Record, migrated(data))
     if record.times.step_time_s is not None and record.times.step_time_s <= 0:

@@ -67,6 +67,7 @@ class Outcome(StrEnum):
     RANGE = "within a range"
     NOT_CONFIRMED = "not confirmed"
     NOT_SLOWER = "the bad end is not slower"
+    ENDS_UNDECIDED = "the ends are undecided"
     NOT_MEASURED = "not measured"
 
 
@@ -114,7 +115,7 @@ class Bisection:
     """The result: the change is after version `last_good` and at the latest in `first_bad`.
 
     `size` is the ratio of the found version to the one before it, `total` that of the ends. `tests` is how many tests
-    at `level` each have decided something.
+    at `level` each have decided something. `smallest` is given if the ends differ by less, or not at all.
     """
 
     outcome: Outcome
@@ -126,6 +127,7 @@ class Bisection:
     tests: int = 0
     level: float = 0.0
     reason: str | None = None
+    smallest: float | None = None
 
     @property
     def confidence(self) -> float:
@@ -255,8 +257,11 @@ def search(count: int, measure: Measure, smallest: float = THRESHOLD) -> Bisecti
     total = estimate(ends, 0, rule)
     if ends.reason is not None:
         return Bisection(Outcome.NOT_MEASURED, 0, count - 1, reason=ends.reason)
-    if side_of(ends.logs[0], rule) is not Side.SLOW or is_small(ends.logs[0], rule, smallest):
-        return Bisection(Outcome.NOT_SLOWER, 0, count - 1, total=total, level=rule.level)
+    side = side_of(ends.logs[0], rule)
+    if side is Side.FAST or is_small(ends.logs[0], rule, smallest):
+        return Bisection(Outcome.NOT_SLOWER, 0, count - 1, total=total, level=rule.level, smallest=smallest)
+    if side is Side.UNDECIDED:
+        return Bisection(Outcome.ENDS_UNDECIDED, 0, count - 1, total=total, level=rule.level)
     steps: list[Step] = []
     while (candidates := known.candidates()) and _measured(steps) < most_steps(count):
         position = candidates[len(candidates) // 2]

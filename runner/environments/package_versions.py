@@ -27,7 +27,7 @@ VARIANTS = (("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tf-nightly", "t
 SHOWN = 10
 
 ONLY_FOLDER = (
-    "; the package index cannot be reached, so that only versions in PIP_FIND_LINKS are known: connect, or set "
+    "the package index cannot be reached, so that only versions in PIP_FIND_LINKS are known; connect, or set "
     "PIP_NO_INDEX to search the folder alone"
 )
 
@@ -69,9 +69,17 @@ def installed_name(name: str, installed: Mapping[str, str]) -> str:
 
 
 def between(name: str, found: Listed, good: str, bad: str) -> list[str]:
-    """Return the versions from the good to the bad one. Raises `UsageError` for one that is not there."""
-    known, hint = {Version(one): one for one in found.versions}, "" if found.complete else ONLY_FOLDER
-    first, last = (_known(name, known, flag, text, hint) for flag, text in (("--good", good), ("--bad", bad)))
+    """Return the versions from the good to the bad one. Raises `UsageError` for one that is not there.
+
+    Raises `NoNetwork` if it may be in the index, which was not reached.
+    """
+    known = {Version(one): one for one in found.versions}
+    try:
+        first, last = (_known(name, known, flag, text) for flag, text in (("--good", good), ("--bad", bad)))
+    except UsageError as error:
+        if found.complete:
+            raise
+        raise NoNetwork(f"{ONLY_FOLDER}: {error}") from error
     if first == last:
         raise UsageError(f"--bad: must be another version than --good, got {bad} for both")
     if first > last:
@@ -79,7 +87,7 @@ def between(name: str, found: Listed, good: str, bad: str) -> list[str]:
     return [text for version, text in sorted(known.items()) if first <= version <= last]
 
 
-def _known(name: str, known: Mapping[Version, str], flag: str, text: str, hint: str) -> Version:
+def _known(name: str, known: Mapping[Version, str], flag: str, text: str) -> Version:
     try:
         version = Version(text)
     except InvalidVersion as error:
@@ -93,7 +101,7 @@ def _known(name: str, known: Mapping[Version, str], flag: str, text: str, hint: 
         nearest = known[max((one for one in known if one < version), default=min(known))]
         raise UsageError(
             f"{flag}: {name} has no version {text!r} with a wheel for this Python{pre}; the nearest is {nearest}, "
-            f"the newest are {newest}{hint}"
+            f"the newest are {newest}"
         )
     return version
 

@@ -16,6 +16,7 @@ import errno
 import fcntl
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -39,7 +40,9 @@ BUILDS_OF_TORCH = "https://download.pytorch.org/whl/"
 NO_CONNECTION = ("connection broken by", "NewConnectionError", "error sending request", "dns error", "Connect timeout")
 # Begins pip's line about versions for other Pythons, which comes before the line that says what is missing.
 OF_OTHER_PYTHONS = "Ignored the following versions that require a different python version"
-PIP_OPTIONS = ("--disable-pip-version-check", "--no-input", "--quiet", "--only-binary", ":all:")
+PIP_OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--only-binary", ":all:")
+# Begins the lines in which pip says which requirements contradict each other.
+CONFLICT = "The conflict is caused by:"
 _REQUIRED = f"import importlib.metadata, json; print(json.dumps(importlib.metadata.requires({KERAS_HUB!r}) or []))"
 
 
@@ -221,7 +224,8 @@ def run_connected(command: list[str], problem: str, text: str = "") -> tuple[str
         raise NotNow(f"{problem}: not done after {LIMIT_S:.0f} s") from error
     if done.returncode:
         output = done.stderr or done.stdout
-        raise failure(output)(f"{problem}: {without_user(_cause(output))}")
+        reason = _conflict(done.stdout + done.stderr) or _not_connected(output) or _cause(output)
+        raise failure(output)(f"{problem}: {without_user(reason)}")
     return done.stdout, _connected(done.stderr)
 
 
@@ -234,6 +238,18 @@ def failure(output: str) -> type[CannotRebuild]:
 
 def _connected(output: str) -> bool:
     return not any(sign in output for sign in NO_CONNECTION)
+
+
+def _not_connected(output: str) -> str:
+    """Return why there is no connection, as in `[Errno 111] Connection refused`; empty if that is not the cause."""
+    found = re.search(r"\[Errno -?[0-9]+\] [\w ,.]+", output)
+    return found[0] if found and not _connected(output) else ""
+
+
+def _conflict(output: str) -> str:
+    """Return the requirements that contradict each other, as pip lists them; empty if it lists none."""
+    lines = itertools.takewhile(str.strip, output.partition(CONFLICT)[2].split("\n")[1:])
+    return "; ".join(line.strip() for line in lines)
 
 
 def _cause(output: str) -> str:

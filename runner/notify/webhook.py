@@ -146,6 +146,9 @@ def _post(place: Webhook, data: bytes) -> None:
         wait = error.headers.get("Retry-After", "")
         error.close()
         again = f"; it accepts requests again in {wait} s" if wait.isdigit() else ""
+        again = (
+            "; redirects are not followed: name the address that it redirects to" if 300 <= error.code < 400 else again
+        )
         raise NotifyError(f"{place}: answered HTTP {error.code}{again}") from None
     except url_errors.URLError as error:
         raise NotifyError(f"{place}: cannot be reached: {error.reason}") from None

@@ -52,6 +52,7 @@ EXIT_CODES = {
     Outcome.FOUND: 0,
     Outcome.NOT_MEASURED: 1,
     Outcome.NOT_SLOWER: 4,
+    Outcome.ENDS_UNDECIDED: 5,
     Outcome.RANGE: 5,
     Outcome.NOT_CONFIRMED: 5,
 }

@@ -28,6 +28,7 @@ from keras_matrix.runner.cli.bisect.axes import Axis
 from keras_matrix.runner.cli.render.format import duration
 
 LISTED = 12
+MORE = "a quieter machine, more epochs, or versions that differ more may decide it; the same command measures anew"
 
 
 def plan_lines(axis: Axis, process_s: float) -> list[str]:
@@ -75,17 +76,35 @@ def verdict(found: Bisection, labels: Sequence[str]) -> str:
     between = [step for step in found.steps if found.last_good < step.position < found.first_bad]
     reasons = "; ".join(f"{labels[step.position]}: {step.reason or step.side}" for step in between)
     shown = f"slower than {good}: {found.reason or ratio(found.size or found.total)}"
-    is_slower = found.total is not None and found.total.bounds is not None and found.total.bounds[0] > 1
-    not_slower = (
-        f"slower by less than --smallest than {good}: {ratio(found.total)}" if is_slower else f"not shown to be {shown}"
-    )
     return {
         Outcome.FOUND: f"found: {bad} is {shown}",
         Outcome.RANGE: f"undecided: the first slow one is after {good}, at the latest {bad}; left out: {reasons}",
         Outcome.NOT_CONFIRMED: f"undecided: the steps lead to {bad}, which is not confirmed to be {shown}",
-        Outcome.NOT_SLOWER: f"--bad: {bad} is {not_slower}; nothing to search",
+        Outcome.NOT_SLOWER: f"--bad: {bad} against {good}: {ratio(found.total)}: {_not_slower(found)}",
+        Outcome.ENDS_UNDECIDED: f"undecided: whether {bad} is {shown} after {blocks_text(found.total)}; {MORE}",
         Outcome.NOT_MEASURED: f"not measured: {found.reason}",
     }[found.outcome]
+
+
+def _not_slower(found: Bisection) -> str:
+    """Return in which way the bad end is not slower, so that there is nothing to search."""
+    bounds = found.total.bounds if found.total else None
+    if bounds is not None and bounds[1] < 1:
+        return "faster: nothing to search; are --good and --bad exchanged?"
+    return f"not slower by --smallest ({found.smallest}): nothing to search"
+
+
+def blocks_text(estimate: Estimate | None) -> str:
+    """Return how many blocks an estimate has."""
+    return f"{estimate.count if estimate else 0} blocks"
+
+
+def undecided_line(trial: Trial, logs: Sequence[Sequence[float]], rule: Rule, following: int | None) -> str:
+    """Return what a look shows that has not decided its trial."""
+    answer = Answer(tuple(map(tuple, logs)))
+    shown = estimate(answer, trial.contrasts.index(trial.shown), rule)
+    goes_on = f"undecided, continuing to {following}" if following else "undecided, no look left"
+    return f"  {blocks_text(shown)}: {ratio(shown)}: {goes_on}"
 
 
 def step_line(number: int, step: Step, labels: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from keras_matrix.analysis.regression import bisection
@@ -20,7 +20,7 @@ from keras_matrix.records.schema import Status
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.runner.cli.bisect.axes import Axis
 from keras_matrix.runner.cli.bisect.state import Answered, State
-from keras_matrix.runner.cli.bisect.text import answer_line
+from keras_matrix.runner.cli.bisect.text import answer_line, undecided_line
 from keras_matrix.runner.cli.render.format import duration
 from keras_matrix.runner.environments.rebuilt import CannotRebuild, NotNow
 from keras_matrix.runner.errors import InfrastructureError, RunnerError
@@ -90,8 +90,8 @@ class Trials:
             return Answered(dict(trial.arms), [], str(error))
         session = self._session(trial, rule, arms)
         failures = self._failures(session, trial)
-        if trial.contrasts != (TOTAL,) and set(failures) - {CANDIDATE}:
-            self.display.say(f"  {'; '.join(failures.values())}; it was measured before: again")
+        if trial.contrasts != (TOTAL,) and (before := [text for arm, text in failures.items() if arm != CANDIDATE]):
+            self.display.say(f"  {'; '.join(before)}; it was measured before: again")
             session = self._session(trial, rule, arms, anew=True)
             failures = self._failures(session, trial)
         if CANDIDATE in trial.arms and failures and CANDIDATE not in failures:
@@ -101,7 +101,7 @@ class Trials:
         weights = [weights_of(one, trial.arms, self.cell.cell_id) for one in trial.contrasts]
         logs = [] if failures else [list(numbers(one, times)) for one in weights]
         walls = [record.harness.wall_time_s for _, record in records if record.harness.wall_time_s]
-        reason = failures.get(CANDIDATE) or next(iter(failures.values()), None)
+        reason = failures.get(CANDIDATE) or "; ".join(failures.values()) or None
         return Answered(dict(trial.arms), logs, reason, {arm: run.run_id for arm, run in session.runs.items()}, walls)
 
     def _arm(self, name: str, position: int) -> ArmRequest:
@@ -109,14 +109,23 @@ class Trials:
             try:
                 self._arms[position] = self.axis.arm(position)
             except CannotRebuild as error:
+                if name == CANDIDATE:
+                    raise
                 flag = f"--{name}: " if name in (GOOD, BAD) else ""
                 raise type(error)(f"{flag}{self.axis.labels[position]}: {error}") from error
         return self._arms[position]
 
     def _session(self, trial: Trial, rule: Rule, arms: Mapping[str, ArmRequest], *, anew: bool = False) -> Session:
-        question = Question(
-            trial.contrasts, lambda logs: bisection.answered(trial, rule, logs, self.smallest), rule.looks
-        )
+        seen: set[int] = set()
+
+        def answered(logs: Sequence[Sequence[float]]) -> str | None:
+            answer, blocks = bisection.answered(trial, rule, logs, self.smallest), len(logs[0])
+            if answer is None and blocks not in seen:
+                self.display.say(undecided_line(trial, logs, rule, rule.looks.following(blocks)))
+            seen.add(blocks)
+            return answer
+
+        question = Question(trial.contrasts, answered, rule.looks)
         text = json.dumps(to_json(self.cell.settings), indent=1)
         versions = {name: self.axis.labels[position] for name, position in trial.arms.items()}
         about = {"matrix_path": "runner bisect", "matrix_text": text, "bisects": self.axis.subject, **versions}
@@ -134,7 +143,8 @@ class Trials:
             own = latest_attempts(session.records(arm))
             if not step_times([(arm, record) for record in own]):
                 status, reason = (own[0].status, own[0].reason) if own else (Status.INFRA, "no process was measured")
-                found[arm] = f"{self.axis.labels[position]}: {status}: {reason}"
+                label = "" if arm == CANDIDATE else f"{self.axis.labels[position]}: "
+                found[arm] = f"{label}{status}: {reason}"
                 if status is Status.INFRA and arm != CANDIDATE:
                     raise InfrastructureError(f"{found[arm]}; once it is repaired, the same command continues")
         return found

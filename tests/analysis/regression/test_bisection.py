@@ -163,6 +163,12 @@ def test_ends_that_differ_by_less_than_asked_are_not_searched_between(smallest: 
     assert (len(versions.trials) == 1) == (outcome is Outcome.NOT_SLOWER)
 
 
+def test_ends_that_stay_undecided_are_neither_slower_nor_not() -> None:
+    """Mutation: search() takes whatever is not shown to be slower as not slower."""
+    found = search(9, stepped(9, 5, noisy=[8]).measure)
+    assert (found.outcome, found.total is not None) == (Outcome.ENDS_UNDECIDED, True)
+
+
 def test_end_that_cannot_be_measured_is_reported_with_its_reason() -> None:
     found = search(3, stepped(3, 1, unusable=[2]).measure)
     assert (found.outcome, found.reason) == (Outcome.NOT_MEASURED, "2 cannot be imported")

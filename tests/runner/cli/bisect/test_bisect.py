@@ -237,7 +237,8 @@ def test_bad_end_that_is_not_slower_ends_with_4_and_the_ratio(
 ) -> None:
     assert bisected(monkeypatch, FakeAxis(first_slow=99)) == 4
     said = capsys.readouterr().out
-    assert "--bad: 1.7 is not shown to be slower than 1.0: +0.0 % [+0.0 % +0.0 %]; nothing to search" in said
+    line = "--bad: 1.7 against 1.0: +0.0 % [+0.0 % +0.0 %]: not slower by --smallest (0.02): nothing to search"
+    assert line in said
 
 
 def test_bad_end_that_is_slower_by_less_than_asked_ends_with_4(
@@ -247,7 +248,7 @@ def test_bad_end_that_is_slower_by_less_than_asked_ends_with_4(
     executor = FakeExecutor()
     assert bisected(monkeypatch, FakeAxis(slowdown=0.05), "--smallest", "0.1", executor=executor) == 4
     said = capsys.readouterr().out
-    assert "--bad: 1.7 is slower by less than --smallest than 1.0: +5.0 % [+5.0 % +5.0 %]; nothing to search" in said
+    assert "--bad: 1.7 against 1.0: +5.0 % [+5.0 % +5.0 %]: not slower by --smallest (0.1): nothing to search" in said
     assert len(executor.jobs) == 2 * 9
 
 
@@ -258,8 +259,42 @@ def test_ends_of_which_neither_is_shown_to_be_slower_are_measured_until_that_is_
     numbers = itertools.count()
     executor = FakeExecutor(step_time_s=lambda settings, repeat: 0.01 * Random(next(numbers)).lognormvariate(0, 0.05))
     assert bisected(monkeypatch, FakeAxis(first_slow=99), "--smallest", "0.3", executor=executor) == 4
-    assert "--bad: 1.7 is not shown to be slower than 1.0: " in capsys.readouterr().out
+    assert ": not slower by --smallest (0.3): nothing to search" in capsys.readouterr().out
     assert len(executor.jobs) == 2 * 9
+
+
+def test_bad_end_that_is_faster_ends_with_4_and_the_question(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    class Faster(FakeAxis):
+        def arm(self, position: int) -> ArmRequest:
+            return replace(FakeAxis.arm(self, position), fault=None if position else "slower:0.25")
+
+    assert bisected(monkeypatch, Faster(first_slow=99)) == 4
+    said = capsys.readouterr().out
+    assert (
+        "--bad: 1.7 against 1.0: -20.0 % [-20.0 % -20.0 %]: faster: nothing to search; are --good and --bad exchanged?"
+        in said
+    )
+
+
+def test_ends_that_no_look_decides_end_with_5_and_the_ratio_of_each(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutations: `search` takes undecided ends as not slower; a look that decides nothing prints nothing."""
+    numbers = itertools.count()
+    executor = FakeExecutor(step_time_s=lambda settings, repeat: 0.01 * Random(next(numbers)).lognormvariate(0, 0.3))
+    assert bisected(monkeypatch, FakeAxis(first_slow=99), executor=executor) == 5
+    said = capsys.readouterr().out
+    assert "undecided: whether 1.7 is slower than 1.0: " in said
+    assert " after 40 blocks; a quieter machine, more epochs, or versions that differ more may decide it" in said
+    looks = [line.strip() for line in said.splitlines() if ": undecided, " in line]
+    assert [line.partition(":")[0] for line in looks] == [f"{count} blocks" for count in (9, 12, 18, 27, 40)]
+    assert [line.rpartition(", ")[2] for line in looks] == [
+        *(f"continuing to {count}" for count in (12, 18, 27, 40)),
+        "no look left",
+    ]
 
 
 def test_versions_that_cannot_be_installed_are_skipped_and_listed_with_the_reason(
@@ -268,9 +303,9 @@ def test_versions_that_cannot_be_installed_are_skipped_and_listed_with_the_reaso
     axis = FakeAxis(broken={4: CannotRebuild("no wheel for Python 3.11")})
     assert bisected(monkeypatch, axis) == 5
     said = capsys.readouterr().out
-    assert "step 1: 1.4 cannot be measured: 1.4: no wheel for Python 3.11" in said
+    assert "step 1: 1.4 cannot be measured: no wheel for Python 3.11" in said
     assert (
-        "undecided: the first slow one is after 1.3, at the latest 1.5; left out: 1.4: 1.4: no wheel for Python 3.11"
+        "undecided: the first slow one is after 1.3, at the latest 1.5; left out: 1.4: no wheel for Python 3.11"
     ) in said
 
 
@@ -304,7 +339,7 @@ def test_end_that_fails_once_is_not_booked_on_the_candidate(
     failed = str(executor.jobs[number - 1].folder)
     [candidate] = [run for run in Results(next((folder / "bisect").iterdir())).runs() if str(run.folder) in failed]
     if candidate.about()["arm"] == "candidate":
-        assert "1.4 cannot be measured: 1.4: crash: " in said
+        assert "1.4 cannot be measured: crash: " in said
         assert code == 5
     else:
         assert "crash: " in said.partition("; it was measured before: again")[0]

@@ -155,7 +155,11 @@ def test_dry_run_prints_the_document_without_the_secret_and_writes_nothing(slowe
         (500, {}, "answered HTTP 500"),
         (401, {}, "answered HTTP 401"),
         (429, {"Retry-After": "30"}, "answered HTTP 429; it accepts requests again in 30 s"),
-        (302, {"Location": "/elsewhere"}, "answered HTTP 302"),
+        (
+            302,
+            {"Location": "/elsewhere"},
+            "answered HTTP 302; redirects are not followed: name the address that it redirects to",
+        ),
     ],
 )
 def test_refused_document_is_one_error_without_the_secret_and_sent_by_the_next_run(
