@@ -168,6 +168,10 @@ class BackendAdapter(Protocol):
         """Return whether KerasHub compiles `generate()` of this model."""
         return False
 
+    def cannot_generate(self, precision: str) -> str | None:
+        """Return why KerasHub's `generate()` fails in a precision; None if it does not."""
+        return None
+
     def free_device_memory_bytes(self) -> int | None:
         """Return the free memory of an accelerator, None if the backend does not report it."""
         return None

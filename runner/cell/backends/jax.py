@@ -133,6 +133,9 @@ class Adapter(BackendAdapter):
     def generates_compiled(self, model: Any) -> bool:
         return not model.run_eagerly
 
+    def cannot_generate(self, precision: str) -> str | None:
+        return "mixes integers of 32 and 64 bits, which JAX refuses" if precision == "float64" else None
+
     def free_device_memory_bytes(self) -> int | None:
         found = _statistics()
         return found["bytes_limit"] - found["bytes_in_use"] if "bytes_limit" in found else None

@@ -45,10 +45,10 @@ def check_generates(built: Built, settings: Settings, adapter: BackendAdapter) -
     """Raise ValueError for a model that cannot generate, `Unsupported` if the cell asks for what KerasHub cannot do."""
     if not hasattr(built.model, "generate"):
         raise ValueError("phase: must be fit or predict for a model without generate(), got generate")
-    if settings.backend == "jax" and settings.precision == "float64":
+    if reason := adapter.cannot_generate(settings.precision):
         raise Unsupported(
-            "precision: KerasHub's generate() mixes integers of 32 and 64 bits on jax in float64, which JAX refuses; "
-            "set precision: float32, or exclude the backend"
+            f"precision: KerasHub's generate() {reason}, on {settings.backend} in {settings.precision}; set another "
+            "precision, or exclude the backend"
         )
     asked = settings.jit if settings.jit != "auto" else True if settings.league == "matched" else None
     if asked is not None and adapter.generates_compiled(built.model) != (asked and not settings.eager):

@@ -160,7 +160,7 @@ def test_low_rank_updates_of_weights_in_bfloat16_are_trained(
         (
             {"precision": "float64"},
             Status.UNSUPPORTED,
-            "precision: KerasHub's generate() mixes integers of 32 and 64 bits on jax in float64",
+            "precision: KerasHub's generate() mixes integers of 32 and 64 bits, which JAX refuses, on jax in float64",
         ),
         (
             {"backend": "torch", "jit": True},
