@@ -137,10 +137,12 @@ def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[Part, ...]:
         return ()
     confidence = row.looks.confidence(len(blocks))
     several = len({place for place, _ in blocks}) > 1
-    logs = {name: [math.log(own[one] / times_s[KERAS][one]) for one in blocks] for name, own in times_s.items()}
+    shares = {
+        name: _linear([math.log(own[one] / times_s[KERAS][one]) for one in blocks]) for name, own in times_s.items()
+    }
     found = []
     for upper, lower in pairwise(rungs):
-        share = arithmetic([a - b for a, b in zip(*map(_linear, (logs[upper], logs[lower])), strict=True)], confidence)
+        share = arithmetic([a - b for a, b in zip(shares[upper], shares[lower], strict=True)], confidence)
         assert share is not None
         # Blocks at several machines are not exchangeable: their mean is shown without an interval.
         name = _between(upper, lower, rungs[KERAS].settings.phase)

@@ -18,8 +18,15 @@ A cell that fails is a record, not an exception. A message says what is wrong, w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import ClassVar
+
+
+def system_reason(text: str) -> str:
+    """Return the system's reason in the text of a library or tool, as in `[Errno 111] Connection refused`, or ""."""
+    found = re.search(r"\[Errno -?[0-9]+\] [\w ,.]+", text)
+    return found[0] if found else ""
 
 
 class RunnerError(Exception):

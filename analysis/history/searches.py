@@ -37,19 +37,17 @@ def searches(assessed: Assessment, change: Change) -> list[str]:
     for name in DISTRIBUTIONS:
         good, bad = _version(before.get(name)), _version(after.get(name))
         if good and bad and bad > good and (package := _package(name, good, bad)):
-            texts = (shlex.quote(facts[name]) for facts in (before, after))
+            ends = f"--good {shlex.quote(before[name])} --bad {shlex.quote(after[name])}"
             pre = " --pre" if good.is_prerelease or bad.is_prerelease else ""
-            command = "runner bisect {} --package {} --good {} --bad {}{}"
-            found.setdefault(moving.get(name, name), command.format(history.cell_id, package, *texts, pre))
+            found.setdefault(moving.get(name, name), f"runner bisect {history.cell_id} --package {package} {ends}{pre}")
     return list(found.values())
 
 
 def _package(name: str, good: Version, bad: Version) -> str | None:
     """Return the package that has both versions, or None: Keras's nightly wheels have a name of their own."""
-    nightly = {good.is_devrelease, bad.is_devrelease}
-    if name != "keras" or nightly == {False}:
+    if name != "keras" or not (good.is_devrelease or bad.is_devrelease):
         return name
-    return NIGHTLY_KERAS if nightly == {True} else None
+    return NIGHTLY_KERAS if good.is_devrelease and bad.is_devrelease else None
 
 
 def _versions(facts: Mapping[str, str]) -> dict[str, str]:

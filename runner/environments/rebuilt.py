@@ -30,7 +30,7 @@ from pathlib import Path
 from keras_matrix.records.host.addresses import without_user
 from keras_matrix.records.packages import DISTRIBUTIONS, KERAS_HUB, NOT_NEEDED
 from keras_matrix.runner.environments.local_wheels import local_wheels
-from keras_matrix.runner.errors import InfrastructureError
+from keras_matrix.runner.errors import InfrastructureError, system_reason
 
 COMPLETE = "complete.json"
 KNOWN = frozenset(DISTRIBUTIONS)
@@ -242,8 +242,7 @@ def _connected(output: str) -> bool:
 
 def _not_connected(output: str) -> str:
     """Return why there is no connection, as in `[Errno 111] Connection refused`; empty if that is not the cause."""
-    found = re.search(r"\[Errno -?[0-9]+\] [\w ,.]+", output)
-    return found[0] if found and not _connected(output) else ""
+    return "" if _connected(output) else system_reason(output)
 
 
 def _conflict(output: str) -> str:

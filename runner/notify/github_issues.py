@@ -11,13 +11,12 @@ for some seconds after another runner opened one; the next run closes such a dup
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from keras_matrix.runner.errors import UsageError
+from keras_matrix.runner.errors import UsageError, system_reason
 from keras_matrix.runner.notify import issue_text
 from keras_matrix.runner.notify.errors import NotifyError
 from keras_matrix.runner.notify.events import CLOSING, Event, Thread
@@ -155,8 +154,7 @@ class Issues:
         except GithubException as error:
             raise NotifyError(self._hidden(_refused(self.place, error))) from None
         except (RequestException, OSError, ValueError, RuntimeError, AssertionError) as error:
-            system = re.search(r"\[Errno -?[0-9]+\] [\w ,.]+", str(error))  # within what the library writes around it
-            reason = self._hidden(system[0] if system else f"{type(error).__name__}: {error}")
+            reason = self._hidden(system_reason(str(error)) or f"{type(error).__name__}: {error}")
             if len(reason) > MOST_REASON:  # its cause is at its end
                 reason = f"{reason[: MOST_REASON // 2]} ... {reason[-MOST_REASON // 2 :]}"
             raise NotifyError(f"{self.place}: cannot reach {self.place.api}: {reason}") from None

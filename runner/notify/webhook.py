@@ -143,17 +143,19 @@ def _post(place: Webhook, data: bytes) -> None:
         with url_requests.build_opener(_NoRedirects).open(request, timeout=TIMEOUT_S) as answer:
             answer.read(1)
     except url_errors.HTTPError as error:
-        wait = error.headers.get("Retry-After", "")
         error.close()
-        again = f"; it accepts requests again in {wait} s" if wait.isdigit() else ""
-        again = (
-            "; redirects are not followed: name the address that it redirects to" if 300 <= error.code < 400 else again
-        )
-        raise NotifyError(f"{place}: answered HTTP {error.code}{again}") from None
+        raise NotifyError(f"{place}: answered HTTP {error.code}{_advice(error)}") from None
     except url_errors.URLError as error:
         raise NotifyError(f"{place}: cannot be reached: {error.reason}") from None
     except (OSError, http.client.HTTPException) as error:
         raise NotifyError(f"{place}: cannot be reached: {type(error).__name__}") from None
+
+
+def _advice(error: url_errors.HTTPError) -> str:
+    if 300 <= error.code < 400:
+        return "; redirects are not followed: name the address that it redirects to"
+    wait = error.headers.get("Retry-After", "")
+    return f"; it accepts requests again in {wait} s" if wait.isdigit() else ""
 
 
 def _check(problems: Iterable[Problem]) -> None:

@@ -64,7 +64,7 @@ def test_the_interval_of_a_share_is_students_over_the_blocks() -> None:
 
 
 def test_shares_agree_with_the_ratio_also_in_blocks_that_scatter() -> None:
-    """Mutation: a share is the mean of the blocks' shares, here -43 % beside a ratio of 0.85."""
+    """Mutation: a share is the mean of the blocks' shares, here -43 % with a ratio of 0.85."""
     found = cost(cell("keras", 1.0, [0.174, 0.212, 0.165]) + cell("native", 1.0, [0.235, 0.107, 0.400]))
     assert found.estimate is not None
     assert sum(part.share.centre for part in found.parts) == pytest.approx(1 - 1 / found.estimate.centre)

@@ -99,12 +99,13 @@ def blocks_text(estimate: Estimate | None) -> str:
     return f"{estimate.count if estimate else 0} blocks"
 
 
-def undecided_line(trial: Trial, logs: Sequence[Sequence[float]], rule: Rule, following: int | None) -> str:
+def undecided_line(trial: Trial, logs: Sequence[Sequence[float]], rule: Rule) -> str:
     """Return what a look shows that has not decided its trial."""
     answer = Answer(tuple(map(tuple, logs)))
     shown = estimate(answer, trial.contrasts.index(trial.shown), rule)
-    goes_on = f"undecided, continuing to {following}" if following else "undecided, no look left"
-    return f"  {blocks_text(shown)}: {ratio(shown)}: {goes_on}"
+    following = rule.looks.following(len(logs[0]))
+    goes_on = f"continuing to {following}" if following else "no look left"
+    return f"  {blocks_text(shown)}: {ratio(shown)}: undecided, {goes_on}"
 
 
 def step_line(number: int, step: Step, labels: Sequence[str]) -> str:

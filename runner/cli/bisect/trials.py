@@ -88,6 +88,17 @@ class Trials:
             raise
         except CannotRebuild as error:
             return Answered(dict(trial.arms), [], str(error))
+        session, failures = self._tried(trial, rule, arms)
+        records = [(arm, record) for arm in arms for record in session.records(arm)]
+        times = step_times(records)
+        weights = [weights_of(one, trial.arms, self.cell.cell_id) for one in trial.contrasts]
+        logs = [] if failures else [list(numbers(one, times)) for one in weights]
+        walls = [record.harness.wall_time_s for _, record in records if record.harness.wall_time_s]
+        reason = failures.get(CANDIDATE) or "; ".join(failures.values()) or None
+        return Answered(dict(trial.arms), logs, reason, {arm: run.run_id for arm, run in session.runs.items()}, walls)
+
+    def _tried(self, trial: Trial, rule: Rule, arms: Mapping[str, ArmRequest]) -> tuple[Session, dict[str, str]]:
+        """Measure a trial, again if a version fails that was measured before; return why arms have no figure, too."""
         session = self._session(trial, rule, arms)
         failures = self._failures(session, trial)
         if trial.contrasts != (TOTAL,) and (before := [text for arm, text in failures.items() if arm != CANDIDATE]):
@@ -96,13 +107,7 @@ class Trials:
             failures = self._failures(session, trial)
         if CANDIDATE in trial.arms and failures and CANDIDATE not in failures:
             raise EndFailed(f"{'; '.join(failures.values())}, which was measured before; the same command continues")
-        records = [(arm, record) for arm in arms for record in session.records(arm)]
-        times = step_times(records)
-        weights = [weights_of(one, trial.arms, self.cell.cell_id) for one in trial.contrasts]
-        logs = [] if failures else [list(numbers(one, times)) for one in weights]
-        walls = [record.harness.wall_time_s for _, record in records if record.harness.wall_time_s]
-        reason = failures.get(CANDIDATE) or "; ".join(failures.values()) or None
-        return Answered(dict(trial.arms), logs, reason, {arm: run.run_id for arm, run in session.runs.items()}, walls)
+        return session, failures
 
     def _arm(self, name: str, position: int) -> ArmRequest:
         if position not in self._arms:
@@ -121,7 +126,7 @@ class Trials:
         def answered(logs: Sequence[Sequence[float]]) -> str | None:
             answer, blocks = bisection.answered(trial, rule, logs, self.smallest), len(logs[0])
             if answer is None and blocks not in seen:
-                self.display.say(undecided_line(trial, logs, rule, rule.looks.following(blocks)))
+                self.display.say(undecided_line(trial, logs, rule))
             seen.add(blocks)
             return answer
 

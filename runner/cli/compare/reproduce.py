@@ -165,8 +165,8 @@ def rebuilt_arm(then: Mapping[str, str], request: RunRequest, cell: Cell, displa
     software = request.executors.software([cell])
     # A record names a backend by its module: tensorflow, also if the installed distribution is tensorflow-cpu.
     modules = {name: software[one.cpu_package] for name, one in TABLE.items() if one.cpu_package in software}
-    here = {"python": platform.python_version(), **modules, **software}
-    if all(installable(here).get(name) == version for name, version in installable(then).items()):
+    here = installable({"python": platform.python_version(), **modules, **software})
+    if all(here.get(name) == version for name, version in installable(then).items()):
         return own_arm(request, [cell])
     if catalog.needs_keras_hub(cell.settings.workload) and KERAS_HUB not in then:
         raise CannotRebuild(
