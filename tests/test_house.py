@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -31,7 +30,7 @@ ON_TOP = {"runner.cli": ("runner.cli", "runner.api", "runner.__main__"), "runner
 # The host and a cell speak through these; they import no backend.
 SHARED_WITH_HOST = ("runner.cell.job",)
 
-MOST_FUNCTION_LINES, MOST_MODULE_LINES, MOST_PARAMETERS, MOST_MODULES = 50, 400, 5, 15
+MOST_FUNCTION_LINES, MOST_MODULE_LINES, MOST_PARAMETERS = 50, 600, 5
 # A function of usual size, and the share of functions that must not exceed it.
 USUAL_FUNCTION_LINES, USUAL_SHARE = 25, 0.9
 
@@ -293,7 +292,7 @@ def test_most_functions_are_short() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("x = 1\n" * 401, ["m: 401 lines"]),
+        ("x = 1\n" * 601, ["m: 601 lines"]),
         ("def f():\n" + "    x = 1\n" * 50, ["m:1 f: 51 lines"]),
         ("def f(a, b, c, *, d, e, g): ...\n", ["m:1 f: 6 parameters"]),
         ("class C:\n    def f(self, a, b, c, d, e): ...\n", []),
@@ -302,12 +301,6 @@ def test_most_functions_are_short() -> None:
 )
 def test_the_scan_finds_what_is_too_large(text: str, found: list[str]) -> None:
     assert too_large("m", text) == found
-
-
-def test_no_folder_has_too_many_modules() -> None:
-    counts = Counter(str(path.parent.relative_to(ROOT)) for _, path in modules())
-    over = {name: count for name, count in counts.items() if count > MOST_MODULES}
-    assert over == {}
 
 
 def test_the_runner_has_few_modules_outside_its_folders() -> None:
