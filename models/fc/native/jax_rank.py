@@ -1,6 +1,6 @@
 """JAX over a network: a process per worker, each with one device of the mesh, and gloo's collectives between them.
 
-The programs are those of jax.py: every process compiles the same `shard_map` and runs its own part.
+The programs are those of jax_workers.py: every process compiles the same `shard_map` and runs its own part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from keras_matrix.models.fc import layout
-from keras_matrix.models.fc.native.jax import AXES, JaxWorker, JaxWorkerGroup
+from keras_matrix.models.fc.native.jax_workers import AXES, JaxWorker, JaxWorkerGroup
 from keras_matrix.models.fc.processes.meeting import Meeting, located
 from keras_matrix.models.fc.processes.network import free_port
 from keras_matrix.models.fc.worker_group import WorkerSpec, WorkerState, placement

@@ -10,7 +10,8 @@ import jax
 import keras
 
 from keras_matrix.models.fc.collective_time import jax_collectives_s
-from keras_matrix.models.fc.native.jax import STEPS_AHEAD, reserve
+from keras_matrix.models.fc.native.jax import reserve
+from keras_matrix.models.fc.native.jax_workers import STEPS_AHEAD
 from keras_matrix.models.fc.profiled import by_profiling, seen_by
 from keras_matrix.records.fc.communication import Communication
 from keras_matrix.records.replicas.facts import Replica, Replicas
@@ -133,7 +134,7 @@ COLLECTIVES = _Collectives()
 class Throttle(keras.callbacks.Callback):  # type: ignore[misc]
     """Waits for every few steps on a CPU, where XLA never ends a collective if too many steps are queued.
 
-    See `models.fc.native.jax.STEPS_AHEAD`. A hook after each batch would synchronise every step.
+    See `models.fc.native.jax_workers.STEPS_AHEAD`. A hook after each batch would synchronise every step.
     """
 
     def on_train_begin(self, logs: Any = None) -> None:
