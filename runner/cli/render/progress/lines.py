@@ -49,12 +49,19 @@ class Lines(Silent):
         self._outcomes = outcomes
         self._machines: dict[tuple[str, str, int], str] = {}
 
+    def begun(self, planned: PlannedRepeat) -> None:
+        """Count the time from now on."""
+        self._left.begun(planned)
+
     def placed(self, repeats: Sequence[PlannedRepeat], machine: str) -> None:
         """Remember where repeats are measured."""
+        for planned in repeats:
+            self._left.begun(planned)
         self._machines.update((planned.key, f" at {machine}") for planned in repeats)
 
     def calibrating(self, cell: Cell) -> None:
         """Print which cell is being calibrated."""
+        self._left.runs(cell)
         _say(f"        calibrating {self._names.of(cell)}")
 
     def ended(self, planned: PlannedRepeat, record: Record) -> None:
@@ -66,7 +73,9 @@ class Lines(Silent):
         again = record.status is not Status.INFRA and not counted
         total = left = ""
         if self._done <= self._total:  # beyond are repeats that were added, of which the number is not known
-            total, left = f"/{self._total}", f"   ({duration(self._left.seconds())} left)"
+            total = f"/{self._total}"
+        if self._done < self._total:  # at the end nothing is left, or what is measured again, which is not known yet
+            left = f"   ({duration(self._left.seconds())} left)"
         note = "   (measured again)" if again else left
         label, outcome = self._names.label(planned), self._outcomes.result(record)
         where = self._machines.get(planned.key, "")

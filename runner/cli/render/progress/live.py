@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+from rich import get_console
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -19,6 +22,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
 from keras_matrix.records.schema import HARMLESS, Record
@@ -31,6 +35,9 @@ from keras_matrix.runner.plan.plan import PlannedRepeat
 
 Texts = tuple[TimeLeft, OutcomeText, CellNames]
 MOST_MACHINE_LINES = 8
+# Narrower terminals show no bar: `3/15` says the same.
+WIDE, BAR_WIDTH = 100, 20
+FIGURE = Column(no_wrap=True, justify="right")
 
 
 class LiveView:
@@ -46,14 +53,18 @@ class LiveView:
 
     def calibrating(self, cell: Cell) -> None:
         """Show which cell is being calibrated."""
+        self._left.runs(cell)
         self._show(f"calibrating {self._names.of(cell)}")
 
     def begun(self, planned: PlannedRepeat) -> None:
         """Show which repeat is running."""
+        self._left.begun(planned)
         self._show(self._names.label(planned))
 
     def placed(self, repeats: Sequence[PlannedRepeat], machine: str) -> None:
         """Show what each machine of a cluster measures."""
+        for planned in repeats:
+            self._left.begun(planned)
         self._machines.update((planned.key, f" at {machine}") for planned in repeats)
         self._working[machine] = f"{self._names.of(repeats[0].cell)} #{repeats[0].repeat}"
         for lost in self._open.begin(repeats, machine):
@@ -97,7 +108,7 @@ class TimeLeftColumn(ProgressColumn):
     """Shows the time left; the number of machines is the field `machines` of the task."""
 
     def __init__(self, left: TimeLeft) -> None:
-        super().__init__()
+        super().__init__(FIGURE)
         self._left = left
 
     def render(self, task: Task) -> Text:
@@ -105,16 +116,33 @@ class TimeLeftColumn(ProgressColumn):
         return Text(f"{duration(self._left.seconds(task.fields['machines']))} left")
 
 
+class WideBarColumn(BarColumn):
+    """The bar, on terminals that have room for it beside a description."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(BAR_WIDTH)
+        self._console = console
+
+    def render(self, task: Task) -> Any:
+        """Return the bar, or nothing on a narrow terminal, whose width may change at any time."""
+        return super().render(task) if self._console.width >= WIDE else Text()
+
+
+def columns(console: Console, left: TimeLeft) -> tuple[ProgressColumn, ...]:
+    """Return the columns of the last line: the description is cut to the room that the figures leave."""
+    return (
+        TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        WideBarColumn(console),
+        MofNCompleteColumn(table_column=FIGURE),
+        TimeElapsedColumn(FIGURE),
+        TimeLeftColumn(left),
+    )
+
+
 @contextmanager
 def live(total: int, done: int, texts: Texts) -> Iterator[LiveView]:
     """Yield the live view; restores the terminal at the end."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeLeftColumn(texts[0]),
-    )
-    with Progress(*columns, refresh_per_second=1) as bar:
+    console = get_console()
+    with Progress(*columns(console, texts[0]), console=console, expand=True, refresh_per_second=1) as bar:
         task = bar.add_task("starting", total=total, completed=done, machines=1)
         yield LiveView(bar, task, texts)

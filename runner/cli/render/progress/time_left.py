@@ -5,6 +5,9 @@ caches. So the time of a comparison's repeats is that of its own later ones; bef
 one, times what later repeats of other comparisons took of their first. A comparison that was not measured yet has its
 estimate, times how far the estimates of the others were off.
 
+While something runs longer than expected, the estimate of all that is left grows with it, so that it never says that
+nothing is left before the end.
+
 An event takes the same time for any number of comparisons.
 """
 
@@ -16,7 +19,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from keras_matrix.records.schema import Status
+from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.plan import PlannedRepeat, comparison_of
+
+# What has run for longer than expected is expected to take this share of its time so far in addition.
+OVERRUN_SHARE = 0.25
+# The least that is shown before the end: `0 s left` says that it is over.
+LEAST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +47,10 @@ class _Parts:
             *(getattr(self, name) - getattr(old, name) + getattr(new, name) for name in _Parts.__dataclass_fields__)
         )
 
-    def left_s(self) -> float:
-        """Return the time left."""
-        of_first = self.later_per_first / self.ratios if self.ratios else 1.0
-        of_estimate = self.first_s / self.first_estimate_s if self.first_estimate_s else 1.0
+    def left_s(self, learned: _Parts) -> float:
+        """Return the time left, by the ratios that were `learned` from all comparisons."""
+        of_first = learned.later_per_first / learned.ratios if learned.ratios else 1.0
+        of_estimate = learned.first_s / learned.first_estimate_s if learned.first_estimate_s else 1.0
         estimated_s = self.estimated_first_s + of_first * self.estimated_later_s
         return self.own_s + of_first * self.like_first_s + of_estimate * estimated_s
 
@@ -55,9 +64,12 @@ class _Comparison:
     pending: dict[int, int] = field(default_factory=dict)  # by repeat, how many cells have not ended it
     taken_s: dict[int, float] = field(default_factory=dict)  # by repeat, in the order of their ends
 
-    def parts(self) -> _Parts:
-        """Return what this comparison adds; a repeat that some cells have ended counts in part."""
-        left = sum(self.pending.values()) / len(self.cells)
+    def parts(self, repeats: float | None = None) -> _Parts:
+        """Return what this comparison adds, by default with its pending `repeats`.
+
+        A repeat that some cells have ended counts in part.
+        """
+        left = sum(self.pending.values()) / len(self.cells) if repeats is None else repeats
         times = [taken_s for repeat, taken_s in self.taken_s.items() if not self.pending.get(repeat)]
         if not times:
             first = min(left, 1.0) * self.estimate_s
@@ -86,6 +98,9 @@ class TimeLeft:
     ) -> None:
         self._clock, self._last_s = clock, clock()
         self._measured = 0
+        self._pending = len(repeats)
+        self._running: dict[Hashable, float] = {}  # comparisons, by when they began
+        self._unplanned: set[Hashable] = set()  # those of them whose repeat is measured again, or was added
         self._ended: dict[tuple[str, str, int], bool] = {}  # whether a repeat that has ended was measured
         self._comparisons: dict[Hashable, _Comparison] = {}
         for planned in repeats:
@@ -100,6 +115,16 @@ class TimeLeft:
 
     def _of(self, planned: PlannedRepeat) -> _Comparison:
         return self._comparisons.setdefault(comparison_of(planned.cell), _Comparison())
+
+    def runs(self, cell: Cell) -> None:
+        """Note that a cell's comparison runs: since the last event, or from now on if others run."""
+        self._running.setdefault(comparison_of(cell), self._clock() if self._running else self._last_s)
+
+    def begun(self, planned: PlannedRepeat) -> None:
+        """Note that a repeat runs; one that is measured again, or was added to the plan, takes further time."""
+        self.runs(planned.cell)
+        if not self._of(planned).pending.get(planned.repeat):
+            self._unplanned.add(comparison_of(planned.cell))
 
     def ended(self, planned: PlannedRepeat, status: Status) -> bool:
         """Count the end of an attempt; return whether its repeat was measured for the first time."""
@@ -133,11 +158,32 @@ class TimeLeft:
         key = planned.key
         if key not in self._ended and planned.repeat in one.pending:
             one.pending[planned.repeat] -= 1
+            self._pending -= 1
+        if not one.pending.get(planned.repeat):
+            self._running.pop(comparison_of(planned.cell), None)
+            self._unplanned.discard(comparison_of(planned.cell))
         before = self._ended.get(key, False)
         self._ended[key] = before or measured
         return not before
 
+    def _expected_s(self, name: Hashable) -> float:
+        """Return the expected time of one repeat of a comparison."""
+        return self._comparisons.setdefault(name, _Comparison()).parts(1.0).left_s(self._sums)
+
     def seconds(self, machines: int = 1) -> float:
-        """Return the estimated seconds left; `machines` measure at the same time, until the first repeat has ended."""
-        left_s = self._sums.left_s() if self._measured else self._sums.left_s() / machines
-        return max(0.0, left_s - (self._clock() - self._last_s))
+        """Return the estimated seconds left; `machines` measure at the same time, until the first repeat has ended.
+
+        It is 0 at the end only. If something has run for longer than expected, all that is left is expected to take
+        longer in the same ratio.
+        """
+        if not self._pending and not self._running:
+            return 0.0
+        left_s = self._sums.left_s(self._sums) + sum(map(self._expected_s, self._unplanned))
+        left_s = left_s if self._measured else left_s / machines
+        now_s = self._clock()
+        times_s = [(now_s - begun_s, self._expected_s(name)) for name, begun_s in self._running.items()]
+        times_s = times_s or [(now_s - self._last_s, left_s)]  # nothing has begun: the backends are imported
+        overrun = 1 + OVERRUN_SHARE
+        growth = max([1.0, *(overrun * taken_s / expected_s for taken_s, expected_s in times_s if expected_s)])
+        longest_s = max(taken_s for taken_s, _ in times_s)
+        return max(growth * left_s - (now_s - self._last_s), OVERRUN_SHARE * longest_s, LEAST_S)
