@@ -26,7 +26,7 @@ from keras_matrix.runner.measure.seams import Seams
 COMMANDS = {
     "run": ("runner.cli.measure.run", "measure the cells of a matrix (the default command)"),
     "init": ("runner.cli.machine.init", "write a first matrix.yaml and my_workload.py for the installed backends"),
-    "plan": ("runner.cli.look.plan", "print the cells, their order and their estimated time"),
+    "plan": ("runner.cli.look.plan", "print the cells of a matrix and their estimated time"),
     "list": ("runner.cli.look.list_", "list the workloads"),
     "show": ("runner.cli.look.show", "print one cell of a run in detail"),
     "report": ("runner.cli.look.report", "write a run's HTML report again, and print its table"),

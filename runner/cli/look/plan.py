@@ -1,4 +1,4 @@
-"""Print the cells of a matrix, the order of a run and its estimated time. Nothing is measured.
+"""Print the cells of a matrix and the estimated time; with --verbose also the order of a run. Nothing is measured.
 
 A run has the printed order if it is given the same --order-seed; by default it draws a new one. A cell whose
 estimate is longer than its time limit is counted with the limit, and the plan says so.
@@ -17,7 +17,14 @@ from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
-from keras_matrix.runner.cli.render.format import document, duration, settings_text, work
+from keras_matrix.runner.cli.render.format import (
+    columns,
+    document,
+    duration,
+    settings_text,
+    shared_settings,
+    work,
+)
 from keras_matrix.runner.cli.render.progress.attempt_text import distinguishing
 from keras_matrix.runner.matrix.grammar import LARGEST
 from keras_matrix.runner.matrix.reader import Cell
@@ -30,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_matrix_options(parser)
     add_results_option(parser)
     parser.add_argument("--order-seed", type=int, default=0, metavar="N", help="seed of the random order (default: 0)")
+    parser.add_argument("--verbose", action="store_true", help="also print each block of the run, in its order")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -50,20 +58,28 @@ def run(args: argparse.Namespace) -> int:
         print(document(fields))
     else:
         head = _head(cells, measured, estimated)
-        print("\n".join([head, *left_out.lines(matrix.left_out), *refused_lines(refused)]))
-        _print(cells, repeats, estimated, args.order_seed)
+        lines = [head, *left_out.lines(matrix.left_out), *refused_lines(refused), "", *_table(cells, estimated)]
+        print("\n".join([*lines, *(_blocks(repeats, args.order_seed) if args.verbose else ())]))
     return 0
 
 
-def _print(cells: Sequence[Cell], repeats: Sequence[PlannedRepeat], estimated: Estimates, seed: int) -> None:
-    lines = ["", "cells"]
+def _table(cells: Sequence[Cell], estimated: Estimates) -> list[str]:
+    """Return a line for each cell, below the settings that all cells share."""
+    shared = shared_settings([cell.settings for cell in cells])
+    rows = [["cell", "backend", "estimate", "work"]]
     for cell in cells:
-        s = cell.settings
-        taken = f"{cell.repeats} x {estimated.within_limit_s[cell.cell_id]:.1f} s"
         cap = _cap(estimated, cell)
-        lines.append(f"  {cell.cell_id}  {s.backend:<10}  {taken:<10}  {settings_text(s)}{cap and f'  {cap}'}")
+        text = settings_text(cell.settings, shared)
+        estimate = f"{cell.repeats} x {estimated.within_limit_s[cell.cell_id]:.1f} s"
+        rows.append([cell.cell_id, cell.settings.backend, estimate, f"{text}{cap and f'  {cap}'}"])
+    values = " ".join(f"{name}={value}" for name, value in shared.items())
+    return [*([f"in every cell: {values}", ""] if shared else []), *columns(rows)]
+
+
+def _blocks(repeats: Sequence[PlannedRepeat], seed: int) -> list[str]:
+    """Return the cells of each block in their order."""
     details = distinguishing(repeats, lambda cell: f"{cell.settings.backend} {work(cell.settings)}")
-    block = None
+    lines, block = list[str](), None
     for planned in repeats:
         if planned.repeat != block:
             block = planned.repeat
@@ -71,7 +87,7 @@ def _print(cells: Sequence[Cell], repeats: Sequence[PlannedRepeat], estimated: E
         cell = planned.cell
         name = f"{work(cell.settings)}{details.get(cell.cell_id, '')}"
         lines.append(f"  {cell.cell_id}  {cell.settings.backend:<10}  {name}")
-    print("\n".join(lines))
+    return lines
 
 
 def _head(cells: Sequence[Cell], repeats: Sequence[PlannedRepeat], estimated: Estimates) -> str:

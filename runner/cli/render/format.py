@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import DEFINITION, PREFIX
@@ -14,6 +15,7 @@ from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS
 from keras_matrix.runner.matrix.reader import TO_BE_FOUND
 
 NOTHING = "-"
+NONE_SHARED: Mapping[str, Scalar | None] = MappingProxyType({})
 # Settings for how long a cell is measured, not what it is.
 LENGTHS = frozenset({"epochs", "discard", "steps_per_epoch", "samples", "seed"})
 
@@ -66,9 +68,22 @@ def size(value: int | None) -> str:
     return f"{significant(value / (1 << 20))} MiB"
 
 
-def settings_text(settings: Settings) -> str:
-    """Return a cell's workload, and every parameter and setting that is not the default; an FC mode in any case."""
-    return printable(" ".join([settings.workload, *(f"{name}={value}" for name, value in differing(settings))]))
+def settings_text(settings: Settings, shared: Mapping[str, Scalar | None] = NONE_SHARED) -> str:
+    """Return a cell's workload, and every parameter and setting that is not the default; an FC mode in any case.
+
+    Settings that are `shared` with other cells are left out.
+    """
+    params = settings.params
+    found = [(name, value) for name, value in differing(settings) if name in params or name not in shared]
+    return printable(" ".join([settings.workload, *(f"{name}={value}" for name, value in found)]))
+
+
+def shared_settings(cells: Sequence[Settings]) -> dict[str, Scalar | None]:
+    """Return the settings, not the parameters, that are not the default and that several cells all have."""
+    if len(cells) < 2:
+        return {}
+    first, *others = [{(k, v) for k, v in differing(one) if k in SETTINGS and k not in one.params} for one in cells]
+    return dict(sorted(first.intersection(*others)))
 
 
 def differing(settings: Settings) -> list[tuple[str, Scalar | None]]:

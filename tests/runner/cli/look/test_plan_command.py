@@ -127,13 +127,48 @@ def test_plan_runs_nothing_and_writes_no_file(folder: Path, capsys: pytest.Captu
     assert [path.name for path in folder.iterdir()] == ["matrix.yaml"]
 
 
+def test_a_plan_is_a_table_of_cells_below_what_they_share(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "matrix.yaml").write_text(
+        "version: 1\ndefaults: {epochs: 2, repeats: 5}\nbackends: [jax, torch]\ncells:\n"
+        "  - workload: mnist_mlp\n    batch_size: [32, 64]\n"
+        "  - workload: my_workload:build\n    params: {width: 64}\n"
+    )
+    lines = planned(capsys)
+    assert lines[1:5] == ["", "in every cell: epochs=2", "", "cell              backend  estimate   work"]
+    assert [line.split(maxsplit=5)[1:] for line in lines[5:]] == [
+        [backend, "5", "x", "3.9", f"s  {work}"]
+        for work in (
+            "mnist_mlp batch_size=32",
+            "mnist_mlp batch_size=64",
+            "my_workload:build width=64 batch_size=32",
+        )
+        for backend in ("jax", "torch")
+    ]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_parameter_named_like_a_setting_stays_in_its_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "matrix.yaml").write_text(
+        "version: 1\ndefaults: {epochs: 2}\nbackends: [jax, torch]\n"
+        "cells: [{workload: 'my_workload:build', params: {epochs: 7}}]\n"
+    )
+    assert "in every cell: batch_size=32" in planned(capsys)
+    assert [line for line in planned(capsys) if "epochs=7" in line and "epochs=2" in line] == planned(capsys)[-2:]
+
+
+def test_a_cell_alone_shares_no_setting(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "matrix.yaml").write_text("version: 1\nbackends: [jax]\ncells: [{workload: mnist_mlp, epochs: 2}]\n")
+    assert planned(capsys)[2].startswith("cell ")
+    assert planned(capsys)[3].endswith("  mnist_mlp batch_size=32 epochs=2")
+
+
 @pytest.mark.usefixtures("folder")
 def test_a_plan_has_the_order_of_its_seed(capsys: pytest.CaptureFixture[str]) -> None:
     first, other = (document(capsys, "--order-seed", seed)["order"] for seed in ("1", "5"))
     assert first == document(capsys, "--order-seed", "1")["order"]
     assert first != other
-    lines = planned(capsys, "--order-seed", "1")
-    assert [line.split()[0] for line in lines if line.startswith("  ")][5:] == [one["cell_id"] for one in first]
+    lines = planned(capsys, "--order-seed", "1", "--verbose")
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == [one["cell_id"] for one in first]
     assert [line for line in lines if line.startswith("block")] == [
         "block 0, in the order of --order-seed 1",
         "block 1, in the order of --order-seed 1",
@@ -143,9 +178,10 @@ def test_a_plan_has_the_order_of_its_seed(capsys: pytest.CaptureFixture[str]) ->
 def test_the_plan_distinguishes_fc_modes_and_workers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = "  - workload: fc\n    mode: fc_data\n    workers: [1, 2]\n"
     (folder / "matrix.yaml").write_text(f"version: 1\nbackends: [jax]\ncells:\n{cells}")
-    assert main(["plan"]) == 0
+    assert main(["plan", "--verbose"]) == 0
     printed = capsys.readouterr().out.partition("block 0")
-    assert "fc mode=fc_data workers=2 batch_size=128" in printed[0]
+    assert "in every cell: batch_size=128\n" in printed[0]
+    assert "fc mode=fc_data workers=2\n" in printed[0]
     assert sorted(line.split(maxsplit=2)[2] for line in printed[2].partition("\n\n")[0].splitlines()[1:]) == [
         "fc_data workers=1",
         "fc_data workers=2",
