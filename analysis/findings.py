@@ -212,7 +212,7 @@ def _ratio(row: Row, ratio: Ratio) -> Finding:
         against=row.lowest,
         p_value=ratio.p_value,
         smallest_difference=ratio.smallest_difference,
-        verdict="slower" if apart and row.fastest else "open",
+        verdict="slower" if apart and (row.fastest or ratio.backend in row.slower) else "open",
         facts={**facts, **_over(machines)},
     )
 

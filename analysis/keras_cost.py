@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from keras_matrix.analysis.comparison.primary_metric import cost
-from keras_matrix.analysis.comparison.ratios import Ratio, bracketed, ratio_of, too_few
+from keras_matrix.analysis.comparison.ratios import Ratio, bracketed, ratio_of, takes, too_few
 from keras_matrix.analysis.comparison.same_work import differing, losses_apart
 from keras_matrix.analysis.comparison.table import CellSummary, Row, logs_by_machine
 from keras_matrix.analysis.comparison.titles import titles
@@ -67,6 +67,13 @@ class KerasCost:
         return self.over_native.estimate if self.over_native else None
 
     @property
+    def _sentence(self) -> str:
+        if self.estimate is None:
+            return f"{self.backend} {self.missing}"
+        amount, _, remark = self.ratio_text.partition(" (")
+        return takes(self.backend, amount, against="native code") + (f" ({remark}" if remark else "")
+
+    @property
     def ratio_text(self) -> str:
         """The ratio with its interval and what it does not show, or why it is missing."""
         if self.over_native is None:
@@ -78,9 +85,9 @@ class KerasCost:
 
     @property
     def text(self) -> str:
-        """The result as one line, such as `jax 1.08x [1.05 1.11]; of a step: metrics 3.1 % [1.9 4.3], ...`."""
+        """The result as one line: `jax takes 1.08x [1.05 1.11] as long as native code; of a step: metrics 3.1 %`."""
         shares = ", ".join(f"{part.name} {share_text(part.share)}" for part in self.parts)
-        parts = (f"{self.backend} {self.ratio_text}", shares and f"of a step: {shares}", self.caveat)
+        parts = (self._sentence, shares and f"of a step: {shares}", self.caveat)
         return "; ".join(part for part in parts if part)
 
 

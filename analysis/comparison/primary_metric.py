@@ -24,7 +24,13 @@ class Figure:
     unit: str
     goal: Goal
 
+    @property
+    def is_time(self) -> bool:
+        """Whether the figure is a time, of which a ratio reads `takes 1.2x as long`."""
+        return self.unit in TIME_UNITS and self.goal is Goal.LOWER
 
+
+TIME_UNITS = frozenset({"s", "ms", "us", "µs", "ns", "min", "h"})
 STEP_TIME = Figure("time per step", "s", Goal.LOWER)
 
 

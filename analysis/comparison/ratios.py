@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison.machines import MACHINES, noun, short
+from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS, Estimate, minimum_detectable_effect, of_logs, p_value
 from keras_matrix.analysis.stats.levels import DISAGREEMENT_LEVEL, LEAST_DEGREES, levels
 from keras_matrix.analysis.stats.sequential import Looks
@@ -97,30 +98,68 @@ def estimate_over(logs: Mapping[str, Sequence[float]], confidence: float) -> Est
     return of_logs(next(iter(logs.values()), ()), confidence)
 
 
-def open_verdict(lowest: str, ratios: Sequence[Ratio], others: int) -> str:
+def open_verdict(lowest: str, ratios: Sequence[Ratio], others: int, figure: Figure = STEP_TIME) -> str:
     """Return the verdict of a row of which no backend is named fastest; `others` are the backends but the lowest."""
+    if reason := without_verdict(lowest, ratios, others, figure):
+        return reason
+    near = [ratio for ratio in ratios if (ratio.estimate.low or 0) <= 1] or list(ratios)
+    return f"not separable: {ratios_text(near, figure, lowest)}{would_have_shown(ratios)}{how(ratios)}"
+
+
+def without_verdict(lowest: str, ratios: Sequence[Ratio], others: int, figure: Figure) -> str | None:
+    """Return why a row's ratios show nothing about the order of its backends; None if they may."""
     if any(ratio.separate and ratio.estimate.low is None for ratio in ratios):
         return NO_INTERVAL
     if apart := [ratio for ratio in ratios if ratio.machines_disagree]:
-        return _disagreement(lowest, apart)
+        return _disagreement(lowest, apart, figure)
     if without := [ratio for ratio in ratios if ratio.estimate.low is None]:
         return f"not separable: {too_few(without)}"
-    if len(ratios) < others:
-        return "not separable: some cells have no repeat in common"
-    text = ", ".join(ratio_text(ratio) for ratio in ratios if (ratio.estimate.low or 0) <= 1)
+    return "not separable: some cells have no repeat in common" if len(ratios) < others else None
+
+
+def partial_verdict(
+    lowest: str, near: Sequence[Ratio], behind: Sequence[Ratio], figure: Figure = STEP_TIME, chance: str = ""
+) -> str:
+    """Return the verdict of a row in which the backends `behind` are slower than the lowest, and those `near` are not.
+
+    `chance` says why those near are not, if not by their intervals.
+    """
+    candidates = _listed([lowest, *(ratio.backend for ratio in near)], "or")
+    best = "fastest" if figure == STEP_TIME else f"best by {figure.name}"
+    reason = f": {chance}" if chance else would_have_shown(near)
+    undecided = f"not separable: {ratios_text(near, figure, lowest)}{reason}"
+    return f"{candidates} is {best} ({undecided}); {_behind_text(behind, figure, lowest)}{how([*near, *behind])}"
+
+
+def would_have_shown(ratios: Sequence[Ratio]) -> str:
+    """Return the relative difference that all of these ratios would probably have shown, empty if it is not known."""
     known = [ratio.smallest_difference for ratio in ratios if ratio.smallest_difference is not None]
-    shown = f"; a difference of {percent(max(known))} would have shown" if known else ""
-    separate = any(ratio.separate for ratio in ratios)
-    return f"not separable: {text} against {lowest}{'' if separate else shown}{how(ratios)}"
+    if not known or any(ratio.separate for ratio in ratios):
+        return ""
+    return f"; a difference of {percent(max(known))} would have shown"
 
 
-def _disagreement(lowest: str, ratios: Sequence[Ratio]) -> str:
+def _behind_text(ratios: Sequence[Ratio], figure: Figure, lowest: str) -> str:
+    """Return which backends are slower than the lowest, such as `torch is slower: 1.42x [1.26 1.59] as long as jax`."""
+    names = _listed([ratio.backend for ratio in ratios], "and")
+    amounts = _listed([f"{bracketed(ratio.estimate)}{with_disturbed(ratio)}" for ratio in ratios], "and")
+    verb, worse = ("is" if len(ratios) == 1 else "are"), ("slower" if figure.is_time else "behind")
+    return f"{names} {verb} {worse}: {amounts} {_AS[figure.is_time][1]} as {lowest}"
+
+
+def _listed(words: Sequence[str], joint: str) -> str:
+    *first, last = words
+    return f"{', '.join(first)} {joint} {last}" if first else last
+
+
+def _disagreement(lowest: str, ratios: Sequence[Ratio], figure: Figure) -> str:
     """Return the ratio at each machine, of the ratios about which the machines disagree."""
-    several = (f"{ratio.backend} {at_each(ratio)}" for ratio in ratios)
+    takes, as_long = _AS[figure.is_time]
+    several = (f"{ratio.backend} {takes} {at_each(ratio)} {as_long} as {lowest}" for ratio in ratios)
     where = noun([one.machine for ratio in ratios for one in ratio.by_machine])
     key, name, one = ("across_nodes", "machine", "machine") if where == MACHINES else ("across_gpus", "gpus", "GPU")
     return (
-        f"not separable: the {where} disagree: {lowest} against {'; '.join(several)}; compare at one {one}: "
+        f"not separable: the {where} disagree: {'; '.join(several)}; compare at one {one}: "
         f"leave out {key}, or name one with {name}"
     )
 
@@ -176,9 +215,24 @@ def _ends(estimate: Estimate) -> str:
     return f" [{estimate.low:.2f} {estimate.high:.2f}]" if estimate.bounds else ""
 
 
-def ratio_text(ratio: Ratio) -> str:
-    """Return a ratio with its interval and the backend, such as `1.42x jax [1.30 1.55]`."""
-    return f"{ratio.estimate.centre:.2f}x {ratio.backend}{_ends(ratio.estimate)}{with_disturbed(ratio)}"
+_AS = {True: ("takes", "as long"), False: ("costs", "as much")}
+"""How a ratio reads: of times, and of other costs, such as the inverse of a throughput."""
+
+
+def takes(name: str, amount: str, figure: Figure = STEP_TIME, against: str = "") -> str:
+    """Return a ratio as a sentence, such as `jax takes 1.42x [1.30 1.55] as long as torch`."""
+    verb, as_long = _AS[figure.is_time]
+    return f"{name} {verb} {amount} {as_long}" + (f" as {against}" if against else "")
+
+
+def ratios_text(ratios: Sequence[Ratio], figure: Figure = STEP_TIME, against: str = "") -> str:
+    """Return ratios as one sentence: `jax takes 1.66x [1.48 1.86] as long, torch 1.93x [1.59 2.35]`.
+
+    With `against`, the backend with the lowest figure, the first one ends in `as long as AGAINST`.
+    """
+    first, *others = ratios
+    text = takes(first.backend, bracketed(first.estimate), figure, against) + with_disturbed(first)
+    return ", ".join([text, *(f"{one.backend} {bracketed(one.estimate)}{with_disturbed(one)}" for one in others)])
 
 
 def with_disturbed(ratio: Ratio) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.machines import noun
+from keras_matrix.analysis.comparison.ratios import bracketed, takes
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.stats.blocks import blocks_needed
 from keras_matrix.analysis.stats.league_means import suite
@@ -35,8 +36,10 @@ def lines(rows: Sequence[Row]) -> list[str]:
     """Return the summary of a run as lines; empty if nothing is compared."""
     text = []
     for one in suite(rows):
-        ratios = ", ".join(f"{ratio.estimate.centre:.2f}x {name}{_bounds(ratio)}" for name, ratio in one.ratios.items())
-        text.append(f"geometric mean, league {one.league}: {ratios} against {one.against}")
+        (first, ratio), *others = one.ratios.items()
+        means = [takes(first, bracketed(ratio.estimate), against=one.against) + _note(ratio)]
+        means += [f"{name} {bracketed(ratio.estimate)}{_note(ratio)}" for name, ratio in others]
+        text.append(f"geometric mean, league {one.league}: {', '.join(means)}")
         text[-1] += f"; left out: {one.left_out}" if one.left_out else ""
     rows = [row for row in rows if not row.values]  # separate sessions would need more sessions, not blocks
     now, drawn = detectable(rows, NOTABLE), sum(len(row.ratios) for row in rows)
@@ -100,9 +103,8 @@ def _wanted(row: Row) -> tuple[float, int, int]:
     return blocks * block_s, blocks, len(reached)
 
 
-def _bounds(ratio: SuiteRatio) -> str:
-    bounds = ratio.estimate.bounds
-    if not bounds:
-        several = f" ({len(ratio.machines)} {noun(ratio.machines)}: no interval)" if ratio.machines else ""
-        return " (separate sessions: no interval)" if ratio.separate else several
-    return f" [{bounds[0]:.2f} {bounds[1]:.2f}]{' (separate sessions)' if ratio.separate else ''}"
+def _note(ratio: SuiteRatio) -> str:
+    """Return what a mean is from, if not the common blocks of one machine."""
+    if ratio.separate:
+        return " (separate sessions)" if ratio.estimate.bounds else " (separate sessions: no interval)"
+    return f" ({len(ratio.machines)} {noun(ratio.machines)}: no interval)" if ratio.machines else ""

@@ -31,8 +31,10 @@ from keras_matrix.analysis.comparison.ratios import (
     estimate_over,
     how,
     open_verdict,
+    partial_verdict,
     ratio_of,
-    ratio_text,
+    ratios_text,
+    without_verdict,
 )
 from keras_matrix.analysis.comparison.same_work import differing, mixed, work_caveats
 from keras_matrix.analysis.comparison.titles import Usual, title_order, titles
@@ -128,7 +130,8 @@ class Row:
     `caveats` of the comparison do not prevent it; `looks` are those of the run; `lowest` is the backend with the lowest
     time, the denominator of the ratios, None without ratios. `values` are the cells' values by backend if they were
     measured in separate sessions; empty if all are of one session. `machines` are those that the blocks are spread
-    over, by `host_id`; empty for one machine.
+    over, by `host_id`; empty for one machine. `slower` are the backends that are shown to be slower than the lowest in
+    a row of which no fastest is named.
     """
 
     title: str
@@ -142,6 +145,7 @@ class Row:
     lowest: str | None = None
     values: dict[str, SessionValue] = field(default_factory=dict)
     machines: tuple[str, ...] = ()
+    slower: tuple[str, ...] = ()
 
     def apart(self, one: str, other: str) -> bool:
         """Return whether the values of two backends are of separate sessions."""
@@ -260,7 +264,7 @@ def _row(title: str, cells: dict[str, CellSummary], looks: Looks, separate: Sepa
     caveats = (*caveats, *work_caveats(measured))
     row = Row(title, cells, None, "", caveats=caveats, looks=looks, values=values, machines=machines)
     ratios = tuple(one for backend in running if backend != lowest and (one := _ratio(row, backend, lowest)))
-    verdict = open_verdict(lowest, ratios, len(running) - 1)
+    verdict = open_verdict(lowest, ratios, len(running) - 1, cells[lowest].figure)
     return replace(row, verdict=verdict, ratios=ratios, lowest=lowest if ratios else None)
 
 
@@ -339,7 +343,14 @@ def _judged(rows: Sequence[Row]) -> list[Row]:
     """Return the rows with the fastest named in those that are discoveries among all rows that could be."""
     able = {index: p for index, row in enumerate(rows) if (p := _row_p(row)) is not None}
     adjusted = dict(zip(able, adjusted_p_values(list(able.values())), strict=True))
-    return [_decided(row, adjusted[index], len(able)) if index in adjusted else row for index, row in enumerate(rows)]
+    decided = [
+        _decided(row, adjusted[index], len(able)) if index in adjusted else row for index, row in enumerate(rows)
+    ]
+    behind = _behind(rows)
+    return [
+        _partly_decided(row, {one.backend: behind.get((index, one.backend), 1.0) for one in row.ratios}, len(able))
+        for index, row in enumerate(decided)
+    ]
 
 
 def _row_p(row: Row) -> float | None:
@@ -355,14 +366,56 @@ def _decided(row: Row, adjusted_p: float, rows: int) -> Row:
         return row
     lowest = row.lowest
     assert lowest is not None
-    if adjusted_p > LEVEL:
-        text = ", ".join(ratio_text(ratio) for ratio in row.ratios)
-        chance = f"not a discovery among {rows} rows (p {adjusted_p:.2g})"
-        return replace(row, verdict=f"not separable: {text} against {lowest}: {chance}{how(row.ratios)}")
     figure = row.cells[lowest].figure
+    if adjusted_p > LEVEL:
+        chance = _chance(adjusted_p, rows)
+        text = ratios_text(row.ratios, figure, lowest)
+        return replace(row, verdict=f"not separable: {text}: {chance}{how(row.ratios)}")
     best = "fastest" if figure == STEP_TIME else f"best by {figure.name}"
-    text = ", ".join(ratio_text(ratio) for ratio in row.ratios)
-    return replace(row, fastest=lowest, verdict=f"{lowest} is {best}: {text}{how(row.ratios)}")
+    return replace(
+        row, fastest=lowest, verdict=f"{lowest} is {best}: {ratios_text(row.ratios, figure)}{how(row.ratios)}"
+    )
+
+
+def _chance(adjusted_p: float, rows: int) -> str:
+    return f"not a discovery among {rows} rows (p {adjusted_p:.2g})"
+
+
+def _behind(rows: Sequence[Row]) -> dict[tuple[int, str], float]:
+    """Return the adjusted p-value of each ratio of the table, by its row's index and its backend.
+
+    A row in which two backends are not separated may still show that a third is slower than the lowest. Any backend
+    could have been the lowest, so a p-value counts for every pair of the row (Bonferroni); over the table the adjusted
+    ones are Benjamini and Hochberg's, as those of the rows are.
+    """
+    p_values = {
+        (index, ratio.backend): min(1.0, ratio.p_value * math.comb(len(row.ratios) + 1, 2))
+        for index, row in enumerate(rows)
+        for ratio in row.ratios
+        if ratio.p_value is not None
+    }
+    return dict(zip(p_values, adjusted_p_values(list(p_values.values())), strict=True))
+
+
+def _partly_decided(row: Row, adjusted: Mapping[str, float], rows: int) -> Row:
+    """Return an open row with the backends that are slower than the lowest, by their adjusted p-values."""
+    running = sum(1 for cell in row.cells.values() if cell.step_time)
+    if row.fastest or row.lowest is None:
+        return row
+    figure = row.cells[row.lowest].figure
+    if without_verdict(row.lowest, row.ratios, running - 1, figure):
+        return row
+    separated = [(ratio.estimate.low or 0) > 1 for ratio in row.ratios]
+    slower = [apart and adjusted[ratio.backend] <= LEVEL for ratio, apart in zip(row.ratios, separated, strict=True)]
+    if not any(slower) or all(slower):
+        return row
+    behind, near = (
+        [r for r, is_slower in zip(row.ratios, slower, strict=True) if is_slower is side] for side in (True, False)
+    )
+    by_chance = all(separated) and row.adjusted_p is not None
+    chance = _chance(row.adjusted_p or 0.0, rows) if by_chance else ""
+    verdict = partial_verdict(row.lowest, near, behind, figure, chance)
+    return replace(row, slower=tuple(ratio.backend for ratio in behind), verdict=verdict)
 
 
 def log_ratios(numerator: CellSummary, denominator: CellSummary) -> dict[int, float]:

@@ -60,7 +60,9 @@ A, B, C = at("a"), at("b"), at("c", memory_bytes=(64 << 30) - (1 << 30))
 def test_equal_machines_are_compared_and_the_verdict_names_their_number() -> None:
     row = only(records_at([A, B, C]))
     assert (row.fastest, row.machines) == ("jax", ("a" * 16, "b" * 16, "c" * 16))
-    assert re.fullmatch(r"jax is fastest: 1\.50x torch \[1\.\d\d 1\.\d\d\] \(over 3 machines\)", row.verdict)
+    assert re.fullmatch(
+        r"jax is fastest: torch takes 1\.50x \[1\.\d\d 1\.\d\d\] as long \(over 3 machines\)", row.verdict
+    )
     [ratio] = row.ratios
     logs = {n: [math.log(1.5) + NOISE[b % 8] for b in range(9) if b % 3 == n] for n in range(3)}
     expected = levels({str(n): own for n, own in logs.items()})
@@ -83,7 +85,7 @@ def test_step_time_is_the_mean_of_the_machines_and_their_speed_is_not_its_scatte
 
 def test_close_backends_are_not_separable_over_several_machines() -> None:
     verdict = only(records_at([A, B], ratio=1.001)).verdict
-    assert verdict.startswith("not separable: 1.00x torch [1.00 1.01] against jax; a difference of ")
+    assert verdict.startswith("not separable: torch takes 1.00x [1.00 1.01] as long as jax; a difference of ")
     assert verdict.endswith("would have shown (over 2 machines)")
 
 
@@ -93,7 +95,7 @@ def test_machines_that_disagree_get_no_verdict_but_their_ratios() -> None:
     assert ratio.machines_disagree
     assert (row.fastest, row.adjusted_p, ratio.estimate.bounds, ratio.p_value) == (None, None, None, None)
     assert row.verdict.startswith(
-        "not separable: the machines disagree: jax against torch 1.19x at aaaaaaaa, 1.61x at bbbbbbbb (p "
+        "not separable: the machines disagree: torch takes 1.19x at aaaaaaaa, 1.61x at bbbbbbbb (p "
     )
     assert row.verdict.endswith("compare at one machine: leave out across_nodes, or name one with machine")
     assert few_repeats([row]) is None
@@ -157,7 +159,7 @@ def test_cells_without_a_machine_in_common_are_not_compared() -> None:
 def test_backend_that_failed_at_one_of_the_machines_is_compared_at_the_other() -> None:
     records = [r for r in records_at([A, B], blocks=12) if r.settings.backend == "jax" or r.machine == A]
     row = only(records)
-    assert (row.verdict, row.ratios[0].by_machine) == ("jax is fastest: 1.49x torch [1.48 1.50]", ())
+    assert (row.verdict, row.ratios[0].by_machine) == ("jax is fastest: torch takes 1.49x [1.48 1.50] as long", ())
 
 
 def test_interval_after_looks_has_their_confidence() -> None:
@@ -180,7 +182,7 @@ def test_mean_over_works_has_no_interval_over_several_machines() -> None:
     [found] = suite(rows)
     assert (found.ratios["torch"].estimate.bounds, found.ratios["torch"].machines) == (None, (A.host_id, B.host_id))
     assert found.ratios["torch"].estimate.centre == pytest.approx(1.5, rel=0.01)
-    assert run_summary.lines(rows)[0].endswith("1.50x torch (2 machines: no interval) against jax")
+    assert run_summary.lines(rows)[0].endswith("torch takes 1.50x as long as jax (2 machines: no interval)")
 
 
 def test_findings_name_the_method_and_the_ratio_of_each_machine() -> None:

@@ -72,7 +72,7 @@ def test_comparisons_have_verdict_ratios_and_same_work_of_the_report(folder: Pat
     first, second = measured().comparisons
     assert (first.name, first.backends) == ("mnist_mlp batch_size=32", ("tensorflow", "jax", "torch"))
     assert (first.fastest, first.lowest) == ("tensorflow", "tensorflow")
-    assert first.verdict == "tensorflow is fastest: 2.00x jax [2.00 2.00], 4.00x torch [4.00 4.00]"
+    assert first.verdict == "tensorflow is fastest: jax takes 2.00x [2.00 2.00] as long, torch 4.00x [4.00 4.00]"
     assert [(one.backend, one.against, round(one.ratio, 6)) for one in first.ratios] == [
         ("jax", "tensorflow", 2.0),
         ("torch", "tensorflow", 4.0),

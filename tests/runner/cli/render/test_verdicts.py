@@ -49,7 +49,7 @@ def test_each_backend_has_a_line_under_headings_and_the_verdict_follows() -> Non
     assert first.split()[:4] == ["*", "tensorflow", "10.2", "ms"]
     assert "1.00x" in first
     assert second.split()[:3] == ["jax", "19.6", "ms"]
-    assert verdict == "  tensorflow is fastest: 1.92x jax [1.85 2.00]"
+    assert verdict == "  tensorflow is fastest: jax takes 1.92x [1.85 2.00] as long"
 
 
 def test_row_of_one_backend_says_nothing_of_the_same_work() -> None:
@@ -69,7 +69,7 @@ def test_row_that_is_not_separable_has_the_command_that_would_decide() -> None:
     *_, verdict, advice = printed(
         table(records_of(ALIKE)), replace(NO_CONTEXT, command="runner --matrix night.yaml --set threads=1")
     )
-    assert verdict.startswith("  not separable: 1.")
+    assert verdict.startswith("  not separable: tensorflow takes 1.")
     assert advice == (
         "  to decide: runner --matrix night.yaml --set threads=1 --filter workload=mnist_mlp --repeats auto "
         "(about 8 repeats show a difference of 5.0 %)"
