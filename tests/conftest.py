@@ -31,7 +31,7 @@ from keras_matrix.records.schema import (
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.checks.preflight.cells import installed
 from keras_matrix.runner.host import machine_type
-from tests import gpu_tier
+from tests import gpu_tier, one_backend
 from tests.dashboards import chromium
 from tests.golden import Golden
 
@@ -118,6 +118,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = {mark.name for mark in item.iter_markers()}
         if "process" not in names and (without := names & {"smoke", "alone"}):
             raise pytest.UsageError(f"{item.nodeid}: marked {without.pop()} but not process; add @pytest.mark.process")
+    for item, backend in [] if NIGHTLY else one_backend.left_to_the_night(items):
+        item.add_marker(pytest.mark.skip(reason=f"this case runs on {backend} for every change: set NIGHTLY=1"))
 
 
 def pytest_collection_finish() -> None:

@@ -68,6 +68,7 @@ def other_tasks(**changes: Any) -> list[FcProblem]:
     return [*problems, *(sizes.changed(mode=m, partition=name) for name, (_, own) in DIVIDERS.items() for m in own)]
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_mean_reduction_divides_sums_in_every_mode(backend: str) -> None:
@@ -114,6 +115,7 @@ def test_gradients_by_hand_are_summed_as_they_are_made_or_after_all_of_them() ->
     assert answered("by_hand.py", "numpy")["made"] == {"on": 1, "off": 4}
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mode", ["fc_data", "fc_model_manual"])
@@ -127,6 +129,7 @@ def test_collectives_are_watched_on_every_backend(backend: str, mode: str) -> No
     assert all(c < s for c, s in zip(times["compute_times_s"], times["step_times_s"], strict=True))
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_overlap_no_sum_can_begin_before_all_gradients_are_made(backend: str) -> None:
@@ -136,6 +139,7 @@ def test_without_overlap_no_sum_can_begin_before_all_gradients_are_made(backend:
     assert found == may | ({"fc_data on": False} if backend == "jax" else {})
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_observed_collectives_are_means_over_workers_without_overlap(backend: str) -> None:
@@ -179,6 +183,7 @@ def test_each_worker_of_tensorflow_multiplies_on_its_own_device() -> None:
     assert answered("placed.py", "tensorflow") == wanted | {"mirrored_strategy": wanted["fc_data"]}
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_mode_without_collectives_has_nothing_to_watch(backend: str) -> None:

@@ -62,6 +62,7 @@ def printed(script: str, backend: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.one_backend
 @pytest.mark.process
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_too_few_devices_and_too_little_memory_are_unsupported_and_no_device_is_a_mismatch(backend: str) -> None:

@@ -34,6 +34,7 @@ def rules(record: Record) -> set[str]:
     return {warning.partition(":")[0] for warning in record.warnings} - ignored
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("workload", "reason"),
@@ -62,6 +63,7 @@ def test_omitted_work_is_a_work_mismatch(
     assert (record.status, reason in (record.reason or "")) == (MISMATCH, True), (record.status, record.reason)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("workload", "fired", "changes"),
@@ -92,6 +94,7 @@ def test_unusual_but_complete_work_is_measured_with_its_caveats(
     assert rules(record) == fired, record.warnings
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_fewer_predictions_than_requested_are_a_work_mismatch(
     executor: ProcessExecutor, tmp_path: Path, backend: str
@@ -101,6 +104,7 @@ def test_fewer_predictions_than_requested_are_a_work_mismatch(
     assert "1 predict calls on 8 samples each returned 2 rows in epoch 1, not 8" in (record.reason or "")
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_forged_result_with_unobserved_epochs_is_refused(
     executor: ProcessExecutor, tmp_path: Path, backend: str
@@ -112,6 +116,7 @@ def test_forged_result_with_unobserved_epochs_is_refused(
     assert (other.status, (other.reason or "").partition(":")[0]) == (Status.ERROR, "bad_result")
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_model_without_an_optimizer_is_an_error_with_advice(
     executor: ProcessExecutor, tmp_path: Path, backend: str
@@ -124,6 +129,7 @@ def test_model_without_an_optimizer_is_an_error_with_advice(
     assert (record.status, record.reason) == (Status.ERROR, expected)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_options_that_ran_are_recorded_and_the_matrix_wins_where_it_sets_them(
     executor: ProcessExecutor, tmp_path: Path, backend: str
@@ -142,6 +148,7 @@ def test_the_options_that_ran_are_recorded_and_the_matrix_wins_where_it_sets_the
     assert rules(decided) == set()
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_workload_that_makes_everything_eager_is_an_error_with_advice(
     executor: ProcessExecutor, tmp_path: Path, backend: str
@@ -173,6 +180,7 @@ def test_several_steps_per_execution_are_unsupported_on_pytorch(executor: Proces
     assert (record.status, record.reason) == (Status.UNSUPPORTED, expected)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_samples_of_a_workload_are_counted_and_form_one_pass(
     executor: ProcessExecutor, tmp_path: Path, backend: str
@@ -190,6 +198,7 @@ def test_samples_of_a_workload_are_counted_and_form_one_pass(
     )
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_steps_that_loss_scaling_skips_are_a_caveat(executor: ProcessExecutor, tmp_path: Path, backend: str) -> None:
     record = measured(
@@ -200,6 +209,7 @@ def test_steps_that_loss_scaling_skips_are_a_caveat(executor: ProcessExecutor, t
     assert 0 < (record.work.skipped_updates or 0) < 6 * STEPS
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize(
     ("backend", "status"), [("tensorflow", Status.ERROR), ("jax", MISMATCH), ("torch", Status.ERROR)]
 )

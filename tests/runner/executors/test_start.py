@@ -71,6 +71,7 @@ def test_memory_of_a_forked_cell_is_reported_like_that_of_a_fresh_one(both: tupl
     assert forked.memory.peak_host_memory_bytes == pytest.approx(fresh.memory.peak_host_memory_bytes, rel=0.15)
 
 
+@pytest.mark.one_backend
 @pytest.mark.alone  # bound to one CPU itself, the test could not check the CPUs of its cell
 @pytest.mark.parametrize("start", ["fork", "fresh"])
 @pytest.mark.parametrize("backend", BACKENDS)

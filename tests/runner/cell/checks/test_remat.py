@@ -38,6 +38,7 @@ def resolved(record: Record) -> Resolved:
     return record.resolved
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_activations_are_computed_again_with_equal_losses(cell: CellOf, backend: str) -> None:
     usual, again = cell("dropout", backend=backend), cell("dropout", backend=backend, remat="activations")
@@ -45,6 +46,7 @@ def test_activations_are_computed_again_with_equal_losses(cell: CellOf, backend:
     assert again.learning.loss == pytest.approx(usual.learning.loss, rel=1e-5)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize(
     ("workload", "layers", "backend"), [("dense", 3, "jax"), ("dense", 3, "torch"), ("in_parts", 2, "jax")]
 )
@@ -74,6 +76,7 @@ def test_mode_that_applies_to_no_layer_is_unsupported(cell: CellOf) -> None:
     assert "remat: must be none, since build() makes no layer itself, got activations" in (record.reason or "")
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_of_several_steps_change_the_weights_once(cell: CellOf, backend: str) -> None:
     """The first step, an epoch of its own, changes nothing yet: the losses differ from those of usual steps."""

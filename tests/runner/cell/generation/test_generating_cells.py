@@ -45,6 +45,7 @@ def measured(executor: ProcessExecutor, tmp_path: Path, wanted: Settings, repeat
     return real_cell(executor, tmp_path / cell_id(wanted), wanted, CALLS, repeat)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_every_call_continues_each_prompt_to_its_full_length(
     executor: ProcessExecutor, tmp_path: Path, backend: str
@@ -64,6 +65,7 @@ def test_every_call_continues_each_prompt_to_its_full_length(
     assert record.resolved.jit_compile == (backend == "jax")
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_native_code_continues_the_same_prompts_and_its_tokens_are_checked(
     executor: ProcessExecutor, tmp_path: Path, backend: str

@@ -38,6 +38,7 @@ def counts(record: Record) -> list[tuple[object, object]]:
     return [(one.updates, one.samples) for one in record.work.stretches]
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_native_steps_are_counted_and_checked(cell: CellOf, backend: str) -> None:
     record = cell(backend=backend, implementation="native")

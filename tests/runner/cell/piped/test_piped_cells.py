@@ -46,6 +46,7 @@ def rules(record: Record) -> set[str]:
     return {warning.partition(":")[0] for warning in record.warnings} - {"busy", "steal", "still_warming_up"}
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("workload", ["plain", "threads", "partial", "grain"])
 def test_epochs_train_full_batches_of_a_source_that_is_shorter_than_they_are(
@@ -65,6 +66,7 @@ def test_epochs_train_full_batches_of_a_source_that_is_shorter_than_they_are(
     assert min(record.input.settling_times_s) >= 0.2
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_hooks_of_a_py_dataset_are_called_at_the_end_of_each_pass(cell: Cells, backend: str) -> None:
     record = cell("plain", backend=backend)
@@ -74,6 +76,7 @@ def test_hooks_of_a_py_dataset_are_called_at_the_end_of_each_pass(cell: Cells, b
     assert passes >= trained // BATCHES
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_timers_count_the_time_that_training_waits_for_the_source(cell: Cells, backend: str) -> None:
     record = cell("sleeping", params={"sleep_ms": 50}, backend=backend, input_timers=True)
@@ -84,6 +87,7 @@ def test_timers_count_the_time_that_training_waits_for_the_source(cell: Cells, b
     assert record.input.timers_cpu_time_s is not None
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_queue_of_a_threaded_source_is_read_with_timers(cell: Cells, backend: str) -> None:
     record = cell("threads", backend=backend, input_timers=True)
@@ -92,12 +96,14 @@ def test_queue_of_a_threaded_source_is_read_with_timers(cell: Cells, backend: st
     assert (len(record.input.queue_sizes), record.input.queue_capacity) == (100, 5)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_without_timers_fit_has_no_hook_between_two_steps(cell: Cells, backend: str) -> None:
     record = cell("unhooked", backend=backend)
     assert record.status in DONE, (record.reason, record.evidence.output_tail)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize(
     ("workload", "backend"),
     [("loader", "torch"), ("loader", "jax"), ("loader", "tensorflow"), ("tf_data", "tensorflow"), ("tf_data", "jax")],
@@ -113,6 +119,7 @@ def test_partial_batch_of_a_library_s_own_source_is_left_out(
     assert (record.work.samples_per_step, record.input.batch_size) == (BATCH, BATCH)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("feed", ["device_resident", "host_fed"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_batches_of_a_source_can_be_held_in_memory(cell: Cells, backend: str, feed: str) -> None:

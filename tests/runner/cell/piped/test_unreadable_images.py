@@ -32,6 +32,7 @@ def last_image(images: Path) -> Path:
     return open_source(images).files()[-1]
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize(("backend", "params"), PIPELINES)
 def test_image_that_cannot_be_decoded_is_named_in_the_reason(
     executor: ProcessExecutor, images: Path, backend: str, params: dict[str, Any]
@@ -46,6 +47,7 @@ def test_image_that_cannot_be_decoded_is_named_in_the_reason(
     assert "bad_images: skip" in (record.reason or "")
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize(("backend", "params"), PIPELINES)
 def test_image_that_cannot_be_decoded_is_replaced_and_named_if_bad_images_are_skipped(
     executor: ProcessExecutor, images: Path, backend: str, params: dict[str, Any]

@@ -61,6 +61,7 @@ METHODS = {
 }
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("feed", ["device_resident", "host_fed"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_two_devices_divide_the_rows_and_train_as_one_device(cell: Cells, backend: str, feed: str) -> None:
@@ -82,6 +83,7 @@ def test_two_devices_divide_the_rows_and_train_as_one_device(cell: Cells, backen
     assert found.communication is None or 0 <= found.communication.share < 1
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_losses_that_are_sums_are_those_of_the_global_batch(cell: Cells, backend: str) -> None:
     one, two = (cell("summed", backend=backend, devices=devices) for devices in (1, 2))
@@ -100,6 +102,7 @@ def test_model_parallelism_divides_the_weights_on_jax(cell: Cells) -> None:
     assert [replica.rows for replica in two.replicas.replicas] == [ROWS, ROWS]
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_layers_with_another_meaning_on_several_devices_are_stated(cell: Cells, backend: str) -> None:
     record = cell("normalised", backend=backend)
@@ -122,6 +125,7 @@ def test_a_training_step_of_the_workload_is_divided_only_where_the_program_is(ce
     assert (record.reason or "").startswith(f"devices: the workload overrides train_step, whose computation {backend}")
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_updates_are_counted_with_accumulated_gradients(cell: Cells, backend: str) -> None:
     record = cell("accumulated", backend=backend)
@@ -134,6 +138,7 @@ def test_updates_are_counted_with_accumulated_gradients(cell: Cells, backend: st
     assert all(replica.updates for replica in record.replicas.replicas)
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_step_that_the_workload_runs_eagerly_is_not_divided(cell: Cells, backend: str) -> None:
     record = cell("own_eager", backend=backend)
@@ -171,6 +176,7 @@ def test_model_parallelism_without_a_weight_to_divide_is_unsupported(cell: Cells
     assert (record.reason or "").startswith("distribution: no weight of the workload has a last axis that 2 devices di")
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_source_of_batches_of_the_workload_is_not_divided(cell: Cells, backend: str) -> None:
     record = cell("own_source", backend=backend, set_by_matrix="")
@@ -178,6 +184,7 @@ def test_a_source_of_batches_of_the_workload_is_not_divided(cell: Cells, backend
     assert (record.reason or "").startswith("devices: the workload returns its own source of batches, which is not div")
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_more_devices_than_cpus_are_unsupported_with_their_number(cell: Cells, backend: str) -> None:
     cpus = len(os.sched_getaffinity(0))
@@ -202,6 +209,7 @@ def test_a_replica_that_ends_is_named(cell: Cells, workload: str, reason: str) -
     assert reason in (record.reason or "")
 
 
+@pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_fc_stack_of_keras_is_divided(cell: Cells, backend: str) -> None:
     record = cell("fc", backend=backend, params={"mode": "fc_keras", "weight_size": 16, "level": 2})

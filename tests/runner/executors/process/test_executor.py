@@ -152,6 +152,7 @@ def test_crashed_cell_has_the_end_of_its_output_in_the_record(forking: ProcessEx
     assert "the last words" in record.evidence.output_tail.splitlines()
 
 
+@pytest.mark.one_backend
 @pytest.mark.fault("F11", mutation="a loss that is not finite is written as 0")
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_diverged_cell_has_its_times_and_no_loss_on_each_backend(
@@ -163,6 +164,7 @@ def test_diverged_cell_has_its_times_and_no_loss_on_each_backend(
     assert "NaN" not in dumps(record)
 
 
+@pytest.mark.one_backend
 @pytest.mark.fault("F12", mutation="data without samples are accepted")
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_empty_data_are_an_error_on_each_backend(forking: ProcessExecutor, tmp_path: Path, backend: str) -> None:
