@@ -80,7 +80,7 @@ def run_findings(
 
 def work_id(cell: CellSummary) -> str:
     """Return the id of a cell's work, independent of the backend: 16 hex digits."""
-    return hashlib.sha256(work_key(cell.settings).encode()).hexdigest()[:16]
+    return hashlib.sha256(work_key(cell.settings).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def likely_owner(versions: Sequence[VersionChange]) -> str:

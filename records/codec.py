@@ -53,9 +53,10 @@ def canonical(value: object) -> str:
 def dumps(value: object) -> str:
     """Return readable JSON with a final newline. Raises `CodecError` for NaN or infinity."""
     try:
-        return json.dumps(to_json(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+        text = json.dumps(to_json(value), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     except ValueError as error:
         raise CodecError(f"a record contains NaN or infinity; a value not measured must be null ({error})") from error
+    return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is valid as its escape sequence
 
 
 def loads(text: str | bytes) -> Any:

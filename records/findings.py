@@ -81,7 +81,7 @@ class Finding:
     def finding_id(self) -> str:
         """Return the finding's identifier within its run: 16 hex digits of a hash of its subject."""
         about_what = [to_json(getattr(self, name)) for name in IDENTITY]
-        return hashlib.sha256(canonical(about_what).encode()).hexdigest()[:16]
+        return hashlib.sha256(canonical(about_what).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

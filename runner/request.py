@@ -41,7 +41,9 @@ class CellChoice:
 
         Raises `InputError`.
         """
-        read = load(self.matrix) if self.text is None else parse(self.matrix, self.text.encode())
+        read = (
+            load(self.matrix) if self.text is None else parse(self.matrix, self.text.encode(errors="backslashreplace"))
+        )
         matrix, cells = self.cells_of(read)
         if not largest:
             refuse(cells)

@@ -132,7 +132,7 @@ def rows_of(theirs: Iterable[Mapping[str, Any]], spec: ImportSpec) -> ImportedRo
 
 def _repeat(began: datetime, value: float, before: int) -> int:
     """Return the repeat number of a row from its content; `before` is the number of equal rows before it."""
-    digest = hashlib.sha256(canonical([began.isoformat(), value, before]).encode()).digest()
+    digest = hashlib.sha256(canonical([began.isoformat(), value, before]).encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:REPEAT_BYTES])
 
 
@@ -154,7 +154,7 @@ def _cell(one: Mapping[str, Any], spec: ImportSpec) -> tuple[dict[str, Any], dat
     value = _number(spec.mapping["value"], given.pop("value"))
     began = _time(spec.mapping["started_at"], given.pop("started_at"))
     columns = {name: _typed(CELLS.column(name), v) for name, v in given.items() if v not in (None, "")}
-    digest = hashlib.sha256(spec.source.encode()).hexdigest()[:6]
+    digest = hashlib.sha256(spec.source.encode(errors="surrogatepass")).hexdigest()[:6]
     run_id = f"{began.year:04}{began:%m%dT000000Z}-{digest}"
     identity = canonical([spec.source, json.loads(json.dumps(columns, default=str))])
     made = {
@@ -162,7 +162,7 @@ def _cell(one: Mapping[str, Any], spec: ImportSpec) -> tuple[dict[str, Any], dat
         "day": day_of(run_id),
         "schema_version": SCHEMA_VERSION,
         "run_id": run_id,
-        "cell_id": hashlib.sha256(identity.encode()).hexdigest()[:16],
+        "cell_id": hashlib.sha256(identity.encode(errors="surrogatepass")).hexdigest()[:16],
         "attempt": 0,
         "status": "ok",
         "started_at": began.isoformat(timespec="seconds"),

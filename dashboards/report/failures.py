@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,9 +11,8 @@ from keras_matrix.dashboards.charts.dot_plots import slot_of
 from keras_matrix.dashboards.report.results import caveat_anchor
 from keras_matrix.records.schema import MEASURED, Evidence, Record, Status
 from keras_matrix.records.store import latest_attempts
+from keras_matrix.records.text import printable
 
-TERMINAL_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 MOST_OUTPUT_CHARACTERS = 400_000  # of all failures of a page together; records contain more
 
 
@@ -69,12 +67,6 @@ def caveats(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[E
         for backend, cell in row.cells.items()
         if (found := cell_caveats(cell, run_context))
     ]
-
-
-def printable(output: str) -> str:
-    """Return terminal output without its colours, backspaces and other control characters."""
-    plain = TERMINAL_SEQUENCE.sub("", output).replace("\r\n", "\n").replace("\r", "\n")
-    return CONTROL.sub("", plain)
 
 
 def superseded(records: Sequence[Record]) -> str | None:

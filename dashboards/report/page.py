@@ -29,6 +29,7 @@ from keras_matrix.dashboards.report.predictions import predictions
 from keras_matrix.dashboards.report.tables import keras_cost
 from keras_matrix.records import files, left_out
 from keras_matrix.records.schema import Record
+from keras_matrix.records.text import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -157,6 +158,13 @@ def term(label: str) -> str:
     return "t-" + re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
 
 
+def _shown(value: object) -> object:
+    """Return a value of a page with its texts printable; what is markup stays markup."""
+    if not isinstance(value, str) or (text := printable(value)) is value:
+        return value
+    return type(value)(text) if hasattr(value, "__html__") else text
+
+
 @cache
 def templates() -> Environment:
     """Return the templates, compiled once per process; all values are escaped."""
@@ -169,6 +177,7 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_shown,
     )
     found.globals.update(slot_of=slot_of, DASH=DASH)
     found.filters["term"] = term

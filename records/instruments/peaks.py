@@ -134,7 +134,7 @@ def fingerprint(machine: Machine, versions: Mapping[str, str]) -> str:
     """
     libraries = {name: versions[name] for name in LIBRARIES if name in versions}
     identity = [machine.host_id, machine.cpu_model, machine.logical_cpus, machine.gpus, libraries]
-    return hashlib.sha256(canonical(identity).encode()).hexdigest()[:16]
+    return hashlib.sha256(canonical(identity).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def path_of(results: Path, name: str) -> Path:

@@ -14,10 +14,10 @@ from typing import Any
 
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import latest_attempts
+from keras_matrix.records.text import printable
 from keras_matrix.runner.api.frame import frame
 from keras_matrix.runner.api.rows import Cell, Comparison, cells_of, comparisons_of
 from keras_matrix.runner.cli.look.stored import Findings
-from keras_matrix.runner.executors.supervise.output import printable
 
 SHOWN = 20  # comparisons in a terminal
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 
 from keras_matrix.records.host import orphans
 from keras_matrix.records.host.import_path import ignore_other_modules
+from keras_matrix.records.host.streams import discard, standard_streams
 from keras_matrix.records.store import StoreFailure
 from keras_matrix.runner.cli.measure import service
 from keras_matrix.runner.errors import RunnerError, UsageError
@@ -93,8 +93,14 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
     if argv is None:
         ignore_other_modules()
     given = list(sys.argv[1:] if argv is None else argv)
+    with standard_streams(own_process=argv is None):
+        return _called(given, seams, own_process=argv is None)
+
+
+def _called(given: list[str], seams: Seams | None, own_process: bool) -> int:
+    """Run a command; return its exit code, or that of its error, whose message is printed."""
     try:
-        with _own_process() if argv is None else contextlib.nullcontext():
+        with _own_process() if own_process else contextlib.nullcontext():
             args = parse(given)
             args.seams = seams or Seams()
             args.given = given
@@ -105,8 +111,7 @@ def main(argv: Sequence[str] | None = None, seams: Seams | None = None) -> int:
     except StoreFailure as error:
         return _complain(str(error), 3)
     except BrokenPipeError:
-        # The reader of the output has closed the pipe, as in `runner list | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)  # as in `runner list | head`
         return 0
     except OSError as error:
         advice = "free some space and run the same command again; " if error.errno == errno.ENOSPC else ""

@@ -66,7 +66,7 @@ class Checkout:
             self._git("worktree", "remove", "--force", str(folder), check=False)
 
     def _worktrees(self, cache: Path) -> Path:
-        return cache / f"worktrees-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:16]}"
+        return cache / f"worktrees-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]}"
 
     def _commit(self, flag: str, ref: str) -> str:
         found = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", check=False)

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from keras_matrix.records.codec import CodecError, dumps, loads
 from keras_matrix.records.settings import Settings
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.supervise.environment import ALLOWED, cell_environment, cuda_cache_in
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.executors.supervise.visible_gpus import GpusUnavailable
 from keras_matrix.runner.host.process_tree import kill_tree
 

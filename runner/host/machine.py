@@ -50,7 +50,7 @@ def summary() -> str:
 
 def _host_id() -> str:
     if named := os.environ.get(HOST_VARIABLE):
-        return hashlib.sha256(named.encode()).hexdigest()[:16]
+        return hashlib.sha256(os.fsencode(named)).hexdigest()[:16]
     identities = [text for name in IDENTITY_FILES if isinstance(text := HERE.text(name), str)]
     return hashlib.sha256("\n".join([platform.node(), *identities[:1]]).encode()).hexdigest()[:16]
 

@@ -59,7 +59,7 @@ def end_leftovers(mark: str) -> int:
 
 
 def _end_marked(mark: str) -> int:
-    wanted = f"{MARK}={mark}".encode()
+    wanted = os.fsencode(f"{MARK}={mark}")
     ended = 0
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():

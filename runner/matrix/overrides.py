@@ -12,12 +12,13 @@ from fnmatch import fnmatchcase
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.settings import Scalar
+from keras_matrix.records.text import escaped
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.conflicts import conflicts
 from keras_matrix.runner.matrix.entries import set_by_matrix
 from keras_matrix.runner.matrix.entry import Entry
 from keras_matrix.runner.matrix.grammar import DEFAULTS, LIMITS, SETTINGS, USER_PARAM, Rule, near
-from keras_matrix.runner.matrix.strict_yaml import printable, resolve, say, value_text
+from keras_matrix.runner.matrix.strict_yaml import resolve, say, value_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def _backend_problems(entries: Sequence[Entry], wanted: Overrides) -> Iterator[s
     for backend in wanted.backends:
         if backend not in there:
             rule = f"must be a backend of the matrix ({', '.join(there)})"
-            yield f"--backend {printable(backend)}: {rule}, got {say(backend)}{near(backend, there)}"
+            yield f"--backend {escaped(backend)}: {rule}, got {say(backend)}{near(backend, there)}"
 
 
 def _assignment_problems(entries: Sequence[Entry], assignments: Mapping[str, Scalar]) -> Iterator[str]:
@@ -96,7 +97,7 @@ def _conflict_problems(entries: Sequence[Entry], assignments: Mapping[str, Scala
 
 
 def _flag(key: str, value: Scalar) -> str:
-    return printable(f"--set {key}={value_text(value)}")
+    return escaped(f"--set {key}={value_text(value)}")
 
 
 def _rule(entry: Entry, key: str) -> Rule:
@@ -124,10 +125,10 @@ def _filtered(entries: list[Entry], filters: Sequence[str]) -> list[Entry]:
             there = list(dict.fromkeys(value_text(v) for e in entries for v in _values(e, key)))
             shown = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "")
             advice = f"{key} is one of {shown}{near(pattern, there)}"
-            raise UsageError(f"--filter {printable(text)}: matches no cell; {advice}")
+            raise UsageError(f"--filter {escaped(text)}: matches no cell; {advice}")
         selected = _matching(selected, key, pattern)
     if not selected:
-        raise UsageError(f"--filter {printable(' --filter '.join(filters))}: no cell matches all of them; use fewer")
+        raise UsageError(f"--filter {escaped(' --filter '.join(filters))}: no cell matches all of them; use fewer")
     return selected
 
 
@@ -139,7 +140,7 @@ def _filter(entries: Sequence[Entry], text: str) -> tuple[str, str]:
     known = ["workload", "backend", *SETTINGS, *(name for entry in entries for name in entry.params)]
     if key not in known:
         rule = "must begin with a setting or a parameter of a workload of the matrix"
-        raise UsageError(f"--filter {printable(text)}: {rule}, got {say(key)}{near(key, known)}")
+        raise UsageError(f"--filter {escaped(text)}: {rule}, got {say(key)}{near(key, known)}")
     return key, pattern
 
 

@@ -26,6 +26,7 @@ from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.replicas import rules as replica_rules
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import Task
+from keras_matrix.records.text import escaped
 from keras_matrix.records.traces.request import Trace, untraceable
 from keras_matrix.runner.errors import MatrixError
 from keras_matrix.runner.matrix import catalog as catalogs
@@ -35,7 +36,7 @@ from keras_matrix.runner.matrix.entries import read
 from keras_matrix.runner.matrix.entry import ANYWHERE, Entry, Placement, placement_of
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS, Axes
 from keras_matrix.runner.matrix.overrides import Overrides, overridden
-from keras_matrix.runner.matrix.strict_yaml import path_text, printable
+from keras_matrix.runner.matrix.strict_yaml import path_text
 
 MAX_CELLS = 100_000
 TO_BE_FOUND = 0  # the batch size of a planned cell with batch_size: largest; no record has it
@@ -183,12 +184,12 @@ def _bytes(path: Path) -> bytes:
 
 
 def _problem(path: Path, problem: strict_yaml.Problem) -> str:
-    where = f"{printable(path_text(problem.path))}: " if problem.path else ""
+    where = f"{escaped(path_text(problem.path))}: " if problem.path else ""
     return f"{_name(path)}:{problem.line}: {where}{problem.text}"
 
 
 def _name(path: Path) -> str:
-    return str(path) if str(path).isprintable() else ascii(str(path))[1:-1]
+    return escaped(str(path), most=None)
 
 
 # Expansion.

@@ -108,12 +108,6 @@ def path_text(path: Path) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
-def printable(text: str) -> str:
-    """Return a text that a terminal can show: one line of at most 120 characters, without control characters."""
-    safe = text if text.isprintable() else ascii(text)[1:-1]
-    return safe if len(safe) <= 120 else safe[:117] + "..."
-
-
 def say(value: object) -> str:
     """Return a received value for a message: short, printable, text in quotes."""
     if isinstance(value, bool):

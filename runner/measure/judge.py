@@ -22,6 +22,7 @@ from keras_matrix.records.host.memory_errors import says_out_of_memory
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.replicas import facts as replica_facts
 from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, Status, Surroundings
+from keras_matrix.records.text import printable_values
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.input_caveats import input_caveats
@@ -63,7 +64,7 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
     if len(raw) > RESULT_LIMIT_BYTES:
         raise ResultRefused(f"bad_result: larger than {RESULT_LIMIT_BYTES} bytes")
     try:
-        result = decode(CellResult, loads(raw), "result")
+        result = decode(CellResult, printable_values(loads(raw)), "result")
     except CodecError as error:
         raise ResultRefused(f"bad_result: {error}") from error
     expected = (SCHEMA_VERSION, job.nonce, job.cell_id, job.repeat, job.attempt)

@@ -15,6 +15,7 @@ from keras_matrix.records.files import naming
 from keras_matrix.records.instruments.usage import Usage, usage_series_name
 from keras_matrix.records.schema import CellResult, Evidence, Learning, Machine, Memory, Record, Status, Times
 from keras_matrix.records.store import Problem
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
 from keras_matrix.runner.measure.judge import ResultRefused, StatusVerdict, accept, judge
@@ -48,8 +49,8 @@ def build_record(
         repeat=job.repeat,
         attempt=job.attempt,
         status=verdict.status,
-        reason=verdict.reason,
-        warnings=list(dict.fromkeys([*outcome.warnings, *verdict.warnings])),
+        reason=None if verdict.reason is None else printable(verdict.reason),
+        warnings=list(dict.fromkeys(map(printable, [*outcome.warnings, *verdict.warnings]))),
         started_at=started_at.isoformat(timespec="seconds"),
         settings=job.settings,
         resolved=result.resolved if result else None,

@@ -80,7 +80,7 @@ class Due:
 def history_key(history: History) -> str:
     """Return what identifies a history: 16 hex digits of the hash of its cell, host and device."""
     place = [history.cell_id, history.host_id, list(history.device) if history.device else None]
-    return hashlib.sha256(canonical(place).encode()).hexdigest()[:16]
+    return hashlib.sha256(canonical(place).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def due(one: Assessment, threads: Sequence[Thread]) -> list[Due]:

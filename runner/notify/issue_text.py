@@ -14,7 +14,7 @@ from keras_matrix.analysis.trace_difference import OperationShift
 from keras_matrix.dashboards.charts.format import plural, quantity
 from keras_matrix.records.codec import CodecError, canonical, decode, loads
 from keras_matrix.records.identity import RUN_ID
-from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.records.text import printable
 from keras_matrix.runner.notify.events import Event, Thread, history_key
 from keras_matrix.runner.notify.notice import Notice, commands, machine_changes, summary
 
@@ -77,9 +77,8 @@ def title(notice: Notice) -> str:
 
 def body(notice: Notice) -> str:
     """Return the text of a new issue."""
-    return "\n".join(
-        [_hidden(marker_after(notice)), *_facts(notice), *_causes(notice), *_picture(notice), *_how(notice)]
-    )
+    parts = [_hidden(marker_after(notice)), *_facts(notice), *_causes(notice), *_picture(notice), *_how(notice)]
+    return printable("\n".join(parts))
 
 
 def comment(notice: Notice) -> str:
@@ -87,7 +86,8 @@ def comment(notice: Notice) -> str:
     lines = [comment_mark(marker_after(notice).events), code(summary(notice))]
     if notice.due.event is Event.DUPLICATE and notice.due.original:
         lines[-1] = f"Duplicate of #{notice.due.original.number}: two runners opened an issue at the same time."
-    return "\n".join([*lines, *(_picture(notice) if notice.due.event in (Event.GROWN, Event.REOPENED) else [])])
+    lines += _picture(notice) if notice.due.event in (Event.GROWN, Event.REOPENED) else []
+    return printable("\n".join(lines))
 
 
 def code(text: str) -> str:

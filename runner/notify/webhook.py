@@ -25,6 +25,7 @@ from keras_matrix.records.appended import json_lines
 from keras_matrix.records.appended.json_lines import Lines
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.store import Problem, StoreFailure
+from keras_matrix.records.text import printable_values
 from keras_matrix.runner.notify.errors import NotifyError
 from keras_matrix.runner.notify.events import CLOSING, Event, Thread, history_key
 from keras_matrix.runner.notify.notice import Notice, commands, summary
@@ -54,7 +55,7 @@ class Deliveries:
         """Use files that are opened; without any, nothing can be sent."""
         self.place, self._roots, self._opened = place, roots, opened
         self._found_in: dict[tuple[str, str], Path] = {}
-        self._key = hashlib.sha256(place.url.encode()).hexdigest()[:16]
+        self._key = hashlib.sha256(place.url.encode(errors="surrogatepass")).hexdigest()[:16]
 
     def threads(self) -> list[Thread]:
         """Return what was sent to this address. Raises `StoreFailure` for a file that cannot be read."""
@@ -73,7 +74,7 @@ class Deliveries:
 
     def send(self, notice: Notice) -> str:
         """Send an event and note it; return what was sent. Raises `NotifyError`, `StoreFailure`."""
-        _post(self.place, json.dumps(document(notice), allow_nan=False).encode("ascii"))
+        _post(self.place, json.dumps(printable_values(document(notice)), allow_nan=False).encode("ascii"))
         key = history_key(notice.assessed.history), notice.run_id
         line = Delivery(self._key, *key, round(notice.due.slower_by, 4), notice.due.event)
         # The run that names a thread may have been removed since.
@@ -168,4 +169,4 @@ def _check(problems: Iterable[Problem]) -> None:
 
 def texts(notices: Sequence[Notice]) -> list[str]:
     """Return the documents that would be posted, for a dry run."""
-    return [json.dumps(document(notice), indent=2) for notice in notices]
+    return [json.dumps(printable_values(document(notice)), indent=2) for notice in notices]

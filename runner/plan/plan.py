@@ -150,4 +150,4 @@ def _step_s(settings: Settings, catalog: Catalog) -> float:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]

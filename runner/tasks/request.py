@@ -27,7 +27,7 @@ class TaskRequest:
     @property
     def definition(self) -> str:
         """Return the hash of the task, without the values of axes, for the identity of its cells."""
-        return hashlib.sha256(canonical(self.task).encode()).hexdigest()[:16]
+        return hashlib.sha256(canonical(self.task).encode(errors="surrogatepass")).hexdigest()[:16]
 
     def of(self, settings: Settings) -> Task:
         """Return the task of a cell with its values filled in."""

@@ -7,11 +7,11 @@ listed in `COMMANDS`. Large dependencies are imported only when a subcommand run
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
 from keras_matrix.records.host.import_path import ignore_other_modules
+from keras_matrix.records.host.streams import discard, standard_streams
 from keras_matrix.records.store import StoreFailure
 from keras_matrix.uploader.cli import import_, init, migrate, push, query, schema, status, verify
 from keras_matrix.uploader.errors import UploadError
@@ -46,6 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     if argv is None:
         ignore_other_modules()
+    with standard_streams(own_process=argv is None):
+        return _called(argv)
+
+
+def _called(argv: Sequence[str] | None) -> int:
+    """Run a subcommand; return its exit code, or that of its error, whose message is printed."""
     try:
         args = parser().parse_args(argv)
         return int(args.main(args))
@@ -54,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StoreFailure as error:
         return _report(str(error), 3)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         return 0
     except OSError as error:
         return _report(f"{error.filename or 'this machine'}: {error.strerror or error}", 3)

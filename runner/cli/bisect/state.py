@@ -58,7 +58,7 @@ class State:
     """The state of one search, in its folder below `root`."""
 
     def __init__(self, root: Path, identity: Mapping[str, Any], empty: Stored, *, new: bool) -> None:
-        self.folder = root / hashlib.sha256(canonical(dict(identity)).encode()).hexdigest()[:16]
+        self.folder = root / hashlib.sha256(canonical(dict(identity)).encode(errors="surrogatepass")).hexdigest()[:16]
         found = None if new or (self.folder / RESULT).exists() else self._read()
         self.continued = found is not None
         self._stored = empty if found is None else found

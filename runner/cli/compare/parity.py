@@ -19,6 +19,7 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import spec
 from keras_matrix.records.instruments.parity import ParityRecord
 from keras_matrix.records.settings import DATA, DISTRIBUTIONS, MODEL, Scalar
+from keras_matrix.records.text import printable
 from keras_matrix.runner.checks.parity import ParityRequest, compare_all, exit_code
 from keras_matrix.runner.checks.parity_processes import Subject
 from keras_matrix.runner.cli.options import add_results_option, check_backends, check_range
@@ -26,7 +27,6 @@ from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Executor
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import USER_WORKLOAD, near
 from keras_matrix.runner.matrix.overrides import parse_assignment

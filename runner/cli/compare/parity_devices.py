@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from keras_matrix.analysis.replicas import equal_work
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.replicas.proof import BackendProof, ReplicaProof
+from keras_matrix.records.text import printable
 from keras_matrix.runner.checks.parity import ParityRequest
 from keras_matrix.runner.checks.replicas import prove_all
 from keras_matrix.runner.cli.render.format import columns, document
-from keras_matrix.runner.executors.supervise.output import printable
 
 HEAD = ["workload", "backend", "f64 losses", "f64 update", "f32 losses", "f32 update", ""]
 FIGURES = [(precision, figure) for precision in ("float64", "float32") for figure in ("losses", "update")]

@@ -10,11 +10,11 @@ from typing import Protocol
 
 from keras_matrix.analysis.history.change_points import Assessment
 from keras_matrix.records.history_reader import Past
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.compare import histories
 from keras_matrix.runner.cli.history.reading import read
 from keras_matrix.runner.cli.render import history_lines
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.notify import webhook
 from keras_matrix.runner.notify.errors import NotifyError
 from keras_matrix.runner.notify.events import CLOSING, Due, Event, Thread, due, duplicates

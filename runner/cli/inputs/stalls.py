@@ -19,6 +19,7 @@ from keras_matrix.records.identity import cell_id
 from keras_matrix.records.instruments.input_probe import InputProbe
 from keras_matrix.records.instruments.stall_arms import arms_of, base_of
 from keras_matrix.records.store import Run
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.inputs.verification import Work, about, dataset, verify
 from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.named_cells import named_cells, searched, stored_limit_s
@@ -29,7 +30,6 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.render.stall_text import report_lines
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.host.data_folders import DataFolders
 from keras_matrix.runner.host.mounts import import_roots
 from keras_matrix.runner.matrix import catalog

@@ -18,6 +18,7 @@ from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.left_out import LeftOut
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Problem, Results, Run, latest_attempts
+from keras_matrix.records.text import printable
 from keras_matrix.records.traces.request import TraceError
 from keras_matrix.runner.checks.roofline import stored
 from keras_matrix.runner.cli.compare.histories import assessed
@@ -25,7 +26,6 @@ from keras_matrix.runner.cli.look.merge.choice import RUNS_NAMED
 from keras_matrix.runner.cli.look.merge.commands import measuring_again
 from keras_matrix.runner.cli.render.format import title_defaults
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.grammar import near
 from keras_matrix.runner.measure.stalls import stall_reports, store_reports
 from keras_matrix.runner.measure.traces import stored_traces, table_of

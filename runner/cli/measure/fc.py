@@ -20,6 +20,7 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc.spec import MODES, gpu_aggr, problem_of
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Run
+from keras_matrix.records.text import printable
 from keras_matrix.runner.checks.fc import matrix_of
 from keras_matrix.runner.cli.look.stored import Findings, chosen_run, findings_of
 from keras_matrix.runner.cli.measure import fc_proof
@@ -40,7 +41,6 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.fc_text import figure_lines
 from keras_matrix.runner.cli.render.format import document, size
 from keras_matrix.runner.errors import MatrixError, UsageError
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, expand, parse
 from keras_matrix.runner.measure.measuring import measure_session, session_request

@@ -16,6 +16,7 @@ from keras_matrix.records.fc import proof
 from keras_matrix.records.fc.proof import ProofAnswer, ProofOrder
 from keras_matrix.records.fc.rules import DEFAULTS, PARAMETERS, WHAT_IF, backend_problems, parameter_problems
 from keras_matrix.records.fc.spec import LOCAL, MODES, FcProblem
+from keras_matrix.records.text import printable
 from keras_matrix.runner.checks import fc
 from keras_matrix.runner.checks.fc import PRECISIONS, ProofRequest, workers_on
 from keras_matrix.runner.checks.preflight.facts import read_gpus
@@ -26,7 +27,6 @@ from keras_matrix.runner.cli.render.format import columns, document
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
 from keras_matrix.runner.executors.probe import ProcessProbe
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.host import machine
 from keras_matrix.runner.interrupts import interruptible
 from keras_matrix.runner.measure.scheduler import utc_now

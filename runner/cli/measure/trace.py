@@ -19,6 +19,7 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import FIT
 from keras_matrix.records.store import Results, Run
+from keras_matrix.records.text import printable
 from keras_matrix.records.traces import conversion
 from keras_matrix.records.traces.neutral import plain
 from keras_matrix.records.traces.request import TRACE_NAME, Trace, TraceError, untraceable
@@ -31,7 +32,6 @@ from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document, settings_text
 from keras_matrix.runner.cli.render.trace_text import heading, table_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.trace_rules import request_problem
 from keras_matrix.runner.measure.measuring import measure_session, session_request

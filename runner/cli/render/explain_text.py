@@ -12,9 +12,9 @@ from keras_matrix.analysis.stats.blocks import Estimate, geometric
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.figures import quantity
 from keras_matrix.runner.cli.render.format import document, seconds, settings_text, size
-from keras_matrix.runner.executors.supervise.output import printable
 
 Names = tuple[str, str]
 SIZES = ("bytes written",)

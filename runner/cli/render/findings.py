@@ -29,11 +29,11 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.store import Run
 from keras_matrix.records.task import DEFINITION, TaskRun
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.cli.render.figures import quantity, task_lines
 from keras_matrix.runner.cli.render.format import columns, document, seconds, significant, size
 from keras_matrix.runner.cli.render.verdicts import interval, table_lines
-from keras_matrix.runner.executors.supervise.output import printable
 
 WARNINGS_SHOWN = 12
 
@@ -52,7 +52,7 @@ def print_table(found: Findings, printed: Collection[str] = ()) -> None:
         console.print(shown.text, style=shown.style or None, markup=False, soft_wrap=True)
     console.print()
     for line in (*run_summary.lines(rows), *gap_to_peak.lines(rows, run_context.shares)):
-        console.print(line)
+        console.print(_plain(line))
     if advice := few_repeats(rows):
         console.print(advice, style="bold")
     _print_failures(console, rows, printed)
@@ -84,7 +84,7 @@ def _print_failures(console: Any, rows: Sequence[Row], printed: Collection[str])
                 if reason in printed:
                     known[status, backend, reason.partition(":")[0]] += 1
                 else:
-                    where = f"{_plain(row.title)} on {backend} ({cell.cell_id})"
+                    where = f"{_plain(row.title)} on {_plain(backend)} ({cell.cell_id})"
                     console.print(f"[red]{status}[/] {where}: {_plain(reason)}")
     for (status, backend, name), cells in known.items():
         console.print(f"[red]{status}[/] {plural(cells, 'cell')} on {_plain(backend)}: {_plain(name)}")
@@ -105,7 +105,7 @@ def warning_lines(records: Sequence[Record]) -> list[str]:
 
 def _print_caveats(console: Any, found: Findings) -> None:
     lines = [
-        f"{_plain(row.title)} on {backend}: {_plain('; '.join(caveats))}"
+        _plain(f"{row.title} on {backend}: {'; '.join(caveats)}")
         for row in found.rows
         for backend, cell in row.cells.items()
         if (caveats := cell_caveats(cell, found.run_context))

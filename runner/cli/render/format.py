@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import DEFINITION, PREFIX
-from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.records.text import printable
 from keras_matrix.runner.matrix import catalog
 from keras_matrix.runner.matrix.grammar import LARGEST, SETTINGS
 from keras_matrix.runner.matrix.reader import TO_BE_FOUND

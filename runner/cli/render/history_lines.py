@@ -14,9 +14,9 @@ from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.codec import CodecError, decode, to_json
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Problem
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.figures import between, quantity
 from keras_matrix.runner.cli.render.format import LENGTHS, NOTHING, columns, differing, document, settings_text
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.strict_yaml import value_text
 
 REMARKS_SHOWN = 5

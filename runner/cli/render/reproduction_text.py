@@ -9,9 +9,9 @@ from keras_matrix.analysis.comparison.ratios import bracketed
 from keras_matrix.analysis.regression.reproduction import NEW, STORED, Reproduction, Verdict
 from keras_matrix.analysis.stats.blocks import geometric
 from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.figures import quantity
 from keras_matrix.runner.cli.render.format import settings_text, significant
-from keras_matrix.runner.executors.supervise.output import printable
 
 
 def lines(found: Reproduction, figure: Figure, stored: Sequence[Record], new: Sequence[Record]) -> list[str]:

@@ -8,8 +8,8 @@ from keras_matrix.analysis.hardware.flops import agreements
 from keras_matrix.analysis.hardware.roofline import PeakShare, Product, Roofline, Slope
 from keras_matrix.records.instruments.peaks import Peaks
 from keras_matrix.records.instruments.work import FlopCheck
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.format import NOTHING, columns, count, significant, size
-from keras_matrix.runner.executors.supervise.output import printable
 
 
 def lines(found: Roofline, peaks: Peaks | None) -> list[str]:

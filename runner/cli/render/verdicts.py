@@ -20,9 +20,9 @@ from keras_matrix.analysis.scaling.devices import device_scalings
 from keras_matrix.analysis.warm_caches import warm_caches
 from keras_matrix.records.settings import FIT, GENERATE
 from keras_matrix.records.task import PREFIX
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.figures import between, metric_lines, quantity
 from keras_matrix.runner.cli.render.format import NOTHING, seconds, significant
-from keras_matrix.runner.executors.supervise.output import printable
 
 GAP = "  "
 LOWEST = "1.00x"

@@ -14,9 +14,9 @@ from keras_matrix.analysis.regression.regression_kinds import percent
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.analysis.stats.suite import SuiteRatio
 from keras_matrix.records.codec import to_json
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.figures import quantity
 from keras_matrix.runner.cli.render.format import columns, count, document, title_defaults
-from keras_matrix.runner.executors.supervise.output import printable
 
 Names = Mapping[str, str]
 FACETS = ["workload", "backend", "median", "p95", "first epoch", "scatter between", "scatter within"]

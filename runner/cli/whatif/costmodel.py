@@ -14,11 +14,11 @@ from keras_matrix.analysis.whatif.cost.model import CostModel
 from keras_matrix.analysis.whatif.cost.training import train
 from keras_matrix.records import files
 from keras_matrix.records.codec import dumps, to_json
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.options import check_output
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.whatif.cost_text import model_lines
 from keras_matrix.runner.errors import InfrastructureError
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.whatif import cost_data, cost_file, cost_regressor
 
 DEFAULT = Path("costmodel.json")

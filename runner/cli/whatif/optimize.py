@@ -25,6 +25,7 @@ from keras_matrix.records.codec import to_json
 from keras_matrix.records.fc import spec
 from keras_matrix.records.schema import Record
 from keras_matrix.records.settings import Settings
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.options import DEFAULT_RESULTS, check_output, size_bytes
 from keras_matrix.runner.cli.render.format import document
 from keras_matrix.runner.cli.whatif import trace_source, verification
@@ -39,7 +40,6 @@ from keras_matrix.runner.cli.whatif.replay_text import trace_lines
 from keras_matrix.runner.cli.whatif.verification import Work
 from keras_matrix.runner.cli.whatif.verification_text import verified_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.whatif import measurement, probes, strategy_file
 from keras_matrix.runner.whatif.measurement import BASE
 from keras_matrix.runner.whatif.memory_use import memory_use

@@ -19,6 +19,7 @@ from keras_matrix.analysis.whatif.replay import HeldOut, Replay, held_out, repla
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.registry import Choice
 from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.records.text import printable
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.neutral import Head
 from keras_matrix.runner.cli.options import check_output, check_range
@@ -33,7 +34,6 @@ from keras_matrix.runner.cli.whatif.replay_text import (
 )
 from keras_matrix.runner.cli.whatif.verification_text import verified_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.whatif import stored_graph
 from keras_matrix.runner.whatif.cost_file import Applied
 from keras_matrix.runner.whatif.prediction import Prediction, predictions

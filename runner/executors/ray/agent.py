@@ -129,7 +129,7 @@ class Agent:
         self._machine = _machine(labels)
         self._executor = ProcessExecutor(start=start, mark=mark)
         # The same for every agent of a session here, so that what a killed one left is removed.
-        name = hashlib.sha256(mark.encode()).hexdigest()[:16]
+        name = hashlib.sha256(os.fsencode(mark)).hexdigest()[:16]
         self._scratch = Path(tempfile.gettempdir()) / f"keras-matrix-node-{name}"
         self._scratch.mkdir(mode=0o700, exist_ok=True)
         self._check_owner()

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
+
+from keras_matrix.records.text import printable
 
 HEAD_BYTES = 8 << 10
 TAIL_BYTES = 24 << 10
 READ_BYTES = 1 << 20
-
-# ECMA-48 control sequences (CSI, OSC and two-byte escapes), then any other control character but tab and newline.
-_ESCAPES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-)
 
 
 class CappedOutput:
@@ -49,11 +45,6 @@ class CappedOutput:
                 return True
 
     def text(self) -> str:
-        """Return the stored output as text: invalid bytes replaced, escapes and control characters removed."""
+        """Return the stored output as text: invalid bytes replaced, the rest `printable`."""
         gap = f"\n[... {self._dropped} bytes left out ...]\n".encode() if self._dropped else b""
         return printable((self._head + gap + self._tail).decode("utf-8", errors="replace"))
-
-
-def printable(text: str) -> str:
-    """Return the text without escape sequences and control characters except tabs and newlines."""
-    return _ESCAPES.sub("", text.replace("\r\n", "\n"))

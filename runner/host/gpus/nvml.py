@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_matrix.records.host.procfs import Unread
-from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.records.text import printable
 
 # nvml.h, nvmlReturn_t.
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 2, 3, 4, 6

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from keras_matrix.analysis.surroundings.readings import Driver, Gpu, GpuProcess
 from keras_matrix.records.host.procfs import Tree, Unread
 from keras_matrix.records.host.system import container_engine
-from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.records.text import printable
 from keras_matrix.runner.host.gpus.nvml import Nvml, open_nvml
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from keras_matrix.analysis.surroundings.readings import Process
 from keras_matrix.records.host.procfs import Tree, Unread, integer
-from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.records.text import printable
 from keras_matrix.runner.host.surroundings.counters import TICKS_PER_S, covered_stat
 
 SHOWN = 3

@@ -21,8 +21,8 @@ from typing import Any
 from keras_matrix.records.codec import loads
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.schema import Record, TensorBoardOutput
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cell.job import Job
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.measure.judge import ResultRefused
 from keras_matrix.runner.measure.record_builder import read_bounded
 from keras_matrix.runner.measure.tensorboard.graph import Node, nodes_of
@@ -126,9 +126,7 @@ def _scalars(attempt: AttemptToWrite, folder: Path) -> bool:
 
 
 def _value(point: CurvePoint) -> Any:
-    # A command chooses the name of a metric: JSON allows half a surrogate pair, a message does not.
-    tag = point.tag.encode("utf-8", errors="replace").decode("utf-8")
-    return Summary.Value(tag=tag, simple_value=point.value)
+    return Summary.Value(tag=printable(point.tag, " "), simple_value=point.value)
 
 
 def _graph(attempt: AttemptToWrite, folder: Path) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from keras_matrix.records.text import printable
 from keras_matrix.records.traces.request import STEP, TRAIN
 
 HOST = "/host:CPU"
@@ -94,7 +95,7 @@ def _number(place: int, value: int) -> bytes:
 
 
 def _text(place: int, value: str) -> bytes:
-    return _message(place, value.encode("utf-8", errors="replace"))
+    return _message(place, printable(value, " ").encode())
 
 
 def _message(place: int, content: bytes) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any
 
 from keras_matrix.records.codec import CodecError, loads, to_json
 from keras_matrix.records.task import Compute, Metric, MetricSpec, Task
-from keras_matrix.runner.executors.supervise.output import printable
+from keras_matrix.records.text import printable
 
 START_LIMIT_S = 30.0
 # A tenth of the speed of a simple pattern.

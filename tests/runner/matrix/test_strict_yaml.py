@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keras_matrix.records.text import escaped
 from keras_matrix.runner.matrix.strict_yaml import (
     MAX_BYTES,
     MAX_PROBLEMS,
     REFUSED,
     path_text,
-    printable,
     read,
     resolve,
     say,
@@ -192,6 +192,6 @@ def test_received_value_is_short_and_printable(received: object, expected: str) 
 
 
 @given(st.text(max_size=300))
-def test_printable_text_fits_a_line(text: str) -> None:
-    assert printable(text).isprintable()
-    assert len(printable(text)) <= 120
+def test_escaped_text_fits_a_line(text: str) -> None:
+    assert escaped(text).isprintable()
+    assert len(escaped(text)) <= 120

@@ -11,8 +11,8 @@ from keras_matrix.analysis.comparison.merge import LeftOut, Merge, MergeCandidat
 from keras_matrix.records.history_reader import left_out
 from keras_matrix.records.schema import Record
 from keras_matrix.records.store import Problem, Run, StoreFailure
+from keras_matrix.records.text import printable
 from keras_matrix.runner.errors import UsageError
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.grammar import near
 from keras_matrix.runner.plan.session import FINISHED
 

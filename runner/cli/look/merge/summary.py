@@ -10,11 +10,11 @@ from keras_matrix.analysis.comparison.table import in_order
 from keras_matrix.dashboards.charts.format import moment, plural
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.schema import Record
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.look.merge import commands
 from keras_matrix.runner.cli.look.merge.choice import MergeReader
 from keras_matrix.runner.cli.look.stored import notes
 from keras_matrix.runner.cli.render.format import columns
-from keras_matrix.runner.executors.supervise.output import printable
 
 
 def merge_summary(reader: MergeReader, merge: Merge, records: Sequence[Record]) -> MergeSummary:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from keras_matrix.analysis.comparison.titles import flat_settings, varying_keys
 from keras_matrix.records.instruments.stall_arms import arm_of
 from keras_matrix.records.schema import MEASURED, Record, Status
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.figures import attempt_figure
 from keras_matrix.runner.cli.render.format import work
-from keras_matrix.runner.executors.supervise.output import printable
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.plan.plan import PlannedRepeat
 
@@ -50,11 +50,11 @@ class CellNames:
 
     def of(self, cell: Cell) -> str:
         """Return the name of a cell: workload, phase, batch size, arm and change; the plan lists all settings."""
-        return _name(cell, self._details.get(cell.cell_id, ""))
+        return printable(_name(cell, self._details.get(cell.cell_id, "")), " ")
 
     def comparison(self, cell: Cell) -> str:
         """Return the name of a cell's comparison: that of the cell, without its arm and backend."""
-        return _comparison_name(cell, self._details.get(cell.cell_id, ""))
+        return printable(_comparison_name(cell, self._details.get(cell.cell_id, "")), " ")
 
     def label(self, planned: PlannedRepeat) -> str:
         """Return the name of a repeat: its cell, its arm, its number."""

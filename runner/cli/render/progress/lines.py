@@ -5,12 +5,13 @@ The bar is redrawn once a second, because the runner must not use the CPU while 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from keras_matrix.records.host.streams import discard
 from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.render.format import duration
 from keras_matrix.runner.cli.render.progress.attempt_text import CellNames, OutcomeText
 from keras_matrix.runner.cli.render.progress.time_left import TimeLeft
@@ -85,9 +86,9 @@ class Lines(Silent):
 def _say(line: str) -> None:
     """Print a line; once the reader has closed the pipe, as in `runner | head`, print nothing more."""
     try:
-        print(line, flush=True)
+        print(printable(line, " "), flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
 
 
 @contextmanager

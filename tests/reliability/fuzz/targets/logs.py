@@ -15,7 +15,8 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from keras_matrix.records.task import Compute
-from keras_matrix.runner.executors.supervise.output import CappedOutput, printable
+from keras_matrix.records.text import printable
+from keras_matrix.runner.executors.supervise.output import CappedOutput
 from keras_matrix.runner.tasks.metrics.match import measure
 from keras_matrix.runner.tasks.rules import pattern_problem
 from tests.reliability.fuzz import documents
