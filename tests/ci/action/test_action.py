@@ -149,24 +149,53 @@ def test_scripts_are_valid_and_executable(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "undecided", "ended", "annotation"),
+    ("code", "undecided", "beyond", "ended", "annotation"),
     [
-        (0, "pass", 0, "::notice title=Benchmarks::no worse"),
+        (0, "pass", 0, 0, "::notice title=Benchmarks::no worse"),
         (
             1,
             "pass",
+            0,
             1,
             "::error title=Benchmarks::not measured: a cell has no figure on one side, or fails in more of ",
         ),
-        (3, "pass", 3, "::error title=Benchmarks::the infrastructure failed, so that a repeat is pending: see the log"),
-        (130, "pass", 130, "::error title=Benchmarks::runner gate ended with exit code 130: see the log"),
-        (4, "pass", 4, "::error title=Benchmarks::the head is slower than the base: see the job's summary"),
-        (5, "pass", 0, "::warning title=Benchmarks::undecided within the budget, which does not fail this job: see "),
-        (5, "fail", 5, "::error title=Benchmarks::undecided within the budget: see the job's summary"),
+        (
+            3,
+            "pass",
+            0,
+            3,
+            "::error title=Benchmarks::the infrastructure failed, so that a repeat is pending: see the log",
+        ),
+        (130, "pass", 0, 130, "::error title=Benchmarks::runner gate ended with exit code 130: see the log"),
+        (4, "pass", 0, 4, "::error title=Benchmarks::the head is slower than the base: see the job's summary"),
+        (
+            5,
+            "pass",
+            0,
+            0,
+            "::warning title=Benchmarks::undecided within the budget, which does not fail this job: every ",
+        ),
+        (5, "fail", 0, 5, "::error title=Benchmarks::undecided within the budget: see the job's summary"),
+        (
+            5,
+            "pass",
+            2,
+            5,
+            "::error title=Benchmarks::undecided within the budget; undecided cells with an estimate beyond",
+        ),
+        (
+            5,
+            "fail",
+            2,
+            5,
+            "::error title=Benchmarks::undecided within the budget; undecided cells with an estimate beyond",
+        ),
     ],
 )
-def test_verdict_fails_the_job_by_the_gates_exit_code(code: int, undecided: str, ended: int, annotation: str) -> None:
-    environment = {"PATH": "/usr/bin:/bin", "EXIT_CODE": str(code), "UNDECIDED": undecided}
+def test_verdict_fails_the_job_by_the_gates_exit_code(
+    code: int, undecided: str, beyond: int, ended: int, annotation: str
+) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "EXIT_CODE": str(code), "UNDECIDED": undecided, "BEYOND": str(beyond)}
     command = [str(ROOT / "ci" / "action" / "verdict")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == ended
