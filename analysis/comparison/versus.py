@@ -34,7 +34,8 @@ class Comparison:
 
     `logs` are the log ratios by block; empty if base and new are of two sessions. `facets` are the other differences;
     None if the two cannot be compared. `all_data` includes blocks that were disturbed and measured again; None without
-    such blocks. `failures` state in how many repeats a measured side failed, and why.
+    such blocks. `failures` state in how many repeats a measured side failed, and why. `early` says that a regression
+    was called with fewer blocks than its signs need (`analysis.regression.gate`).
     """
 
     cell_id: str
@@ -50,10 +51,13 @@ class Comparison:
     caveats: tuple[str, ...] = ()
     all_data: Estimate | None = None
     failures: tuple[str, ...] = ()
+    early: bool = False
 
     @property
     def said(self) -> str:
         """Return the verdict as text: why it is missing, or what would decide it."""
+        if self.early:
+            return f"{self.outcome}, called early"
         if self.reason is not None or self.outcome is not Outcome.UNDECIDED:
             return self.reason or str(self.outcome)
         if self.more_blocks:
@@ -236,6 +240,7 @@ def _comparison(
         more_blocks=verdict.more_blocks,
         reason=reason,
         caveats=_caveats(*ends, across=not logs) if reason is None else (),
+        early=verdict.early,
     )
 
 

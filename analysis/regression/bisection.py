@@ -174,7 +174,7 @@ def usual_steps(count: int) -> int:
 
 def rule_for(count: int) -> Rule:
     """Return the rule of each test of a search among `count` versions, with an equal share of the error."""
-    return Rule(threshold=0.0, level=ERROR / (most_steps(count) + OTHER_TESTS), looks=LOOKS)
+    return Rule(threshold=0.0, level=ERROR / (most_steps(count) + OTHER_TESTS), looks=LOOKS, early_level=0.0)
 
 
 def side_of(logs: Sequence[float], rule: Rule) -> Side:

@@ -1,7 +1,7 @@
 """The gate's verdict on new against base over all comparisons of a run: regressed, no worse, or undecided.
 
 - regressed: the interval of new / base is above 1 + threshold, and the comparison is a discovery among the run's at
-  the gate's level.
+  the gate's level; or it is called early, see below.
 - no worse: the interval's upper end is within 1 + threshold (non-inferiority; a slowdown of the threshold itself passes
   in 2.5 % of comparisons).
 - undecided: neither; the verdict estimates how many more blocks would decide it.
@@ -21,6 +21,13 @@ Repeated looks would spend the level more than once, so each look that could rej
 Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70 (1983)); looks too early to reject
 spend nothing (Tarone, "A modified Bonferroni method for discrete data", Biometrics 46 (1990)).
 
+A slowdown so large that no slow process explains it need not wait for that many signs: it is called early, at any
+look, under an error budget of its own, `EARLY_LEVEL`. Its interval is that of the look, widened at the lower end by the
+factor 2 between the slow and the fast processes of shared machines, as if every block had had a slow process in new and
+a fast one in base; all of it must lie beyond the threshold. And Student's p-value beyond the threshold itself must be a
+discovery among the run's comparisons at that level, of which each look spends half of the remainder. The widening makes
+it hold for noise that is not normal: docs/statistics.md simulates it on all of its noises.
+
 Limit: it does not know whether base and new were measured alternately; without that a gate should not be used.
 """
 
@@ -28,7 +35,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -39,12 +46,17 @@ from keras_matrix.analysis.stats.blocks import (
     fewest,
     half_width,
     of_logs,
+    p_value,
     signed_rank_p,
 )
 from keras_matrix.analysis.stats.sequential import LOOKS, Looks
 
 LEVEL = 0.01
 THRESHOLD = 0.05
+# The share of runs without a regression in which any comparison may be called regressed early, in addition to `LEVEL`.
+EARLY_LEVEL = 0.002
+# How much longer a slow process may take than a fast one of the same cell: entire processes at half speed were seen.
+SLOW_PROCESS = 2.0
 
 # A gate may continue from look to look until it has decided, so a slowdown of the threshold itself has six chances to
 # pass as no worse. Pocock's method (Biometrika 64 (1977)): one confidence for all looks, by simulation such that the
@@ -67,13 +79,15 @@ class Rule:
 
     The default looks are for comparisons that continue until decided; those stopped by their width have `LOOKS`, those
     of a number of blocks fixed in advance `FIXED`. `also` are regression kinds (`analysis.regression.regression_kinds`)
-    that fail a run like slower steps; `level` is each figure's share of the rate, see `sharing`.
+    that fail a run like slower steps; `level` is each figure's share of the rate, see `sharing`. `early_level` is the
+    rate of early calls, in addition; 0 for no early calls.
     """
 
     threshold: float = THRESHOLD
     level: float = LEVEL
     looks: Looks = GATE_LOOKS
     also: tuple[str, ...] = ()
+    early_level: float = EARLY_LEVEL
 
 
 def sharing(rule: Rule, also: Collection[str], tested: int) -> Rule:
@@ -85,13 +99,15 @@ def sharing(rule: Rule, also: Collection[str], tested: int) -> Rule:
 class Verdict:
     """The verdict on one comparison. `adjusted_p` is over the run; None if not measured.
 
-    `more_blocks` is how many further blocks would probably decide an undecided one; None if no number is known.
+    `more_blocks` is how many further blocks would probably decide an undecided one; None if no number is known. Of a
+    regression that was called `early`, `adjusted_p` is that of the early call.
     """
 
     outcome: Outcome
     estimate: Estimate | None
     adjusted_p: float | None
     more_blocks: int | None = None
+    early: bool = False
 
 
 def judge(comparisons: Mapping[str, Sequence[float]], rule: Rule = Rule()) -> dict[str, Verdict]:
@@ -99,12 +115,16 @@ def judge(comparisons: Mapping[str, Sequence[float]], rule: Rule = Rule()) -> di
     measured = {name: logs for name, logs in comparisons.items() if len(logs) >= MIN_BLOCKS}
     spent = [spent_p(logs, rule) for logs in measured.values()]
     adjusted = dict(zip(measured, adjusted_p_values(spent), strict=True))
-    return {
-        name: _verdict(logs, adjusted[name], rule, len(measured))
-        if name in measured
-        else Verdict(Outcome.NOT_MEASURED, of_logs(logs), None, MIN_BLOCKS - len(logs))
-        for name, logs in comparisons.items()
-    }
+    early = dict(zip(measured, adjusted_p_values([early_p(logs, rule) for logs in measured.values()]), strict=True))
+    verdicts = {}
+    for name, logs in comparisons.items():
+        if name not in measured:
+            verdicts[name] = Verdict(Outcome.NOT_MEASURED, of_logs(logs), None, MIN_BLOCKS - len(logs))
+            continue
+        verdict = _verdict(logs, adjusted[name], rule, len(measured))
+        is_early = verdict.outcome is Outcome.UNDECIDED and early[name] <= rule.early_level
+        verdicts[name] = _called_early(verdict, early[name]) if is_early else verdict
+    return verdicts
 
 
 def spent_p(logs: Sequence[float], rule: Rule) -> float:
@@ -119,19 +139,45 @@ def spent(p: float, count: int, rule: Rule) -> float:
 
 
 def spending(count: int, rule: Rule) -> float:
-    """Return the share of the level that may be spent at `count` blocks: at a look half of the remainder.
+    """Return the share of the level that may be spent at `count` blocks.
 
-    Elsewhere, and at the last look, it is the full remainder, as no look follows. A look is too early, and spends
-    nothing, if even all blocks on one side, in all comparisons of a run, would not be a discovery.
+    A look is too early, and spends nothing, if even all blocks on one side, in all comparisons of a run, would not be a
+    discovery.
+    """
+    return _share(count, rule.looks, lambda blocks, share: 2.0**-blocks <= rule.level * share)
+
+
+def early_p(logs: Sequence[float], rule: Rule) -> float:
+    """Return Student's one-sided p-value beyond the threshold, divided by the share of the early level of its look.
+
+    1 if the interval, widened by a slow process, does not lie beyond the threshold.
+    """
+    estimate, p = of_logs(logs, rule.looks.confidence(len(logs))), p_value(logs, math.log1p(rule.threshold))
+    if not rule.early_level or estimate is None or estimate.low is None or p is None:
+        return 1.0
+    if estimate.low <= (1 + rule.threshold) * SLOW_PROCESS:
+        return 1.0
+    return min(1.0, p / 2 / early_spending(len(logs), rule))
+
+
+def early_spending(count: int, rule: Rule) -> float:
+    """Return the share of the early level that may be spent at `count` blocks."""
+    return _share(count, rule.looks, lambda blocks, share: True)
+
+
+def _share(count: int, looks: Looks, able: Callable[[int, float], bool]) -> float:
+    """Return the share of a level for `count` blocks: at a look half of the remainder.
+
+    Elsewhere, and at the last look, it is the full remainder, as no look follows. `able` says whether this many blocks
+    could reject with this share: others spend nothing.
     """
     left = 1.0
-    for at in rule.looks.blocks[:-1]:
-        able = 2.0**-at <= rule.level * left / 2
+    for at in looks.blocks[:-1]:
         if at == count:
-            return left / 2 if able else 0.0
-        if at < count and able:
+            return left / 2 if able(at, left / 2) else 0.0
+        if at < count and able(at, left / 2):
             left /= 2
-    return left if 2.0**-count <= rule.level * left else 0.0
+    return left if able(count, left) else 0.0
 
 
 def overall(outcomes: Collection[Outcome]) -> Outcome:
@@ -158,6 +204,10 @@ def _verdict(logs: Sequence[float], adjusted_p: float, rule: Rule, family: int) 
     assert outcome is not None
     more_blocks = _more_blocks(logs, rule, family) if outcome is Outcome.UNDECIDED else None
     return Verdict(outcome, estimate, adjusted_p, more_blocks)
+
+
+def _called_early(verdict: Verdict, early_p: float) -> Verdict:
+    return replace(verdict, outcome=Outcome.REGRESSED, adjusted_p=early_p, more_blocks=None, early=True)
 
 
 def _more_blocks(logs: Sequence[float], rule: Rule, family: int) -> int | None:

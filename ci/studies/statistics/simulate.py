@@ -28,6 +28,8 @@ from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET
 DOCUMENT = Path(__file__).parents[3] / "docs" / "statistics.md"
 BEGIN, END = "<!-- simulation: begin -->", "<!-- simulation: end -->"
 NOISES = (0.01, 0.03, 0.10)
+EARLY_NOISES = (*NOISES, 0.30)
+SLOWDOWN = 4.0
 BUDGETS = LOOKS.blocks[:-1]
 Job = Callable[[], Any]
 Found = dict[tuple[str, str, float], Any]
@@ -46,6 +48,10 @@ def jobs(runs: int, seed: int) -> dict[tuple[str, str, float], Job]:
         for most in BUDGETS:
             job = partial(simulation.coverage, scenario, level, runs, own, most)
             found[f"budget {most}", scenario.name, level] = job
+    for place, (scenario, level) in enumerate((s, n) for s in (*noise.SCENARIOS, noise.LIMIT) for n in EARLY_NOISES):
+        for kind, slowdown in (("early", 1.0), ("early slow", SLOWDOWN)):
+            early = partial(simulation.early_calls, scenario, level, runs // 10, seed + place, slowdown)
+            found[kind, scenario.name, level] = early
     for level in NOISES:
         for drift in (designs.ramp, designs.step):
             job = partial(designs.order_errors, drift, level, repeats=10, runs=runs, seed=seed)
@@ -68,6 +74,7 @@ def tables(found: Found, runs: int, seed: int, taken_s: float) -> Iterator[str]:
     yield from coverage_table(found)
     yield from budget_table(found)
     yield from decided_table(found)
+    yield from early_table(found)
     yield from names_table(found)
     yield from order_table(found)
     yield from detectable_table(found)
@@ -111,6 +118,22 @@ def decided_table(found: Found) -> Iterator[str]:
         figures = [found["decided", scenario.name, level] for level in NOISES]
         shares = ([one.passed * 100 for one in figures], [one.alarmed * 100 for one in figures])
         yield f"| {scenario.name} | " + " | ".join(f"{min(s):.2f}-{max(s):.2f}" for s in shares) + " |"
+
+
+def early_table(found: Found) -> Iterator[str]:
+    """Yield how often a gate calls comparisons regressed early: ranges over the levels of noise."""
+    yield from head(
+        "called early",
+        f"at the threshold, % of runs of {simulation.COMPARISONS}",
+        "of runs of one, %",
+        f"{SLOWDOWN:.0f} times beyond it, by noise of {', '.join(f'{n:.0%}' for n in EARLY_NOISES)}: at 5 blocks, %",
+    )
+    for scenario in (*noise.SCENARIOS, noise.LIMIT):
+        figures = [found["early", scenario.name, level] for level in EARLY_NOISES]
+        shares = ([one.of_runs * 100 for one in figures], [one.of_single * 100 for one in figures])
+        slow = (f"{found['early slow', scenario.name, level].at_first * 100:.0f}" for level in EARLY_NOISES)
+        ranges = " | ".join(f"{min(s):.2f}-{max(s):.2f}" for s in shares)
+        yield f"| {scenario.name} | {ranges} | {', '.join(slow)} |"
 
 
 def names_table(found: Found) -> Iterator[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from ci.studies.statistics.noise import Array, Scenario
-from keras_matrix.analysis.regression.gate import Rule, spending
+from keras_matrix.analysis.regression.gate import SLOW_PROCESS, Rule, early_spending, spending
 from keras_matrix.analysis.stats.blocks import LEVEL, adjusted_p_values, signed_rank_chances, t_quantile
 from keras_matrix.analysis.stats.sequential import LOOKS, PRECISION_TARGET, Looks
 
@@ -66,6 +66,19 @@ class UntilDecided:
 
     passed: float
     alarmed: float
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyCalls:
+    """Comparisons that a gate calls regressed early, at any of its looks: see `early_calls`.
+
+    `of_runs` is the share of runs of 300 comparisons with any such call, `of_single` that of runs of one comparison;
+    `at_first` the share of comparisons that a run of one calls at its first look.
+    """
+
+    of_runs: float
+    of_single: float
+    at_first: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +134,8 @@ def false_alarms(scenario: Scenario, noise: float, runs: int, seed: int, rule: R
     for begun in range(0, runs, CHUNK_RUNS):
         size = min(CHUNK_RUNS, runs - begun)
         ranks, students = _smallest_p_values(scenario, noise, size * COMPARISONS, generator, rule)
-        alarmed += _alarms(ranks, size, rule)
-        by_student += _alarms(students, size, rule)
+        alarmed += _alarms(ranks, size, rule.level)
+        by_student += _alarms(students, size, rule.level)
     return FalseAlarms(alarmed / runs, by_student / runs, runs)
 
 
@@ -134,8 +147,24 @@ def until_decided(scenario: Scenario, noise: float, runs: int, seed: int, rule: 
         size = min(CHUNK_RUNS, runs - begun)
         well, p_values = _decide_all(scenario, noise, size * COMPARISONS, generator, rule)
         passed += well
-        alarmed += _alarms(p_values, size, rule)
+        alarmed += _alarms(p_values, size, rule.level)
     return UntilDecided(passed / (runs * COMPARISONS), alarmed / runs)
+
+
+def early_calls(
+    scenario: Scenario, noise: float, runs: int, seed: int, slowdown: float = 1.0, rule: Rule = UNTIL_DECIDED
+) -> EarlyCalls:
+    """Return how often a gate calls comparisons early that are `slowdown` times beyond its threshold."""
+    generator = np.random.default_rng(seed)
+    of_runs = of_single = at_first = 0
+    for begun in range(0, runs, CHUNK_RUNS):
+        size = min(CHUNK_RUNS, runs - begun)
+        p_values, first = _early_p_values(scenario, noise, (size * COMPARISONS, slowdown), generator, rule)
+        of_runs += _alarms(p_values, size, rule.early_level)
+        of_single += len(p_values)
+        at_first += first
+    rows = runs * COMPARISONS
+    return EarlyCalls(of_runs / runs, of_single / rows, at_first / rows)
 
 
 def false_names(scenario: Scenario, noise: float, tables: int, seed: int) -> FalseNames:
@@ -167,10 +196,36 @@ def _decide_all(
         half = t_quantile(at - 1, confidence) / math.sqrt(at) * logs.std(axis=1, ddof=1)
         beyond = np.flatnonzero(mean - half > centre)
         if share := spending(at, rule):
-            _add(found, names[beyond], _rank_chances(logs[beyond] - centre) / share, rule)
+            _add(found, names[beyond], _rank_chances(logs[beyond] - centre) / share, rule.level)
         on = mean + half > centre
         names, logs = names[on], logs[on]
     return rows - len(names), found
+
+
+def _early_p_values(
+    scenario: Scenario, noise: float, rows: tuple[int, float], generator: np.random.Generator, rule: Rule
+) -> tuple[dict[int, float], int]:
+    """Return the smallest p-value of each comparison that a run of one calls early, and how many at the first look.
+
+    `rows` are the number of comparisons and their slowdown beyond the threshold. Called ones continue, which can only
+    add calls.
+    """
+    found: dict[int, float] = {}
+    first = 0
+    centre = math.log1p(rule.threshold)
+    names, logs = np.arange(rows[0]), np.empty((rows[0], 0))
+    for at, confidence in zip(rule.looks.blocks, rule.looks.confidences, strict=True):
+        more = scenario.draw(generator, (len(names), at - logs.shape[1]), noise) + centre + math.log(rows[1])
+        logs = np.hstack([logs, more])
+        mean, scatter = logs.mean(axis=1), logs.std(axis=1, ddof=1) / math.sqrt(at)
+        half = t_quantile(at - 1, confidence) * scatter
+        beyond = np.flatnonzero(mean - half > centre + math.log(SLOW_PROCESS))
+        p_values = stdtr(at - 1, (centre - mean[beyond]) / scatter[beyond]) / early_spending(at, rule)
+        _add(found, names[beyond], p_values, rule.early_level)
+        first = len(found) if at == rule.looks.blocks[0] else first
+        on = mean + half > centre
+        names, logs = names[on], logs[on]
+    return found, first
 
 
 def _smallest_p_values(
@@ -190,15 +245,15 @@ def _smallest_p_values(
         half = t_quantile(at - 1, confidence) * scatter
         ends = np.full(len(names), at == rule.looks.blocks[-1]) | (half <= target)
         beyond = np.flatnonzero(ends & (mean - half > centre))
-        _add(students, names[beyond], stdtr(at - 1, (centre - mean[beyond]) / scatter[beyond]), rule)
+        _add(students, names[beyond], stdtr(at - 1, (centre - mean[beyond]) / scatter[beyond]), rule.level)
         if share := spending(at, rule):
-            _add(ranks, names[beyond], _rank_chances(logs[beyond] - centre) / share, rule)
+            _add(ranks, names[beyond], _rank_chances(logs[beyond] - centre) / share, rule.level)
         names, logs = names[~ends], logs[~ends]
     return ranks, students
 
 
-def _add(found: dict[int, float], names: Array, p_values: Array, rule: Rule) -> None:
-    for index in np.flatnonzero(p_values <= rule.level):
+def _add(found: dict[int, float], names: Array, p_values: Array, level: float) -> None:
+    for index in np.flatnonzero(p_values <= level):
         name = int(names[index])
         found[name] = min(float(p_values[index]), found.get(name, 1.0))
 
@@ -211,13 +266,11 @@ def _rank_chances(distances: Array) -> Array:
     return chances
 
 
-def _alarms(p_values: dict[int, float], runs: int, rule: Rule) -> int:
+def _alarms(p_values: dict[int, float], runs: int, level: float) -> int:
     """Return in how many runs, of 300 comparisons each, any is a discovery; those not named have p-value 1."""
     by_run: dict[int, list[float]] = {}
     for name, p in p_values.items():
         by_run.setdefault(name // COMPARISONS, []).append(p)
     return sum(
-        1
-        for found in by_run.values()
-        if min(adjusted_p_values([*found, *[1.0] * (COMPARISONS - len(found))])) <= rule.level
+        1 for found in by_run.values() if min(adjusted_p_values([*found, *[1.0] * (COMPARISONS - len(found))])) <= level
     )

@@ -97,6 +97,7 @@ def _comparison_json(one: Comparison) -> dict[str, Any]:
         "outcome": str(one.outcome),
         "adjusted_p": one.adjusted_p,
         "more_blocks": one.more_blocks,
+        "called_early": one.early,
         "reason": one.reason,
         "kinds": [str(kind) for kind in one.facets.kinds] if one.facets else [],
         "facets": to_json(one.facets) if one.facets else None,

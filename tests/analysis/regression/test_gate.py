@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from keras_matrix.analysis.regression.gate import Outcome, Rule, judge, overall, spending
+from keras_matrix.analysis.regression.gate import (
+    EARLY_LEVEL,
+    Outcome,
+    Rule,
+    early_spending,
+    judge,
+    overall,
+    spending,
+)
 from keras_matrix.analysis.stats.sequential import FIXED, LOOKS
 
 
@@ -122,3 +130,52 @@ def test_signs_are_counted_beyond_the_threshold_and_not_beyond_1() -> None:
     assert found.estimate.low is not None
     assert (found.estimate.low > 1.05, found.outcome) == (True, Outcome.UNDECIDED)
     assert run_outcome({"a": logs}, Rule(threshold=0.0)) is Outcome.REGRESSED
+
+
+# Six times the layers on a busy machine: +302 % [+175 % +487 %] after five blocks.
+SIX_TIMES = [1.391 + 0.188 * z for z in (-1.2, -0.6, 0.1, 0.5, 1.2)]
+
+
+def test_slowdown_far_beyond_the_threshold_is_called_early_at_five_blocks() -> None:
+    found = judge({"a": SIX_TIMES}, Rule(threshold=0.25))["a"]
+    assert found.estimate is not None
+    assert found.estimate.low is not None
+    assert (found.outcome, found.early, found.more_blocks) == (Outcome.REGRESSED, True, None)
+    assert found.estimate.low > 2 * 1.25
+    assert found.adjusted_p is not None
+    assert found.adjusted_p <= EARLY_LEVEL
+
+
+def test_early_call_ends_where_a_slow_process_in_every_block_would_explain_it() -> None:
+    """Twice as long in all five blocks, which half-speed processes alone give once in 2,400 comparisons."""
+    assert run_outcome({"a": blocks(5, 2.0)}, Rule(threshold=0.0)) is Outcome.UNDECIDED
+    assert run_outcome({"a": blocks(5, 2.05)}, Rule(threshold=0.0)) is Outcome.REGRESSED
+    assert run_outcome({"a": blocks(5, 2.05)}, Rule(threshold=0.05)) is Outcome.UNDECIDED
+
+
+def test_early_call_needs_an_interval_that_lies_beyond_the_threshold() -> None:
+    scattered = [0.2, 1.9, 1.0, 2.6, 0.4]  # 3.4 times in the mean
+    assert judge({"a": scattered}, Rule(threshold=0.25))["a"].outcome is Outcome.UNDECIDED
+
+
+def test_early_calls_of_a_run_share_their_level() -> None:
+    """One of 300 comparisons needs a p-value 300 times smaller than a single one."""
+    equal = {f"w{i}": blocks(5, 1.0, seed=i) for i in range(299)}
+    assert judge({**equal, "slow": SIX_TIMES}, Rule(threshold=0.25))["slow"].outcome is Outcome.UNDECIDED
+    clear = [1.391 + 0.01 * z for z in (-1.2, -0.6, 0.1, 0.5, 1.2)]
+    assert judge({**equal, "slow": clear}, Rule(threshold=0.25))["slow"].early
+
+
+def test_looks_never_spend_more_than_the_early_level() -> None:
+    shares = [early_spending(count, Rule()) for count in LOOKS.blocks]
+    assert shares == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 32]
+    assert early_spending(5, Rule(looks=FIXED)) == 1
+
+
+def test_rule_without_an_early_level_calls_nothing_early() -> None:
+    assert run_outcome({"a": SIX_TIMES}, Rule(threshold=0.25, early_level=0.0)) is Outcome.UNDECIDED
+
+
+def test_regression_by_its_signs_is_not_called_early() -> None:
+    found = judge({"a": blocks(8, 4.0)}, Rule(threshold=0.25))["a"]
+    assert (found.outcome, found.early) == (Outcome.REGRESSED, False)

@@ -243,7 +243,7 @@ def test_recompiles_are_counted_and_named_first() -> None:
 
 @pytest.mark.parametrize("count", [4, 6])
 def test_too_few_blocks_give_only_counts(count: int) -> None:
-    new = side(always(3.0), always(3.0), count=count, seed=1, recompiles_timed=1)
+    new = side(always(1.9), always(3.0), count=count, seed=1, recompiles_timed=1)
     assert said(side(count=count), new)[0] == (RegressionKind.RECOMPILES,)
 
 

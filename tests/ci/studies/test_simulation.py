@@ -13,13 +13,14 @@ from ci.studies.statistics.simulation import (
     COMPARISONS,
     NO_TOLERANCE,
     coverage,
+    early_calls,
     false_alarms,
     false_names,
     stopped,
     until_decided,
 )
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.analysis.regression.gate import Outcome, Rule, judge
+from keras_matrix.analysis.regression.gate import EARLY_LEVEL, Outcome, Rule, judge
 from keras_matrix.analysis.stats.sequential import LOOKS, Looks, Why, decide
 from tests.conftest import make_record, make_settings
 
@@ -89,6 +90,42 @@ def test_gate_that_continues_until_decided_rarely_passes_a_slowdown_at_its_thres
 
 def test_looks_for_widths_would_pass_too_many() -> None:
     assert until_decided(SCENARIOS[0], 0.03, 40, seed=2, rule=NO_TOLERANCE).passed > 0.05
+
+
+@pytest.mark.parametrize("level", [0.01, 0.1, 0.3])
+@pytest.mark.parametrize("scenario", [*SCENARIOS, noise.LIMIT], ids=lambda scenario: scenario.name)
+def test_early_calls_stay_within_their_level_on_every_noise(scenario: Scenario, level: float) -> None:
+    """At the threshold, the hardest case: by comparison times 300, which is at least the share of the runs."""
+    found = early_calls(scenario, level, 100, seed=2)
+    assert found.of_runs <= EARLY_LEVEL
+    assert found.of_single <= EARLY_LEVEL / 20
+
+
+def test_early_calls_without_room_for_a_slow_process_would_exceed_their_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "SLOW_PROCESS", 1.0)
+    assert early_calls(SCENARIOS[3], 0.01, 100, seed=2).of_runs > 10 * EARLY_LEVEL
+
+
+@EQUAL
+def test_slowdown_of_four_times_is_called_at_the_first_look(scenario: Scenario) -> None:
+    assert early_calls(scenario, 0.03, 2, seed=2, slowdown=4.0).at_first > 0.25
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.9, 2.1, 2.6])
+def test_simulated_early_calls_agree_with_the_gate(slowdown: float) -> None:
+    """300 runs of one comparison, each judged at the looks until it is decided."""
+    made: list[noise.Array] = []
+
+    def draw(generator: np.random.Generator, shape: tuple[int, int], level: float) -> noise.Array:
+        made.append(noise.normal(generator, shape, level))
+        return made[-1]
+
+    rule = Rule(threshold=0.1, looks=Looks((5,), (0.988,)))
+    found = early_calls(Scenario("recorded", "", draw), 0.05, 1, seed=3, slowdown=slowdown, rule=rule)
+    logs = np.vstack(made) + math.log(1.1 * slowdown)
+    called = sum(judge({"": row.tolist()}, rule)[""].early for row in logs)
+    assert found.of_single * COMPARISONS == called
+    assert (0 < called < COMPARISONS) == (slowdown in (2.1, 2.6))
 
 
 @pytest.mark.parametrize(("shift", "alarm"), [(0.0, False), (0.05, False), (0.3, True)])
