@@ -6,7 +6,6 @@ method's version, which grows when the same records would give another figure.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from keras_matrix.analysis.comparison import primary_metric
 from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
 from keras_matrix.analysis.comparison.ratios import Ratio
-from keras_matrix.analysis.comparison.table import CellSummary, Row, work_key
+from keras_matrix.analysis.comparison.table import CellSummary, Row, work_id
 from keras_matrix.analysis.fc import parallel
 from keras_matrix.analysis.hardware.roofline import PeakShare
 from keras_matrix.analysis.history.change_kinds import ChangeKind, kind_of
@@ -78,11 +77,6 @@ def run_findings(
     return sorted(found, key=lambda one: (one.kind, one.metric, one.work, one.backend or "", one.finding_id))
 
 
-def work_id(cell: CellSummary) -> str:
-    """Return the id of a cell's work, independent of the backend: 16 hex digits."""
-    return hashlib.sha256(work_key(cell.settings).encode(errors="surrogatepass")).hexdigest()[:16]
-
-
 def likely_owner(versions: Sequence[VersionChange]) -> str:
     """Return who probably knows about a change, by the facts that changed nearest to it."""
     if not versions:
@@ -114,7 +108,7 @@ def _row(row: Row, run_context: RunContext) -> Iterator[Finding]:
 def _of_cell(row: Row, cell: CellSummary) -> Finding:
     """Return an empty finding with the identity of the cell."""
     names: dict[str, Any] = {n: getattr(cell.settings, n) for n in ("workload", "backend", "device", "league")}
-    return Finding(Kind.FIGURE, "", row.title, "", 0, work_id=work_id(cell), cell_id=cell.cell_id, **names)
+    return Finding(Kind.FIGURE, "", row.title, "", 0, work_id=work_id(cell.settings), cell_id=cell.cell_id, **names)
 
 
 def _made(base: Finding, kind: Kind, metric: str, method: str, **changes: Any) -> Finding:

@@ -50,10 +50,12 @@ class KerasCost:
     """A cell of Keras against the other implementations of the same work on the same backend.
 
     `over_native` is the time of Keras's step over that of native code; without it `missing` says why. `work` is the
-    title of the work, whatever does it. `caveat` is empty if the losses are near each other.
+    title of the work, whatever does it, and `key` its identity, the same on all backends. `caveat` is empty if the
+    losses are near each other.
     """
 
     cell_id: str
+    key: str
     work: str
     backend: str
     over_native: Ratio | None
@@ -130,7 +132,7 @@ def _cost(ladder: Mapping[str, tuple[Row, CellSummary]], work: str) -> KerasCost
         missing = f"no repeat in common with {NATIVE}"
     parts = () if apart else _parts(row, {name: ladder[name][1] for name in rungs})
     caveat = "" if apart else losses_apart(measured, DIFFERENT_MASKS) or ""
-    return KerasCost(own.cell_id, work, own.settings.backend, ratio, missing, parts, caveat)
+    return KerasCost(own.cell_id, row.key, work, own.settings.backend, ratio, missing, parts, caveat)
 
 
 def _parts(row: Row, rungs: Mapping[str, CellSummary]) -> tuple[Part, ...]:

@@ -20,7 +20,9 @@ from typing import Any
 
 from keras_matrix.analysis.comparison.table import in_order, work_key
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.names import parameter_key, value_as_text
 from keras_matrix.records.schema import MEASURED, Record
+from keras_matrix.records.settings import Scalar
 from keras_matrix.records.task import PREFIX
 
 REASONS_SHOWN = 3  # of one backend: an old results folder may hold hundreds of runs of another matrix
@@ -207,20 +209,24 @@ def _differing_settings(its: Iterable[str], wanted: Iterable[str]) -> str:
     """Return how the two most similar works differ, as `gru: epochs 3 against 2`; empty without a common workload."""
     works = [[_flat(work) for work in sorted(some)[:WORKS_COMPARED]] for some in (its, wanted)]
     differing = [
-        (str(one["workload"]), {key for key in {*one, *other} if one.get(key) != other.get(key)}, one, other)
+        (str(one["workload"]), {key for key in {*one, *other} if _text(one, key) != _text(other, key)}, one, other)
         for one, other in product(*works)
         if one["workload"] == other["workload"]
     ]
     if not differing:
         return ""
     workload, keys, one, other = min(differing, key=lambda pair: len(pair[1]))
-    return f"{workload}: " + ", ".join(f"{key} {one.get(key)} against {other.get(key)}" for key in sorted(keys))
+    return f"{workload}: " + ", ".join(f"{key} {_text(one, key)} against {_text(other, key)}" for key in sorted(keys))
 
 
-def _flat(work: str) -> dict[str, object]:
-    settings: dict[str, object] = json.loads(work)
+def _text(settings: Mapping[str, Scalar], key: str) -> str:
+    return value_as_text(settings.get(key))
+
+
+def _flat(work: str) -> dict[str, Scalar]:
+    settings: dict[str, Any] = json.loads(work)
     params = settings.pop("params")
-    return settings | (params if isinstance(params, dict) else {})
+    return settings | {parameter_key(name): value for name, value in params.items()}
 
 
 def _works_note(reference: MergeCandidate, one: MergeCandidate, backend: str) -> list[str]:

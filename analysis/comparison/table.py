@@ -10,6 +10,7 @@ Technometrics 24 (1982)). Otherwise the verdict is that the row does not separat
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import statistics
@@ -37,7 +38,7 @@ from keras_matrix.analysis.comparison.ratios import (
     without_verdict,
 )
 from keras_matrix.analysis.comparison.same_work import differing, mixed, work_caveats
-from keras_matrix.analysis.comparison.titles import Usual, title_order, titles
+from keras_matrix.analysis.comparison.titles import Title, Usual, title_order, titled
 from keras_matrix.analysis.generation import overhead_caveats
 from keras_matrix.analysis.published import published_caveats
 from keras_matrix.analysis.scaling.meaning import replica_caveats
@@ -131,7 +132,7 @@ class Row:
     time, the denominator of the ratios, None without ratios. `values` are the cells' values by backend if they were
     measured in separate sessions; empty if all are of one session. `machines` are those that the blocks are spread
     over, by `host_id`; empty for one machine. `slower` are the backends that are shown to be slower than the lowest in
-    a row of which no fastest is named.
+    a row of which no fastest is named. `title` is for readers and `labels` are its parts; `key` identifies the work.
     """
 
     title: str
@@ -146,6 +147,12 @@ class Row:
     values: dict[str, SessionValue] = field(default_factory=dict)
     machines: tuple[str, ...] = ()
     slower: tuple[str, ...] = ()
+    labels: Title | None = None
+
+    @property
+    def key(self) -> str:
+        """The identity of the work, by which tables, pictures and texts find its row."""
+        return work_key(next(iter(self.cells.values())).settings)
 
     def apart(self, one: str, other: str) -> bool:
         """Return whether the values of two backends are of separate sessions."""
@@ -180,8 +187,11 @@ def rows_of(
     works: dict[str, dict[str, CellSummary]] = {}
     for cell in cells:
         works.setdefault(work_key(cell.settings), {})[cell.settings.backend] = cell
-    named = titles([next(iter(found.values())).settings for found in works.values()], usual or {})
-    rows = [_row(title, found, looks, separate) for title, found in zip(named, works.values(), strict=True)]
+    named = titled([next(iter(found.values())).settings for found in works.values()], usual or {})
+    rows = [
+        replace(_row(str(title), found, looks, separate), labels=title)
+        for title, found in zip(named, works.values(), strict=True)
+    ]
     return sorted(_judged(rows), key=lambda row: title_order(row.title))
 
 
@@ -196,6 +206,11 @@ def in_order(names: Iterable[str]) -> list[str]:
 def work_key(settings: Settings) -> str:
     """Return the identity of a work: the settings without the backend."""
     return canonical(work_values(settings))
+
+
+def work_id(settings: Settings) -> str:
+    """Return the identity of a work as 16 hex digits."""
+    return hashlib.sha256(work_key(settings).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def summarise(records: Sequence[Record]) -> CellSummary:

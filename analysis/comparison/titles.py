@@ -1,35 +1,82 @@
-"""Titles of works: the workload, and the settings that differ from the usual values or between its works."""
+"""Titles of works: the workload, and the settings that differ from the usual values or between its works.
+
+A title only names a work for a reader, and joins nothing: rows are found by `work_key`. Promise: the titles of
+different works of one page differ. A parameter that is named like a setting is `params.feed` if titles of its workload
+show that setting, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass
 
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.names import PARAMS, SETTINGS, assignment, parameter_key
 from keras_matrix.records.settings import IMPLEMENTATIONS, Scalar, Settings
-from keras_matrix.records.task import DEFINITION, PREFIX
 
 Usual = Mapping[str, Mapping[str, Scalar]]
-"""From a workload's name to its usual values."""
-NAMES = tuple(one.name for one in fields(Settings) if one.name not in ("params", "backend", "workload"))
+"""From a workload's name to its usual values, by their keys (`records.names`)."""
+Labels = Mapping[str, Scalar]
+"""The settings and parameters of a work by their keys, without workload and backend."""
+_LABELS = tuple(name for name in SETTINGS if name not in ("backend", "workload"))
+
+
+@dataclass(frozen=True, slots=True)
+class Title:
+    """The title of a work: its workload, and by key the text of each setting and parameter that it names."""
+
+    workload: str
+    details: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([self.workload, *(text for _, text in self.details)])
+
+    def without(self, *keys: str) -> Title:
+        """Return the title of the work without these settings."""
+        return Title(self.workload, tuple(detail for detail in self.details if detail[0] not in keys))
 
 
 def titles(works: Sequence[Settings], usual: Usual) -> list[str]:
     """Return a title for each work: its workload, its unusual settings, and those that vary within the workload."""
-    flat = [flat_settings(one) for one in works]
-    seen: dict[str, list[dict[str, Scalar]]] = {}
-    for one, values in zip(works, flat, strict=True):
-        seen.setdefault(one.workload, []).append(values)
+    return [str(title) for title in titled(works, usual)]
+
+
+def titled(works: Sequence[Settings], usual: Usual) -> list[Title]:
+    """Return the title of each work, as `titles`, by its parts."""
+    return titles_of([(one.workload, work_labels(one)) for one in works], usual)
+
+
+def titles_of(works: Sequence[tuple[str, Labels]], usual: Usual) -> list[Title]:
+    """Return the title of each work, given as its workload and its values."""
+    seen: dict[str, list[Labels]] = {}
+    for workload, values in works:
+        seen.setdefault(workload, []).append(values)
     varying = {workload: varying_keys(several) for workload, several in seen.items()}
+    keys = [_shown(values, varying[name], usual.get(name, {})) for name, values in works]
+    of_workload: dict[str, set[str]] = {}
+    for (workload, _), own in zip(works, keys, strict=True):
+        of_workload.setdefault(workload, set()).update(own)
     return [
-        " ".join([one.workload, *_details(values, varying[one.workload], usual.get(one.workload, {}))])
-        for one, values in zip(works, flat, strict=True)
+        Title(workload, tuple((key, _text(key, values.get(key), of_workload[workload])) for key in own))
+        for (workload, values), own in zip(works, keys, strict=True)
     ]
 
 
-def _details(values: Mapping[str, Scalar], varying: Collection[str], usual: Mapping[str, Scalar]) -> list[str]:
-    return [
-        f"{key}={value}" for key, value in values.items() if key in varying or (key in usual and usual[key] != value)
-    ]
+def _shown(values: Labels, varying: Collection[str], usual: Labels) -> list[str]:
+    """Return the keys that the title of a work names, in the order of its values."""
+    return [key for key in values if key in varying or (key in usual and not _equal(usual[key], values[key]))]
+
+
+def _text(key: str, value: Scalar | None, shown: Collection[str]) -> str:
+    """Return a setting or parameter as text; a parameter has its own name unless a setting of that name is shown."""
+    name = key.removeprefix(PARAMS)
+    is_alone = key.startswith(PARAMS) and name in SETTINGS and name not in shown
+    return assignment(name if is_alone else key, value)
+
+
+def _equal(one: Scalar, other: Scalar) -> bool:
+    """Return whether two values are the same one; 1, 1.0, true and "1" are four."""
+    return canonical(one) == canonical(other)
 
 
 def title_order(title: str) -> str:
@@ -39,14 +86,13 @@ def title_order(title: str) -> str:
     return title
 
 
-def varying_keys(several: Sequence[Mapping[str, Scalar]]) -> set[str]:
+def varying_keys(several: Sequence[Labels]) -> set[str]:
     """Return the keys whose values differ between these settings."""
-    return {key for key in set().union(*several) if len({values.get(key) for values in several}) > 1}
+    texts = [{key: canonical(value) for key, value in values.items()} for values in several]
+    return {key for key in set().union(*several) if len({own.get(key) for own in texts}) > 1}
 
 
-def flat_settings(settings: Settings) -> dict[str, Scalar]:
-    """Return the settings and parameters of a work by name; of an external command its parameters only."""
-    params = {key: value for key, value in settings.params.items() if key != DEFINITION}
-    if settings.workload.startswith(PREFIX):
-        return params
-    return {**params, **{name: getattr(settings, name) for name in NAMES}}
+def work_labels(settings: Settings) -> dict[str, Scalar]:
+    """Return the parameters and settings of a work by their keys, without workload and backend."""
+    params = {parameter_key(key): value for key, value in settings.params.items()}
+    return {**params, **{name: getattr(settings, name) for name in _LABELS}}

@@ -5,17 +5,21 @@ Guarantee: pure. The number of repeats assumes the scatter of the blocks so far;
 
 from __future__ import annotations
 
+import glob
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.run_summary import NOTABLE
 from keras_matrix.analysis.comparison.table import Row
-from keras_matrix.analysis.comparison.titles import flat_settings, varying_keys
+from keras_matrix.analysis.comparison.titles import varying_keys, work_labels
 from keras_matrix.analysis.stats.blocks import blocks_needed, minimum_detectable_effect
 from keras_matrix.analysis.stats.sequential import LOOKS
 from keras_matrix.analysis.surroundings.disturbance import percent
-from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.settings import Scalar
+from keras_matrix.records.task import DEFINITION
+
+NO_AXES = ("set_by_matrix", DEFINITION)  # of a cell's identity, but no key of a matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,10 @@ class Undecided:
 
 
 def undecided(rows: Sequence[Row]) -> dict[str, Undecided]:
-    """Return how to decide each row that is not separable although it has intervals, by its title."""
-    settings = {row.title: next(iter(row.cells.values())).settings for row in rows if row.cells}
-    filters = _filters(settings)
+    """Return how to decide each row that is not separable although it has intervals, by its key."""
+    filters = _filters([row for row in rows if row.cells])
     return {
-        row.title: Undecided(filters[row.title], *wanted)
+        row.key: Undecided(filters[row.key], *wanted)
         for row in rows
         if row.fastest is None and (wanted := _wanted(row)) is not None
     }
@@ -68,19 +71,19 @@ def _wanted(row: Row) -> tuple[int, float] | None:
     return None if effect is None else (most, effect)
 
 
-def _filters(settings: Mapping[str, Settings]) -> dict[str, tuple[str, ...]]:
-    """Return by title the filters that select a work: its workload, and what other works of it have otherwise."""
-    flat = {title: flat_settings(one) for title, one in settings.items()}
+def _filters(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
+    """Return by key the filters that select a work: its workload, and what other works of it have otherwise."""
+    works = {row.key: next(iter(row.cells.values())).settings for row in rows}
+    labels = {key: work_labels(settings) for key, settings in works.items()}
     found = {}
-    for title, own in flat.items():
-        workload = settings[title].workload
-        varying = varying_keys([flat[other] for other, one in settings.items() if one.workload == workload])
-        found[title] = (
-            f"workload={workload}",
-            *(f"{key}={_text(value)}" for key, value in own.items() if key in varying),
-        )
+    for key, own in labels.items():
+        workload = works[key].workload
+        varying = varying_keys([labels[other] for other, one in works.items() if one.workload == workload])
+        varying -= set(NO_AXES)
+        found[key] = (f"workload={workload}", *(f"{name}={_pattern(own[name])}" for name in own if name in varying))
     return found
 
 
-def _text(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _pattern(value: Scalar) -> str:
+    """Return the pattern of `--filter` that matches a value as it is written in a matrix."""
+    return glob.escape(str(value).lower() if isinstance(value, bool) else str(value))

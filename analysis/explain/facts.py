@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from keras_matrix.analysis.comparison.same_work import differing
+from keras_matrix.records.names import named, value_as_text
 from keras_matrix.records.schema import MEASURED, Record
 from keras_matrix.records.traces.programs import ProgramSummary, stored_programs
 
@@ -74,11 +75,9 @@ def differing_facts(
 
 
 def _settings(base: Record, new: Record) -> list[Fact]:
-    names = [one.name for one in fields(base.settings) if one.name != "params"]
-    found = [("settings", name, getattr(base.settings, name), getattr(new.settings, name)) for name in names]
-    params = dict.fromkeys([*base.settings.params, *new.settings.params])
-    found += [("settings", name, base.settings.params.get(name), new.settings.params.get(name)) for name in params]
-    return [Fact(topic, name, str(then), str(now)) for topic, name, then, now in found if then != now]
+    then, now = named(base.settings), named(new.settings)
+    pairs = [(name, value_as_text(then.get(name)), value_as_text(now.get(name))) for name in {**then, **now}]
+    return [Fact("settings", name, before, after) for name, before, after in pairs if before != after]
 
 
 def _versions(base: Sequence[Record], new: Sequence[Record]) -> list[Fact]:

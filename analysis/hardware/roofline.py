@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from keras_matrix.analysis.comparison import tf32
-from keras_matrix.analysis.comparison.table import CellSummary
+from keras_matrix.analysis.comparison.table import CellSummary, work_id
 from keras_matrix.analysis.generation import median_of, read_rate
 from keras_matrix.analysis.hardware import gpu_peaks
 from keras_matrix.analysis.hardware.datasheet import datasheet
@@ -93,6 +93,7 @@ class PeakShare:
     they are; None on a CPU with one device.
     `devices` are the accelerators whose peaks and memories count together; 1 on a CPU, whose devices share its peak.
     `bytes_per_step` is a lower bound, `intensity_flop_per_byte` an upper one. `read_byte_per_s` is of our own loop.
+    `work_id` identifies the row, whose title is `title`.
     """
 
     cell_id: str
@@ -118,6 +119,7 @@ class PeakShare:
     devices: int = 1
     read_byte_per_s: float | None = None
     share_of_bandwidth: float | None = None
+    work_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +346,7 @@ def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeak
         devices=devices,
         read_byte_per_s=read,
         share_of_bandwidth=_over(read, slope.best_byte_per_s if slope else None),
+        work_id=work_id(cell.settings),
     )
 
 

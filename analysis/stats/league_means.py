@@ -81,14 +81,16 @@ def _not_keras(row: Row) -> bool:
 def _suite_ratio(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
     both = [row for row in rows if backend in row.cells and against in row.cells]
     apart = [row for row in both if row.apart(backend, against)]  # the two cells are of the same two sessions
-    ratios = {row.title: separate_ratio(row.values[backend], row.values[against]).estimate for row in apart}
+    titles = {row.key: row.title for row in both}
+    ratios = {row.key: separate_ratio(row.values[backend], row.values[against]).estimate for row in apart}
     if (estimate := geometric_mean(list(ratios.values()))) is not None:
-        without = tuple(row.title for row in both if row.title not in ratios)
-        return SuiteRatio(estimate, None, tuple(ratios), without, separate=True)
+        without = tuple(row.title for row in both if row.key not in ratios)
+        return SuiteRatio(estimate, None, tuple(titles[key] for key in ratios), without, separate=True)
     if any(row.machines for row in both):
         return _over_machines(both, backend, against)
-    logs = {row.title: log_ratios(row.cells[backend], row.cells[against]) for row in both}
-    return suite_ratio(logs, rows[0].looks)
+    logs = {row.key: log_ratios(row.cells[backend], row.cells[against]) for row in both}
+    found = suite_ratio(logs, rows[0].looks)
+    return found and found.named(titles)
 
 
 def _over_machines(rows: Sequence[Row], backend: str, against: str) -> SuiteRatio | None:
@@ -96,10 +98,10 @@ def _over_machines(rows: Sequence[Row], backend: str, against: str) -> SuiteRati
     logs = {}
     for row in rows:
         if by_machine := logs_by_machine(row.cells[backend], row.cells[against]):
-            logs[row.title] = statistics.fmean(map(statistics.fmean, by_machine.values()))
+            logs[row.key] = statistics.fmean(map(statistics.fmean, by_machine.values()))
     if not logs:
         return None
     estimate = Estimate(math.exp(statistics.fmean(logs.values())), None, None, len(logs))
-    without = tuple(row.title for row in rows if row.title not in logs)
+    used, without = (tuple(row.title for row in rows if (row.key in logs) is there) for there in (True, False))
     machines = tuple(sorted({machine for row in rows for machine in row.machines}))
-    return SuiteRatio(estimate, None, tuple(logs), without, machines=machines)
+    return SuiteRatio(estimate, None, used, without, machines=machines)

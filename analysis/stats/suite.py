@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from keras_matrix.analysis.stats.blocks import Estimate, of_logs, p_value
@@ -38,6 +38,11 @@ class SuiteRatio:
     left_out: tuple[str, ...]
     separate: bool = False
     machines: tuple[str, ...] = ()
+
+    def named(self, titles: Mapping[str, str]) -> SuiteRatio:
+        """Return the ratio with the workloads under their titles instead of the keys that they were given by."""
+        named, left_out = (tuple(titles[key] for key in keys) for keys in (self.workloads, self.left_out))
+        return replace(self, workloads=named, left_out=left_out)
 
 
 def suite_logs(logs: Mapping[str, Mapping[Block, float]]) -> dict[Block, float]:

@@ -8,6 +8,7 @@ picture; a label without free space is only in the table. Pure functions without
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -93,8 +94,12 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A cell: its rate, its intensity and its own roof; None in pictures with the roofs of the machine."""
+    """A cell: its rate, its intensity and its own roof; None in pictures with the roofs of the machine.
 
+    Cells of one `work_id` are one piece of work, `title` is its title.
+    """
+
+    work_id: str
     title: str
     backend: str
     flop_per_s: float
@@ -157,7 +162,7 @@ def _point(one: PeakShare) -> Point | None:
         f"{one.title} on {one.backend}: {rate(one.achieved_flop_per_s)}, {share(one.share_of_peak)} of the peak, "
         f"at most {quantity(one.intensity_flop_per_byte, INTENSITY)}"
     )
-    return Point(one.title, one.backend, one.achieved_flop_per_s, one.intensity_flop_per_byte, tip)
+    return Point(one.work_id, one.title, one.backend, one.achieved_flop_per_s, one.intensity_flop_per_byte, tip)
 
 
 class _Layout:
@@ -258,7 +263,7 @@ class _Layout:
         """Return the points of each piece of work, from the highest down."""
         found: dict[str, list[tuple[Point, Dot]]] = {}
         for one in self._shown:
-            found.setdefault(one.title, []).append((one, self._dot(one)))
+            found.setdefault(one.work_id, []).append((one, self._dot(one)))
         return [(pairs[0][0], sorted((dot for _, dot in pairs), key=lambda d: d.y)) for pairs in found.values()]
 
     def _labels(
@@ -277,7 +282,8 @@ class _Layout:
             wishes.append((text, self._slope_spots(), "peak", _slope_tip(self._scene.slope)))
         longest = LONGEST_NARROW_LABEL if narrow else LONGEST_LABEL
         short = _short_titles([one.title for one, _ in groups], longest)
-        wishes += [(short[one.title], _name_spots(group), "work", one.title) for one, group in groups[:MOST_NAMED]]
+        named = zip(short[:MOST_NAMED], groups, strict=False)
+        wishes += [(text, _name_spots(group), "work", one.title) for text, (one, group) in named]
         spots = label_layout.place([(text, spots) for text, spots, _, _ in wishes], taken, self._frame)
         return [
             Label(kind, spot, text, tip)
@@ -326,16 +332,21 @@ def _name_spots(group: Sequence[Dot]) -> list[Spot]:
     return spots
 
 
-def _short_titles(titles: Sequence[str], longest: int) -> dict[str, str]:
-    """Return the label of each work: its name, and the details that distinguish it from works with the same name."""
+def _short_titles(titles: Sequence[str], longest: int) -> list[str]:
+    """Return the label of each work: its name, and the details that distinguish it from works with the same name.
+
+    A label is cut unless that makes it the same as another one.
+    """
     words = [title.split(" ") for title in titles]
     common = set.intersection(*map(set, words)) if words else set()
-    found = {}
-    for title, (name, *details) in zip(titles, words, strict=True):
+    texts = []
+    for name, *details in words:
         alone = sum(other[0] == name for other in words) == 1
-        text = name if alone else " ".join([name, *(word for word in details if word not in common)])
-        found[title] = text if len(text) <= longest else text[: longest - 1] + "…"
-    return found
+        texts.append(name if alone else " ".join([name, *(word for word in details if word not in common)]))
+    texts = [text if texts.count(text) == 1 else title for title, text in zip(titles, texts, strict=True)]
+    short = [text if len(text) <= longest else text[: longest - 1] + "…" for text in texts]
+    times = Counter(short)
+    return [cut if times[cut] == 1 else text for cut, text in zip(short, texts, strict=True)]
 
 
 def rate(value: float | None) -> str:

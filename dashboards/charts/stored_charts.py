@@ -244,6 +244,7 @@ def scatter(rows: Sequence[Row]) -> list[tuple[Drawing, Drawing]]:
     """Return the cells whose intensity is known, each below its own roof, as a wide and a narrow drawing."""
     points = tuple(
         Point(
+            str(row["work_id"] or row["cell_id"]),
             str(row["work"]),
             str(row["backend"]),
             row["achieved_flop_per_s"],

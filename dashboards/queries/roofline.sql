@@ -2,6 +2,7 @@
 -- asks: What share of the measured peak of its machine does a cell use?
 SELECT
   f.work,
+  f.work_id,
   f.workload,
   f.backend,
   f.device,
@@ -22,5 +23,5 @@ WHERE
   (@workload = '' OR f.workload = @workload)
   AND (@backend = '' OR f.backend = @backend)
   AND f.day >= CAST(@since AS DATE)
-GROUP BY f.work, f.workload, f.backend, f.device, f.cell_id, f.run_id
-ORDER BY f.work, f.backend, f.cell_id
+GROUP BY f.work, f.work_id, f.workload, f.backend, f.device, f.cell_id, f.run_id
+ORDER BY f.work, f.work_id, f.backend, f.cell_id

@@ -24,7 +24,7 @@ from keras_matrix.analysis.comparison.primary_metric import (
     metrics_over,
     primary_value,
 )
-from keras_matrix.analysis.comparison.table import CellSummary, Row, cost_of, in_order
+from keras_matrix.analysis.comparison.table import CellSummary, Row, in_order
 from keras_matrix.analysis.comparison.undecided import undecided
 from keras_matrix.analysis.fc.parallel import FcFigure, figures
 from keras_matrix.analysis.scaling.devices import DeviceScaling, device_scalings
@@ -83,8 +83,8 @@ def findings(rows: Sequence[Row], command: str | None = None) -> tuple[list[Rati
     timed = all(cell.figure == STEP_TIME for row in rows for cell in row.cells.values())
     what = "time per step relative to the lowest" if timed else "cost relative to the best: a time, or similar"
     axis = axes.logarithmic([1.0, *ends], f"{what}, × (logarithmic)", RATIO) if ends else None
-    advice = {title: one.text(command) for title, one in undecided(rows).items()}
-    return [_finding(index, row, axis, advice.get(row.title, "")) for index, row in enumerate(rows)], axis
+    advice = {key: one.text(command) for key, one in undecided(rows).items()}
+    return [_finding(index, row, axis, advice.get(row.key, "")) for index, row in enumerate(rows)], axis
 
 
 def table(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[Block]:
@@ -129,7 +129,7 @@ def _finding(index: int, row: Row, axis: Axis | None, advice: str) -> RatioPlot:
     if axis is None or not row.ratios:
         return finding
     against = {ratio.backend: ratio.estimate for ratio in row.ratios}
-    lines = sorted({*_lowest(row), *against}, key=slot_of)
+    lines = sorted([*([row.lowest] if row.lowest else []), *against], key=slot_of)
     for line, backend in enumerate(lines):
         y, slot = FOREST_LINE * (line + 0.5), slot_of(backend)
         estimate = against.get(backend)
@@ -148,12 +148,6 @@ def _label(backend: str, y: float, ends: tuple[float, float]) -> Word:
     if right > 70:
         return Word(f"{left:.2f}%", y, backend, anchor="end", dx=-9)
     return Word(f"{right:.2f}%", y, backend, dx=9)
-
-
-def _lowest(row: Row) -> list[str]:
-    """Return the backend that the row's ratios are relative to; empty if nothing was measured."""
-    centres = {backend: cost_of(cell) for backend, cell in row.cells.items() if cell.step_time}
-    return sorted(centres, key=lambda backend: centres[backend])[:1]
 
 
 Column = tuple[str, CellSummary | None]
@@ -268,7 +262,7 @@ def _ratio_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
     estimate = next((ratio.estimate for ratio in row.ratios if ratio.backend == backend), None)
     if estimate:
         return Value(number(estimate.centre), interval(estimate.low, estimate.high, estimate.centre) or "no interval")
-    if row.ratios and backend in _lowest(row):
+    if backend == row.lowest:
         return Value("1", hint="the lowest: the others are divided by it")
     return NOT_MEASURED
 

@@ -106,8 +106,8 @@ def cells_of(rows: Sequence[Row], run_context: RunContext) -> list[Cell]:
 
 def comparisons_of(rows: Sequence[Row], run_context: RunContext) -> list[Comparison]:
     """Return the comparisons of a table: its rows with more than one backend."""
-    advice = {title: one.text(run_context.command) for title, one in undecided(rows).items()}
-    return [_comparison(row, run_context, advice.get(row.title, "")) for row in rows if len(row.cells) > 1]
+    advice = {key: one.text(run_context.command) for key, one in undecided(rows).items()}
+    return [_comparison(row, run_context, advice.get(row.key, "")) for row in rows if len(row.cells) > 1]
 
 
 def _cell(row: Row, cell: CellSummary, run_context: RunContext) -> Cell:

@@ -63,7 +63,8 @@ def conflicts(axes: Axes, workload: Workload) -> Iterator[Conflict]:
             yield Conflict(key, "phase", text)
     if GENERATE in axes["phase"]:
         yield from _of_generation(axes, workload)
-    yield from _of_quantised_weights(axes)
+    if not workload.is_users:  # whose parameters may have these names and another meaning
+        yield from _of_quantised_weights(axes)
     if steps and (most := max(_numbers(axes["gradient_accumulation_steps"]))) > min(steps):
         text = f"must be at most steps_per_epoch ({min(steps)}), or no weight changes in an epoch, got {most}"
         yield Conflict("gradient_accumulation_steps", "steps_per_epoch", text)

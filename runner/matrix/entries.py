@@ -6,12 +6,13 @@ Axes are not multiplied out here. A user's own workload is looked up inside its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.names import PARAMS
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar
 from keras_matrix.records.traces.request import Trace
 from keras_matrix.runner.matrix import grammar, stall_rules, trace_rules
@@ -208,22 +209,29 @@ class EntryReader(ValueReader):
         if len(items) > MAX_EXCLUDES:
             self.refuse(path, f"must have at most {MAX_EXCLUDES} items (a value may be a list), got {len(items)}")
             return ()
-        own: Axes = {"backend": BACKENDS, **entry.params, **entry.axes}
-        there = {key: {repr(item) for item in values} for key, values in own.items()} if items else {}
-        checked = (self.exclude((*path, index), item, entry, there) for index, item in items)
+        params = {key: values for name, values in entry.params.items() for key in self.parameter_keys(entry, name)}
+        own: Axes = {**params, **entry.axes, "backend": BACKENDS}
+        checked = (self.exclude((*path, index), item, entry, own) for index, item in items)
         return tuple(axes for axes in checked if axes)
 
-    def exclude(self, path: Path, value: object, entry: Entry, there: Mapping[str, set[str]]) -> Axes | None:
+    @staticmethod
+    def parameter_keys(entry: Entry, name: str) -> list[str]:
+        """Return the keys of a parameter in an exclude: of a user's own workload it may be named like a setting."""
+        return [name, f"{PARAMS}{name}"] if entry.workload.is_users else [name]
+
+    def exclude(self, path: Path, value: object, entry: Entry, own: Axes) -> Axes | None:
         """Read the points to leave out. Each value must be one of the entry's; otherwise the exclude has no effect."""
-        known = self.mapping(path, value, there)
+        known = self.mapping(path, value, own)
         if isinstance(value, dict) and not value:
             self.refuse(path, "must name at least one setting, got none")
-        rules = {"backend": _BACKEND, **dict.fromkeys(entry.params, USER_PARAM), **entry.workload.params, **SETTINGS}
+        hiding = dict.fromkeys((key for key in SETTINGS if f"{PARAMS}{key}" in own), USER_PARAM)
+        rules = {**dict.fromkeys(own, USER_PARAM), **entry.workload.params, **SETTINGS, **hiding, "backend": _BACKEND}
         checked = self.axes(path, known, rules)
         for key, values in checked.items():
-            for item in [item for item in values if repr(item) not in there[key]]:
-                offered = _some(entry.axes.get(key) or entry.params[key])
-                self.refuse((*path, key), f"must be one of the entry's values {offered}, got {say(item)}")
+            there = {repr(item) for item in own[key]}
+            for item in [item for item in values if repr(item) not in there]:
+                name = f"; {PARAMS}{key} is the parameter of that name" if key in hiding else ""
+                self.refuse((*path, key), f"must be one of the entry's values {_some(own[key])}, got {say(item)}{name}")
         return checked if len(checked) == len(known) else None
 
     def filled(self, path: Path, given: _OwnKeys, workload: Workload) -> Entry:

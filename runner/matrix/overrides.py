@@ -1,7 +1,8 @@
 """Applies the flags `--backend`, `--filter`, `--set` and `--repeats` to the entries of a matrix. Pure.
 
 Promise: overrides are applied to axes before these are multiplied out, so that cells which are filtered out are never
-created; one error reports all problems of the assignments.
+created; one error reports all problems of the assignments. A key such as `feed` names a setting if there is one, of an
+external command its parameter; `params.feed` always names a parameter.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.names import PARAMS
 from keras_matrix.records.settings import Scalar
 from keras_matrix.records.text import escaped
 from keras_matrix.runner.errors import UsageError
@@ -71,7 +73,7 @@ def _backend_problems(entries: Sequence[Entry], wanted: Overrides) -> Iterator[s
 
 
 def _assignment_problems(entries: Sequence[Entry], assignments: Mapping[str, Scalar]) -> Iterator[str]:
-    known = list(dict.fromkeys([*DEFAULTS, *(name for entry in entries for name in entry.params)]))
+    known = [*DEFAULTS, *_parameters(entries)]
     for key, value in assignments.items():
         flag = _flag(key, value)
         if key in ("backend", "backends", "workload"):
@@ -80,7 +82,7 @@ def _assignment_problems(entries: Sequence[Entry], assignments: Mapping[str, Sca
             rule = "must be a setting or a parameter of a workload of the matrix"
             yield f"{flag}: {rule}, got {say(key)}{near(key, known)}"
         else:
-            takers = [entry for entry in entries if key in DEFAULTS or key in entry.params]
+            takers = [entry for entry in entries if key in DEFAULTS or _parameter(entry, key)]
             found = {_rule(entry, key).problem(value) for entry in takers}
             yield from sorted(f"{flag}: {problem}" for problem in found if problem)
 
@@ -100,19 +102,39 @@ def _flag(key: str, value: Scalar) -> str:
     return escaped(f"--set {key}={value_text(value)}")
 
 
+def _parameters(entries: Sequence[Entry]) -> list[str]:
+    """Return the keys of the parameters of these entries: their own names, and those that no setting has."""
+    names = dict.fromkeys(name for entry in entries for name in entry.params)
+    return [name for name in names if name not in DEFAULTS] + [f"{PARAMS}{name}" for name in names]
+
+
+def _parameter(entry: Entry, key: str) -> str | None:
+    """Return the name of the parameter of an entry that a key names; None for a setting, or if it has none."""
+    name = key.removeprefix(PARAMS)
+    if name not in entry.params:
+        return None
+    # Parameters of an external command may be named like settings, which do not apply to it.
+    is_setting = name == key and key in DEFAULTS and not (entry.task and key in SETTINGS)
+    return None if is_setting else name
+
+
 def _rule(entry: Entry, key: str) -> Rule:
-    return DEFAULTS.get(key) or entry.workload.params.get(key, USER_PARAM)
+    name = _parameter(entry, key)
+    return DEFAULTS[key] if name is None else entry.workload.params.get(name, USER_PARAM)
 
 
 def _assigned(entry: Entry, wanted: Overrides) -> Entry:
-    values = {key: _rule(entry, key).normal(value) for key, value in wanted.assignments.items()}
+    known = [key for key in wanted.assignments if key in DEFAULTS or _parameter(entry, key)]
+    normal = {key: _rule(entry, key).normal(wanted.assignments[key]) for key in known}
+    params = {name: value for key, value in normal.items() if (name := _parameter(entry, key))}
+    values = {key: value for key, value in normal.items() if not _parameter(entry, key)}
     repeats: dict[str, Scalar] = {} if wanted.repeats is None else {"repeats": wanted.repeats}
     applicable = SETTINGS if entry.task is None else ("cpus", "threads")  # a command decides the others itself
     return replace(
         entry,
         set_by_matrix=set_by_matrix(entry.workload, {*entry.set_by_matrix.split(","), *values}),
         axes=entry.axes | {key: (value,) for key, value in values.items() if key in applicable},
-        params=entry.params | {key: (value,) for key, value in values.items() if key in entry.params},
+        params=entry.params | {name: (value,) for name, value in params.items()},
         limits=entry.limits | {key: value for key, value in values.items() if key in LIMITS} | repeats,
     )
 
@@ -124,7 +146,7 @@ def _filtered(entries: list[Entry], filters: Sequence[str]) -> list[Entry]:
         if not _matching(entries, key, pattern):
             there = list(dict.fromkeys(value_text(v) for e in entries for v in _values(e, key)))
             shown = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "")
-            advice = f"{key} is one of {shown}{near(pattern, there)}"
+            advice = f"{key} is one of {shown}{near(pattern, there)}{_other_name(entries, key)}"
             raise UsageError(f"--filter {escaped(text)}: matches no cell; {advice}")
         selected = _matching(selected, key, pattern)
     if not selected:
@@ -137,11 +159,17 @@ def _filter(entries: Sequence[Entry], text: str) -> tuple[str, str]:
     key, equals, pattern = text.partition("=")
     if not equals:
         return "workload", text if any(sign in text for sign in "*?[") else f"*{text}*"
-    known = ["workload", "backend", *SETTINGS, *(name for entry in entries for name in entry.params)]
+    known = ["workload", "backend", *SETTINGS, *_parameters(entries)]
     if key not in known:
         rule = "must begin with a setting or a parameter of a workload of the matrix"
         raise UsageError(f"--filter {escaped(text)}: {rule}, got {say(key)}{near(key, known)}")
     return key, pattern
+
+
+def _other_name(entries: Sequence[Entry], key: str) -> str:
+    """Return the name of a parameter that is named like a setting, as advice; empty if there is none."""
+    hides = any(key in entry.params and _parameter(entry, key) is None for entry in entries)
+    return f"; {PARAMS}{key} is the parameter of that name" if hides else ""
 
 
 def _matching(entries: Sequence[Entry], key: str, pattern: str) -> list[Entry]:
@@ -154,9 +182,8 @@ def _values(entry: Entry, key: str) -> tuple[Scalar, ...]:
         return (entry.workload.name,)
     if key == "backend":
         return entry.backends
-    # Parameters of an external command may be named like settings, which do not apply to it.
-    own, other = (entry.params, entry.axes) if entry.task else (entry.axes, entry.params)
-    return own.get(key) or other.get(key, ())
+    name = _parameter(entry, key)
+    return entry.axes.get(key, ()) if name is None else entry.params[name]
 
 
 def _narrowed(entry: Entry, key: str, values: tuple[Scalar, ...]) -> Entry:
@@ -164,6 +191,7 @@ def _narrowed(entry: Entry, key: str, values: tuple[Scalar, ...]) -> Entry:
         return entry
     if key == "backend":
         return replace(entry, backends=tuple(str(value) for value in values))
-    if key in entry.axes and not (entry.task and key in entry.params):
+    name = _parameter(entry, key)
+    if name is None:
         return replace(entry, axes=entry.axes | {key: values})
-    return replace(entry, params=entry.params | {key: values})
+    return replace(entry, params=entry.params | {name: values})

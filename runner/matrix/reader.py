@@ -23,6 +23,7 @@ from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.identity import DEFAULTS, LATER
 from keras_matrix.records.identity import cell_id as identity
 from keras_matrix.records.left_out import LeftOut
+from keras_matrix.records.names import PARAMS
 from keras_matrix.records.replicas import rules as replica_rules
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import Task
@@ -230,8 +231,8 @@ class _Axis:
         """Return the indices of the values that match the exclude in this field."""
         wanted = {key: {repr(_setting(key, v)) for v in allowed} for key, allowed in exclude.items()}
         if self.name == "params":
-            own = {key: allowed for key, allowed in wanted.items() if key != "backend" and key not in SETTINGS}
-            return {i for i, v in enumerate(self.values) if all(_shown(v, key) in ok for key, ok in own.items())}
+            own = [(key.removeprefix(PARAMS), ok) for key, ok in wanted.items() if key not in (*SETTINGS, "backend")]
+            return {i for i, v in enumerate(self.values) if all(_shown(v, name) in ok for name, ok in own)}
         allowed = wanted.get(self.name)
         return {i for i, value in enumerate(self.values) if allowed is None or repr(value) in allowed}
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from keras_matrix.records.fc import network, spec
 from keras_matrix.records.identity import cell_id
+from keras_matrix.records.names import SETTINGS, unnamed
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.settings import FIT, Scalar, Settings
 from keras_matrix.runner.errors import UsageError
@@ -48,11 +49,7 @@ class Measured:
 
 def settings_of(named: Mapping[str, Any]) -> Settings | None:
     """Return the settings of a cell from a graph's header; None if the trace is not of a cell."""
-    names = {one.name for one in fields(Settings)} - {"params"}
-    if not names <= named.keys():
-        return None
-    own = {name: named[name] for name in names}
-    return Settings(**own, params={name: value for name, value in named.items() if name not in names})
+    return unnamed(named) if named.keys() >= set(SETTINGS) else None
 
 
 def plan(base: Settings, changes: Mapping[str, Mapping[str, Scalar]], repeats: int) -> Plan:

@@ -18,8 +18,9 @@ from keras_matrix.analysis.whatif.contention import exclusive
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, LinkCalibration, Node
 from keras_matrix.analysis.whatif.replay import held_out
 from keras_matrix.records.fc import calibration, spec
+from keras_matrix.records.names import named
 from keras_matrix.records.schema import Record
-from keras_matrix.records.settings import Scalar, Settings
+from keras_matrix.records.settings import Scalar
 from keras_matrix.records.traces import neutral
 from keras_matrix.records.traces.conversion import CHROME, XPLANE
 from keras_matrix.records.traces.request import NATIVE_NAME
@@ -93,7 +94,7 @@ def facts_of(record: Record) -> Facts:
     facts: Facts = {
         "machine": machine,
         "versions": record.versions,
-        "settings": named_settings(settings),
+        "settings": named(settings),
         "cores": resolved.cpus if resolved else None,
     }
     threads = resolved.intra_op_threads if resolved else None
@@ -164,12 +165,6 @@ def _with_sleeps(nodes: Sequence[Node], settings: Mapping[str, Scalar]) -> tuple
     if not (settings.get("forward_sleep_ms") or settings.get("backward_sleep_ms")):
         return tuple(nodes)
     return tuple(replace(node, cores=0.0) if CALLBACK.search(node.name) else node for node in nodes)
-
-
-def named_settings(settings: Settings) -> dict[str, Scalar]:
-    """Return the settings of a cell by their names in a matrix file, parameters of the workload included."""
-    own = {name: value for name, value in asdict(settings).items() if name != "params"}
-    return {**own, **settings.params}
 
 
 def _in_folder(folder: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from keras_matrix.analysis.whatif.search.families import Found
 from keras_matrix.analysis.whatif.search.trajectory import Strategy as SearchedStrategy
 from keras_matrix.records.fc import rules, spec
 from keras_matrix.records.identity import cell_id
+from keras_matrix.records.names import PARAMS
 from keras_matrix.records.settings import OWN_OPTIONS, Scalar, Settings
 from keras_matrix.runner.errors import InfrastructureError, MatrixError, UsageError
 from keras_matrix.runner.matrix import catalog, reader
@@ -50,7 +51,7 @@ def with_changes(settings: Settings, changes: Mapping[str, Scalar]) -> Settings:
     Raises `UsageError` for a name that is neither.
     """
     own = {name: value for name, value in changes.items() if name in FIELDS}
-    params = {name: value for name, value in changes.items() if name not in own}
+    params = {key.removeprefix(PARAMS): value for key, value in changes.items() if key not in own}
     known = _parameters(settings)
     for name in params:
         if known is not None and name not in known:

@@ -18,23 +18,23 @@ from keras_matrix.records.settings import MODEL
 
 @dataclass(frozen=True, slots=True)
 class DevicePictures:
-    """The pictures of a run's cells on several devices, and the result of each cell as a line, by the row's title."""
+    """The pictures of a run's cells on several devices, and for each row its title and the result of each cell."""
 
     panels: list[Panel]
-    lines: dict[str, list[str]]
+    lines: list[tuple[str, list[str]]]
     left_out: list[str]
 
 
 def pictures(rows: Sequence[Row]) -> DevicePictures:
     """Return the pictures of a run's table; empty without cells on several devices."""
-    found, titles = device_scalings(rows), {cell.cell_id: row.title for row in rows for cell in row.cells.values()}
+    found = device_scalings(rows)
     groups: dict[str, list[DeviceScaling]] = {}
     for one in found:
         if one.speed_up is not None:
             groups.setdefault(_work(one), []).append(one)
-    left_out, lines = list[str](), dict[str, list[str]]()
-    for one in found:
-        lines.setdefault(titles[one.cell_id], []).append(one.text)
+    left_out, texts = list[str](), {one.cell_id: one.text for one in found}
+    by_row = [(row.title, [texts[c.cell_id] for c in row.cells.values() if c.cell_id in texts]) for row in rows]
+    lines = [(title, own) for title, own in by_row if own]
     panels = most([_panel(group) for group in groups.values()], "devices", left_out)
     return DevicePictures(panels, lines, left_out)
 

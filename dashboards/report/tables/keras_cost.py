@@ -18,14 +18,14 @@ def tables(rows: Sequence[Row]) -> list[Grid]:
     """Return the tables of a run; empty without cells of other implementations."""
     works: dict[str, list[KerasCost]] = {}
     for one in keras_costs(rows):
-        works.setdefault(one.work, []).append(one)
-    return [_table(work, costs) for work, costs in works.items()]
+        works.setdefault(one.key, []).append(one)
+    return [_table(costs) for costs in works.values()]
 
 
-def _table(work: str, costs: Sequence[KerasCost]) -> Grid:
+def _table(costs: Sequence[KerasCost]) -> Grid:
     names = list(dict.fromkeys(part.name for one in costs for part in one.parts))
     caveats = " ".join(f"{one.backend}: {one.caveat}." for one in costs if one.caveat)
-    return Grid(work, ["Keras over native", *names], [_row(one, names) for one in costs], caveats)
+    return Grid(costs[0].work, ["Keras over native", *names], [_row(one, names) for one in costs], caveats)
 
 
 def _row(one: KerasCost, names: Sequence[str]) -> grid.Row:

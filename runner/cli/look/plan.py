@@ -15,6 +15,7 @@ from typing import Any
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
+from keras_matrix.records.names import assignment
 from keras_matrix.runner.cli.measure.refused import refused_cells, refused_lines
 from keras_matrix.runner.cli.options import add_matrix_options, add_results_option, cell_choice
 from keras_matrix.runner.cli.render.format import (
@@ -72,7 +73,7 @@ def _table(cells: Sequence[Cell], estimated: Estimates) -> list[str]:
         text = settings_text(cell.settings, shared)
         estimate = f"{cell.repeats} x {estimated.within_limit_s[cell.cell_id]:.1f} s"
         rows.append([cell.cell_id, cell.settings.backend, estimate, f"{text}{cap and f'  {cap}'}"])
-    values = " ".join(f"{name}={value}" for name, value in shared.items())
+    values = " ".join(assignment(key, value) for key, value in shared.items())
     return [*([f"in every cell: {values}", ""] if shared else []), *columns(rows)]
 
 

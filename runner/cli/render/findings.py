@@ -145,6 +145,7 @@ def _row_json(
     row: Row, run_context: RunContext, scalings: Mapping[str, DeviceScaling], warm: Mapping[str, Estimate | None]
 ) -> dict[str, Any]:
     plain: dict[str, Any] = to_json(row)
+    del plain["labels"]  # the title has them
     plain["same_work"] = to_json(run_context.same_work(row))
     for name, cell in plain["cells"].items():
         cell["statistics"] = values(row.cells[name])

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
+from keras_matrix.records.codec import canonical
+from keras_matrix.records.names import assignment, parameter_key
 from keras_matrix.records.settings import Scalar, Settings
 from keras_matrix.records.task import DEFINITION, PREFIX
 from keras_matrix.records.text import printable
@@ -16,6 +18,7 @@ from keras_matrix.runner.matrix.reader import TO_BE_FOUND
 
 NOTHING = "-"
 NONE_SHARED: Mapping[str, Scalar | None] = MappingProxyType({})
+OF_COMMANDS = ("device", "cpus", "threads")  # the settings of an external command
 # Settings for how long a cell is measured, not what it is.
 LENGTHS = frozenset({"epochs", "discard", "steps_per_epoch", "samples", "seed"})
 
@@ -73,34 +76,44 @@ def settings_text(settings: Settings, shared: Mapping[str, Scalar | None] = NONE
 
     Settings that are `shared` with other cells are left out.
     """
-    params = settings.params
-    found = [(name, value) for name, value in differing(settings) if name in params or name not in shared]
-    return printable(" ".join([settings.workload, *(f"{name}={value}" for name, value in found)]))
+    found = [assignment(key, value) for key, value in differing(settings) if key not in shared]
+    return printable(" ".join([settings.workload, *found]))
 
 
 def shared_settings(cells: Sequence[Settings]) -> dict[str, Scalar | None]:
     """Return the settings, not the parameters, that are not the default and that several cells all have."""
     if len(cells) < 2:
         return {}
-    first, *others = [{(k, v) for k, v in differing(one) if k in SETTINGS and k not in one.params} for one in cells]
+    first, *others = [{(key, value) for key, value in differing(one) if key in SETTINGS} for one in cells]
     return dict(sorted(first.intersection(*others)))
 
 
 def differing(settings: Settings) -> list[tuple[str, Scalar | None]]:
-    """Return every parameter and setting of a cell that is not the default, and an FC mode in any case."""
-    defaults = _default_params().get(settings.workload, {})
+    """Return by key every parameter and setting of a cell that is not the default, and an FC mode in any case.
+
+    Of a user's own workload the default is what the workload decides: what the matrix sets is named.
+    """
+    defaults, is_task = _default_params().get(settings.workload, {}), settings.workload.startswith(PREFIX)
     found: list[tuple[str, Scalar | None]] = [
-        (name, value)
+        (parameter_key(name), value)
         for name, value in settings.params.items()
-        if name != DEFINITION and (name == "mode" or name not in defaults or defaults[name] != value)
+        if not (is_task and name == DEFINITION)
+        and (name == "mode" or name not in defaults or not _equal(defaults[name], value))
     ]
-    for name, rule in () if settings.workload.startswith(PREFIX) else SETTINGS.items():
-        value = getattr(settings, name)
+    by_matrix, entry = settings.set_by_matrix.split(","), catalog.load().workloads.get(settings.workload)
+    for name in OF_COMMANDS if is_task else SETTINGS:
+        value, usual = getattr(settings, name), SETTINGS[name].default
+        if name == "samples":
+            usual = entry.samples if entry else catalog.USER_SAMPLES
         if name == "batch_size" and value == TO_BE_FOUND:
             value = LARGEST
-        if name != "samples" and (rule.default is None or value != rule.default):
+        if name in by_matrix or not _equal(value, usual):
             found.append((name, value))
     return found
+
+
+def _equal(one: Scalar | None, other: Scalar | None) -> bool:
+    return canonical(one) == canonical(other)
 
 
 def work(settings: Settings) -> str:
@@ -125,7 +138,7 @@ def title_defaults() -> dict[str, dict[str, Scalar]]:
         name: {
             **settings,
             "batch_size": entry.batch_size,
-            **{param: value for param, value in _default_params()[name].items() if value is not None},
+            **{parameter_key(key): value for key, value in _default_params()[name].items() if value is not None},
         }
         for name, entry in catalog.load().workloads.items()
     }

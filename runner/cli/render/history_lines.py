@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -38,8 +39,8 @@ def filters(history: History) -> list[str]:
         found = differing(decode(Settings, dict(history.settings)))
     except CodecError:
         return []
-    selecting = [(name, value) for name, value in found if name not in {"backend", *LENGTHS}]
-    return [f"{name}={value_text(value)}" for name, value in selecting if value is not None]
+    selecting = [(key, value) for key, value in found if key not in {"backend", *LENGTHS}]
+    return [f"{key}={glob.escape(value_text(value))}" for key, value in selecting if value is not None]
 
 
 def overview(assessed: Sequence[Assessment]) -> list[str]:

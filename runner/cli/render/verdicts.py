@@ -135,7 +135,7 @@ def table_lines(rows: Sequence[Row], context: RunContext, width: int | None = No
     notes += [(one.cell_id, f"warm compile cache: {one.text}") for one in warm_caches(rows)]
     notes += [(one.cell_id, f"cost of Keras: {one.text}") for one in keras_costs(rows)]
     texts = {
-        (row.title, name): [column.text(row, name, cell, context) for column in columns]
+        cell.cell_id: [column.text(row, name, cell, context) for column in columns]
         for row in rows
         for name, cell in row.cells.items()
     }
@@ -151,10 +151,10 @@ def table_lines(rows: Sequence[Row], context: RunContext, width: int | None = No
         lines += [Line(""), *_title(row, context)]
         for name, cell in row.cells.items():
             mark = "* " if row.fastest == name else "  "
-            lines.append(Line(laid_out(mark + name, texts[row.title, name]), _style(row, name, cell)))
+            lines.append(Line(laid_out(mark + name, texts[cell.cell_id]), _style(row, name, cell)))
             lines += [Line(f"{' ' * named}{GAP}{text}", NOTE) for text in _below(cell)]
         lines.append(Line(f"  {printable(row.verdict)}", FASTEST if row.fastest else VERDICT))
-        if found := open_rows.get(row.title):
+        if found := open_rows.get(row.key):
             lines.append(Line(f"  {printable(found.text(context.command))}", NOTE))
         own = {cell.cell_id for cell in row.cells.values()}
         lines += [Line(f"  {printable(text)}") for cell_id, text in notes if cell_id in own]

@@ -12,15 +12,19 @@ import pytest
 
 from keras_matrix.analysis import findings
 from keras_matrix.analysis.comparison import run_summary
+from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.machines import difference, noun
 from keras_matrix.analysis.comparison.table import Row, summarise, table
 from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.stats.levels import levels
 from keras_matrix.analysis.stats.sequential import LOOKS
+from keras_matrix.dashboards.report import results
 from keras_matrix.records.findings import Kind
 from keras_matrix.records.instruments.gpu_place import GpuPlace
 from keras_matrix.records.schema import Machine, Record
+from keras_matrix.runner.api.rows import comparisons_of
 from keras_matrix.runner.cli.render.findings import few_repeats
+from keras_matrix.runner.cli.render.verdicts import table_lines
 from tests.conftest import MACHINE, make_record, make_settings
 
 EQUAL = replace(MACHINE, memory_bytes=64 << 30, kernel="6.1")
@@ -160,6 +164,23 @@ def test_backend_that_failed_at_one_of_the_machines_is_compared_at_the_other() -
     records = [r for r in records_at([A, B], blocks=12) if r.settings.backend == "jax" or r.machine == A]
     row = only(records)
     assert (row.verdict, row.ratios[0].by_machine) == ("jax is fastest: torch takes 1.49x [1.48 1.50] as long", ())
+
+
+def test_lowest_by_common_blocks_is_the_same_in_every_output() -> None:
+    """torch lacks the blocks of the slow machine, so that its mean is the lowest although jax is faster."""
+    measured = records_at([A, B], blocks=12, speeds=(1.0, 9.0), ratio=1.2)
+    records = [record for record in measured if record.settings.backend == "jax" or record.machine == A]
+    row = only(records)
+    means = {name: cell.step_time.centre for name, cell in row.cells.items() if cell.step_time}
+    assert (row.lowest, min(means, key=lambda name: means[name])) == ("jax", "torch")
+    shown = [line.text for line in table_lines([row], RunContext()) if line.text.split()[1:2] == ["jax"]]
+    assert "1.00x" in shown[0]
+    [block] = results.table([row])
+    [relative] = [line for line in block.lines if line.name == "relative to the lowest"]
+    assert [value.text for value in relative.values] == ["1", "1.19"]
+    [plot], _ = results.findings([row])
+    assert [word.text for word in plot.words] == ["jax", "torch"]
+    assert [one.lowest for one in comparisons_of([row], RunContext())] == ["jax"]
 
 
 def test_interval_after_looks_has_their_confidence() -> None:

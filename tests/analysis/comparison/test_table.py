@@ -12,7 +12,8 @@ import pytest
 from keras_matrix.analysis.comparison import run_summary
 from keras_matrix.analysis.comparison.primary_metric import Figure, epoch_quantiles
 from keras_matrix.analysis.comparison.ratios import partial_verdict, ratio_of, ratios_text
-from keras_matrix.analysis.comparison.table import Row, _behind, incomparable, summarise, table, titles
+from keras_matrix.analysis.comparison.table import Row, _behind, incomparable, summarise, table
+from keras_matrix.analysis.comparison.titles import titles
 from keras_matrix.analysis.findings import run_findings
 from keras_matrix.analysis.regression.gate import GATE_LOOKS
 from keras_matrix.analysis.stats.blocks import LEVEL, minimum_detectable_effect, spread
@@ -185,6 +186,34 @@ def test_title_names_settings_that_vary_within_the_workload() -> None:
         "gru units=4",
         "gru",
         "lstm batch_size=16",
+    ]
+
+
+def test_title_tells_a_parameter_from_the_setting_of_its_name() -> None:
+    parameters = [make_settings(workload="m:build", params={"feed": value}) for value in ("a", "b")]
+    assert titles(parameters, {}) == ["m:build feed=a", "m:build feed=b"]
+    both = [
+        make_settings(workload="m:build", params={"feed": "host_fed"}),
+        make_settings(workload="m:build", feed="host_fed"),
+        make_settings(workload="other"),
+    ]
+    assert titles(both, {}) == [
+        "m:build params.feed=host_fed feed=device_resident",
+        "m:build feed=host_fed",
+        "other",
+    ]
+    unusual = [make_settings(workload="m:build", params={"feed": 1})]
+    assert titles(unusual, {"m:build": {"params.feed": 2}}) == ["m:build feed=1"]
+    assert titles(unusual, {"m:build": {"params.feed": 2, "feed": "pipeline"}}) == [
+        "m:build params.feed=1 feed=device_resident"
+    ]
+
+
+def test_titles_differ_for_equal_looking_values() -> None:
+    values = ["1", 1, 1.0, True, "True", "", "a b", "a  b", "a, b=1"]
+    found = titles([make_settings(workload="m:build", params={"x": value}) for value in values], {})
+    assert found == [
+        f"m:build x={text}" for text in ('"1"', "1", "1.0", "True", '"True"', '""', '"a b"', '"a \\u0020b"', '"a, b=1"')
     ]
 
 

@@ -22,13 +22,13 @@ def rows_of(*records: Record) -> list[Row]:
 
 
 def test_open_row_needs_more_repeats_the_more_it_scatters() -> None:
-    found = [undecided(rows_of(*records_of(scatter)))["mnist_mlp"] for scatter in (0.02, 0.05)]
+    found = [one for scatter in (0.02, 0.05) for one in undecided(rows_of(*records_of(scatter))).values()]
     assert [one.repeats for one in found] == [5, 12]
     assert {one.effect for one in found} == {0.05}
 
 
 def test_scatter_beyond_the_most_repeats_says_what_they_show() -> None:
-    found = undecided(rows_of(*records_of(0.3)))["mnist_mlp"]
+    [found] = undecided(rows_of(*records_of(0.3))).values()
     assert found.repeats == 40
     assert 0.1 < found.effect < 0.2
 
@@ -47,7 +47,7 @@ def test_row_that_is_no_discovery_among_the_others_needs_more_repeats() -> None:
     others = [record for n in range(20) for record in records_of(0.02, workload=f"w{n}", repeats=5)]
     rows = rows_of(*close, *others)
     assert "not a discovery among 21 rows" in rows[0].verdict
-    assert undecided(rows)["gru"].repeats == 5
+    assert undecided(rows)[rows[0].key].repeats == 5
 
 
 def test_filters_name_what_tells_the_works_of_a_workload_apart() -> None:
@@ -56,6 +56,15 @@ def test_filters_name_what_tells_the_works_of_a_workload_apart() -> None:
         ("workload=mnist_mlp", "batch_size=32"),
         ("workload=mnist_mlp", "batch_size=64"),
     ]
+
+
+def test_filters_match_values_with_the_signs_of_a_pattern_and_name_no_key_that_a_matrix_lacks() -> None:
+    cells = [{"params": {"feed": "[a]*"}, "set_by_matrix": "feed"}, {"params": {"feed": True}}]
+    found = undecided(rows_of(*(record for one in cells for record in records_of(0.02, workload="my:build", **one))))
+    assert {one.filters for one in found.values()} == {
+        ("workload=my:build", "params.feed=[[]a][*]"),
+        ("workload=my:build", "params.feed=true"),
+    }
 
 
 def test_text_is_a_command_for_a_shell() -> None:

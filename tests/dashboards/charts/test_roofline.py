@@ -164,7 +164,7 @@ def test_tables_name_the_backend_of_a_gpu_peak() -> None:
 
 
 def test_dashboard_draws_the_same_scatter_with_a_stroke_from_each_cell_to_its_roof() -> None:
-    row = {"work": HOSTILE, "backend": "jax", "share_of_peak": 0.25, "mfu": None}
+    row = {"work": HOSTILE, "work_id": "w", "cell_id": "c", "backend": "jax", "share_of_peak": 0.25, "mfu": None}
     known = {**row, "achieved_flop_per_s": 1e9, "intensity_flop_per_byte": 2.0, "roof_flop_per_s": 4e9}
     rows = [known, {**known, "intensity_flop_per_byte": None}, {**known, "achieved_flop_per_s": None}]
     [(wide, _)] = scatter(rows)

@@ -176,6 +176,43 @@ def test_exclude_accepts_a_parameter(cells_of: Expand) -> None:
     ] == [(32, 0.5), (64, 0.5), (32, 1.0)]
 
 
+OWN_NAMES = ("params: {feed: [a, b], seed: [1, 2]}",)  # parameters that are named like settings
+
+
+def test_parameter_named_like_a_setting_is_selected_and_replaced_under_params(cells_of: Expand) -> None:
+    document = of("pkg.mod:build", *OWN_NAMES, "feed: host_fed")
+    [cell] = cells_of(document, filters=("params.feed=b", "params.seed=2", "seed=0"), backends=("jax",))
+    assert (cell.settings.params, cell.settings.feed, cell.settings.seed) == ({"feed": "b", "seed": 2}, "host_fed", 0)
+    assigned = cells_of(document, assignments={"params.feed": "c", "seed": 7}, backends=("jax",))
+    found = [(cell.settings.params["feed"], cell.settings.params["seed"], cell.settings.seed) for cell in assigned]
+    assert found == [("c", 1, 7), ("c", 2, 7)]
+    assert {cell.settings.feed for cell in assigned} == {"host_fed"}
+
+
+def test_exclude_names_a_parameter_under_params_where_a_setting_has_its_name(cells_of: Expand) -> None:
+    document = of("pkg.mod:build", *OWN_NAMES, "seed: [0, 1]", "exclude: [{params.feed: a, params.seed: 2, seed: 1}]")
+    cells = [cell.settings for cell in cells_of(document, backends=("jax",))]
+    assert len(cells) == 7
+    assert ("a", 2, 1) not in [(one.params["feed"], one.params["seed"], one.seed) for one in cells]
+
+
+def test_filter_for_a_setting_that_hides_a_parameter_names_the_parameter(cells_of: Expand) -> None:
+    with pytest.raises(UsageError, match=r"feed is one of device_resident; params\.feed is the parameter of that name"):
+        cells_of(of("pkg.mod:build", *OWN_NAMES), filters=("feed=a",))
+
+
+def test_exclude_of_a_setting_that_hides_a_parameter_names_the_parameter(
+    problems_of: Callable[..., list[str]],
+) -> None:
+    [problem] = problems_of(of("pkg.mod:build", *OWN_NAMES, "exclude: [{feed: a}]"))
+    advice = "must be one of the entry's values 'device_resident', got 'a'; params.feed is the parameter of that name"
+    assert problem.endswith(f"exclude[0].feed: {advice}")
+
+
+def test_parameters_of_a_users_workload_have_no_conflicts_of_the_catalogs(cells_of: Expand) -> None:
+    assert len(cells_of(of("pkg.mod:build", "params: {quantization: int8, lora_rank: 0}"), backends=("jax",))) == 1
+
+
 def test_include_adds_the_entry_again_with_some_keys_replaced(cells_of: Expand) -> None:
     lines = ("batch_size: [1, 2]", "jit: [true, false]", "include: [{batch_size: 8, backends: [jax], repeats: 9}]")
     found = [cell for cell in cells_of(entry(*lines)) if cell.settings.batch_size == 8]

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.records.fc.network import VARIABLE
+from keras_matrix.records.names import named
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.whatif.measurement import BASE, measured, plan, settings_of
-from keras_matrix.runner.whatif.source import named_settings
 from tests.conftest import make_record
 
 FC = """\
@@ -70,7 +70,7 @@ def test_what_cannot_be_measured_here_is_left_out_with_the_reason(
 
 
 def test_settings_of_a_cell_survive_the_header_of_its_graph(base: Settings) -> None:
-    assert base == settings_of(named_settings(base))
+    assert base == settings_of(named(base))
     assert settings_of({"workers": 2}) is None
 
 

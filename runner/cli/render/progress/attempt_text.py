@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from keras_matrix.analysis.comparison.titles import flat_settings, varying_keys
+from keras_matrix.analysis.comparison.titles import titles_of, work_labels
 from keras_matrix.records.instruments.stall_arms import arm_of
 from keras_matrix.records.schema import MEASURED, Record, Status
 from keras_matrix.records.text import printable
@@ -90,12 +90,8 @@ def distinguishing(repeats: Sequence[PlannedRepeat], name: Callable[[Cell], str]
 def _differing(cells: Mapping[str, Cell]) -> dict[str, str]:
     if len(cells) < 2:
         return {}
-    flat = {cell_id: flat_settings(cell.settings) for cell_id, cell in cells.items()}
-    keys = varying_keys(list(flat.values()))
-    return {
-        cell_id: "".join(f" {key}={value}" for key, value in values.items() if key in keys)
-        for cell_id, values in flat.items()
-    }
+    named = titles_of([("", work_labels(cell.settings)) for cell in cells.values()], {})
+    return {cell_id: str(title) for cell_id, title in zip(cells, named, strict=True)}
 
 
 def result(record: Record) -> str:

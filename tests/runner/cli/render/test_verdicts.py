@@ -150,3 +150,13 @@ def test_row_on_several_devices_has_a_line_of_scaling_per_backend_and_its_caveat
         "no distribution on this backend",
     ]
     assert not any(line.startswith("  scaling") for line in lines[: lines.index("mnist_mlp devices=2")])
+
+
+@pytest.mark.parametrize("name", ["feed", "seed", "batch_size"])
+def test_parameter_named_like_a_setting_has_its_own_line_and_figure(name: str) -> None:
+    times_s = {1: 0.00144, 2: 0.0679}
+    cells = {value: make_settings(workload="pkg.mod:build", params={name: value}) for value in times_s}
+    records = [make_record(times_s[value], n, settings=one) for value, one in cells.items() for n in range(3)]
+    lines = printed(table(records))
+    figures = {title: lines[lines.index(title) + 1].split()[1:3] for title in lines if title.startswith("pkg.mod")}
+    assert figures == {f"pkg.mod:build {name}=1": ["1.44", "ms"], f"pkg.mod:build {name}=2": ["67.9", "ms"]}
