@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from keras_matrix.analysis.comparison.answer import answer
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.dashboards.charts import axes
@@ -42,6 +43,7 @@ def render(records: Sequence[Record], rows: Sequence[Row], run_context: RunConte
     return rendered(
         "notebook.html",
         scoped(style),
+        answer=answer(rows).text,
         machine_line=environment.machine_line(records),
         tallies=results.tallies(records, pending),
         findings=plots,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.analysis.comparison import run_summary
+from keras_matrix.analysis.comparison.answer import answer, subject
 from keras_matrix.analysis.comparison.context import NO_CONTEXT, RunContext
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.analysis.fc import gap_to_peak
@@ -56,7 +57,9 @@ def render(
     return rendered(
         "report.html",
         stylesheet("inputs") + _rules(drawn, ratio_axis, fc_pictures.steps) + _input_rules(read),
-        heading=_heading(about, run_context),
+        heading=_heading(rows, about, run_context),
+        answer=answer(rows).text,
+        when=_when(about, run_context),
         merge=run_context.merge,
         moment=moment,
         matrix_text=str(about.get("matrix_text") or ""),
@@ -101,7 +104,12 @@ def _drawn(rows: Sequence[Row], run_context: RunContext) -> dict[str, Any]:
     }
 
 
-def _heading(about: Mapping[str, object], run_context: RunContext) -> str:
+def _heading(rows: Sequence[Row], about: Mapping[str, object], run_context: RunContext) -> str:
+    """Return what was measured; of a run without a record, when it was started."""
+    return subject(rows) or _when(about, run_context)
+
+
+def _when(about: Mapping[str, object], run_context: RunContext) -> str:
     if run_context.merge is not None:
         return f"Merge of {plural(len(run_context.merge.runs), 'run')}"
     return f"Run of {moment(about['started_at'])}" if about.get("started_at") else str(about.get("run_id", "A run"))

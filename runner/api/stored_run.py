@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from keras_matrix.analysis.comparison.answer import Answer, answer
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import latest_attempts
 from keras_matrix.records.text import printable
@@ -63,6 +64,11 @@ class Run:
         return comparisons_of(self._found.rows, self._found.run_context)
 
     @cached_property
+    def answer(self) -> Answer:
+        """What the run shows, as values and as the sentence `answer.text`, which also begins the report."""
+        return answer(self._found.rows)
+
+    @cached_property
     def statuses(self) -> dict[str, int]:
         """The number of processes by status; of a repeat that was measured again only the last one counts."""
         return dict(Counter(str(record.status) for record in latest_attempts(self._found.records)))
@@ -94,6 +100,7 @@ class Run:
         counts = [f"{count} {status}" for status, count in self.statuses.items() if status != Status.INFRA]
         counts += [f"{self.pending} pending"] * bool(self.pending)
         lines = [f"<Run {' + '.join(self.run_ids)}: {len(self.cells)} cells; processes: {', '.join(counts) or 'none'}>"]
+        lines += [self.answer.text] * (len(self.comparisons) > 1)
         for one in self.comparisons[:SHOWN]:
             lines += [f"{one.name}: {one.verdict} [{one.same_work}]", *(f"  caveat: {text}" for text in one.caveats)]
         if len(self.comparisons) > SHOWN:

@@ -30,7 +30,7 @@ def look(browser: Any, page: Path, scheme: str = "light", width: int = 1280) -> 
 
 def test_page_opens_from_disk_without_console_messages(browser: Any, page: Path) -> None:
     look(browser, page)
-    assert browser.title == "Keras Benchmark Matrix: Run of 21 November 2025, 05:25 UTC"
+    assert browser.title == "Keras Benchmark Matrix: 6 workloads on tensorflow, jax and torch"
     assert browser.get_log("browser") == []
 
 
@@ -46,6 +46,16 @@ def test_policy_admits_the_style_sheet(browser: Any, page: Path) -> None:
     look(browser, page)
     assert browser.execute_script("return document.styleSheets.length") == 1
     assert browser.execute_script("return getComputedStyle(document.querySelector('.finding')).display") == "grid"
+
+
+def test_first_screen_of_a_phone_has_the_answer_and_a_picture(browser: Any, page: Path) -> None:
+    chromium.look(browser, page.as_uri(), (390, 844), "light")
+    bottoms = browser.execute_script(
+        "return ['.answer', '.finding', '.finding svg.plot']"
+        ".map(each => document.querySelector(each).getBoundingClientRect().bottom)"
+    )
+    assert bottoms == sorted(bottoms)
+    assert bottoms[-1] < 844
 
 
 @pytest.mark.parametrize("width", [320, 360, 768, 1280])

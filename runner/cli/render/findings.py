@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from keras_matrix.analysis.comparison import run_summary
+from keras_matrix.analysis.comparison.answer import answer
 from keras_matrix.analysis.comparison.context import RunContext, cell_caveats
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
@@ -39,7 +40,7 @@ WARNINGS_SHOWN = 12
 
 
 def print_table(found: Findings, printed: Collection[str] = ()) -> None:
-    """Print the table of verdicts; then the summary of the run, failures, warnings and caveats.
+    """Print the answer and the table of verdicts; then the summary of the run, failures, warnings and caveats.
 
     `printed` are reasons that were already printed in full: of these only the name is repeated.
     """
@@ -47,6 +48,8 @@ def print_table(found: Findings, printed: Collection[str] = ()) -> None:
 
     rows, run_context = found.rows, found.run_context
     console = Console(highlight=False)
+    console.print()
+    console.print(answer(rows).text, style="bold", markup=False, soft_wrap=True)
     console.print()
     for shown in table_lines(rows, run_context, console.width if console.is_terminal else None):
         console.print(shown.text, style=shown.style or None, markup=False, soft_wrap=True)
@@ -134,6 +137,7 @@ def as_document(head: Mapping[str, object], found: Findings) -> str:
     costs = {one.cell_id: _cost_json(one) for one in keras_costs(found.rows)}
     fields = {
         **head,
+        "answer": to_json(answer(found.rows)),
         "statuses": dict(Counter(str(record.status) for record in found.records)),
         "rows": [_with_costs(_row_json(row, found.run_context, scalings, warm), costs) for row in found.rows],
         left_out.KEY: to_json(found.left_out),

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.analysis.comparison.answer import answer
 from keras_matrix.analysis.comparison.context import RunContext
 from keras_matrix.analysis.comparison.merge import MergedRun, MergeSummary
 from keras_matrix.analysis.comparison.table import table
@@ -143,6 +144,24 @@ def test_machine_type_is_shown_if_known(synthetic: Any) -> None:
     assert "machine type" in Page(report.render(known, table(known), {})).text
     assert "n1-standard-8" in Page(report.render(known, table(known), {})).text
     assert "machine type" not in Page(report.render([record], table([record]), {})).text
+
+
+def test_page_begins_with_what_was_measured_and_the_answer_and_then_the_picture(
+    synthetic: Any, about: dict[str, object]
+) -> None:
+    """Counts, command and seed come after the answer and the picture."""
+    page = report.render(synthetic.records, synthetic.rows, about)
+    expected = answer(synthetic.rows).text
+    assert expected.startswith("jax is fastest in 3 of 6 rows; 3 are undecided; over ")
+    parts = [
+        "<h1>6 workloads on tensorflow, jax and torch</h1>",
+        'class="answer">',
+        'class="finding">',
+        '<svg class="plot"',
+    ]
+    places = [page.index(part) for part in [*parts, 'class="tallies"', 'class="facts"']]
+    assert places == sorted(places)
+    assert expected in Page(page).text
 
 
 def test_every_workload_backend_and_verdict_is_shown(synthetic: Any) -> None:
@@ -291,7 +310,7 @@ def test_hint_of_a_dash_has_the_reason(synthetic: Any) -> None:
 @pytest.mark.parametrize("pending", [0, 7])
 def test_a_run_without_records_still_has_a_page(pending: int) -> None:
     text = Page(report.render([], [], {}, pending)).text
-    assert "Nothing was measured yet." in text
+    assert "nothing was measured yet." in text
     assert f"{pending} pending" in text
 
 
