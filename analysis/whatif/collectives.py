@@ -170,15 +170,22 @@ def of_trace(graph: Graph) -> LinkCalibration:
     """Return the graph's calibration, or one fitted to its own collectives, which were measured under its load.
 
     With collectives of similar sizes alpha cannot be separated: it is 0 then, and `source` says so. The graph must be
-    `exclusive`. Raises `GraphError` if it has no collective of several ranks.
+    `exclusive`. Raises `GraphError` if no collective of several ranks has its bytes: then no time of one is known under
+    another link, with a calibration neither.
     """
+    known = _traced(graph)
+    if not known:
+        raise GraphError(
+            f"{graph.header.source}: has no collective of several ranks with its bytes; trace two workers, with"
+            " record_shapes=True of torch.profiler"
+        )
     if graph.header.link is not None:
         return graph.header.link
-    found = [(one, taken_s) for one, taken_s in _traced(graph) if taken_s > 0]
+    found = [(one, taken_s) for one, taken_s in known if taken_s > 0]
     if not found:
         raise GraphError(
-            f"{graph.header.source}: has no collective of several ranks with its bytes; trace two workers, or name the"
-            " times of a link with --calibration FILE"
+            f"{graph.header.source}: its collectives of several ranks take no time; name the times of a link with"
+            " --calibration FILE"
         )
     source = f"collectives of {graph.header.source}"
     operation, ranks = Counter((one.operation, len(one.ranks)) for one, _ in found).most_common(1)[0][0]

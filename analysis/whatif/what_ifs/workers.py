@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from keras_matrix.analysis.whatif.collectives import of_trace, ring, time_s
-from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, LinkCalibration, Node
+from keras_matrix.analysis.whatif.graph import Graph, Header, LinkCalibration, Node
 from keras_matrix.analysis.whatif.what_ifs.rewriting import renumbered, scaled
 from keras_matrix.analysis.whatif.what_ifs.what_if import Predict, Realised, WhatIf, WhatIfError, of_fc, setting, whole
 
@@ -33,7 +33,7 @@ def change(graph: Graph, workers: int, predict: Predict | None = None) -> Graph:
                 f"{NAME}: {node.name!r} of rank {node.rank} is a collective of ranks {node.collective.ranks} only;"
                 " only data-parallel steps can have other workers"
             )
-    link = _link(graph)
+    link = None if workers == 1 and _collectives(graph) else of_trace(graph)
     kept = [_with_ranks(node, workers, link) for node in graph.nodes if node.rank < workers]
     if workers == 1:
         kept = [node for node in kept if node.collective is None]
@@ -53,11 +53,9 @@ def change(graph: Graph, workers: int, predict: Predict | None = None) -> Graph:
     )
 
 
-def _link(graph: Graph) -> LinkCalibration | None:
-    try:
-        return of_trace(graph)
-    except GraphError:  # no bytes: times follow the bytes that a rank sends
-        return None
+def _collectives(graph: Graph) -> int:
+    """Return how many nodes are part of a collective."""
+    return sum(node.collective is not None for node in graph.nodes)
 
 
 def _with_ranks(node: Node, workers: int, link: LinkCalibration | None) -> Node:
