@@ -78,8 +78,11 @@ def coverage_of(
     `nodes` are those of all ranks, in the order of their numbers; `parallel` names lanes that run several at a time.
     """
     before = _predecessors(nodes, rank, parallel)
-    paths = tuple(_path(nodes, before, last, step) for step in range(len(step_times_ns)))
-    shares = [_share(path, time_ns) for path, time_ns in zip(paths, step_times_ns, strict=True)]
+    paths = tuple(_path(nodes, before, last, step, step_times_ns) for step in range(len(step_times_ns)))
+    shares = [
+        _share(path, before, step, time_ns)
+        for step, (path, time_ns) in enumerate(zip(paths, step_times_ns, strict=True))
+    ]
     worked: dict[str | None, list[float]] = defaultdict(lambda: [0.0] * len(paths))
     gaps: dict[str | None, list[float]] = defaultdict(lambda: [0.0] * len(paths))
     for step, path in enumerate(paths):
@@ -102,37 +105,66 @@ def _last(graph: Graph, rank: int) -> int:
     return max(ends, key=lambda node: _end(node, -1)).number
 
 
-def _share(path: Sequence[Passed], time_ns: int) -> float:
-    return max(0.0, 1 - sum(passed.gap_ns for passed in path) / time_ns) if time_ns > 0 else 0.0
+def _share(path: Sequence[Passed], before: Mapping[int, Before], step: int, time_ns: int) -> float:
+    if time_ns <= 0:
+        return 0.0
+    unexplained_ns = sum(passed.gap_ns for passed in path)
+    if before[path[-1].node.number].same:  # it waited for the step before
+        begin_ns = path[-1].node.starts_ns[step] - path[-1].gap_ns
+        unexplained_ns += abs(time_ns - (_end(path[0].node, step) - begin_ns))
+    return max(0.0, 1 - unexplained_ns / time_ns)
 
 
-def _predecessors(nodes: Sequence[Node], rank: int, parallel: Collection[str]) -> dict[int, tuple[int, ...]]:
-    """Return what each node of a rank waits for within the rank and the step."""
-    found: dict[int, tuple[int, ...]] = {}
+class Before(NamedTuple):
+    """What a node of a rank waits for within the rank: in its own step, and in the step before."""
+
+    same: tuple[int, ...]
+    earlier: tuple[int, ...]
+
+
+def _predecessors(nodes: Sequence[Node], rank: int, parallel: Collection[str]) -> dict[int, Before]:
+    found: dict[int, Before] = {}
     reached: dict[str, int] = {}
+    firsts: dict[str, int] = {}
     for node in nodes:
         if node.rank == rank:
-            own = tuple(other for other in node.depends if nodes[other].rank == rank)
-            found[node.number] = (*own, reached[node.lane]) if node.lane in reached else own
+            same, earlier = (
+                tuple(other for other in others if nodes[other].rank == rank)
+                for others in (node.depends, node.depends_before)
+            )
+            found[node.number] = Before((*same, reached[node.lane]) if node.lane in reached else same, earlier)
             if node.lane not in parallel:
+                firsts.setdefault(node.lane, node.number)
                 reached[node.lane] = node.number
+    for lane, first in firsts.items():
+        found[first] = found[first]._replace(earlier=(*found[first].earlier, reached[lane]))
     return found
 
 
-def _path(nodes: Sequence[Node], before: Mapping[int, Sequence[int]], last: int, step: int) -> tuple[Passed, ...]:
+def _path(
+    nodes: Sequence[Node], before: Mapping[int, Before], last: int, step: int, step_times_ns: Sequence[int]
+) -> tuple[Passed, ...]:
     """Return the nodes that a step waited for, the last first."""
     ends = {number: _end(nodes[number], step) for number in before}
+    previous = max(0, step - 1)  # the first step counts as the one before it
+
+    def ended_before(number: int) -> int:
+        return _end(nodes[number], previous) - step_times_ns[previous]
+
     found, reached, until = [], last, ends[last]
     while True:
         node = nodes[reached]
         start = node.starts_ns[step]
         worked = 0 if node.kind is NodeKind.WAIT else max(0, min(ends[reached], until) - start)
         found.append(Passed(node, worked, node.gaps_ns[step]))
-        if not (waited := before[reached]):
+        waited, earlier = before[reached]
+        if not waited:
             return tuple(found)
         until = start
         # Of equal ends the later node, so that the path moves on within a lane.
         reached = waited[0] if len(waited) == 1 else max(waited, key=lambda other: (ends[other], other))
+        if any(ended_before(other) > ends[reached] for other in earlier):
+            return tuple(found)
 
 
 def _end(node: Node, step: int) -> int:

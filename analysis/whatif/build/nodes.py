@@ -10,7 +10,6 @@ from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from statistics import median
 
 from keras_matrix.analysis.whatif.build.matching import match
@@ -107,7 +106,16 @@ class _Rank:
         gaps = [[0] * steps for _ in self._rows]
         for step in range(steps):
             self._gaps(step, depends, times, gaps)
+        self.last = self._first + self._ending(times)
         return [self._node(at, depends[at], times[at], gaps[at]) for at in range(len(self._rows))]
+
+    def _ending(self, times: list[list[tuple[int, int, int]]]) -> int:
+        """Return the row that ends the steps: the last of the main lane, or of the device whose clock they have."""
+        if self._trace.periods == self._trace.windows:
+            return self._lane_last.get(self._trace.main, len(self._rows) - 1)
+        rows = [row for lane, row in self._lane_last.items() if lane in self._trace.streams]
+        counts = Counter(max(rows, key=lambda row: times[row][step][2]) for step in range(len(self._trace.windows)))
+        return counts.most_common(1)[0][0]
 
     def _match(self) -> None:
         """Set the rows of all lanes, in the order of their starts in the last step."""
@@ -126,7 +134,6 @@ class _Rank:
             self._lane_before.append(self._lane_last.get(lane, -1))
             self._lane_last[lane] = at
             self._numbers |= {id(piece): at for piece in row}
-        self.last = self._first + self._lane_last.get(self._trace.main, len(self._rows) - 1)
         for steps in self._trace.lanes.values():
             for pieces in steps:
                 before = -1
@@ -161,13 +168,12 @@ class _Rank:
         return sorted(kept), sorted(late)
 
     def _times(self, piece: Piece) -> tuple[int, int, int]:
-        """Return when a piece could start, when it did and when it ended, within its step."""
-        begin_ns = self._trace.windows[piece.step].begin_ns
-        ready, start, end = piece.start_ns - begin_ns, piece.start_ns - begin_ns, piece.end_ns - begin_ns
+        """Return when a piece could start, when it did and when it ended, on the clock of the rank."""
+        ready, start, end = piece.start_ns, piece.start_ns, piece.end_ns
         if (call := piece.call) is not None:
             joint = self._joints[call.group, call.ordinal, piece.step]
-            start = max(ready, joint.begin_ns - self._offset_ns - begin_ns)
-            end = max(start, joint.end_ns - self._offset_ns - begin_ns)
+            start = max(ready, joint.begin_ns - self._offset_ns)
+            end = max(start, joint.end_ns - self._offset_ns)
         return ready, start, end
 
     def _drop_contradicted(
@@ -194,38 +200,56 @@ class _Rank:
         times: list[list[tuple[int, int, int]]],
         gaps: list[list[int]],
     ) -> None:
-        """Set the gap before each row in one step."""
+        """Set the gap before each row in one step: from the end of what it waited for last, in any step."""
         busy: dict[str, list[int]] = defaultdict(list)  # of lanes that run several: the ends of what runs, sorted
         for at, row in enumerate(self._rows):
             lane = row[0].lane
             ready = times[at][step][0]
             before = [times[target][step][2] for target in depends[at][0]]
             at_a_time = self._trace.parallel.get(lane, 1)
+            is_first = at_a_time == 1 and self._lane_before[at] < 0
             if at_a_time > 1:
                 running = busy[lane]
                 if len(running) >= at_a_time:
                     before.append(running[-at_a_time])
                 insort(running, times[at][step][2])
-            elif self._lane_before[at] >= 0:
+            elif not is_first:
                 before.append(times[self._lane_before[at]][step][2])
-            gaps[at][step] = max(0, ready - max(before)) if before else self._first_gap(at, step, times)
+            if is_first and lane == self._trace.main and not before:
+                gaps[at][step] = self._first_gap(at, step, times)
+                continue
+            earlier = [*depends[at][1], self._lane_last[lane]] if is_first or not before else depends[at][1]
+            if before or lane in self._trace.streams:
+                # Of work of unknown cause nothing is known but how it lies in its own step.
+                ends = [self._earlier_end(times[target], step, known=bool(before)) for target in earlier]
+                gaps[at][step] = max(0, ready - max([*before, *ends]))
+            else:
+                gaps[at][step] = self._gap_between(times[at], [times[target] for target in earlier], step)
+
+    def _earlier_end(self, times: list[tuple[int, int, int]], step: int, *, known: bool) -> int:
+        """Return when an operation ended in the step before: the traced one if it is known, else an equal one."""
+        is_traced = known and self._trace.follows(step)
+        return times[step - 1][2] if is_traced else times[step][2] - self._trace.periods[step].time_ns
+
+    def _gap_between(
+        self, times: list[tuple[int, int, int]], earlier: list[list[tuple[int, int, int]]], step: int
+    ) -> int:
+        """Return the gap before a row that waits only for the step before, the usual one if that was not traced."""
+        steps = [one for one in range(len(times)) if self._trace.follows(one)]
+        if step in steps or not steps:
+            ends = [self._earlier_end(one, step, known=True) for one in earlier]
+            return max(0, times[step][0] - max(ends))
+        found = [max(0, times[one][0] - max(other[one - 1][2] for other in earlier)) for one in steps]
+        return round(median(found))
 
     def _first_gap(self, at: int, step: int, times: list[list[tuple[int, int, int]]]) -> int:
-        """Return the gap before the first row of a lane that waits for nothing in its step.
+        """Return the gap before the first row of the main lane.
 
-        On the main lane the time after the last row of a step is in the gap of the next step's first row, and counts
-        for its own step.
+        The time after the last row of a step is in the gap of the next step's first row, and counts for its own step.
         """
-        windows, lane = self._trace.windows, self._rows[at][0].lane
-        ends = times[self._lane_last[lane]]
-        ready = [one[0] for one in times[at]]
-        if lane == self._trace.main:
-            return max(0, ready[step]) + max(0, windows[step].time_ns - ends[step][2])
-        lengths = [after.begin_ns - own.begin_ns for own, after in pairwise(windows)]
-        found = [max(0, ready[one + 1] + lengths[one] - ends[one][2]) for one in range(len(lengths))]
-        if not found:
-            return max(0, ready[step]) + max(0, windows[step].time_ns - ends[step][2])
-        return found[step - 1] if step else round(median(found))
+        window = self._trace.windows[step]
+        end_ns = times[self._lane_last[self._trace.main]][step][2]
+        return max(0, times[at][step][0] - window.begin_ns) + max(0, window.end_ns - end_ns)
 
     def _node(
         self, at: int, depends: tuple[list[int], list[int]], times: list[tuple[int, int, int]], gaps: list[int]
@@ -241,7 +265,9 @@ class _Rank:
             name=piece.name,
             durations_ns=tuple(end - start for _, start, end in times),
             gaps_ns=tuple(gaps),
-            starts_ns=tuple(start for _, start, _ in times),
+            starts_ns=tuple(
+                start - period.begin_ns for (_, start, _), period in zip(times, self._trace.periods, strict=True)
+            ),
             depends=tuple(self._first + target for target in depends[0]),
             depends_before=tuple(self._first + target for target in depends[1]),
             phase=piece.phase and str(piece.phase),

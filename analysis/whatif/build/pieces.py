@@ -80,7 +80,9 @@ Lane = list[Piece]  # the pieces of a lane in one step, in their order
 class RankTrace:
     """All pieces of a rank: for each lane a list for each step. `main` is the lane whose steps are marked.
 
-    `parallel` names lanes that run several pieces at a time, and how many.
+    `parallel` names lanes that run several pieces at a time, and how many; `streams` those of a device. `windows` are
+    the marks of the steps, `periods` the times that they took, which may be those of a device (`periods.py`); `numbers`
+    count the marked steps from 0, those that are left out included. `unfinished` says why the last step is none.
     """
 
     source: str
@@ -90,6 +92,19 @@ class RankTrace:
     main: str
     parallel: dict[str, int] = field(default_factory=dict)
     caveats: list[str] = field(default_factory=list)
+    streams: frozenset[str] = frozenset()
+    periods: list[Window] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    unfinished: str | None = None
+
+    def __post_init__(self) -> None:
+        """Let steps last as long as their marks, one after another, unless something else is known."""
+        self.periods = self.periods or [*self.windows]
+        self.numbers = self.numbers or [*range(len(self.windows))]
+
+    def follows(self, step: int) -> bool:
+        """Return whether the step before this one is the one before it in the file."""
+        return step > 0 and self.numbers[step] == self.numbers[step - 1] + 1
 
     def pieces(self, step: int) -> list[Piece]:
         """Return all pieces of a step."""

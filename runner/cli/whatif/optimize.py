@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
-from keras_matrix.analysis.whatif.replay import Replay, replay
+from keras_matrix.analysis.whatif.replay import Replay, explained, replay, step_time_s
 from keras_matrix.analysis.whatif.search import families
 from keras_matrix.analysis.whatif.search.families import Families, Found, Inputs
 from keras_matrix.analysis.whatif.search.layer_choice import AMP, OP_FUSION
@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     if model and AMP in wanted.names and not gains.ratios.get(AMP):
         gains = gains.with_ratios(AMP, probes.model_ratios(graph, model.predict))
     search = _searched(graph, wanted, _inputs(gains, graph, trace.record, budget))
-    search = replace(search, found=strategy_file.possible(search.found, measurement.settings_of(graph.header.settings)))
+    possible = strategy_file.possible(search.found, measurement.settings_of(graph.header.settings))
+    search = replace(search, found=possible, coverage=explained(traced, step_time_s(traced)))
     best = [one for one in search.found.strategies if one.settings is not None][:BEST]
     comparison = shlex.join([*_link_words(graph), *_replay_words(args, trace.record), *_verify_words(best)])
     plan = verification.checked_plan(work, graph, _by_time(best)) if args.verify else None
@@ -96,7 +97,12 @@ def run(args: argparse.Namespace) -> int:
         _write(args.to, search, best, (shlex.join(work.request.command), comparison))
     if not args.json:
         basis = [f"cost model: {model.basis}"] if model else []
-        lines = [*trace_lines(graph), *basis, "", *found_lines(search.baseline, search.found, gains.without)]
+        lines = [
+            *trace_lines(graph, search.coverage),
+            *basis,
+            "",
+            *found_lines(search.baseline, search.found, gains.without),
+        ]
         lines += command_lines(args.to, comparison if best else None, verifies=args.verify)
         print("\n".join(map(printable, lines)))
     result = verification.verified(work, graph, search.baseline, _by_time(best), plan) if plan else None
@@ -123,17 +129,18 @@ class Gains:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A graph, its replay, and what was found from there."""
+    """A graph, its replay, what was found from there, and which share of the trace it explains."""
 
     graph: Graph
     baseline: Replay
     found: Found
+    coverage: float
 
     def document(self, gains: Gains) -> dict[str, object]:
         """Return the search as plain values."""
         return {
             "source": self.graph.header.source,
-            "coverage": self.graph.header.coverage,
+            "coverage": self.coverage,
             "step_time_s": self.baseline.step_time_s,
             "probed": to_json(dict(gains.ratios)),
             "not_probed": dict(gains.without),
@@ -178,7 +185,7 @@ def _inputs(gains: Gains, graph: Graph, record: Record | None, budget: int | Non
 
 def _searched(graph: Graph, wanted: Families, inputs: Inputs) -> Search:
     try:
-        return Search(graph, replay(graph), families.search(graph, wanted, inputs))
+        return Search(graph, replay(graph), families.search(graph, wanted, inputs), graph.header.coverage)
     except GraphError as error:
         raise UsageError(f"TRACE: {error}") from error
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from keras_matrix.analysis.whatif import timeline
 from keras_matrix.analysis.whatif.graph import Graph, GraphError
-from keras_matrix.analysis.whatif.replay import HeldOut, Replay, held_out, replay
+from keras_matrix.analysis.whatif.replay import HeldOut, Replay, explained, held_out, replay
 from keras_matrix.analysis.whatif.what_ifs import registry
 from keras_matrix.analysis.whatif.what_ifs.registry import Choice
 from keras_matrix.dashboards.charts.format import plural
@@ -104,7 +104,8 @@ class Shown:
     def lines(self, found: Sequence[Prediction], top: int) -> list[str]:
         """Return the trace, the replay and the predictions."""
         model = [f"cost model: {self.model.basis}"] if self.model else []
-        lines = [*trace_lines(self.graph), *model, "", *replay_lines(self.replayed, self.errors, top)]
+        coverage = explained(self.graph, self.replayed.step_time_s)
+        lines = [*trace_lines(self.graph, coverage), *model, "", *replay_lines(self.replayed, self.errors, top)]
         return lines + prediction_lines(self.baseline, found, self.graph.header.caveats)
 
     def document(self, found: Sequence[Prediction]) -> dict[str, object]:

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_matrix.analysis.whatif.graph import Graph, LinkCalibration
-from keras_matrix.analysis.whatif.replay import GAP, SHARING, UNASSIGNED, HeldOut, PathPart, Replay, Share
+from keras_matrix.analysis.whatif.replay import (
+    GAP,
+    SHARING,
+    UNASSIGNED,
+    HeldOut,
+    PathPart,
+    Replay,
+    Share,
+    explained,
+)
 from keras_matrix.analysis.whatif.search.trajectory import Strategy
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.records.codec import to_json
@@ -22,7 +31,7 @@ MOST_RANKS = 5
 NOT_ASSIGNED = {GAP, SHARING, UNASSIGNED}
 
 
-def trace_lines(graph: Graph) -> list[str]:
+def trace_lines(graph: Graph, coverage: float) -> list[str]:
     """Return what was traced, and how much of it is explained."""
     header = graph.header
     ranks = plural(header.world_size, "rank")
@@ -38,8 +47,8 @@ def trace_lines(graph: Graph) -> list[str]:
     each = ", ".join(seconds(time) for time in times[:MOST_STEPS]) + (", ..." if len(times) > MOST_STEPS else "")
     mean = f"mean of {plural(len(times), 'step')}" + (" without the first" if len(times) > 1 else "")
     lines.append(f"measured with the profiler on: {seconds(graph.step_time_s)} a step ({mean}: {each})")
-    low = "" if header.coverage >= LEAST_COVERAGE else f"; below {LEAST_COVERAGE:.0%}, predictions are unsure"
-    lines.append(f"explained by operations and their dependencies: {header.coverage:.1%} of the step's time{low}")
+    low = "" if coverage >= LEAST_COVERAGE else f"; below {LEAST_COVERAGE:.0%}, predictions are unsure"
+    lines.append(f"explained by operations and their dependencies: {coverage:.1%} of the step's time{low}")
     if header.link is not None:
         lines.append(link_line(header.link))
     return [*lines, *(f"caveat: {text}" for text in header.caveats)]
@@ -144,7 +153,7 @@ def document_of(graph: Graph, replay: Replay, held_out: Sequence[HeldOut]) -> di
         "missing_ranks": list(header.missing_ranks),
         "level": header.level,
         "nodes": len(graph.nodes),
-        "coverage": header.coverage,
+        "coverage": explained(graph, replay.step_time_s),
         "caveats": list(header.caveats),
         "measured_step_times_s": list(header.step_times_s),
         "measured_step_time_s": graph.step_time_s,

@@ -8,12 +8,12 @@ before, and each later `cudaStreamWaitEvent` of the program lets its stream wait
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 
 from keras_matrix.analysis.whatif.build.kineto.collectives import COMMUNICATION, call_of
 from keras_matrix.analysis.whatif.build.kineto.host import HostWork, Issue, StreamWait, Sync
-from keras_matrix.analysis.whatif.build.kineto.reading import NO_NUMBER, SYNC, Event, Place, Recording, Wait
+from keras_matrix.analysis.whatif.build.kineto.reading import NO_NUMBER, RUNTIME, SYNC, Event, Place, Recording, Wait
 from keras_matrix.analysis.whatif.build.kineto.shapes import NOTHING
 from keras_matrix.analysis.whatif.build.pieces import Piece
 from keras_matrix.analysis.whatif.graph import GraphError, NodeKind
@@ -36,9 +36,13 @@ class Device:
         self._issuers: dict[int, str] = {}  # the thread that issued a piece, by the identity of the piece
         self._by_correlation: dict[int, Piece] = {}
         self._waits: dict[int, tuple[Wait, object]] = {}
+        self._calls = _calls(recording)
+        self._foreign: Counter[str] = Counter()  # the time of work that no step has launched, by its name
         several = len({place[0] for place in recording.streams}) > 1
         for place, events in sorted(recording.streams.items(), key=lambda item: str(item[0])):
             self._take(place, events, several)
+        if self._foreign:
+            self.caveats.append(_outside(self._foreign))
 
     def _take(self, place: Place, events: list[Event], several: bool) -> None:
         name = f"device {place[0]} stream {place[1]}" if several else f"stream {place[1]}"
@@ -49,8 +53,10 @@ class Device:
                     self._waits[event.correlation] = event.wait, place[1]
                 continue
             issue = self._work.issues.get(event.correlation) or self._work.by_external.get(event.external)
-            step = issue.step if issue else self._work.step_at(event.start_ns)
+            step = issue.step if issue else self._step_of(event)
             if step is None or step < 0:
+                if self._work.step_at(event.start_ns) is not None:
+                    self._foreign[_short(event.name)] += event.end_ns - event.start_ns
                 continue
             # Kernels of a graph overlap on one stream.
             also = next((at for at, end_ns in enumerate(reached) if end_ns <= event.start_ns), len(reached))
@@ -61,6 +67,16 @@ class Device:
             self._by_correlation[event.correlation] = piece
         for pieces in self._by_stream.values():
             pieces.sort(key=lambda piece: piece.issued_ns)
+
+    def _step_of(self, event: Event) -> int | None:
+        """Return the step of work whose call belongs to no operator: of the call or, in a file without calls, its own.
+
+        None if calls are in the file, and its own is not: it was launched before the recording began.
+        """
+        if not self._calls:
+            return self._work.step_at(event.start_ns)
+        at_ns = self._calls.get(event.correlation)
+        return None if at_ns is None else self._work.step_at(at_ns)
 
     def _piece(self, lane: str, event: Event, issue: Issue | None, step: int) -> Piece:
         piece = Piece(lane, _short(event.name), NodeKind.COMPUTE, event.start_ns, event.end_ns, step=step, cores=0.0)
@@ -204,6 +220,25 @@ class Device:
             if piece is not None and self._issuers.get(id(piece)) == sync.lane
         }
         return max(own, key=lambda stream: own[stream], default=None)
+
+
+def _calls(recording: Recording) -> dict[int, int]:
+    """Return when each call of the device's library began, by its number."""
+    return {
+        event.correlation: event.start_ns
+        for events in recording.threads.values()
+        for event in events
+        if event.category in RUNTIME and event.correlation != NO_NUMBER
+    }
+
+
+def _outside(foreign: Counter[str]) -> str:
+    """Return a sentence about a device's work that no traced step has launched."""
+    names = ", ".join(name for name, _ in foreign.most_common(3))
+    return (
+        f"work of the device that was launched outside of the traced steps ({foreign.total() / 1e6:.3f} ms in all) is"
+        f" left out: {names}"
+    )
 
 
 def _short(name: str) -> str:

@@ -15,6 +15,7 @@ from keras_matrix.analysis.whatif.build.kineto.host import BETWEEN
 from keras_matrix.analysis.whatif.build.kineto.rank import trace_of
 from keras_matrix.analysis.whatif.build.kineto.reading import Recording, read
 from keras_matrix.analysis.whatif.build.matching import unusual
+from keras_matrix.analysis.whatif.build.periods import set_periods
 from keras_matrix.analysis.whatif.build.pieces import RankTrace
 from keras_matrix.analysis.whatif.build.ranks import same_rank
 from keras_matrix.analysis.whatif.graph import Graph, GraphError, Header, checked
@@ -119,26 +120,50 @@ def _machine(recordings: Sequence[Recording]) -> dict[str, object]:
 
 
 def _same_steps(traces: Sequence[RankTrace]) -> list[str]:
-    """Leave out steps that do something else than most; return what to say about them. Raises `GraphError`."""
+    """Leave out steps that are unfinished, or do something else than most; return what to say about them.
+
+    Also sets the periods of all steps. Raises `GraphError`.
+    """
     first = traces[0]
+    counts = {len(trace.windows) for trace in traces}
+    if len(counts) > 1:  # a rank may have stopped its profiler one mark earlier
+        for trace in traces:
+            if trace.unfinished and len(trace.windows) == max(counts):
+                _keep(trace, range(len(trace.windows) - 1))
     for trace in traces[1:]:
         if len(trace.windows) != len(first.windows):
             raise GraphError(
                 f"{trace.source}: rank {trace.rank} has {len(trace.windows)} steps, rank {first.rank} in {first.source}"
                 f" has {len(first.windows)}; record the same steps on all ranks"
             )
-    left_out = {step for trace in traces for step in unusual(trace.lanes[trace.main])}
-    if not left_out or len(left_out) == len(first.windows):
-        return []
+    steps = range(len(first.windows))
+    why = next((trace.unfinished for trace in traces if trace.unfinished), None)
+    finished = steps[:-1] if why else steps
+    others = {step for trace in traces for step in unusual([trace.lanes[trace.main][at] for at in finished])}
+    if len(others) == len(finished):
+        others = set()
+    kept = [step for step in finished if step not in others]
+    set_periods(traces, kept)
     for trace in traces:
-        trace.windows = [window for step, window in enumerate(trace.windows) if step not in left_out]
-        for lane, steps in trace.lanes.items():
-            trace.lanes[lane] = [pieces for step, pieces in enumerate(steps) if step not in left_out]
-            for step, pieces in enumerate(trace.lanes[lane]):
-                for piece in pieces:
-                    piece.step = step
-    numbers = ", ".join(str(step + 1) for step in sorted(left_out))
-    return [f"step {numbers} is left out: less than 80 % of its operations are those of the other steps"]
+        _keep(trace, kept)
+    said = []
+    if why:
+        said.append(f"step {len(steps)}, the last one, is left out: the profiler stopped before it ended; {why}")
+    if others:
+        numbers = ", ".join(str(step + 1) for step in sorted(others))
+        said.append(f"step {numbers} is left out: less than 80 % of its operations are those of the other steps")
+    return said
+
+
+def _keep(trace: RankTrace, steps: Sequence[int]) -> None:
+    """Leave out all other steps of a rank."""
+    trace.windows, trace.periods = ([times[step] for step in steps] for times in (trace.windows, trace.periods))
+    trace.numbers = [trace.numbers[step] for step in steps]
+    for lane, pieces in trace.lanes.items():
+        trace.lanes[lane] = [pieces[step] for step in steps]
+        for at, own in enumerate(trace.lanes[lane]):
+            for piece in own:
+                piece.step = at
 
 
 def _assign_groups(traces: Sequence[RankTrace], recordings: Sequence[Recording], alignment: clocks.Alignment) -> None:
@@ -186,7 +211,7 @@ def _missing(missing: Sequence[int], world: int) -> str:
 
 
 def _coverage(trace: RankTrace, made: nodes.Made) -> Coverage:
-    times_ns = [window.time_ns for window in trace.windows]
+    times_ns = [period.time_ns for period in trace.periods]
     return coverage_of(made.nodes, trace.rank, made.last[trace.rank], times_ns, trace.parallel)
 
 
@@ -202,4 +227,4 @@ def _explained(rank: int, coverage: Coverage) -> str:
 
 
 def _step_times_s(traces: Sequence[RankTrace]) -> tuple[float, ...]:
-    return tuple(max(trace.windows[step].time_ns for trace in traces) / 1e9 for step in range(len(traces[0].windows)))
+    return tuple(max(trace.periods[step].time_ns for trace in traces) / 1e9 for step in range(len(traces[0].periods)))

@@ -13,6 +13,7 @@ from keras_matrix.analysis.whatif.build.pieces import Lane, Piece, RankTrace, Wi
 from keras_matrix.analysis.whatif.graph import GraphError, NodeKind
 from keras_matrix.records.traces.neutral import Phase
 from keras_matrix.records.traces.request import STEP
+from keras_matrix.records.traces.steps import is_unfinished
 from keras_matrix.records.traces.torch import OPERATORS, Making
 
 MAIN, AUTOGRAD = "host", "autograd"
@@ -26,6 +27,9 @@ def trace_of(recording: Recording, rank: int) -> RankTrace:
     for events in recording.threads.values():
         events.sort(key=lambda event: (event.start_ns, -event.end_ns))
     windows, main = _steps(recording)
+    if recording.streams:
+        # What a device does follows one upon another; the time before a mark, such as fetching a batch, is the step's.
+        windows = windows[:1] + [Window(before.end_ns, own.end_ns) for before, own in pairwise(windows)]
     caveats = []
     if not windows:
         windows, main = _whole(recording)
@@ -44,11 +48,32 @@ def trace_of(recording: Recording, rank: int) -> RankTrace:
     device.connect()
     for lane, pieces in device.lanes.items():
         trace.lanes[lane] = by_step(pieces, len(windows))
+    trace.streams = frozenset(device.lanes)
+    trace.unfinished = _unfinished(trace, work, recording)
     trace.caveats += [f"rank {rank}: {text}" for text in device.caveats]
     _add_collectives(recording, work, trace)
     waits.hand_over(trace, [lane for lane in lanes.values() if lane != trace.main])
     _tie_to_steps(trace)
     return trace
+
+
+def _unfinished(trace: RankTrace, work: HostWork, recording: Recording) -> str | None:
+    """Return why the last step is unfinished, None if it is not."""
+    names = [[piece.name for piece in pieces] for pieces in trace.lanes[trace.main]]
+    if is_unfinished(names):
+        return f"it has {len(names[-1])} operations, the step before has {len(names[-2])}"
+    launched = [0] * len(names)
+    missing = [0] * len(names)
+    for events in recording.threads.values() if recording.streams else ():
+        for event in events:
+            if event.category in RUNTIME and "LaunchKernel" in event.name:
+                step = work.step_at(event.start_ns)
+                if step is not None:
+                    launched[step] += 1
+                    missing[step] += event.correlation not in work.device
+    if len(missing) > 1 and missing[-1] and not any(missing[:-1]):
+        return f"{missing[-1]} of its {launched[-1]} launches have no kernel"
+    return None
 
 
 def _tie_to_steps(trace: RankTrace) -> None:

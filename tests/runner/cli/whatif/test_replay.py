@@ -36,7 +36,8 @@ def test_a_stored_graph_is_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     # Forward 2 ms, backward 3 + 3 ms, the second sum 8 ms, behind the first one on one thread: 2 + 3 + 4 + 8 + 1.
     assert "replayed: 18.0 ms a step" in printed
-    assert "explained by operations and their dependencies: 99.0% of the step's time" in printed
+    # The graph says 99 %, but its replayed step is not the traced one of 21 ms.
+    assert "explained by operations and their dependencies: 85.7% of the step's time; below 90%" in printed
     assert "2 ranks; 12 nodes" in printed
     assert "error, each step predicted from the one before: -14.3%" in printed
     for title in ("critical path", "by phase", "by layer", "by kind"):
@@ -58,7 +59,7 @@ def test_json_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["step_time_s"] == pytest.approx(0.018, rel=1e-4)
     assert [one["name"] for one in found["critical_path"]][:2] == ["mm", "mm backward"]
-    assert found["coverage"] == 0.99
+    assert found["coverage"] == pytest.approx(18 / 21, rel=1e-4)
     assert len(found["held_out"]) == 2
 
 
