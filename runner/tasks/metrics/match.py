@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, AnyStr, Generic
+from typing import IO, Any, AnyStr, Generic, TypeAlias
 
 from keras_matrix.runner.tasks.metrics.literals import required
 from keras_matrix.runner.tasks.metrics.values import MOST_VALUES, Values
@@ -31,6 +31,24 @@ NAME_CHARACTERS = 64
 SHOWN_BYTES = 60
 
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\x08")
+# Signs that are no ASCII but can only be a minus; dashes that also stand for one; the full-width forms of a number.
+_SIGNS = "\u2212\ufe63\uff0d"
+_AS_ASCII = str.maketrans({**dict.fromkeys(_SIGNS + "\u2010\u2011\u2012\u2013", "-"), "\uff0b": "+", "\uff0e": "."})
+_AS_ASCII |= str.maketrans({"\uff0c": ",", "\uff25": "E", "\uff45": "e"})
+# What makes another number of the one beside it: a sign apart, a dash, a power, a fraction, a hexadecimal prefix.
+_UNCLEAR = re.compile(
+    r"^\s*[-+]\s+[\d.]|[\u2014\u2015]\.?\d|\d\s*[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u207e^]|\b0[xX]"
+)
+# What belongs to a number that a pattern ended too early: its exponent, and after one to three digits its thousands.
+_EXPONENT = "[eE](?:[-+]|\u2212)?[0-9]{1,3}(?![A-Za-z0-9_])"
+_THOUSANDS = "(?:[,'][0-9]{3})+(?:[.][0-9]+)?(?![A-Za-z0-9_,])"
+_Around: TypeAlias = tuple[tuple[AnyStr, ...], re.Pattern[AnyStr], re.Pattern[AnyStr]]
+_TEXT_AROUND: _Around[str] = (tuple(_SIGNS), re.compile(_EXPONENT), re.compile(_THOUSANDS))
+_BYTES_AROUND: _Around[bytes] = (
+    tuple(sign.encode() for sign in _SIGNS),
+    re.compile(_EXPONENT.encode()),
+    re.compile(_THOUSANDS.encode()),
+)
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?\b(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
 # Patterns with non-ASCII letters or character classes are matched against text, which is slower than against bytes.
 _LETTERS = re.compile(r"\\[xuUN0-3]|\(\?[a-zA-Z]*u")
@@ -75,7 +93,7 @@ class PatternSearch(Generic[AnyStr]):
             begin = max(text.rfind(self.newline, at, place) + 1, at)
             end = text.find(self.newline, place)
             end = len(text) if end < 0 else end
-            yield from (one.group(1) for one in self.pattern.finditer(text[begin:end]))
+            yield from map(_with_its_number, self.pattern.finditer(text[begin:end]))
             at = end + 1
             if at > len(text):
                 return
@@ -87,6 +105,22 @@ class PatternSearch(Generic[AnyStr]):
             return text.find(self.word, at)
         match = self.pattern.search(text, at)
         return match.start() if match else -1
+
+
+def _with_its_number(match: re.Match[AnyStr]) -> AnyStr | None:
+    """Return the group of a match, with the parts of its number that the pattern left out.
+
+    The group `\\d+[.]\\d+` finds 9.8 in `9.8e-05` and in `\u22129.8`, `\\d+` finds 1 in `1,234`: wrong figures. A
+    pattern that matches what follows its group, such as a comma, says that it does not belong to the number.
+    """
+    group, (begin, end), text = match.group(1), match.span(1), match.string
+    if not group or not group[-1:].isdigit():
+        return group
+    signs, exponent, thousands = _BYTES_AROUND if isinstance(text, bytes) else _TEXT_AROUND
+    if group[:1].isdigit():
+        begin -= next((len(sign) for sign in signs if text.endswith(sign, 0, begin)), 0)
+    more = exponent.match(text, end) or (thousands.match(text, end) if len(group) <= 3 and group.isdigit() else None)
+    return text[begin : more.end() if more and end == match.end() else end]
 
 
 def in_log(path: Path, pattern: str) -> Iterator[str | None]:
@@ -105,13 +139,17 @@ def in_log(path: Path, pattern: str) -> Iterator[str | None]:
 
 
 def number(text: str | None) -> float | None:
-    """Return the number in a text with sign and exponent, or nan or inf; None unless there is exactly one."""
+    """Return the number in a text with sign and exponent, or nan or inf; None unless there is exactly one.
+
+    A minus of typography, as in `\u22123.5` or `1e\u22123`, and full-width digits count; thousands separators do not.
+    """
     if text is None:
         return None
+    text = text.translate(_AS_ASCII)
     with suppress(ValueError):
         return float(text)
     several = _NUMBER.findall(text)
-    return float(several[0]) if len(several) == 1 else None
+    return float(several[0]) if len(several) == 1 and not _UNCLEAR.search(text) else None
 
 
 def reported(path: Path) -> tuple[dict[str, list[float]], dict[str, str], int]:

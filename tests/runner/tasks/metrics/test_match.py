@@ -129,10 +129,67 @@ def test_pattern_of_other_letters_finds_them(tmp_path: Path) -> None:
         ("", None),
         (None, None),
         ("10-20", None),
+        ("\u22123.5", -3.5),
+        ("loss \u22123.5 nats", -3.5),
+        ("1e\u22123", 1e-3),
+        ("1.5e\u22123 s", 1.5e-3),
+        ("\uff0d3.5", -3.5),
+        ("\ufe633.5", -3.5),
+        ("\u20133.5", -3.5),
+        ("\u20103.5", -3.5),
+        ("10\u201320", None),
+        ("\u20143.5", None),
+        ("loss\u20143.5", None),
+        ("- 3.5", None),
+        ("\u2212 3.5", None),
+        ("\uff11\uff12\uff0e\uff15", 12.5),
+        ("+\uff11\uff45\uff0d\uff13", 1e-3),
+        ("\uff11,\uff12\uff13\uff14", None),
+        ("1,234", None),
+        ("1'234", None),
+        ("1\u00a0234", None),
+        ("1.234.567", None),
+        ("10\u207b\u00b3", None),
+        ("1\u00bd", None),
+        ("2^10", None),
+        ("0xF", None),
+        ("12.5 m\u00b2", 12.5),
+        ("- loss: 0.5", 0.5),
     ],
 )
 def test_group_contains_exactly_one_number(text: str | None, expected: float | None) -> None:
     assert number(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "expected"),
+    [
+        ("loss: \u22123.5", r"loss: (\S+)", -3.5),
+        ("loss: \u22123.5", r"loss: .*?([0-9.]+)", -3.5),
+        ("loss \u22123.5", r"(\d+\.\d+)", -3.5),
+        ("Verlust \u22123.5 \xe9", r"Verlust .*?(\d+\.\d+) \xe9", -3.5),
+        ("loss: 9.8e-05", r"loss: (\d+\.\d+)", 9.8e-5),
+        ("loss: 9.8e\u221205", r"loss: (\d+\.\d+)", 9.8e-5),
+        ("loss: 9.8e-05 \xe9", r"loss: (\d+\.\d+)(?= \xe9)?", 9.8e-5),
+        ("speed: 1,234", r"speed: (\d+)", None),
+        ("speed: 1,234.5 img/s", r"speed: (\d+)", None),
+        ("speed: 1,234 \xe9", r": (\d+)(?=\S+ \xe9)", None),
+        ("3,120,0.5", r"^(\d+),", 3.0),
+        ("3, 120", r"^(\d+)", 3.0),
+        ("2.50 epochs", r"(\d+\.\d+)", 2.5),
+        ("x=0.123,456", r"x=(\d+\.\d+)", 0.123),
+        ("12e3ab", r"(\d+)e", 12.0),
+        ("step-12", r"step-(\d+)", 12.0),
+    ],
+)
+def test_figure_is_the_number_of_the_line_or_missing_with_its_reason(
+    tmp_path: Path, text: str, pattern: str, expected: float | None
+) -> None:
+    answer = measured(tmp_path, text + "\n", pattern=pattern, compute="last")
+    assert answer["value"] == expected
+    assert (answer["problem"] is None) == (expected is not None)
+    if expected is None:
+        assert answer["problem"].startswith("no_number: 1 of 1 matches are not a single number, such as '1,234")
 
 
 def test_number_may_be_nan_or_infinite() -> None:
