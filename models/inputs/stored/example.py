@@ -1,7 +1,8 @@
 """The records of image data sets: `tf.train.Example` messages, read and written without TensorFlow.
 
 An Example is a map from a feature's name to a list of byte strings, floating-point numbers or integers. These have the
-names that TensorFlow's and Keras's converters of ImageNet use; `Features` selects others for foreign files.
+names that TensorFlow's and Keras's converters of ImageNet use, or those of TensorFlow Datasets, `image` and `label`;
+`Features` selects others for foreign files.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ class Features:
     label: str = "image/class/label"
 
 
+IMAGENET, TFDS = Features(), Features("image", "label")
+
+
 def encoded(sample: Sample, text: str, file: str) -> bytes:
     """Return the Example of a sample, with the name of its class and of its file."""
     return before_image(sample, text, file) + sample.data
@@ -50,6 +54,7 @@ def before_image(sample: Sample, text: str, file: str) -> bytes:
 def decoded(payload: bytes | memoryview, names: Features) -> Sample:
     """Return the sample in an Example. Raises `WrongExample`, which names the features that it has."""
     found = features_of(payload)
+    names = _present(found, names)
     values = _values(_wanted(found, names.image), BYTES_LIST)
     if not values:
         raise WrongExample(f"feature {names.image!r} has no bytes; it must contain one encoded image")
@@ -59,6 +64,7 @@ def decoded(payload: bytes | memoryview, names: Features) -> Sample:
 def label_and_text(payload: bytes | memoryview, names: Features) -> tuple[int, str]:
     """Return the label of an Example and the name of its class, empty without one; does not touch the image's bytes."""
     found = features_of(payload)
+    names = _present(found, names)
     _wanted(found, names.image)
     texts = _values(found[TEXT], BYTES_LIST) if TEXT in found else ()
     return _label(found, names), os.fsdecode(bytes(piece(texts[0]))) if texts else ""
@@ -78,12 +84,21 @@ def features_of(payload: bytes | memoryview) -> dict[str, memoryview]:
     return found
 
 
+def _present(found: dict[str, memoryview], names: Features) -> Features:
+    """Return the names to use: those of TensorFlow Datasets if a record has these and not the usual ones."""
+    usual = names.image in found or names != IMAGENET
+    return names if usual or not {TFDS.image, TFDS.label} <= found.keys() else TFDS
+
+
 def _wanted(found: dict[str, memoryview], name: str) -> memoryview:
     try:
         return found[name]
     except KeyError:
         names = ", ".join(sorted(found)) or "no features"
-        raise WrongExample(f"has no feature {name!r}; it has {names}; set the feature's name to one of these") from None
+        raise WrongExample(
+            f"has no feature {name!r}; it has {names}; write the image and its label as {IMAGENET.image} and "
+            f"{IMAGENET.label}, or as {TFDS.image} and {TFDS.label}"
+        ) from None
 
 
 def _label(found: dict[str, memoryview], names: Features) -> int:

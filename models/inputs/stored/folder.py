@@ -2,7 +2,9 @@
 
 The names are read once with `os.scandir`, without a call per file, and sorted as bytes, so that the order is the same
 on every machine. Sub-folders of a class belong to it. Symbolic links are followed; a folder is read once per class,
-which ends loops. Names are kept as one block of bytes: a million of them take 40 MB and are pickled at once.
+which ends loops. Hidden files and folders, such as `.ipynb_checkpoints` and the `._x.jpg` of macOS, are left out and
+named: `keras.utils.image_dataset_from_directory` makes no class of a hidden folder, either. Names are kept as one block
+of bytes: a million of them take 40 MB and are pickled at once.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ JPEG_SUFFIXES = (b".jpg", b".jpeg", b".jpe", b".jfif")
 OWN_FILES = frozenset({b"manifest.json"})
 SPLITS = frozenset({b"train", b"val", b"validation", b"test"})
 MOST_NAMED = 5
+NOT_JPEG = "left out, as it is not a file named *.jpg or *.jpeg"
+HIDDEN = "left out, as it is hidden: its name begins with a dot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Found:
 
     files: list[tuple[bytes, bytes]] = field(default_factory=list)
     left_out: list[bytes] = field(default_factory=list)
+    hidden: list[bytes] = field(default_factory=list)
     loops: list[bytes] = field(default_factory=list)
 
 
@@ -96,13 +101,15 @@ def open_folder(path: Path, limit: int | None = None) -> FolderSource:
     root = os.fsencode(path)
     try:
         with os.scandir(root) as entries:
-            top = sorted(entries, key=lambda entry: entry.name)
+            everything = sorted(entries, key=lambda entry: entry.name)
+        top = [entry for entry in everything if not _is_hidden(entry.name)]
+        hidden = [entry.name for entry in everything if _is_hidden(entry.name)]
         folders = [entry.name for entry in top if _is_folder(entry)]
     except OSError as error:
         raise _unreadable(error) from None
     listed = list_file(path)
     if listed is not None and any(_is_jpeg(entry.name) for entry in top):
-        return _flat(path, [entry for entry in top if not _is_folder(entry)], listed).limited(limit)
+        return _flat(path, [entry for entry in top if not _is_folder(entry)], (listed, hidden)).limited(limit)
     if SPLITS & set(folders) and set(folders) <= SPLITS:
         names = " and ".join(map(os.fsdecode, folders))
         raise InputDataError(f"{path}: contains the data sets {names}, not classes; give one of them as dataset_path")
@@ -111,12 +118,12 @@ def open_folder(path: Path, limit: int | None = None) -> FolderSource:
             f"{path}: has no class folders, no record files and no list of labels; expected one folder per class with "
             f"JPEG files, *.tfrecord or *.array_record files, or JPEG files with one of the lists in docs/inputs.md"
         )
-    return _by_class(path, folders, [entry.name for entry in top if entry.name not in {*folders, *OWN_FILES}]).limited(
-        limit
-    )
+    loose = [entry.name for entry in top if entry.name not in {*folders, *OWN_FILES}]
+    return _by_class(path, folders, (loose, hidden)).limited(limit)
 
 
-def _by_class(path: Path, folders: list[bytes], loose: list[bytes]) -> FolderSource:
+def _by_class(path: Path, folders: list[bytes], others: tuple[list[bytes], list[bytes]]) -> FolderSource:
+    """Return the source of class folders; `others` are the files beside them, and the hidden entries."""
     root = os.fsencode(path)
     all_found = [_scan(root, folder) for folder in folders]
     counts = [len(found.files) for found in all_found]
@@ -124,23 +131,28 @@ def _by_class(path: Path, folders: list[bytes], loose: list[bytes]) -> FolderSou
         raise InputDataError(f"{path}: none of its {len(folders)} class folders has a JPEG file (*.jpg, *.jpeg)")
     classes = tuple(map(os.fsdecode, folders))
     files = [place for found in all_found for place in found.files]
+    loose, hidden = others
     left_out = loose + [name for found in all_found for name in found.left_out]
+    hidden = hidden + [name for found in all_found for name in found.hidden]
     loops = [name for found in all_found for name in found.loops]
     notes = (
         *_note("class without images", [name for name, count in zip(folders, counts, strict=True) if count == 0]),
         *_note("class with one image", [name for name, count in zip(folders, counts, strict=True) if count == 1]),
-        *_note("left out, as it is not a file named *.jpg or *.jpeg", left_out),
+        *_note(NOT_JPEG, left_out),
+        *_note(HIDDEN, hidden),
         *_note("left out, as this link leads to a folder that contains it or was read before", loops),
     )
     return _packed(root, (classes, notes), files, np.repeat(np.arange(len(folders)), counts))
 
 
-def _flat(path: Path, entries: list[os.DirEntry[bytes]], listed: Path) -> FolderSource:
+def _flat(path: Path, entries: list[os.DirEntry[bytes]], others: tuple[Path, list[bytes]]) -> FolderSource:
+    """Return the source of a flat folder; `others` are its list of labels, and the hidden entries."""
+    listed, hidden = others
     names = [entry.name for entry in entries if _is_jpeg(entry.name) and _is_file(entry)]
     classes, labels, notes = labels_of(listed, names)
     known = {*names, os.fsencode(listed.name)}
     skipped = [entry.name for entry in entries if entry.name not in known]
-    notes = (*notes, *_note("left out, as it is not a file named *.jpg or *.jpeg", skipped))
+    notes = (*notes, *_note(NOT_JPEG, skipped), *_note(HIDDEN, hidden))
     return _packed(os.fsencode(path), (classes, notes), [(b"", name) for name in names], labels)
 
 
@@ -185,7 +197,9 @@ def _read_folder(root: bytes, relative: bytes, found: Found) -> Iterator[bytes]:
     with os.scandir(_joined(root, relative)) as entries:
         inside = sorted(entries, key=lambda entry: entry.name)
     for entry in inside:
-        if _is_jpeg(entry.name) and _is_file(entry):
+        if _is_hidden(entry.name):
+            found.hidden.append(_joined(relative, entry.name))
+        elif _is_jpeg(entry.name) and _is_file(entry):
             found.files.append((relative, entry.name))
         elif _is_folder(entry):
             yield _joined(relative, entry.name)
@@ -195,6 +209,10 @@ def _read_folder(root: bytes, relative: bytes, found: Found) -> Iterator[bytes]:
 
 def _joined(folder: bytes, name: bytes) -> bytes:
     return folder + b"/" + name if folder else name
+
+
+def _is_hidden(name: bytes) -> bool:
+    return name.startswith(b".")
 
 
 def _is_jpeg(name: bytes) -> bool:

@@ -81,6 +81,15 @@ def test_list_of_class_names_beside_class_folders_is_no_list_of_files(tmp_path: 
     assert labels(tmp_path) == [0] * 4
 
 
+def test_hidden_files_of_a_flat_folder_need_no_label(tmp_path: Path) -> None:
+    for name in ("a.jpg", "._a.jpg"):
+        (tmp_path / name).write_bytes(b"a")
+    (tmp_path / "labels.txt").write_text("a.jpg 0\n")
+    source = open_source(tmp_path)
+    assert [source.name(index) for index in range(len(source))] == ["a.jpg"]
+    assert source.notes == ("left out, as it is hidden: its name begins with a dot (1): ._a.jpg",)
+
+
 def test_only_regular_files_of_a_flat_folder_are_images(tmp_path: Path) -> None:
     """Reading a named pipe would not end."""
     (tmp_path / "a.jpg").write_bytes(b"a")

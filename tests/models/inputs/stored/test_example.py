@@ -41,10 +41,25 @@ def test_other_names_and_both_forms_of_integers_are_read(integers: bytes) -> Non
     assert decoded(example(image=BYTES, label=integers), FOREIGN) == Sample(b"jpeg", 5)
 
 
+def test_records_of_tensorflow_datasets_are_read_by_their_own_names() -> None:
+    payload = example(image=BYTES, label=message((3, message((1, b"\x05")))), file_name=BYTES)
+    assert decoded(payload, Features()) == Sample(b"jpeg", 5)
+    assert label_and_text(payload, Features()) == (5, "")
+
+
+def test_record_of_other_names_says_which_ones_are_read() -> None:
+    with pytest.raises(WrongExample) as refused:
+        decoded(example(png=BYTES, label=BYTES), Features())
+    assert str(refused.value) == (
+        "has no feature 'image/encoded'; it has label, png; write the image and its label as image/encoded and "
+        "image/class/label, or as image and label"
+    )
+
+
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (example(image=BYTES, size=BYTES), "has no feature 'label'; it has image, size; set the feature's name to one"),
+        (example(image=BYTES, size=BYTES), "has no feature 'label'; it has image, size; write the image"),
         (example(), "has no feature 'image'; it has no features"),
         (example(image=message((3, b"\x08\x05")), label=message((3, b"\x08\x05"))), "'image' has no bytes"),
         (example(image=BYTES, label=BYTES), "'label' has no integer"),

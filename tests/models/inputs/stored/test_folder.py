@@ -82,6 +82,23 @@ def test_other_files_are_noted_and_left_out(tmp_path: Path) -> None:
     )
 
 
+def test_hidden_files_and_folders_are_noted_and_no_class_or_image(tmp_path: Path) -> None:
+    """Jupyter's checkpoints and the second file of macOS would shift the numbers of the classes."""
+    root = class_folder(tmp_path)
+    for folder in (".ipynb_checkpoints", "apple/.ipynb_checkpoints", ".Trash-0/apple"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "x.jpg").write_bytes(b"x")
+    (root / "pear" / "._0.jpg").write_bytes(b"x")
+    (root / ".DS_Store").touch()
+    source = open_source(root)
+    assert (source.classes, len(source)) == (("apple", "pear", "plum"), 9)
+    assert [sample.label for sample in source.read([0, 3, 8])] == [0, 1, 2]
+    assert source.notes == (
+        "left out, as it is hidden: its name begins with a dot (5): .DS_Store, .Trash-0, .ipynb_checkpoints, "
+        "apple/.ipynb_checkpoints, pear/._0.jpg",
+    )
+
+
 def test_suffix_may_be_upper_case_and_classes_may_have_sub_folders(tmp_path: Path) -> None:
     inner = tmp_path / "n01440764" / "images"
     inner.mkdir(parents=True)
