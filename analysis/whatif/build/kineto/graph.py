@@ -125,11 +125,13 @@ def _same_steps(traces: Sequence[RankTrace]) -> list[str]:
     Also sets the periods of all steps. Raises `GraphError`.
     """
     first = traces[0]
-    counts = {len(trace.windows) for trace in traces}
-    if len(counts) > 1:  # a rank may have stopped its profiler one mark earlier
+    marked = max(len(trace.windows) for trace in traces)
+    why = next((trace.unfinished for trace in traces if trace.unfinished), None)
+    if any(len(trace.windows) < marked for trace in traces):  # a rank may have stopped its profiler one mark earlier
         for trace in traces:
-            if trace.unfinished and len(trace.windows) == max(counts):
-                _keep(trace, range(len(trace.windows) - 1))
+            if trace.unfinished and len(trace.windows) == marked:
+                _keep(trace, range(marked - 1))
+                trace.unfinished = None
     for trace in traces[1:]:
         if len(trace.windows) != len(first.windows):
             raise GraphError(
@@ -137,8 +139,7 @@ def _same_steps(traces: Sequence[RankTrace]) -> list[str]:
                 f" has {len(first.windows)}; record the same steps on all ranks"
             )
     steps = range(len(first.windows))
-    why = next((trace.unfinished for trace in traces if trace.unfinished), None)
-    finished = steps[:-1] if why else steps
+    finished = steps[:-1] if any(trace.unfinished for trace in traces) else steps
     others = {step for trace in traces for step in unusual([trace.lanes[trace.main][at] for at in finished])}
     if len(others) == len(finished):
         others = set()
@@ -148,7 +149,7 @@ def _same_steps(traces: Sequence[RankTrace]) -> list[str]:
         _keep(trace, kept)
     said = []
     if why:
-        said.append(f"step {len(steps)}, the last one, is left out: the profiler stopped before it ended; {why}")
+        said.append(f"step {marked}, the last one, is left out: the profiler stopped before it ended; {why}")
     if others:
         numbers = ", ".join(str(step + 1) for step in sorted(others))
         said.append(f"step {numbers} is left out: less than 80 % of its operations are those of the other steps")

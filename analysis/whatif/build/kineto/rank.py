@@ -60,8 +60,6 @@ def trace_of(recording: Recording, rank: int) -> RankTrace:
 def _unfinished(trace: RankTrace, work: HostWork, recording: Recording) -> str | None:
     """Return why the last step is unfinished, None if it is not."""
     names = [[piece.name for piece in pieces] for pieces in trace.lanes[trace.main]]
-    if is_unfinished(names):
-        return f"it has {len(names[-1])} operations, the step before has {len(names[-2])}"
     launched = [0] * len(names)
     missing = [0] * len(names)
     for events in recording.threads.values() if recording.streams else ():
@@ -73,6 +71,8 @@ def _unfinished(trace: RankTrace, work: HostWork, recording: Recording) -> str |
                     missing[step] += event.correlation not in work.device
     if len(missing) > 1 and missing[-1] and not any(missing[:-1]):
         return f"{missing[-1]} of its {launched[-1]} launches have no kernel"
+    if is_unfinished(names):
+        return f"it has {len(names[-1])} operations, the step before has {len(names[-2])}"
     return None
 
 
