@@ -6,15 +6,13 @@ Each call is counted (`runner.cell.work.counter`), so that the runner can determ
 from __future__ import annotations
 
 import math
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from keras_matrix.models.workload import Built
+from keras_matrix.records.epoch_figures import EpochWork, quantile, tokens_a_sample, with_figures
 from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import BackendAdapter
@@ -27,7 +25,6 @@ from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
 from keras_matrix.runner.cell.work.counter import Counting, Ledger, Weights, predicted
 
 CALIBRATION_EPOCH_S = 0.15
-SHORT_EPOCH_SHARE = 8
 # The second epoch length costs up to a third of a process's time and gives secondary figures: one process pays for it.
 SECOND_LENGTH_REPEAT = 0
 # At this learning rate any gradient that is not zero moves a weight of any precision.
@@ -93,7 +90,7 @@ class Training:
         log = self._fit("epochs", feeder, self._measured.stretch(settings, steps))
         self._measured.end()
         timeline = Timeline(first_step_s, calibration_s, steps, log)
-        short_steps = short_epoch_steps(settings, steps)
+        short_steps = epoch_work(settings, steps).short_steps
         if short_steps is not None and self._job.repeat == SECOND_LENGTH_REPEAT:
             stretch = Stretch(short_steps, 1 + settings.epochs - settings.discard)
             timeline.short = self._fit("short_epochs", feeder, stretch)
@@ -178,7 +175,7 @@ class Predicting:
         log = self._predict("epochs", placed, self._measured.stretch(settings, calls))
         self._measured.end()
         times = Timeline(first_call_s, calibration_s, calls, EpochLog(log.epoch_times_s)).times(settings)
-        p50, p99 = (float(np.percentile(log.call_times_s, rank)) for rank in (50, 99))
+        p50, p99 = (quantile(log.call_times_s, rank) for rank in (50, 99))
         return replace(times, call_time_p50_s=p50, call_time_p99_s=p99), Learning(), calls
 
     def again(self, stretch: Stretch, change: Callable[[Any], Any] = unchanged) -> None:
@@ -231,17 +228,10 @@ def agreed(job: Job, turns: Turns, epoch_s: Callable[[int], float]) -> tuple[int
     return math.ceil(turns.agree_on_steps(step_time_s) / chunk) * chunk, calibration_s
 
 
-def short_epoch_steps(settings: Settings, steps: int) -> int | None:
-    """Return the steps of the second epoch length; None if an epoch is too short to have one.
-
-    One pass over the samples if that is at most half an epoch, so that it also gives the 2017-suite total; else an
-    eighth of an epoch.
-    """
-    passes = steps_of_pass(settings)
-    chunk = settings.steps_per_execution
-    if passes <= steps // 2 and passes % chunk == 0:
-        return passes
-    return steps // SHORT_EPOCH_SHARE // chunk * chunk or None
+def epoch_work(settings: Settings, steps: int) -> EpochWork:
+    """Return the work of an epoch of so many steps."""
+    chunk, passes = settings.steps_per_execution, steps_of_pass(settings)
+    return EpochWork(steps, settings.batch_size, passes, chunk, settings.phase, tokens_a_sample(settings))
 
 
 def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: Settings, steps: int) -> Times:
@@ -250,37 +240,12 @@ def summarise(epoch_times_s: list[float], short_times_s: list[float], settings: 
     `epoch_times_s` has every epoch of `steps` steps, discarded ones first; `short_times_s` the measured epochs of the
     second length, and may be empty.
     """
-    measured_s = epoch_times_s[settings.discard :]
-    mean_s, median_s = statistics.fmean(measured_s), statistics.median(measured_s)
-    short_steps = short_epoch_steps(settings, steps) if short_times_s else None
     times = Times(
-        first_epoch_time_s=epoch_times_s[0] if settings.discard else None,
         discarded_epoch_times_s=epoch_times_s[: settings.discard],
-        epoch_times_s=measured_s,
-        epoch_time_median_s=median_s,
-        epoch_time_mean_s=mean_s,
-        epoch_time_p95_s=float(np.percentile(measured_s, 95)),
-        step_time_s=mean_s / steps,
-        samples_per_s=steps * settings.batch_size / mean_s,
-        steps_per_s=steps / mean_s,
-        short_epoch_steps=short_steps,
+        epoch_times_s=epoch_times_s[settings.discard :],
         short_epoch_times_s=short_times_s,
-        suite_total_time_s=_suite_total(measured_s, short_times_s, settings, steps),
     )
-    if short_steps is None:
-        return times
-    short_s = statistics.median(short_times_s)
-    slope_s = (median_s - short_s) / (steps - short_steps)
-    return replace(times, fixed_time_per_epoch_s=short_s - short_steps * slope_s)
-
-
-def _suite_total(measured_s: list[float], short: list[float], settings: Settings, steps: int) -> float | None:
-    if settings.phase != "fit":
-        return None
-    passes = steps_of_pass(settings)
-    if passes == steps:
-        return sum(measured_s)
-    return sum(short) if short and short_epoch_steps(settings, steps) == passes else None
+    return with_figures(times, epoch_work(settings, steps))
 
 
 def learning_of(log: EpochLog) -> Learning:

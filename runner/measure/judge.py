@@ -25,6 +25,7 @@ from keras_matrix.records.schema import SCHEMA_VERSION, CellResult, GpuEpochs, S
 from keras_matrix.records.text import printable_values
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES, Job
 from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.measure.derived_figures import derived
 from keras_matrix.runner.measure.input_caveats import input_caveats
 from keras_matrix.runner.measure.lost_gpu import busy_gpu, lost_gpu
 from keras_matrix.runner.measure.work_judge import malformed, mismatch, misplaced, option_caveats, work_caveats
@@ -58,7 +59,10 @@ class ResultRefused(ValueError):
 
 
 def accept(raw: bytes | None, job: Job) -> CellResult:
-    """Return the result in `raw` if it belongs to this job. Raises `ResultRefused`."""
+    """Return the result in `raw` if it belongs to this job, with the runner's own derived figures.
+
+    Raises `ResultRefused`.
+    """
     if raw is None:
         raise ResultRefused("no_result: the process did not write one")
     if len(raw) > RESULT_LIMIT_BYTES:
@@ -72,6 +76,11 @@ def accept(raw: bytes | None, job: Job) -> CellResult:
     if received != expected:
         raise ResultRefused("bad_result: the result belongs to another attempt")
     if problem := _implausible(result, job):
+        raise ResultRefused(f"bad_result: {problem}")
+    if result.exception is not None:
+        return result
+    result, problem = derived(result, job.settings)
+    if problem:
         raise ResultRefused(f"bad_result: {problem}")
     return result
 

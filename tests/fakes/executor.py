@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from keras_matrix.records.epoch_figures import timed_epochs_s
 from keras_matrix.records.fc import spec
 from keras_matrix.records.host import cpu_list
 from keras_matrix.records.injected_faults import parse, scattered_share
@@ -280,8 +281,8 @@ def _times(step_s: float, steps: int, kept: int, settings: Settings) -> Times:
         import_time_s=1.0,
         build_time_s=0.1,
         first_step_time_s=0.5,
-        first_epoch_time_s=epoch_s + 0.5,
-        discarded_epoch_times_s=[epoch_s + 0.5] * settings.discard,
+        first_epoch_time_s=epoch_s + 0.5 if settings.discard else None,
+        discarded_epoch_times_s=[epoch_s + 0.5 * (epoch == 0) for epoch in range(settings.discard)],
         epoch_times_s=[epoch_s] * kept,
         epoch_time_median_s=epoch_s,
         epoch_time_mean_s=epoch_s,
@@ -318,4 +319,10 @@ def _faulty(plain: _Pretended, job: Job) -> _Pretended:
 
 def _slow_at_first(times: Times, multiple: float) -> Times:
     first_s = times.first_epoch_time_s
-    return replace(times, first_epoch_time_s=first_s * multiple if first_s is not None else None)
+    if first_s is None:
+        return times
+    discarded_s = [first_s * multiple, *times.discarded_epoch_times_s[1:]]
+    total_s = timed_epochs_s(replace(times, discarded_epoch_times_s=discarded_s))
+    return replace(
+        times, first_epoch_time_s=discarded_s[0], discarded_epoch_times_s=discarded_s, training_time_s=total_s
+    )

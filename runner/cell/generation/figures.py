@@ -5,9 +5,9 @@ What cannot be measured is None and fails no cell.
 
 from __future__ import annotations
 
-import statistics
 import sys
 from dataclasses import replace
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -79,11 +79,11 @@ def _with_own_loop(found: Generation, job: Job, built: Built, on: tuple[BackendA
         )
     return replace(
         found,
-        own_prefill_time_s=statistics.median(own.prefills_s),
-        own_time_to_first_token_s=statistics.median(own.first_tokens_s),
+        own_prefill_time_s=median(own.prefills_s),
+        own_time_to_first_token_s=median(own.first_tokens_s),
         own_token_time_p50_s=own.quantile(50),
         own_token_time_p99_s=own.quantile(99),
-        own_token_time_mean_s=float(np.mean(own.steps_s)),
+        own_token_time_mean_s=fmean(map(fmean, own.steps_s)),
         own_tokens_agree=bool(np.array_equal(own.tokens, theirs)),
     )
 

@@ -16,6 +16,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from keras_matrix.models.process.garbage_collection import settle
+from keras_matrix.records.epoch_figures import quantile
 from keras_matrix.runner.cell.backends import BackendAdapter
 from keras_matrix.runner.cell.clock import monotonic
 
@@ -38,7 +39,7 @@ class OwnTimes:
 
     def quantile(self, percent: float) -> float:
         """Return a percentile of the times of single steps."""
-        return float(np.percentile(np.concatenate(self.steps_s), percent))
+        return quantile([step_s for steps_s in self.steps_s for step_s in steps_s], percent)
 
 
 class OwnLoop:

@@ -5,14 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from keras_matrix.models.workload import Built
-from keras_matrix.records.schema import Learning, Times
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import BackendAdapter, Unsupported
-from keras_matrix.runner.cell.batches import Batch
 from keras_matrix.runner.cell.phases import Predicting
 
 
@@ -23,14 +20,6 @@ def generated(model: Any, prompts: Any) -> Any:
 
 class Generating(Predicting):
     """Epochs of calls of `generate`."""
-
-    def run(self, first: list[Batch]) -> tuple[Times, Learning, int]:  # type: ignore[override]
-        """Make the first call, agree on the calls per epoch, generate; return times, learning and calls."""
-        times, learning, calls = super().run(first)
-        settings = self._job.settings
-        prompt, longest = lengths(settings)
-        assert times.samples_per_s is not None
-        return replace(times, tokens_per_s=times.samples_per_s * (longest - prompt)), learning, calls
 
     def _call(self, inputs: Any) -> Any:
         return generated(self.model, inputs)

@@ -96,6 +96,19 @@ def test_unusual_but_complete_work_is_measured_with_its_caveats(
 
 @pytest.mark.one_backend
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("phase", ["fit", "predict"])
+def test_replaced_reductions_change_no_figure(
+    executor: ProcessExecutor, tmp_path: Path, backend: str, phase: str
+) -> None:
+    record = measured(executor, tmp_path, "replaced_reductions", backend=backend, phase=phase)
+    epochs_s = record.times.epoch_times_s
+    assert record.status in (Status.OK, Status.UNSTABLE), record.reason
+    assert record.times.step_time_s == pytest.approx(sum(epochs_s) / len(epochs_s) / STEPS)
+    assert record.times.epoch_time_median_s == pytest.approx(sorted(epochs_s)[0] / 2 + sorted(epochs_s)[1] / 2)
+    assert (record.times.call_time_p50_s or 1.0) > 1e-7
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_fewer_predictions_than_requested_are_a_work_mismatch(
     executor: ProcessExecutor, tmp_path: Path, backend: str
 ) -> None:

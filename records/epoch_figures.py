@@ -1,0 +1,113 @@
+"""The figures of a process that follow from the times of its epochs. Pure; the standard library alone.
+
+A cell's process computes them for its own files, and the runner computes them again from the epoch times: those are in
+the record, and a result that states others is refused (`runner.measure.derived_figures`). The functions of `statistics`
+are bound here before a workload's own code is loaded, so that a workload that replaces them changes no figure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+from keras_matrix.records.schema import Times
+from keras_matrix.records.settings import FIT, GENERATE, Settings
+
+SHORT_EPOCH_SHARE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class EpochWork:
+    """The work of an epoch: its steps (or calls), the samples of a step, and the steps of one pass over the samples.
+
+    `samples_a_step` is None if the samples of a step are not proven: then there is no figure of samples.
+    `tokens_a_sample` is None unless the phase is generate.
+    """
+
+    steps: int
+    samples_a_step: int | None
+    steps_of_pass: int
+    steps_per_execution: int
+    phase: str
+    tokens_a_sample: int | None = None
+
+    @property
+    def short_steps(self) -> int | None:
+        """The steps of the second epoch length; None if an epoch is too short to have one.
+
+        One pass over the samples if that is at most half an epoch, so that it also gives the 2017-suite total; else an
+        eighth of an epoch.
+        """
+        chunk = self.steps_per_execution
+        if self.steps_of_pass <= self.steps // 2 and self.steps_of_pass % chunk == 0:
+            return self.steps_of_pass
+        return self.steps // SHORT_EPOCH_SHARE // chunk * chunk or None
+
+
+def tokens_a_sample(settings: Settings) -> int | None:
+    """Return the tokens that a call of `generate` adds to each prompt; None in other phases."""
+    if settings.phase != GENERATE:
+        return None
+    return int(settings.params["max_length"]) - int(settings.params["prompt_length"])
+
+
+def with_figures(times: Times, work: EpochWork) -> Times:
+    """Return the times with every figure that follows from its epochs, the discarded and short ones included.
+
+    There must be at least one measured epoch, and none without a duration.
+    """
+    measured_s, short_s = times.epoch_times_s, times.short_epoch_times_s
+    mean_s, samples = fmean(measured_s), work.samples_a_step
+    samples_per_s = None if samples is None else work.steps * samples / mean_s
+    tokens = work.tokens_a_sample
+    return replace(
+        times,
+        first_epoch_time_s=times.discarded_epoch_times_s[0] if times.discarded_epoch_times_s else None,
+        epoch_time_median_s=median(measured_s),
+        epoch_time_mean_s=mean_s,
+        epoch_time_p95_s=quantile(measured_s, 95),
+        step_time_s=mean_s / work.steps,
+        samples_per_s=samples_per_s,
+        steps_per_s=work.steps / mean_s,
+        tokens_per_s=None if samples_per_s is None or tokens is None else samples_per_s * tokens,
+        short_epoch_steps=work.short_steps if short_s else None,
+        fixed_time_per_epoch_s=_fixed_time(measured_s, short_s, work),
+        suite_total_time_s=_suite_total(measured_s, short_s, work),
+    )
+
+
+def timed_epochs_s(times: Times) -> float:
+    """Return the sum of what a process reports to have timed: `training_time_s` has the first short epoch in addition.
+
+    The first discarded epoch includes the first step.
+    """
+    first_s = 0.0 if times.discarded_epoch_times_s else times.first_step_time_s or 0.0
+    epochs = (times.discarded_epoch_times_s, times.epoch_times_s, times.short_epoch_times_s)
+    return first_s + (times.calibration_time_s or 0.0) + math.fsum(map(math.fsum, epochs))
+
+
+def quantile(values: Sequence[float], percent: float) -> float:
+    """Return a percentile, interpolated linearly between the two nearest of the sorted values (NumPy's default)."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def _fixed_time(measured_s: Sequence[float], short_s: Sequence[float], work: EpochWork) -> float | None:
+    short_steps = work.short_steps
+    if not short_s or short_steps is None:
+        return None
+    slope_s = (median(measured_s) - median(short_s)) / (work.steps - short_steps)
+    return median(short_s) - short_steps * slope_s
+
+
+def _suite_total(measured_s: Sequence[float], short_s: Sequence[float], work: EpochWork) -> float | None:
+    if work.phase != FIT:
+        return None
+    if work.steps_of_pass == work.steps:
+        return sum(measured_s)
+    return sum(short_s) if short_s and work.short_steps == work.steps_of_pass else None
