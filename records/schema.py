@@ -341,6 +341,7 @@ class CellResult:
     data_notes: list[str] = field(default_factory=list)  # what is unusual about the data set
     unsaved: str | None = None  # why the trained model is not saved; the figures were published before
     collectives_not_timed: str | None = None  # why, if a worker died while its collectives were timed
+    samples_unseen: str | None = None  # why, if the process ended while its layers were watched
     exception: str | None = None
     message: str | None = None
 

@@ -8,6 +8,8 @@ observed from seeds alone (docs/parity.md). Differing losses are a caveat of the
 Different use of TF32 in float32 operations is a caveat in league `as_shipped`, where each backend keeps its default,
 and prevents the comparison in league `matched`, which turns TF32 off (`analysis.comparison.tf32`).
 
+A cell whose steps may have used part of their batches is compared with none.
+
 Guarantee: pure; facts that were not measured are not compared. Limit: a wrong step that does not change the loss in the
 few epochs of a cell is not detected; `runner parity` compares gradients and updates.
 """
@@ -26,6 +28,7 @@ LOSS_TOLERANCE = 0.25
 ADVICE = "check optimiser and initial weights; runner parity locates the difference between two backends"
 FLOPS_TOLERANCE = 0.005
 RATE_TOLERANCE = 1e-6  # schedules are computed in float32 by some backends
+UNPROVEN = "it is not proven that a step used all samples of its batch"
 STEPS, HOSTS = "steps per epoch", "hosts"
 Cells = Mapping[str, Sequence[Record]]
 """The measured records of each compared cell, by the name shown for it."""
@@ -76,6 +79,8 @@ def differing(cells: Cells, apart: bool = False, spread_out: bool = False) -> st
     `spread_out`: their blocks are at several machines, so that one that failed is missing at one of them.
     """
     cells = {name: records for name, records in cells.items() if records}
+    if unproven := sorted(name for name, records in cells.items() if any(map(_unproven, records))):
+        return f"{UNPROVEN} ({', '.join(unproven)}; see the warning work_not_counted)"
     everyone = [record for records in cells.values() for record in records]
     matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
     found_anew = apart and all(record.settings.steps_per_epoch == "auto" for record in everyone)
@@ -144,6 +149,14 @@ def loss_path(records: Sequence[Record]) -> list[float]:
     losses = [record.learning.loss for record in fresh or measured if record.learning.loss]
     epochs = zip(*losses, strict=False)
     return [statistics.median(known) for epoch in epochs if (known := [loss for loss in epoch if loss is not None])]
+
+
+def _unproven(record: Record) -> bool:
+    """Return whether a step may have used fewer samples than its batch has: then samples/s is not stated either.
+
+    Records before `work` have their figures as they were stated.
+    """
+    return record.work is not None and record.status in MEASURED and record.times.samples_per_s is None
 
 
 def _values(fact: Callable[[Record], object], records: Sequence[Record], known: bool) -> list[Any]:

@@ -57,5 +57,10 @@ class WorkDone:
         "methods of keras.Model that determine what is trained or predicted and that the workload replaces",
         default_factory=list,
     )
+    received_samples: int | None = about(
+        "samples of a batch that a layer with weights receives in a step, at most batch_size, by a further step after "
+        "everything timed; null if unknown, or for a model without methods of its own",
+        default=None,
+    )
     weight_platforms: list[str] = about("platforms of the model's weights after the epochs", default_factory=list)
     output_platforms: list[str] = about("platforms of a batch's output; empty if unknown", default_factory=list)

@@ -26,7 +26,7 @@ from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.schema import CellResult, Memory, Resolved, Times
-from keras_matrix.records.settings import GENERATE, KERAS, PIPELINE, PREDICT, Settings
+from keras_matrix.records.settings import FIT, GENERATE, KERAS, PIPELINE, PREDICT, Settings
 from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents, Unsupported
 from keras_matrix.runner.cell.batches import Batch, make_batches, steps_of_pass
@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 Parts = tuple[Callable[[], str] | None, Callable[[int], None] | None]
 SAVING = "the process ended while it saved the model"
 TIMING = "the process ended while it timed its collectives"
+SEEING = "the process ended in the step that shows which samples its layers receive"
+# A step without compilation takes several times as long.
+LONGEST_STEP_S = 10.0
 WORDS_CHARACTERS = 500
 
 
@@ -133,8 +136,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
         replicas=replicas,
         generation=generation(job, built, adapter, first[0]),
     )
-    result = with_communication(job, group, work, tried_at_high_rate(work, saved(job, built, result)))
-    result = with_deviation(work, result)
+    result = with_further_steps(job, group, work, (saved(job, built, result), first[0]))
     parts = work.model.to_json, partial(_marked_steps, work, job.settings.backend)
     return finished(job, result, parts, partial(_traced_workload, work, job.settings))
 
@@ -199,12 +201,37 @@ def saved(job: Job, built: Built, result: CellResult) -> CellResult:
     return result
 
 
+def with_further_steps(
+    job: Job, group: DeviceGroup, work: Training | Predicting, done: tuple[CellResult, Batch]
+) -> CellResult:
+    """Return the result with what needs further steps: they come after everything timed, and may spoil the model."""
+    result, batch = done
+    result = tried_at_high_rate(work, result)
+    result = with_received_samples(job, work, result, batch)
+    result = with_communication(job, group, work, result)
+    return with_deviation(work, result)
+
+
 def tried_at_high_rate(work: Training | Predicting, result: CellResult) -> CellResult:
     """Return the result with whether a step at a high learning rate changes a weight, if no epoch did."""
     work.try_high_rate()
     if result.work is None:
         return result
     return replace(result, work=replace(result.work, changed_at_high_rate=work.ledger.changed_at_high_rate))
+
+
+def with_received_samples(job: Job, work: Training | Predicting, result: CellResult, batch: Batch) -> CellResult:
+    """Return the result with the samples that the layers of a model with methods of its own receive in a step.
+
+    The figures are published before: that step is not compiled, and may need more memory and time.
+    """
+    done = result.work
+    if done is None or job.settings.phase != FIT or (done.samples_per_step and not done.own_methods):
+        return result
+    if (result.times.step_time_s or 0.0) > LONGEST_STEP_S:
+        return result
+    write_result(job, replace(result, samples_unseen=SEEING))
+    return replace(result, work=replace(done, received_samples=work.received_samples(batch)))
 
 
 def with_communication(job: Job, group: DeviceGroup, work: Training | Predicting, result: CellResult) -> CellResult:

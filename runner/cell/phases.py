@@ -23,6 +23,7 @@ from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cell.loop import CallLog, EpochLog, Stretch, call_epochs, fit_epochs, step_time_by_doubling
 from keras_matrix.runner.cell.measured_epochs import MeasuredEpochs
 from keras_matrix.runner.cell.work.counter import Counting, Ledger, Weights, predicted
+from keras_matrix.runner.cell.work.received import received_samples
 
 CALIBRATION_EPOCH_S = 0.15
 # The second epoch length costs up to a third of a process's time and gives secondary figures: one process pays for it.
@@ -122,6 +123,15 @@ class Training:
             return
         self.ledger.changed_at_high_rate = Weights.of(self.model).changed_since(self.ledger.after) > 0
 
+    def received_samples(self, batch: Batch) -> int | None:
+        """Return how many samples of a batch the model's layers receive in a step; None if unknown. It trains a step.
+
+        It comes after everything measured, since that step is not compiled.
+        """
+        if self._job.settings.devices > 1:
+            return None  # the workers of several devices train in processes of their own
+        return received_samples(self._adapter, self.model, batch, lambda: self.again(Stretch(1, 1)))
+
     def deviation(self) -> float | None:
         """Return how far its losses are from Keras's; None for Keras's own steps. It spoils the model."""
         return None
@@ -187,6 +197,10 @@ class Predicting:
 
     def try_high_rate(self) -> None:
         """Do nothing: predicting has no learning rate."""
+
+    def received_samples(self, batch: Batch) -> int | None:
+        """Return None: the rows of each call's output are counted."""
+        return None
 
     def deviation(self) -> float | None:
         """Return None: Keras predicts."""

@@ -2,7 +2,7 @@
 
 A workload runs in the process that times it, and may replace `statistics.median` or a reduction of NumPy, by accident
 too. So a record has the runner's own figures, and a result that states others belongs to a process that cannot be
-trusted: it is refused, as any invalid result is.
+trusted: it is refused, as any invalid result is. Samples/s is stated only if each step used all samples of its batch.
 
 Not derived, because the record does not have the times of single calls: `call_time_p50_s`, `call_time_p99_s` and the
 figures of the own loop over a language model. They are checked against the bounds that the epochs set.
@@ -20,6 +20,7 @@ from keras_matrix.records.instruments.generation import Generation
 from keras_matrix.records.instruments.work_done import WorkDone, WorkStretch
 from keras_matrix.records.schema import CellResult, Resolved, Times
 from keras_matrix.records.settings import PIPELINE, Settings
+from keras_matrix.runner.measure.work_judge import samples_proven
 
 # Sums of the same times in another order differ by less than this.
 TOLERANCE = 1e-6
@@ -34,6 +35,8 @@ def derived(result: CellResult, settings: Settings) -> tuple[CellResult, str | N
     work = work_of(result.resolved, settings)
     times = with_figures(result.times, work)
     problem = next(_disagreements(result, settings, (work, times)), None)
+    if not samples_proven(result, settings):
+        times = replace(times, samples_per_s=None)
     return replace(result, times=times), problem
 
 

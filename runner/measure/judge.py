@@ -104,8 +104,9 @@ def judge(job: Job, outcome: Outcome, result: CellResult | None, problem: str | 
 
 
 def _goes_on(job: Job, result: CellResult) -> bool:
-    """Return whether the process had published its figures, and went on to save its model, time sums or trace."""
-    return job.goes_on or result.unsaved is not None or result.collectives_not_timed is not None
+    """Return whether the process had published its figures, and went on to save its model, watch layers or trace."""
+    later = (result.unsaved, result.collectives_not_timed, result.samples_unseen)
+    return job.goes_on or any(reason is not None for reason in later)
 
 
 def not_run(outcome: Outcome) -> StatusVerdict | None:

@@ -62,7 +62,20 @@ def mismatch(result: CellResult, settings: Settings) -> str | None:
     if work.optimizer_replaced:
         return "the model has a different optimizer after fit than before: it is not known which one was used"
     counted = (_updates(one) or _samples(one, settings, work) or _drawn(one) for one in work.stretches)
-    return _first(counted) or _unchanged(work)
+    return _first(counted) or _not_received(work, settings) or _unchanged(work)
+
+
+def samples_proven(result: CellResult, settings: Settings) -> bool:
+    """Return whether each step used all samples of its batch: by the counts of the epochs, or by what layers received.
+
+    Predictions are counted by the rows of their outputs; the FC modes count their own work.
+    """
+    work, settings = result.work, _with_own_batches(result, settings)
+    if work is None or settings.phase != FIT or (not work.own_methods and not _uncounted_samples(work, settings)):
+        return True
+    if work.received_samples is not None:
+        return work.received_samples >= settings.batch_size
+    return not _uncounted_samples(work, settings)
 
 
 def work_caveats(result: CellResult, settings: Settings) -> list[str]:
@@ -195,6 +208,16 @@ def _drawn(stretch: WorkStretch) -> str | None:
     return None
 
 
+def _not_received(work: WorkDone, settings: Settings) -> str | None:
+    if work.received_samples is None or work.received_samples >= settings.batch_size:
+        return None
+    own = ", ".join(work.own_methods)
+    return (
+        f"the layers of the model received {work.received_samples} of the {settings.batch_size} samples of a step (the "
+        f"model overrides {own}): pass it every sample of the batch"
+    )
+
+
 def _unchanged(work: WorkDone) -> str | None:
     if work.trainable_variables == 0:
         return "the model has no trainable weight; set phase: predict"
@@ -208,10 +231,20 @@ def _unchanged(work: WorkDone) -> str | None:
 
 def _uncounted(work: WorkDone, settings: Settings) -> list[str]:
     own = f" (the model overrides {', '.join(work.own_methods)})" if work.own_methods else ""
-    measured = [stretch for stretch in work.stretches if stretch.name == "epochs"]
+    found = []
     if not work.updates_per_step and not work.skipped_updates:
-        return [f"work_not_counted: weights changed, but the optimizer counted no update{own}"]
-    batch = [samples for stretch in measured for samples in stretch.samples]
-    if not any(batch) or (work.own_methods and work.samples_per_step == 1 < settings.batch_size):
-        return [f"work_not_counted: the samples of a step are not in Keras's loss metric{own}"]
-    return []
+        found.append(f"weights changed, but the optimizer counted no update{own}")
+    if work.received_samples is None and _uncounted_samples(work, settings):
+        found.append(
+            f"the samples of a step are not in Keras's loss metric{own}, and it is not known which its layers receive: "
+            "samples/s is not stated, and nothing is compared; call self._loss_tracker.update_state(loss, "
+            "sample_weight=batch_size) in that step"
+        )
+    return [f"work_not_counted: {reason}" for reason in found]
+
+
+def _uncounted_samples(work: WorkDone, settings: Settings) -> bool:
+    """Return whether Keras's loss metric has not the samples of the epochs: none, or one for each step."""
+    measured = [stretch for stretch in work.stretches if stretch.name == "epochs"]
+    counts = [samples for stretch in measured for samples in stretch.samples]
+    return not any(counts) or (bool(work.own_methods) and work.samples_per_step == 1 < settings.batch_size)

@@ -275,6 +275,10 @@ def _affinity(asked: int | str) -> str | None:
     return cpu_list.text(range(asked)) if isinstance(asked, int) else None if asked == "all" else asked
 
 
+def _samples(settings: Settings) -> int:
+    return spec.problem_of(settings).samples_per_step if spec.is_native(settings) else settings.batch_size
+
+
 def _times(step_s: float, steps: int, kept: int, settings: Settings) -> Times:
     epoch_s = step_s * steps
     return Times(
@@ -288,7 +292,7 @@ def _times(step_s: float, steps: int, kept: int, settings: Settings) -> Times:
         epoch_time_mean_s=epoch_s,
         epoch_time_p95_s=epoch_s,
         step_time_s=step_s,
-        samples_per_s=settings.batch_size / step_s,
+        samples_per_s=_samples(settings) / step_s,
         steps_per_s=1 / step_s,
         training_time_s=epoch_s * settings.epochs + 0.5,
     )

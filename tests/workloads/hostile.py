@@ -373,6 +373,153 @@ def quarter_in_the_step(**_: Any) -> Any:
     return _compiled(Cutting(_layers())), *_data()
 
 
+def _own_gradients(model: Any, arguments: Any, step: Callable[..., Any]) -> Any:
+    """Train by the gradients of `step(forward, x, y)`, a loss, without Keras's optimizer and its loss metric."""
+    if _backend() == "tensorflow":
+        import tensorflow as tf
+
+        x, y = arguments[0]
+        with tf.GradientTape() as tape:
+            loss = step(lambda inputs: model(inputs, training=True), x, y)
+        weights = [variable.value for variable in model.trainable_variables]
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.01 * gradient)
+        return {"own_loss": loss}
+    if _backend() == "torch":
+        import torch
+
+        x, y = arguments[0]
+        model.zero_grad()
+        loss = step(lambda inputs: model(inputs, training=True), x, y)
+        loss.backward()
+        with torch.no_grad():
+            for variable in model.trainable_variables:
+                variable.value.sub_(0.01 * variable.value.grad)
+        return {"own_loss": loss}
+    import jax
+
+    (trainable, other, *rest), (x, y) = arguments
+
+    def loss_of(weights: Any) -> Any:
+        return step(lambda inputs: model.stateless_call(weights, other, inputs, training=True)[0], x, y)
+
+    loss, gradients = jax.value_and_grad(loss_of)(trainable)
+    trainable = [weight - 0.01 * gradient for weight, gradient in zip(trainable, gradients, strict=True)]
+    return {"own_loss": loss}, (trainable, other, *rest)
+
+
+def _with_step(step: Callable[..., Any]) -> Any:
+    """Return a workload that trains by this step; its model accepts samples of any rank."""
+    import keras
+
+    class Own(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.out = keras.layers.Dense(6, activation="tanh"), keras.layers.Dense(1)
+
+        def call(self, inputs: Any, training: Any = None) -> Any:
+            return self.out(self.hidden(inputs))
+
+        def train_step(self, *arguments: Any) -> Any:
+            return _own_gradients(self, arguments, step)
+
+    model = Own()
+    model(np.zeros((1, FEATURES), "float32"))
+    return _compiled(model), *_data()
+
+
+def _squared(forward: Any, x: Any, y: Any) -> Any:
+    import keras
+
+    return keras.ops.mean(keras.ops.square(forward(x) - y))
+
+
+def one_sample_in_the_step(**_: Any) -> Any:
+    """Pass one sample of each batch to Keras's own step, whose loss metric then counts as one without weights does."""
+    import keras
+
+    class Cutting(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, *arguments: Any) -> Any:
+            *state, (x, y) = arguments
+            return super().train_step(*state, (x[:1], y[:1]))
+
+    return _compiled(Cutting(_layers())), *_data()
+
+
+def one_sample_uncounted(**_: Any) -> Any:
+    """Use one sample of each batch in a step that counts nothing."""
+    return _with_step(lambda forward, x, y: _squared(forward, x[:1], y[:1]))
+
+
+def one_sample_counted_as_all(**_: Any) -> Any:
+    """Use one sample of each batch, and count all of them in Keras's loss metric."""
+    import keras
+
+    class Lying(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, *arguments: Any) -> Any:
+            logs = _own_gradients(self, arguments, lambda forward, x, y: _squared(forward, x[:1], y[:1]))
+            self._loss_tracker.update_state(logs["own_loss"], sample_weight=BATCH)
+            return logs
+
+    return _compiled(Lying(_layers())), *_data()
+
+
+def micro_batches(**_: Any) -> Any:
+    """Use every sample of a batch in four parts."""
+
+    def step(forward: Any, x: Any, y: Any) -> Any:
+        part = BATCH // 4
+        return sum(_squared(forward, x[at : at + part], y[at : at + part]) for at in range(0, BATCH, part)) / 4
+
+    return _with_step(step)
+
+
+def on_twice_the_batch(**_: Any) -> Any:
+    """Call the model on twice the batch, as the discriminator of a GAN is."""
+
+    def step(forward: Any, x: Any, y: Any) -> Any:
+        import keras
+
+        return _squared(forward, keras.ops.concatenate([x, 0.5 * x]), keras.ops.concatenate([y, y]))
+
+    return _with_step(step)
+
+
+def rows_in_another_dimension(**_: Any) -> Any:
+    """Fold pairs of samples into a dimension of their own, as a step that compares them does."""
+
+    def step(forward: Any, x: Any, y: Any) -> Any:
+        import keras
+
+        found = forward(keras.ops.reshape(x, (BATCH // 2, 2, FEATURES)))
+        return keras.ops.mean(keras.ops.square(found - keras.ops.reshape(y, (BATCH // 2, 2, 1))))
+
+    return _with_step(step)
+
+
+def one_by_one(**_: Any) -> Any:
+    """Vectorise a function of one sample over the batch, so that no layer sees the rows."""
+
+    def step(forward: Any, x: Any, y: Any) -> Any:
+        import keras
+
+        if _backend() == "tensorflow":
+            import tensorflow as tf
+
+            found = tf.vectorized_map(lambda row: forward(row[None])[0], x)
+        elif _backend() == "torch":
+            import torch
+
+            found = torch.func.vmap(lambda row: forward(row[None])[0])(x)
+        else:
+            import jax
+
+            found = jax.vmap(lambda row: forward(row[None])[0])(x)
+        return keras.ops.mean(keras.ops.square(found - y))
+
+    return _with_step(step)
+
+
 def two_updates(**_: Any) -> Any:
     """Train on each batch twice within a step; the honest half of what GANs do."""
     import keras

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -153,6 +154,14 @@ class BackendAdapter(Protocol):
 
     def compute_capability(self) -> tuple[int, int] | None:
         """Return the compute capability of the first GPU, None on another device or if it is not reported."""
+
+    def not_compiled(self) -> AbstractContextManager[None]:
+        """Return a context in which no function is compiled or traced: loops and inner functions run in Python."""
+        return nullcontext()
+
+    def shape_of(self, array: Any) -> tuple[int, ...] | None:
+        """Return an array's shape in that context; None if it stands for several arrays, or for one made later."""
+        return tuple(array.shape)
 
     def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
         """Return the function's result for these arrays, compiled by XLA if the backend compiles steps with it."""

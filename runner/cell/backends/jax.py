@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib import metadata
 from typing import Any, cast
 
@@ -19,6 +19,8 @@ from keras_matrix.runner.cell.batches import Batch
 
 TRACE_EVENTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration")
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+# Of gradients: the array that one stands for has its shape. Others, such as that of `jax.vmap`, hide rows.
+GRADIENT_TRACERS = ("JVPTracer", "LinearizeTracer")
 CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
 
 
@@ -113,6 +115,19 @@ class Adapter(BackendAdapter):
     def compute_capability(self) -> tuple[int, int] | None:
         stated = getattr(jax.devices()[0], "compute_capability", None)  # "8.0"; a CPU's device has no such attribute
         return None if stated is None else version_pair(str(stated))
+
+    def not_compiled(self) -> AbstractContextManager[None]:
+        context: AbstractContextManager[None] = jax.disable_jit()
+        return context
+
+    def shape_of(self, array: Any) -> tuple[int, ...] | None:
+        """Return the shape; None under other transformations than a gradient's, such as `jax.vmap`, which hide rows."""
+        inner = array
+        while isinstance(inner, jax.core.Tracer):
+            if type(inner).__name__ not in GRADIENT_TRACERS:
+                return None
+            inner = inner.primal
+        return tuple(array.shape)
 
     def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
         return jax.jit(function)(*arrays)

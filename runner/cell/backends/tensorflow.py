@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import tensorflow as tf
@@ -130,6 +131,19 @@ class Adapter(BackendAdapter):
         gpus = tf.config.list_physical_devices("GPU")
         stated = tf.config.experimental.get_device_details(gpus[0]).get("compute_capability") if gpus else None
         return None if stated is None else (int(stated[0]), int(stated[1]))
+
+    @contextmanager
+    def not_compiled(self) -> Iterator[None]:
+        was_eager = tf.config.functions_run_eagerly()
+        tf.config.run_functions_eagerly(True)
+        try:
+            yield
+        finally:
+            tf.config.run_functions_eagerly(was_eager)
+
+    def shape_of(self, array: Any) -> tuple[int, ...] | None:
+        """Return the shape; None of a symbolic tensor, such as those in `tf.vectorized_map`."""
+        return None if tf.is_symbolic_tensor(array) else tuple(array.shape)
 
     def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
         return tf.function(function, jit_compile=jit)(*arrays)

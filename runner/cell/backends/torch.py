@@ -7,6 +7,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, cast
 
@@ -107,6 +108,19 @@ class Adapter(BackendAdapter):
 
     def compute_capability(self) -> tuple[int, int] | None:
         return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+
+    def not_compiled(self) -> AbstractContextManager[None]:
+        context: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+        return context
+
+    def shape_of(self, array: Any) -> tuple[int, ...] | None:
+        """Return the shape; None under `torch.func.vmap`, which hides rows."""
+        inner = array
+        while isinstance(inner, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(inner):
+            if not torch._C._functorch.is_gradtrackingtensor(inner):
+                return None
+            inner = torch._C._functorch.get_unwrapped(inner)
+        return tuple(array.shape)
 
     def run(self, function: Callable[..., Any], arrays: Sequence[Any], jit: bool) -> Any:
         # Not compiled: torch.compile takes seconds, and its products follow the same settings as the eager ones.

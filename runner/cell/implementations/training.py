@@ -53,6 +53,10 @@ class StepTraining(Training):
     def try_high_rate(self) -> None:
         """Do nothing: in float32, the only precision of these steps, every update changes a weight."""
 
+    def received_samples(self, batch: Batch) -> int | None:
+        """Return None: the loop itself draws the batches, whose rows are counted."""
+        return None
+
     def deviation(self) -> float | None:
         batches = make_batches(self._built, self._job.settings, CHECKED_STEPS)
         return largest_deviation(self.model, self._start, self._make, [self._adapter.resident(one) for one in batches])

@@ -35,6 +35,12 @@ def on(backend: str, loss: list[float | None] | None = None, **resolved: Any) ->
     return replace(record, resolved=replace(record.resolved, **resolved))
 
 
+def measured_on(backend: str) -> Record:
+    """A record of that backend whose samples were counted."""
+    record = on(backend)
+    return replace(record, times=replace(record.times, samples_per_s=100.0))
+
+
 def cells(*records: Record) -> dict[str, list[Record]]:
     found: dict[str, list[Record]] = {}
     for record in records:
@@ -73,10 +79,20 @@ def test_different_work_prevents_a_comparison(field: str, values: tuple[Any, Any
 )
 def test_different_counted_work_prevents_a_comparison(field: str, values: tuple[Any, Any], expected: str) -> None:
     pair = [
-        replace(on(backend), work=replace(work_as_asked(make_settings(), 10), **{field: value}))
+        replace(measured_on(backend), work=replace(work_as_asked(make_settings(), 10), **{field: value}))
         for backend, value in zip(("jax", "torch"), values, strict=True)
     ]
     assert differing(cells(*pair)) == expected
+
+
+def test_cell_whose_samples_are_not_proven_is_compared_with_none() -> None:
+    done = work_as_asked(make_settings(), 10)
+    pair = [replace(measured_on(backend), work=done) for backend in ("jax", "torch")]
+    assert differing(cells(*pair)) is None
+    pair[1] = replace(pair[1], times=replace(pair[1].times, samples_per_s=None))
+    (row,) = table(pair)
+    expected = "it is not proven that a step used all samples of its batch (torch; see the warning work_not_counted)"
+    assert (differing(cells(*pair)), row.verdict, row.fastest) == (expected, f"not comparable: {expected}", None)
 
 
 @pytest.mark.parametrize(("chosen", "refused"), [("auto", False), (51, True)])

@@ -108,6 +108,52 @@ def test_replaced_reductions_change_no_figure(
     assert (record.times.call_time_p50_s or 1.0) > 1e-7
 
 
+@pytest.mark.parametrize(
+    ("workload", "backend"),
+    [
+        *((name, backend) for name in ("one_sample_in_the_step", "one_sample_uncounted") for backend in BACKENDS),
+        # On JAX a step's metrics are part of its state, which this one leaves to Keras.
+        ("one_sample_counted_as_all", "tensorflow"),
+        ("one_sample_counted_as_all", "torch"),
+    ],
+)
+def test_step_of_its_own_that_uses_one_sample_of_a_batch_is_a_work_mismatch(
+    executor: ProcessExecutor, tmp_path: Path, workload: str, backend: str
+) -> None:
+    record = measured(executor, tmp_path, workload, backend=backend)
+    expected = (
+        "the layers of the model received 1 of the 8 samples of a step (the model overrides train_step): pass it every "
+        "sample of the batch"
+    )
+    assert (record.status, record.reason) == (MISMATCH, expected)
+    assert record.times.samples_per_s is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "workload", ["own_step", "micro_batches", "on_twice_the_batch", "rows_in_another_dimension", "two_updates"]
+)
+def test_step_of_its_own_that_uses_every_sample_has_samples_per_second(
+    executor: ProcessExecutor, tmp_path: Path, workload: str, backend: str
+) -> None:
+    record = measured(executor, tmp_path, workload, backend=backend)
+    assert record.status in (Status.OK, Status.UNSTABLE), (record.reason, record.evidence.output_tail)
+    assert record.work is not None
+    assert record.work.received_samples == BATCH
+    assert record.times.step_time_s is not None
+    assert record.times.samples_per_s == pytest.approx(BATCH / record.times.step_time_s)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_step_whose_samples_are_not_known_has_no_samples_per_second_and_is_not_accused(
+    executor: ProcessExecutor, tmp_path: Path, backend: str
+) -> None:
+    record = measured(executor, tmp_path, "one_by_one", backend=backend)
+    assert record.status in (Status.OK, Status.UNSTABLE), (record.reason, record.evidence.output_tail)
+    assert record.times.samples_per_s is None
+    assert any("samples/s is not stated, and nothing is compared" in warning for warning in record.warnings)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_fewer_predictions_than_requested_are_a_work_mismatch(
     executor: ProcessExecutor, tmp_path: Path, backend: str

@@ -563,6 +563,44 @@ def test_fit_that_ran_too_few_epochs_is_a_work_mismatch() -> None:
     assert (verdict.status, verdict.reason) == (Status.WORK_MISMATCH, message)
 
 
+def own_step(received: int | None, samples: int | None = 10) -> CellResult:
+    """Return the result of a step of the model's own: its loss metric counts `samples`, one for each of 10 steps."""
+    result = counted(samples=[samples] * SETTINGS.epochs)
+    assert result.work is not None
+    a_step = None if samples is None else samples / 10
+    done = replace(result.work, own_methods=["train_step"], samples_per_step=a_step, received_samples=received)
+    return replace(result, work=done)
+
+
+@pytest.mark.parametrize("samples", [10, 320, None])
+def test_layers_that_receive_part_of_a_batch_are_a_work_mismatch(samples: int | None) -> None:
+    result = accept(dumps(own_step(1, samples)).encode(), JOB)
+    verdict = judge(JOB, ENDED_WELL, result, None)
+    assert verdict.status is Status.WORK_MISMATCH
+    assert (verdict.reason or "").startswith("the layers of the model received 1 of the 32 samples of a step")
+    assert result.times.samples_per_s is None
+
+
+@pytest.mark.parametrize(("samples", "proven"), [(10, False), (None, False), (320, True)])
+def test_samples_per_second_need_a_count_if_the_layers_do_not_show_them(samples: int | None, proven: bool) -> None:
+    result = accept(dumps(own_step(None, samples)).encode(), JOB)
+    warnings = judge(JOB, ENDED_WELL, result, None).warnings
+    assert (result.times.samples_per_s is not None) == proven
+    assert any("samples/s is not stated" in warning for warning in warnings) != proven
+
+
+def test_layers_that_receive_the_whole_batch_prove_its_samples() -> None:
+    result = accept(dumps(own_step(32)).encode(), JOB)
+    assert result.times.samples_per_s == pytest.approx(32 / (result.times.step_time_s or 0.0))
+    assert not any("samples of a step" in warning for warning in judge(JOB, ENDED_WELL, result, None).warnings)
+
+
+@pytest.mark.parametrize("outcome", [Outcome(signal=9, oom_kills=1), Outcome(exit_code=0, deadline_exceeded=True)])
+def test_figures_count_if_the_process_ends_while_its_layers_are_watched(outcome: Outcome) -> None:
+    watching = replace(own_step(None, 320), samples_unseen="the process ended")
+    assert judge(JOB, outcome, watching, None).status is Status.OK
+
+
 @pytest.mark.parametrize("outcome", [Outcome(signal=11), Outcome(exit_code=0, deadline_exceeded=True)])
 def test_a_process_that_ends_while_it_times_collectives_has_complete_figures(outcome: Outcome) -> None:
     timing = replace(GOOD, collectives_not_timed="the process ended while it timed its collectives")
