@@ -5,16 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from keras_matrix.records import left_out
 from keras_matrix.records.codec import to_json
 from keras_matrix.records.left_out import LeftOut
+from keras_matrix.records.settings import Scalar
+from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors.registry import Executors
 from keras_matrix.runner.host.mounts import import_roots, missing
+from keras_matrix.runner.matrix import catalog
+from keras_matrix.runner.matrix.entries import workload_named
+from keras_matrix.runner.matrix.grammar import DEFAULTS
 from keras_matrix.runner.matrix.overrides import Overrides
 from keras_matrix.runner.matrix.reader import Cell, Matrix, expand, load, parse, text_of
 from keras_matrix.runner.matrix.service_selection import Service, chosen
@@ -22,6 +29,7 @@ from keras_matrix.runner.measure.seams import Seams
 from keras_matrix.runner.plan.largest_cells import refuse
 
 MATRIX = Path("matrix.yaml")
+OF_ONE_WORKLOAD = Path("runner --workload")  # the name of a matrix that is made from flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +74,30 @@ class CellChoice:
         return replace(matrix, left_out=tuple(not_run)), cells
 
 
+def one_workload(
+    name: str, backends: Sequence[str], overrides: Overrides, defaults: Mapping[str, Scalar] = MappingProxyType({})
+) -> CellChoice:
+    """Return the choice of one workload's cells on these backends, without a matrix file.
+
+    `defaults` are those of its matrix. Of a user's own workload, what `overrides` assign and is no setting are
+    arguments of its function. Raises `UsageError` for a name that no workload has.
+    """
+    problem = workload_named(name, catalog.load())
+    if isinstance(problem, str):
+        raise UsageError(problem)
+    arguments = {key: value for key, value in overrides.assignments.items() if problem.is_users and key not in DEFAULTS}
+    cell = {"workload": name} | ({"params": arguments} if arguments else {})
+    matrix = {"version": 1, "defaults": dict(defaults), "backends": list(backends), "cells": [cell]}
+    return CellChoice(OF_ONE_WORKLOAD, overrides, text=json.dumps(matrix, indent=1))
+
+
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """How cells are measured and where results go.
 
     `command` is the command line, stored in `run.json`; `memory_bytes` is the limit of a container, None for the
     default; `new` starts a new run even if an unfinished one could be continued; an `order_seed` of None means random.
+    With `again` a block that other programs disturbed is measured again, once.
     """
 
     command: tuple[str, ...]
@@ -82,6 +108,7 @@ class RunRequest:
     budget_s: float | None = None
     order_seed: int | None = None
     new: bool = False
+    again: bool = True
     log_dir: Path | None = None
     datasets: Path | None = None
     in_service: bool = False

@@ -25,6 +25,7 @@ from keras_matrix.runner.measure.seams import Seams
 # The name of each command: its module, and its line in `runner --help`.
 COMMANDS = {
     "run": ("runner.cli.measure.run", "measure the cells of a matrix (the default command)"),
+    "quick": ("runner.cli.measure.quick", "measure one model once on each backend: a first look in half a minute"),
     "init": ("runner.cli.machine.init", "write a first matrix.yaml and my_workload.py for the installed backends"),
     "plan": ("runner.cli.look.plan", "print the cells of a matrix and their estimated time"),
     "list": ("runner.cli.look.list_", "list the workloads"),

@@ -5,18 +5,24 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.host.addresses import without_user
+from keras_matrix.records.settings import Scalar
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import registry
+from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
 from keras_matrix.runner.matrix.grammar import FILE_RULES, near
 from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
+from keras_matrix.runner.matrix.service_selection import Service
 from keras_matrix.runner.matrix.strict_yaml import resolve
-from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest
+from keras_matrix.runner.request import MATRIX, CellChoice, RunRequest, one_workload
 
 DEFAULT_RESULTS = Path("results")
 SIZE_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
@@ -65,11 +71,17 @@ def count_gpus(device: str) -> int:
         raise UsageError(str(error)) from error
 
 
-def add_matrix_options(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose the cells."""
+def add_matrix_options(parser: argparse.ArgumentParser, *, workload: bool = False) -> None:
+    """Add the flags that choose the cells; with `workload` also the one that replaces a matrix file."""
     group = parser.add_argument_group("which cells")
     add_several = partial(group.add_argument, action="append", default=[])
-    group.add_argument("--matrix", type=Path, default=MATRIX, metavar="FILE", help="default: matrix.yaml")
+    source = group.add_mutually_exclusive_group()
+    source.add_argument("--matrix", type=Path, default=MATRIX, metavar="FILE", help="default: matrix.yaml")
+    if workload:
+        meaning = (
+            "instead of a matrix, one workload (a name of runner list, or module:function) on the installed backends"
+        )
+        source.add_argument("--workload", metavar="NAME", help=meaning)
     add_several("--backend", metavar="NAME", help="only this backend; may be repeated")
     matching = "only cells whose setting or parameter matches, as in workload=mnist*; several must all match"
     add_several("--filter", metavar="KEY=PATTERN", help=matching)
@@ -174,7 +186,28 @@ def cell_choice(args: argparse.Namespace) -> CellChoice:
         assignments=dict(map(parse_assignment, getattr(args, "assignments", ()))),
         repeats=getattr(args, "repeats", None),
     )
+    if (workload := getattr(args, "workload", None)) is not None:
+        return workload_choice("--workload", workload, overrides, args.service)
     return CellChoice(getattr(args, "matrix", None) or MATRIX, overrides, args.service)
+
+
+def workload_choice(
+    flag: str,
+    workload: str,
+    overrides: Overrides,
+    service: Service | None,
+    defaults: Mapping[str, Scalar] = MappingProxyType({}),
+) -> CellChoice:
+    """Return the choice of one workload's cells on the backends that were named, or else are installed.
+
+    Without any they are all backends, whose cells name what to install. Raises `UsageError`, naming `flag`.
+    """
+    check_backends(overrides.backends)
+    backends = overrides.backends or installed_backends(Interpreter(sys.executable)) or BACKENDS
+    try:
+        return replace(one_workload(workload, backends, overrides, defaults), service=service)
+    except UsageError as error:
+        raise UsageError(f"{flag}: {error}") from error
 
 
 def run_request(args: argparse.Namespace, choice: CellChoice | None = None) -> RunRequest:

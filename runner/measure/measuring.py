@@ -124,6 +124,7 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
                 dataset_dir=dataset_dir(request),
                 log_dir=log_dir,
                 collect=collect,
+                again=request.again,
             )
             places = _places(request, session, wanted, here)
             if places is None:

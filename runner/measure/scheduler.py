@@ -82,6 +82,7 @@ class MeasurementContext:
     usable: Callable[[], bool] = lambda: True  # whether cells can start: at a lost machine each fails
     gpus: GpuChoice | None = None  # those of a place; None for each cell's own
     collect: Callable[[], object] = lambda: None  # called between two comparisons
+    again: bool = True  # whether a disturbed block is measured again
 
 
 def measure(
@@ -160,7 +161,7 @@ class Scheduler:
 
     def replace_disturbed(self, repeats: Sequence[PlannedRepeat]) -> list[PlannedRepeat]:
         """Repeat a disturbed comparison's block, a few times at most, where the latest attempt counts; as `compare`."""
-        for _ in range(MOST_REPLACEMENTS):
+        for _ in range(MOST_REPLACEMENTS if self._context.again else 0):
             spent = self._replaced >= max(SURELY_REPLACED, REPLACED_SHARE * self._compared)
             if spent or not any(planned.key in self._disturbed for planned in repeats):
                 break

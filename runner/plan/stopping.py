@@ -3,6 +3,7 @@
 fixed      in advance: plain intervals
 width      repeats are added until the intervals are narrow enough
 decision   repeats are added until a gate has decided
+quick      one process of each cell, by `runner quick`: no other command continues it
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from keras_matrix.runner.matrix.reader import Cell
 if TYPE_CHECKING:
     from keras_matrix.analysis.stats.sequential import Looks
 
-FIXED, WIDTH, DECISION = "fixed", "width", "decision"
+FIXED, WIDTH, DECISION, QUICK = "fixed", "width", "decision", "quick"
 
 
 def stopping(cells: Iterable[Cell], *, to_decide: bool) -> str:

@@ -35,7 +35,7 @@ from keras_matrix.runner.plan.plan import PlannedRepeat, order, plan_id
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    add_matrix_options(parser)
+    add_matrix_options(parser, workload=True)
     add_results_option(parser)
     parser.add_argument("--order-seed", type=int, default=0, metavar="N", help="seed of the random order (default: 0)")
     parser.add_argument("--verbose", action="store_true", help="also print each block of the run, in its order")

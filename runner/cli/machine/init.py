@@ -14,7 +14,7 @@ from pathlib import Path
 from keras_matrix.records import files
 from keras_matrix.records.backends import BACKENDS, service_name
 from keras_matrix.runner.errors import StoreError, UsageError
-from keras_matrix.runner.executors.process.interpreter import Interpreter
+from keras_matrix.runner.executors.process.interpreter import Interpreter, installed_backends
 from keras_matrix.runner.request import MATRIX
 
 STARTER = Path(__file__).parent / "starter"
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the files and print the next command."""
     folder: Path = args.folder.expanduser()
-    backends = installed(Interpreter(sys.executable))
+    backends = installed("init")
     write(folder, backends)
     enter = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
     print(f"wrote {' and '.join(str(folder / name) for name in FILES)}, for {', '.join(backends)}")
@@ -38,13 +38,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def installed(interpreter: Interpreter) -> list[str]:
+def installed(command: str) -> list[str]:
     """Return the backends that are installed together with Keras. Raises `UsageError` without any."""
-    found = [name for name in BACKENDS if not interpreter.absent(("keras", name))]
+    interpreter = Interpreter(sys.executable)
+    found = installed_backends(interpreter)
     if not found:
         extras = ",".join(service_name(name, "cpu") for name in BACKENDS)
         raise UsageError(
-            f"init: no backend is installed for {interpreter.python}; install one or more of them with: "
+            f"{command}: no backend is installed for {interpreter.python}; install one or more of them with: "
             f"pip install 'keras-matrix[{extras}]'"
         )
     return found

@@ -28,7 +28,7 @@ from keras_matrix.runner.request import RunRequest
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
-    add_matrix_options(parser)
+    add_matrix_options(parser, workload=True)
     add_measuring_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
     sending.add_options(parser)

@@ -58,14 +58,19 @@ def print_table(found: Findings, printed: Collection[str] = ()) -> None:
         console.print(_plain(line))
     if advice := few_repeats(rows):
         console.print(advice, style="bold")
-    _print_failures(console, rows, printed)
+    print_problems(console, found, printed)
+    for line in left_out.lines(found.left_out):
+        console.print(_plain(line), soft_wrap=True)
+
+
+def print_problems(console: Any, found: Findings, printed: Collection[str] = ()) -> None:
+    """Print what to know beside the figures: failures, warnings and caveats; of reasons `printed` before the name."""
+    _print_failures(console, found.rows, printed)
     if lines := warning_lines(found.records):
         console.print()
     for line in lines:
         console.print(f"[yellow]warning[/] {_plain(line)}")
     _print_caveats(console, found)
-    for line in left_out.lines(found.left_out):
-        console.print(_plain(line), soft_wrap=True)
 
 
 def few_repeats(rows: Sequence[Row]) -> str | None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import keras_matrix
+from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.packages import DISTRIBUTIONS
 from keras_matrix.runner.errors import UsageError
 
@@ -92,6 +93,11 @@ class Interpreter:
     def variables(self) -> dict[str, str]:
         """Return the variables by which its processes find this project."""
         return {"PYTHONPATH": _links()} if self.foreign else {}
+
+
+def installed_backends(interpreter: Interpreter) -> list[str]:
+    """Return the backends that are installed there together with Keras."""
+    return [name for name in BACKENDS if not interpreter.absent(("keras", name))]
 
 
 def of_environment(folder: Path, flag: str) -> Interpreter:

@@ -10,9 +10,10 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from keras_matrix.records.backends import service_name
+from keras_matrix.runner.service.quick import DECIDED_BY
 
-TAKEN_OVER = ("--matrix", "--filter", "--set", "--repeats")  # the flags that choose the cells
-MEASURED_AGAIN = ("--matrix", "--filter", "--set", "--backend", "--executor", "--results")
+TAKEN_OVER = ("--matrix", "--workload", "--filter", "--set", "--repeats")  # the flags that choose the cells
+MEASURED_AGAIN = ("--matrix", "--workload", "--filter", "--set", "--backend", "--executor", "--results")
 USUAL_MATRIX = "matrix.yaml"
 PROGRAM = "runner"  # the first word of the command of a command line
 
@@ -44,12 +45,14 @@ def alternating(about: Mapping[str, object], device: str, *, service: bool) -> s
 
 def measuring_again(about: Mapping[str, object]) -> str | None:
     """Return the command that measures the cells of a run again, without its number of repeats."""
+    if isinstance(decided_by := about.get(DECIDED_BY), str):
+        return decided_by
     flags = _flags(about, MEASURED_AGAIN)
     return None if flags is None else shlex.join(["runner", *_with_matrix(about, flags)])
 
 
 def _with_matrix(about: Mapping[str, object], flags: Sequence[str]) -> list[str]:
-    if any(word.partition("=")[0] == "--matrix" for word in flags):
+    if any(word.partition("=")[0] in ("--matrix", "--workload") for word in flags):
         return list(flags)
     return ["--matrix", str(about.get("matrix_path") or USUAL_MATRIX), *flags]
 

@@ -1,0 +1,138 @@
+"""A first look in half a minute: one model on each installed backend, one process each.
+
+MODEL is a name of `runner list` or your own module:function (default: cifar10_cnn). It names no fastest backend, for
+which one process is too little, and prints the command that decides."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from keras_matrix.analysis.comparison.table import Row
+from keras_matrix.runner.cli.look.stored import Findings
+from keras_matrix.runner.cli.measure.run import Finished, finished
+from keras_matrix.runner.cli.options import add_results_option, workload_choice
+from keras_matrix.runner.cli.render import findings
+from keras_matrix.runner.cli.render.display import TerminalDisplay
+from keras_matrix.runner.cli.render.figures import quantity
+from keras_matrix.runner.cli.render.format import columns, duration, significant
+from keras_matrix.runner.executors import registry
+from keras_matrix.runner.matrix.overrides import Overrides, parse_assignment
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.observer import Observer
+from keras_matrix.runner.plan.plan import PlannedRepeat
+from keras_matrix.runner.request import RunRequest
+from keras_matrix.runner.service import quick
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add this command's flags."""
+    parser.add_argument("model", nargs="?", default=quick.WORKLOAD, metavar="MODEL", help=f"default: {quick.WORKLOAD}")
+    add_several = {"action": "append", "default": []}
+    parser.add_argument("--backend", metavar="NAME", help="only this backend; may be repeated", **add_several)
+    setting = "a setting, or a parameter of the model; may be repeated"
+    parser.add_argument("--set", metavar="KEY=VALUE", dest="assignments", help=setting, **add_several)
+    add_results_option(parser)
+    parser.add_argument("--datasets", type=Path, metavar="FOLDER", help="of the data sets; default: ~/.keras/datasets")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure each backend once, and print the ratios and the command that decides."""
+    overrides = Overrides(tuple(args.backend), (), dict(map(parse_assignment, args.assignments)))
+    request = RunRequest(
+        command=("runner", *args.given),
+        choice=workload_choice("MODEL", args.model, overrides, args.service, quick.DEFAULTS),
+        results=args.results,
+        executors=registry.chosen(registry.DEFAULT, None, {}, args.seams.engine),
+        datasets=args.datasets,
+        in_service=args.in_service,
+        seams=args.seams,
+    )
+    cells = request.choice.load()[1]
+    decided_by = quick.deciding(args.model, args.assignments, args.backend, args.results)
+    display = _Display(args.json)
+    display.say(_beforehand(args.model, cells, quick.expected(args.results, cells)))
+    begun_s = time.perf_counter()
+    done = finished(quick.measured(request, cells, decided_by, display))
+    if display.quiet:
+        head = {"run_id": done.run.run_id, "folder": str(done.run.folder), "exit_code": done.exit_code}
+        print(findings.as_document(head | {quick.DECIDED_BY: decided_by}, done.found))
+    else:
+        again_s = quick.DECIDING_REPEATS * (time.perf_counter() - begun_s)
+        _print(done, request, display, f"{decided_by}   (about {duration(again_s)})")
+    return done.exit_code
+
+
+class _Display(TerminalDisplay):
+    """Expects each process to take the import of its backend in addition, which it does not share with others."""
+
+    def progress(
+        self, repeats: Sequence[PlannedRepeat], pending: Sequence[PlannedRepeat], estimates_s: Mapping[str, float]
+    ) -> AbstractContextManager[Observer]:
+        """Return what shows the progress."""
+        longer_s = {cell_id: estimate_s + quick.IMPORT_TIME_S for cell_id, estimate_s in estimates_s.items()}
+        return super().progress(repeats, pending, longer_s)
+
+
+def _beforehand(model: str, cells: Sequence[Cell], expected: quick.Expected) -> str:
+    """Return what will be measured, and how long that takes."""
+    names = ", ".join(cell.settings.backend for cell in cells)
+    head = f"{model} on {names}, one process each"
+    if not expected.least:
+        return f"{head}: about {duration(expected.seconds)}"
+    return (
+        f"{head}: {duration(expected.seconds)} and, on each backend, the time in which your model is built, compiled "
+        f"and takes its first steps; at most {duration(expected.limit_s)} (--set timeout_s=...)"
+    )
+
+
+def _print(done: Finished, request: RunRequest, display: TerminalDisplay, decided_by: str) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for row in done.found.rows:
+        console.print("\n".join(["", *row_lines(row)]), markup=False, soft_wrap=True)
+    console.print()
+    console.print("\n".join(undecided_lines(done.found)), markup=False, soft_wrap=True)
+    findings.print_problems(console, done.found, display.known_problems)
+    latest = request.results / "latest"
+    console.print(f"\nto decide:  {decided_by}", markup=False, soft_wrap=True)
+    console.print(f"report:     {latest / 'report.html'}", markup=False, soft_wrap=True)
+
+
+def row_lines(row: Row) -> list[str]:
+    """Return the times of a row, each with its ratio to the lowest one."""
+    ratios = {ratio.backend: f"{significant(ratio.estimate.centre)}x" for ratio in row.ratios}
+    if row.lowest is not None:
+        ratios[row.lowest] = "1.00x"
+    lines = [
+        [
+            f"  {name}",
+            quantity(cell.step_time.centre if cell.step_time else None, cell.figure),
+            ratios.get(name, ""),
+            "one process" if cell.measured else ", ".join(sorted({status.value for status, _ in cell.failures})),
+        ]
+        for name, cell in row.cells.items()
+    ]
+    what = "call" if any(cell.settings.phase != "fit" for cell in row.cells.values()) else "step"
+    return [f"{row.title}: time of a {what}, and its ratio to the lowest", *columns(lines, frozenset({1, 2}))]
+
+
+def undecided_lines(found: Findings) -> list[str]:
+    """Return what these figures do not say."""
+    rows = [row for row in found.rows if row.ratios]
+    if not rows:
+        return [f"{row.title}: {row.verdict}" for row in found.rows]
+    unchecked = [row for row in rows if not found.run_context.same_work(row).checked]
+    lines = [
+        "One process each has no interval: this does not say which backend is fastest, nor",
+        "whether a difference is more than chance.",
+    ]
+    if unchecked:
+        workload = next(iter(unchecked[0].cells.values())).settings.workload
+        lines.append(f"Whether the backends do the same work was not checked: runner parity {workload}")
+    return lines

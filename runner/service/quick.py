@@ -1,0 +1,64 @@
+"""A first look: one workload, one process on each backend, and ratios without a verdict.
+
+It is measured as any matrix is: the same plan, session, processes, proofs and records. What it leaves out is repeats.
+So it never says which backend is fastest, and names the command that decides that. A block that others disturb is not
+measured again, since that would take as long once more; the warning stays.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from keras_matrix.records.settings import Scalar
+from keras_matrix.runner.matrix.reader import Cell
+from keras_matrix.runner.measure.measuring import Display, measure_session, session_request
+from keras_matrix.runner.plan.adaptive import Goal
+from keras_matrix.runner.plan.estimates import estimates
+from keras_matrix.runner.plan.session import Session
+from keras_matrix.runner.plan.stopping import QUICK
+from keras_matrix.runner.request import RunRequest
+
+NAME = "runner quick"
+WORKLOAD = "cifar10_cnn"
+# Two measured epochs, so that the backends alternate once: A B C, C B A.
+DEFAULTS: Mapping[str, Scalar] = {"epochs": 3, "discard": 1, "repeats": 1, "timeout_s": 120.0}
+DECIDING_REPEATS = 5
+DECIDED_BY = "decided_by"  # key of run.json
+# What a plan does not count, since the blocks of many cells share it: a backend's import, before anything is timed.
+IMPORT_TIME_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """How long it takes, in seconds; `least` says that the model's own time is not known. It is `limit_s` at most."""
+
+    seconds: float
+    limit_s: float
+    least: bool
+
+
+def expected(results: Path, cells: Sequence[Cell]) -> Expected:
+    """Return how long these cells take: by the newest run if it measured them, else by their work."""
+    estimated = estimates(results, cells)
+    times_s = estimated.within_limit_s.values()
+    unknown = any(":" in cell.settings.workload and cell.cell_id not in estimated.earlier for cell in cells)
+    imports_s = IMPORT_TIME_S * len(cells)
+    return Expected(sum(times_s) + imports_s, sum(cell.timeout_s for cell in cells) + imports_s, unknown)
+
+
+def deciding(workload: str, assignments: Sequence[str], backends: Sequence[str], results: Path) -> str:
+    """Return the command that decides what a quick look at this workload does not."""
+    words = ["runner", "--workload", workload]
+    words += [word for text in assignments for word in ("--set", text)]
+    words += [word for name in backends for word in ("--backend", name)]
+    return shlex.join([*words, *(["--results", str(results)] if results != Path("results") else [])])
+
+
+def measured(request: RunRequest, cells: Sequence[Cell], decided_by: str, display: Display) -> Session:
+    """Measure each cell once and return the finished session, which no command continues."""
+    about = request.choice.about() | {"matrix_path": NAME, DECIDED_BY: decided_by}
+    wanted = replace(session_request(request, cells, about), stopping=QUICK)
+    return measure_session(replace(request, new=True, again=False), wanted, Goal(None), display)
