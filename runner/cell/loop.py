@@ -191,15 +191,19 @@ def call_epochs(call: Callable[[Any], Any], batches: Sequence[Batch], stretch: S
 def step_time_by_doubling(epoch_s: Callable[[int], float], *, enough_s: float) -> float:
     """Return the seconds of one step, from epochs of growing length until one lasts `enough_s`.
 
-    `epoch_s(steps)` runs two epochs and returns the shorter: a disturbance only makes a short epoch longer.
+    `epoch_s(steps)` runs two epochs and returns the shorter: a disturbance only makes a short epoch longer. What an
+    epoch costs besides its steps is known from the first, of one step: of short steps it is most of a short epoch. At
+    most half of an epoch counts as such, since a first step may still be warming up.
     """
     steps = 1
-    taken_s = epoch_s(steps)
+    first_s = taken_s = epoch_s(steps)
     while taken_s < enough_s:
         growth = enough_s / max(taken_s, 1e-6)
         steps = max(steps + 1, min(steps * 64, math.ceil(steps * growth)))
         taken_s = epoch_s(steps)
-    return taken_s / steps
+    if steps == 1:
+        return taken_s
+    return max((taken_s - first_s) / (steps - 1), taken_s / steps / 2)
 
 
 def timed(call: Callable[[], object], clock: Clock = monotonic) -> float:

@@ -7,6 +7,7 @@ for what a cell does after its result is published: saving its model, writing a 
 
 from __future__ import annotations
 
+import math
 import signal
 import statistics
 from collections.abc import Iterator, Sequence
@@ -29,9 +30,12 @@ from keras_matrix.runner.measure.derived_figures import derived
 from keras_matrix.runner.measure.input_caveats import input_caveats
 from keras_matrix.runner.measure.lost_gpu import busy_gpu, lost_gpu
 from keras_matrix.runner.measure.work_judge import malformed, mismatch, misplaced, option_caveats, work_caveats
+from keras_matrix.runner.plan.steps import TARGET_EPOCH_S
 
 SECOND_EPOCH_LIMIT = 1.2
-SHORT_EPOCH_S = 0.4
+# Half of the length that the runner aims at. Scheduling noise is then a few percent of an epoch.
+SHORT_EPOCH_S = TARGET_EPOCH_S / 2
+LEAST_EPOCH_S = 1e-3  # for advice: a cell may report any time
 # Limits for the delay between the end of an epoch and its report to the runner on a busy machine.
 CLOCK_FACTOR = 2.0
 CLOCK_SLACK_S = 2.0
@@ -217,8 +221,15 @@ def _caveats(job: Job, outcome: Outcome, result: CellResult) -> list[str]:
         found.append(f"not_saved: the trained model was not saved: {result.unsaved}; the figures are complete")
     median = result.times.epoch_time_median_s
     if job.settings.steps_per_epoch == "auto" and median is not None and median < SHORT_EPOCH_S:
-        found.append(f"short_epoch: an epoch took only {median:.2f} s; set steps_per_epoch to a larger number")
+        found.append(_short_epoch(median, result))
     return found
+
+
+def _short_epoch(epoch_s: float, result: CellResult) -> str:
+    """Return the warning about epochs that are shorter than planned, with the number of steps that is enough."""
+    steps = result.resolved.steps_per_epoch if result.resolved else 1
+    enough = math.ceil(steps * TARGET_EPOCH_S / max(epoch_s, LEAST_EPOCH_S))
+    return f"short_epoch: an epoch took {epoch_s:.2f} s, not {TARGET_EPOCH_S:g} s; set steps_per_epoch to {enough}"
 
 
 def caveats_around(outcome: Outcome, epoch_times_s: Sequence[float]) -> list[str]:

@@ -41,6 +41,12 @@ assert [b[0].tolist() for b in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 0
 lengths = []
 assert abs(step_time_by_doubling(lambda n: lengths.append(n) or 0.01 * n, enough_s=0.15) - 0.01) < 1e-9
 assert lengths[0] == 1 and lengths[-1] >= 15
+# An epoch costs 50 ms besides its steps of 0.2 ms: 0.15 s are 500 steps. By the epoch alone a step would take 0.3 ms,
+# and an epoch of 0.55 s by that only 0.42 s.
+assert abs(step_time_by_doubling(lambda n: 0.05 + 0.0002 * n, enough_s=0.15) - 0.0002) < 1e-9
+assert step_time_by_doubling(lambda n: 0.4, enough_s=0.15) == 0.4
+# A first step that still warms up hides at most half of a step.
+assert abs(step_time_by_doubling(lambda n: 0.14 if n == 1 else 0.01 * n, enough_s=0.15) - 0.005) < 1e-9
 
 events = []
 adapter = types.SimpleNamespace(barrier=lambda model: events.append("barrier"), group=DeviceGroup())

@@ -483,7 +483,9 @@ def test_short_epoch_is_a_warning_only_where_its_length_was_ours() -> None:
     chosen = judge(
         replace(JOB, settings=make_settings(steps_per_epoch=10)), ENDED_WELL, result_with(0.1, 0.1, 0.1), None
     )
-    assert ([w.partition(":")[0] for w in automatic.warnings], chosen.warnings) == (["short_epoch"], ())
+    warning = "short_epoch: an epoch took 0.10 s, not 0.5 s; set steps_per_epoch to 50"
+    assert (automatic.warnings, chosen.warnings) == ((warning,), ())
+    assert judge(JOB, ENDED_WELL, result_with(0.3, 0.3, 0.3), None).warnings == ()
 
 
 @pytest.mark.parametrize(
