@@ -28,7 +28,7 @@ DEFAULTS: Mapping[str, Scalar] = {"epochs": 3, "discard": 1, "repeats": 1, "time
 DECIDING_REPEATS = 5
 DECIDED_BY = "decided_by"  # key of run.json
 # What a plan does not count, since the blocks of many cells share it: a backend's import, before anything is timed.
-IMPORT_TIME_S = 4.0
+IMPORT_TIME_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,10 @@ RUN = {
     "fc": {"--network", "--prove", "--export-csv"},
     "compare": {"--base-env", "--new-env"},
     "history": {"--results", "--calibrate"},
-    **{name: set[str]() for name in ("init", "plan", "list", "show", "report", "trace", "completion", "schema")},
+    **{
+        name: set[str]()
+        for name in ("init", "quick", "plan", "list", "show", "report", "trace", "completion", "schema")
+    },
 }
 RUN_OF_UPLOADER = {"init", "push", "query", "status", "verify", "schema"}
 

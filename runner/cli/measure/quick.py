@@ -9,10 +9,13 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
+from keras_matrix.analysis.comparison.context import WorkStatus
 from keras_matrix.analysis.comparison.table import Row
 from keras_matrix.runner.cli.look.stored import Findings
+from keras_matrix.runner.cli.machine.init import installed
 from keras_matrix.runner.cli.measure.run import Finished, finished
 from keras_matrix.runner.cli.options import add_results_option, workload_choice
 from keras_matrix.runner.cli.render import findings
@@ -27,14 +30,20 @@ from keras_matrix.runner.plan.plan import PlannedRepeat
 from keras_matrix.runner.request import RunRequest
 from keras_matrix.runner.service import quick
 
+UNPROVED = {
+    WorkStatus.NOT_CHECKED: "Whether they do the same work was not checked",
+    WorkStatus.STALE: "Whether they do the same work was checked at other versions only",
+    WorkStatus.DEVIATES: "They do not do the same work",
+}
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     parser.add_argument("model", nargs="?", default=quick.WORKLOAD, metavar="MODEL", help=f"default: {quick.WORKLOAD}")
-    add_several = {"action": "append", "default": []}
-    parser.add_argument("--backend", metavar="NAME", help="only this backend; may be repeated", **add_several)
+    add_several = partial(parser.add_argument, action="append", default=[])
+    add_several("--backend", metavar="NAME", help="only this backend; may be repeated")
     setting = "a setting, or a parameter of the model; may be repeated"
-    parser.add_argument("--set", metavar="KEY=VALUE", dest="assignments", help=setting, **add_several)
+    add_several("--set", metavar="KEY=VALUE", dest="assignments", help=setting)
     add_results_option(parser)
     parser.add_argument("--datasets", type=Path, metavar="FOLDER", help="of the data sets; default: ~/.keras/datasets")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of progress and table")
@@ -42,7 +51,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure each backend once, and print the ratios and the command that decides."""
-    overrides = Overrides(tuple(args.backend), (), dict(map(parse_assignment, args.assignments)))
+    there = args.backend or installed("quick")
+    overrides = Overrides(tuple(there), (), dict(map(parse_assignment, args.assignments)))
     request = RunRequest(
         command=("runner", *args.given),
         choice=workload_choice("MODEL", args.model, overrides, args.service, quick.DEFAULTS),
@@ -127,12 +137,14 @@ def undecided_lines(found: Findings) -> list[str]:
     rows = [row for row in found.rows if row.ratios]
     if not rows:
         return [f"{row.title}: {row.verdict}" for row in found.rows]
-    unchecked = [row for row in rows if not found.run_context.same_work(row).checked]
     lines = [
-        "One process each has no interval: this does not say which backend is fastest, nor",
-        "whether a difference is more than chance.",
+        "One process each: this does not say which backend is fastest, nor whether a",
+        "difference is more than chance.",
     ]
-    if unchecked:
-        workload = next(iter(unchecked[0].cells.values())).settings.workload
-        lines.append(f"Whether the backends do the same work was not checked: runner parity {workload}")
+    for row in rows:
+        status, workload = found.run_context.same_work(row).status, next(iter(row.cells.values())).settings.workload
+        if status in UNPROVED:
+            lines.append(f"{UNPROVED[status]}: runner parity {workload}")
+    if any(record.surroundings.disturbed for record in found.records):
+        lines.append("Other programs used this machine meanwhile: the figures may be far off.")
     return lines

@@ -67,10 +67,11 @@ class _Comparison:
     def parts(self, repeats: float | None = None) -> _Parts:
         """Return what this comparison adds, by default with its pending `repeats`.
 
-        A repeat that some cells have ended counts in part.
+        The cells of a repeat are published together: when one of them has been measured, the others take no time.
         """
-        left = sum(self.pending.values()) / len(self.cells) if repeats is None else repeats
-        times = [taken_s for repeat, taken_s in self.taken_s.items() if not self.pending.get(repeat)]
+        pending = sum(count for repeat, count in self.pending.items() if repeat not in self.taken_s)
+        left = pending / len(self.cells) if repeats is None else repeats
+        times = list(self.taken_s.values())
         if not times:
             first = min(left, 1.0) * self.estimate_s
             return _Parts(estimated_first_s=first, estimated_later_s=left * self.estimate_s - first)
@@ -159,7 +160,7 @@ class TimeLeft:
         if key not in self._ended and planned.repeat in one.pending:
             one.pending[planned.repeat] -= 1
             self._pending -= 1
-        if not one.pending.get(planned.repeat):
+        if measured or not one.pending.get(planned.repeat):
             self._running.pop(comparison_of(planned.cell), None)
             self._unplanned.discard(comparison_of(planned.cell))
         before = self._ended.get(key, False)

@@ -130,6 +130,17 @@ def test_import_of_the_backends_that_takes_longer_than_the_whole_estimate_leaves
     assert measured.left.seconds() == pytest.approx(20.0)
 
 
+def test_cells_of_a_repeat_that_are_published_together_leave_no_time_between() -> None:
+    """The first of two cells is published after 60 s: the time left is that of the other comparison, 3 x 20 s."""
+    measured = Measurement(repeats=1)
+    measured.begin(0, 0)
+    measured.now_s += 60
+    measured.left.done(PlannedRepeat(measured.cells[0][0], 0))
+    assert measured.left.seconds() == pytest.approx(60.0)
+    measured.left.done(PlannedRepeat(measured.cells[0][1], 0))
+    assert measured.left.seconds() == pytest.approx(60.0)
+
+
 def test_repeat_that_is_measured_again_is_expected_to_take_what_it_took() -> None:
     measured = Measurement(repeats=1)
     measured.end(0, 0, taken_s=20.0)

@@ -1,0 +1,253 @@
+"""`runner quick`: one process on each backend, ratios without a verdict, and the command that decides."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from keras_matrix.analysis.surroundings.disturbance import OwnUse, Stretch, Watched
+from keras_matrix.records.schema import Record
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.store import Results
+from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cli.main import main
+from keras_matrix.runner.errors import Interrupted
+from keras_matrix.runner.executors import Outcome
+from keras_matrix.runner.executors.process.interpreter import Interpreter
+from keras_matrix.runner.measure.seams import Seams
+from tests.fakes.executor import FakeExecutor
+from tests.sessions import newest_records
+
+HEAD = "cifar10_cnn on tensorflow, jax, torch, one process each: about 29 s"
+# Of the pretended durations: 10, 20 and 40 ms, 1 % more in repeat 0 of a name with 11 letters.
+FIGURES = [
+    "cifar10_cnn: time of a step, and its ratio to the lowest",
+    "  tensorflow  10.1 ms  1.00x  one process",
+    "  jax         20.2 ms  2.00x  one process",
+    "  torch       40.4 ms  4.00x  one process",
+    "",
+    "One process each: this does not say which backend is fastest, nor whether a",
+    "difference is more than chance.",
+    "Whether they do the same work was checked at other versions only: runner parity cifar10_cnn",
+]
+STOLEN = Watched(
+    Stretch(wall_s=2.0, cpu_total_s=4.0, cpu_busy_s=3.0, cpu_irq_s=0.0, cpu_steal_s=1.0), OwnUse(3.0, 0.1, 0)
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def quick(*arguments: str, executor: FakeExecutor | None = None) -> int:
+    return main(["quick", *arguments], Seams(executor=executor or FakeExecutor()))
+
+
+def after_progress(text: str) -> list[str]:
+    return without_times(text).partition("\n\n")[2].splitlines()
+
+
+def without_times(text: str) -> str:
+    """Leave out how long the deciding command takes: five times as long as the test did."""
+    return re.sub(r"(?m)^(to decide: .*?)   \(about \d+ s\)$", r"\1", text)
+
+
+def test_each_backend_is_measured_once_and_none_is_named_fastest(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = FakeExecutor()
+    assert quick(executor=executor) == 0
+    assert sorted((job.settings.backend, job.repeat) for job in executor.jobs) == [
+        ("jax", 0),
+        ("tensorflow", 0),
+        ("torch", 0),
+    ]
+    assert len(newest_records(folder)) == 3
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0] == HEAD
+    lines = after_progress(printed)
+    assert lines[: len(FIGURES)] == FIGURES
+    assert lines[len(FIGURES) :] == [
+        "",
+        "to decide:  runner --workload cifar10_cnn",
+        "report:     results/latest/report.html",
+    ]
+    assert "is fastest" not in printed.replace("backend is fastest, nor", "")
+
+
+def test_the_command_that_decides_measures_the_same_work_in_five_processes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quick("--set", "image_size=16", "--set", "batch_size=64", "--backend", "jax", "--backend", "torch") == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("to decide:")]
+    command = without_times(line).removeprefix("to decide:").split()
+    assert command[0] == "runner"
+    first = newest_records(folder)
+    assert main(command[1:], Seams(executor=FakeExecutor())) == 0
+    deciding = newest_records(folder)
+    assert len(deciding) == 2 * 5
+
+    def works(records: list[Record]) -> set[tuple[str, str, int]]:
+        return {(r.settings.backend, str(r.settings.params), r.settings.batch_size) for r in records}
+
+    assert works(first) == works(deciding)
+    assert {key for _, key, _ in works(first)} == {"{'image_size': 16}"}
+
+
+def test_ones_own_model_gets_its_arguments_and_says_beforehand_how_long_it_may_take(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor = FakeExecutor()
+    assert quick("my_workload:build", "--set", "width=64", executor=executor) == 0
+    assert {str(job.settings.params) for job in executor.jobs} == {"{'width': 64}"}
+    lines = without_times(capsys.readouterr().out).splitlines()
+    assert lines[0] == (
+        "my_workload:build on tensorflow, jax, torch, one process each: 29 s and, on each backend, the time in which "
+        "your model is built, compiled and takes its first steps; at most 6 min 15 s (--set timeout_s=...)"
+    )
+    assert "Whether they do the same work was not checked: runner parity my_workload:build" in lines
+    assert "to decide:  runner --workload my_workload:build --set width=64" in lines
+
+
+def test_a_model_that_was_measured_before_takes_as_long_as_then(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def timed(job: Job) -> Outcome:
+        return replace(FakeExecutor().succeed(job), wall_time_s=20.0)
+
+    executor = FakeExecutor(behaviours={"my_workload:build": timed})
+    assert quick("my_workload:build", executor=executor) == 0
+    capsys.readouterr()
+    assert quick("my_workload:build", executor=executor) == 0
+    head = "my_workload:build on tensorflow, jax, torch, one process each: about 1 min 15 s"
+    assert capsys.readouterr().out.splitlines()[0] == head
+
+
+def test_a_disturbed_quick_run_is_not_measured_again_and_says_so(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def disturbed(job: Job) -> Outcome:
+        return replace(FakeExecutor().succeed(job), watched=(STOLEN,) * (job.settings.epochs - job.settings.discard))
+
+    executor = FakeExecutor(behaviours={"cifar10_cnn": disturbed})
+    assert quick(executor=executor) == 0
+    assert len(executor.jobs) == 3
+    lines = after_progress(capsys.readouterr().out)
+    assert "Other programs used this machine meanwhile: the figures may be far off." in lines
+    executor.jobs.clear()
+    assert main(["--workload", "cifar10_cnn", "--repeats", "1"], Seams(executor=executor)) == 0
+    assert len(executor.jobs) == 6  # the main command does
+
+
+def test_a_quick_run_is_marked_and_no_other_command_continues_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped = FakeExecutor()
+
+    def stop(job: Job) -> Outcome:
+        raise Interrupted("stopped")
+
+    stopped.behaviours = {"cifar10_cnn": stop}
+    assert quick(executor=stopped) == 130
+    [first] = Results(Path("results")).runs()
+    about = first.about()
+    assert (about["matrix_path"], about["stopping"]) == ("runner quick", "quick")
+    assert about["decided_by"] == "runner --workload cifar10_cnn"
+    same = ("--set", "epochs=3", "--set", "discard=1", "--repeats", "1")
+    assert main(["--workload", "cifar10_cnn", *same], Seams(executor=FakeExecutor())) == 0
+    assert quick() == 0
+    runs = Results(Path("results")).runs()
+    assert len(runs) == 3
+    assert [run.about()["plan_id"] for run in runs] == [about["plan_id"]] * 3
+    assert first.load()[0] == []
+    assert Path("results/latest").resolve().name == runs[-1].run_id
+
+
+def test_the_document_has_the_rows_of_a_run_and_the_command_that_decides(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quick("--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["decided_by"] == "runner --workload cifar10_cnn"
+    assert [row["fastest"] for row in found["rows"]] == [None]
+    assert sorted(found["rows"][0]["cells"]) == ["jax", "tensorflow", "torch"]
+
+
+def test_only_installed_backends_are_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = ["keras", "jax"]
+    monkeypatch.setattr(Interpreter, "absent", lambda self, asked: [name for name in asked if name not in there])
+    assert quick() == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0] == "cifar10_cnn on jax, one process each: about 10 s"
+    assert "cifar10_cnn: nothing to compare" in printed
+    there.clear()
+    assert quick() == 2
+    assert capsys.readouterr().err.startswith("runner: quick: no backend is installed for ")
+
+
+def test_a_backend_that_fails_is_named_and_the_others_are_compared(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(job: Job) -> Outcome:
+        return Outcome(exit_code=1) if job.settings.backend == "torch" else FakeExecutor().succeed(job)
+
+    assert quick(executor=FakeExecutor(behaviours={"cifar10_cnn": failing})) == 1
+    lines = after_progress(capsys.readouterr().out)
+    assert lines[1:4] == [
+        "  tensorflow  10.1 ms  1.00x  one process",
+        "  jax         20.2 ms  2.00x  one process",
+        "  torch             -         error",
+    ]
+    assert any(line.startswith("error cifar10_cnn on torch") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["cifar10_cn"],
+            "MODEL: must be a workload of the catalog or package.module:function, got 'cifar10_cn'; did you",
+        ),
+        (["--backend", "jaxx"], "--backend"),
+        (["--set", "width=3"], "--set width=3: must be a setting or a parameter of a workload of the matrix"),
+        (["--set", "epochs"], "--set 'epochs': must be key=value"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_measured(
+    folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quick(*arguments) == 2
+    assert capsys.readouterr().err.startswith(f"runner: {message}")
+    assert not Path("results").exists()
+
+
+def test_a_workload_replaces_a_matrix_file_and_its_command_continues_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--workload", "lstm", "--backend", "jax", "--repeats", "2"]
+    assert main(["plan", *command]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "1 cell, 2 processes, about 11 s"
+    assert main(command, Seams(executor=FakeExecutor())) == 0
+    [run] = Results(Path("results")).runs()
+    assert run.about()["matrix_path"] == "runner --workload"
+    with pytest.raises(SystemExit):
+        main([*command, "--matrix", "m.yaml"])
+    assert "not allowed with argument" in capsys.readouterr().err
+    assert main(["--workload", "lst"]) == 2
+    assert capsys.readouterr().err.startswith("runner: --workload: must be a workload of the catalog or ")
+
+
+def test_settings_of_a_quick_look_are_those_that_the_fake_sees(folder: Path) -> None:
+    executor = FakeExecutor()
+    assert quick("--set", "epochs=2", executor=executor) == 0
+    settings: list[Settings] = [job.settings for job in executor.jobs]
+    assert {(one.epochs, one.discard) for one in settings} == {(2, 1)}
+    assert executor.timeouts_s == [120.0] * 3
