@@ -37,7 +37,7 @@ from keras_matrix.records.files import Ledger, make_folder, publish, replace, sy
 from keras_matrix.records.identity import RUN_ID
 from keras_matrix.records.instruments.usage import FORMER_SERIES, SERIES, UsageSeries, usage_series_name
 from keras_matrix.records.migration import migrated
-from keras_matrix.records.schema import SCHEMA_VERSION, Record
+from keras_matrix.records.schema import MEASURED, SCHEMA_VERSION, Record
 
 RECORD_NAME = re.compile(r"([0-9a-f]{16})\.([0-9]{1,4})\.([0-9]{1,4})\.json")
 RECORD_LIMIT_BYTES = 4 << 20
@@ -307,8 +307,12 @@ class Run:
 
 
 def latest_attempts(records: Iterable[Record]) -> list[Record]:
-    """Return the latest attempt at each repeat of each cell, the only one that counts."""
-    return list({(r.cell_id, r.repeat): r for r in sorted(records, key=lambda record: record.key)}.values())
+    """Return the attempt at each repeat of each cell that counts: the latest measured one, without one the latest.
+
+    A repeat that was measured in a disturbed block is measured again; if that attempt fails, the first figure remains.
+    """
+    ordered = sorted(records, key=lambda record: (record.status in MEASURED, record.key))
+    return sorted({(r.cell_id, r.repeat): r for r in ordered}.values(), key=lambda record: record.key)
 
 
 def _bounded(path: Path) -> bytes:

@@ -28,6 +28,24 @@ def measurement_caveats(records: Sequence[Record]) -> tuple[str, ...]:
     return tuple(line for line in (*_drifts(epochs), _outliers(epochs), _modes(figures), *compiled, *around) if line)
 
 
+def first_tries(records: Sequence[Record], counted: Sequence[Record]) -> tuple[str, ...]:
+    """Return as a caveat which repeats count with a disturbed first try, since the second one failed.
+
+    `counted` is the attempt of each repeat that counts, of all `records` of one cell.
+    """
+    later = {
+        (record.repeat, record.reason or str(record.status))
+        for record in records
+        for chosen in counted
+        if record.repeat == chosen.repeat and record.attempt > chosen.attempt
+    }
+    if not later:
+        return ()
+    repeats = sorted({repeat for repeat, _ in later})
+    numbers = f"{'repeat' if len(repeats) == 1 else 'repeats'} {', '.join(map(str, repeats))}"
+    return (f"first_try: the figure of {numbers} is of a disturbed block; measured again, it failed: {min(later)[1]}",)
+
+
 def _drifts(epochs: Sequence[EpochSummary]) -> list[str]:
     counted = Counter(one.drift for one in epochs if one.drift not in (None, Drift.STEADY))
     advised = max((one.advised_discard for one in epochs if one.drift is Drift.WARMING), default=None)

@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from keras_matrix.analysis.comparison.caveats import measurement_caveats
+from keras_matrix.analysis.comparison.caveats import first_tries, measurement_caveats
 from keras_matrix.analysis.comparison.machines import difference, hosts, log_levels
 from keras_matrix.analysis.comparison.primary_metric import (
     STEP_TIME,
@@ -242,7 +242,7 @@ def summarise(records: Sequence[Record]) -> CellSummary:
         peak_device_memory_bytes=_maximum(record.memory.peak_device_memory_bytes for record in measured),
         failures=tuple(sorted({(r.status, r.reason or "") for r in latest if r.status not in MEASURED})),
         warnings=tuple(sorted({warning for record in latest for warning in record.warnings})),
-        caveats=measurement_caveats(latest),
+        caveats=(*measurement_caveats(latest), *first_tries(records, latest)),
         figure=figure_of(latest),
     )
 

@@ -24,7 +24,7 @@ from typing import Any
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, Figure
 from keras_matrix.analysis.stats.blocks import CONFIDENCE, Estimate, geometric, t_quantile
 from keras_matrix.records.history_reader import Attempt, Past
-from keras_matrix.records.schema import Status
+from keras_matrix.records.schema import MEASURED, Status
 
 LEAST_SESSIONS = 5
 LEAST_PROCESSES = 3
@@ -212,7 +212,7 @@ def _history(
 
 def _session(run_id: str, attempts: Iterable[Attempt]) -> Session:
     latest: dict[int, Attempt] = {}
-    for attempt in sorted(attempts, key=lambda one: one.attempt):
+    for attempt in sorted(attempts, key=lambda one: (one.status in MEASURED, one.attempt)):  # as `latest_attempts`
         latest[attempt.repeat] = attempt
     ok = [a for a in latest.values() if a.status is Status.OK and a.value is not None]
     values = [a.value for a in ok if a.value is not None]

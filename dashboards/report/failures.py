@@ -71,8 +71,10 @@ def caveats(rows: Sequence[Row], run_context: RunContext = NO_CONTEXT) -> list[E
 
 def superseded(records: Sequence[Record]) -> str | None:
     """Return how many attempts were repeated, and why; None if none was."""
-    counted = {record.key for record in latest_attempts(records)}
-    earlier = [record.status is Status.INFRA for record in records if record.key not in counted]
+    counted = {(record.cell_id, record.repeat): record.attempt for record in latest_attempts(records)}
+    others = [(record, counted[record.cell_id, record.repeat]) for record in records]
+    earlier = [record.status is Status.INFRA for record, attempt in others if record.attempt < attempt]
+    in_vain = sum(record.attempt > attempt for record, attempt in others)
     failed, disturbed = sum(earlier), len(earlier) - sum(earlier)
     parts = []
     if disturbed:
@@ -80,9 +82,12 @@ def superseded(records: Sequence[Record]) -> str | None:
     if failed:
         kind = "earlier attempt" if failed == 1 else "earlier attempts"
         parts.append(f"{failed} {kind} failed because of the infrastructure")
+    if in_vain:
+        kind = "second attempt" if in_vain == 1 else "second attempts"
+        parts.append(f"{in_vain} {kind} failed, so that the first one counts")
     if not parts:
         return None
-    return f"{' and '.join(parts)}: measured again, and only the last attempt of each repeat is counted here."
+    return f"{' and '.join(parts)}: measured again, and only one attempt of each repeat is counted here."
 
 
 def _sorted(found: list[Entry]) -> list[Entry]:

@@ -130,6 +130,25 @@ _Ended: TypeAlias = tuple[_Trial, Outcome]
 _Found: TypeAlias = dict[Key, _Trial | None]
 
 
+def _failed_process(trials: Sequence[_Trial], records: Sequence[Record]) -> str | None:
+    """Return which process of a block failed and how, None if all were measured or lost by the infrastructure."""
+    for trial, record in zip(trials, records, strict=True):
+        if record.status not in MEASURED and record.status is not Status.INFRA:
+            return f"{trial.name} ended as {record.status}"
+    return None
+
+
+def _without_pair(record: Record, failed: str | None) -> Record:
+    """Return the record of a second try; what was measured in it counts only if no other process `failed`.
+
+    One arm's first try against the other's second would be a disturbed block against an undisturbed one.
+    """
+    if failed is None or record.status not in MEASURED:
+        return record
+    reason = f"second_try: {failed} when the disturbed block was measured again, so that the first try counts for all"
+    return replace(record, status=Status.INFRA, reason=reason)
+
+
 class Scheduler:
     """Runs repeats, one comparison after the other, of one start of the runner; several may share their `attempts`."""
 
@@ -160,16 +179,21 @@ class Scheduler:
             arm.executor.await_block()
 
     def replace_disturbed(self, repeats: Sequence[PlannedRepeat]) -> list[PlannedRepeat]:
-        """Repeat a disturbed comparison's block, a few times at most, where the latest attempt counts; as `compare`."""
+        """Repeat what was measured in a disturbed comparison's block, a few times at most; as `compare`.
+
+        The second try counts, unless a process of it fails: then the first one counts for all of them. A process that
+        has failed is not repeated: its end is no timing.
+        """
         for _ in range(MOST_REPLACEMENTS if self._context.again else 0):
             spent = self._replaced >= max(SURELY_REPLACED, REPLACED_SHARE * self._compared)
-            if spent or not any(planned.key in self._disturbed for planned in repeats):
+            again = [planned for planned in repeats if planned.key in self._disturbed]
+            if spent or not again:
                 break
             self._replaced += 1
-            self._disturbed -= {planned.key for planned in repeats}
-            for planned in repeats:
+            self._disturbed -= {planned.key for planned in again}
+            for planned in again:
                 self._attempts.again(planned.key)
-            if left := self._compared_once(repeats):
+            if left := self._compared_once(again, is_second_try=True):
                 return left
         return []
 
@@ -181,7 +205,7 @@ class Scheduler:
         self._compared += 1
         return self._compared_once(repeats)
 
-    def _compared_once(self, repeats: Sequence[PlannedRepeat]) -> list[PlannedRepeat]:
+    def _compared_once(self, repeats: Sequence[PlannedRepeat], is_second_try: bool = False) -> list[PlannedRepeat]:
         self._started = []
         settings = repeats[0].cell.settings
         automatic = settings.steps_per_epoch == "auto" or settings.compile_cache == "warm"
@@ -198,7 +222,7 @@ class Scheduler:
             if trial is not None:
                 trial.running.turn()
                 warm.append(trial)
-        done = self._publish_all([*ended, *self._interleave(warm)])
+        done = self._publish_all([*ended, *self._interleave(warm)], is_second_try)
         over = {planned.key for planned in done} | {key for key, trial in calibrated.items() if trial is None}
         return [one for one in repeats if one.key not in over and self._attempts.are_left(one.key)]
 
@@ -220,16 +244,19 @@ class Scheduler:
         waiting = [trial for trial in others if trial.arm.contract.local_pids]
         return [WaitingCell(trial.name, root) for trial in waiting if (root := trial.running.root()) is not None]
 
-    def _publish_all(self, ended: Sequence[_Ended]) -> list[PlannedRepeat]:
+    def _publish_all(self, ended: Sequence[_Ended], is_second_try: bool = False) -> list[PlannedRepeat]:
         """Publish the records of a block's processes, with what disturbed all of them; return those that are done.
 
         Together even if one ran after the other: by themselves, short processes would be discarded more often.
         """
         is_disturbed, outcomes = judged_together([(trial.name, outcome) for trial, outcome in ended])
+        trials = [trial for trial, _ in ended]
+        judged = [self._judged(trial, outcome) for trial, outcome in zip(trials, outcomes, strict=True)]
+        failed = _failed_process(trials, judged) if is_second_try else None
         done = []
-        for (trial, _), outcome in zip(ended, outcomes, strict=True):
-            record = self._publish(trial.planned, trial.job, outcome, trial.started_at)
-            if record.status is not Status.INFRA:
+        for trial, outcome, found in zip(trials, outcomes, judged, strict=True):
+            record = self._publish(trial, outcome, _without_pair(found, failed))
+            if record.status is not Status.INFRA or failed:
                 done.append(trial.planned)
             if is_disturbed and record.status in MEASURED:
                 self._disturbed.add(trial.planned.key)
@@ -309,14 +336,14 @@ class Scheduler:
         """Start a repeat; if its backend is missing, publish that and return None."""
         self._context.observer.begun(planned)
         if missing := self._missing(planned):
-            self._publish(planned, self._job(planned, 1), Outcome(infrastructure=missing), self._context.now())
+            self._publish_unstarted(planned, Outcome(infrastructure=missing))
             self._attempts.exhaust(planned.key)
             return None
         return self._start(planned, self._steps_per_epoch(planned))
 
     def refuse(self, planned: PlannedRepeat, reason: str) -> None:
         """Publish that a repeat cannot run anywhere, as unsupported."""
-        self._publish(planned, self._job(planned, 1), Outcome(refused=reason), self._context.now())
+        self._publish_unstarted(planned, Outcome(refused=reason))
 
     def repeat(self, planned: PlannedRepeat) -> None:
         """Measure a repeat by itself, again after infrastructure failures, at most `INFRA_ATTEMPTS` times."""
@@ -347,12 +374,25 @@ class Scheduler:
         self._started.append(trial)
         return trial
 
-    def _publish(self, planned: PlannedRepeat, job: Job, outcome: Outcome, started_at: datetime) -> Record:
-        run = (arm := self._context.arms[planned.arm]).run
-        if problem := arm.contract.problem(outcome):
+    def _publish_unstarted(self, planned: PlannedRepeat, outcome: Outcome) -> None:
+        """Publish that no process was started for a repeat, and why."""
+        arm = self._context.arms[planned.arm]
+        trial = _Trial(arm, planned, self._job(planned, 1), Never(outcome), self._context.now())
+        self._publish(trial, outcome, self._judged(trial, outcome))
+
+    def _judged(self, trial: _Trial, outcome: Outcome) -> Record:
+        """Return the record of a process that has ended."""
+        if problem := trial.arm.contract.problem(outcome):
             outcome = Outcome(infrastructure=problem, wall_time_s=outcome.wall_time_s)
-        found = record_of(run.run_id, self._context.machine, job, (outcome, started_at))
-        record = with_changes(found, run.changed_by_others())
+        run_id = trial.arm.run.run_id
+        return record_of(run_id, self._context.machine, trial.job, (outcome, trial.started_at))
+
+    def _publish(self, trial: _Trial, outcome: Outcome, judged: Record) -> Record:
+        """Publish a record with what its process left; remove its scratch folder."""
+        run, planned, job = trial.arm.run, trial.planned, trial.job
+        if trial.arm.contract.problem(outcome):
+            outcome = Outcome(wall_time_s=outcome.wall_time_s)
+        record = with_changes(judged, run.changed_by_others())
         if job.trace is not None:
             from keras_matrix.runner.measure.traces import with_trace_stored  # only a run with traces needs it
 

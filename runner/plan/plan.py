@@ -20,7 +20,7 @@ from random import Random
 
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.identity import work_values
-from keras_matrix.records.schema import Status
+from keras_matrix.records.schema import MEASURED, Status
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.matrix.catalog import Catalog
 from keras_matrix.runner.matrix.reader import Cell
@@ -81,10 +81,13 @@ def remaining(
 ) -> list[PlannedRepeat]:
     """Return the repeats that are not measured yet, in their order.
 
-    `published` contains (arm, cell_id, repeat, attempt, status); a repeat whose latest attempt is `infra` is pending.
+    `published` contains (arm, cell_id, repeat, attempt, status); a repeat whose latest attempt is `infra` is pending,
+    unless an earlier one measured it.
     """
-    latest = {tuple(key): status for *key, _, status in sorted(published, key=itemgetter(3))}
+    attempts = sorted(published, key=itemgetter(3))
+    latest = {tuple(key): status for *key, _, status in attempts}
     done = {key for key, status in latest.items() if status != Status.INFRA}
+    done |= {tuple(key) for *key, _, status in attempts if status in MEASURED}
     return [planned for planned in repeats if planned.key not in done]
 
 

@@ -6,9 +6,10 @@
 -- discarded ones: of epochs of ceil(samples / batch_size) steps if these were measured, otherwise of the epochs that were;
 -- `steps_per_epoch` is their number of steps. For an external command it is the time of the command.
 WITH latest AS (
+  -- A repeat that was measured again with another end than ok or unstable keeps its earlier figure.
   SELECT run_id, cell_id, repeat, MAX(attempt) AS attempt
   FROM cells
-  WHERE day >= CAST(@since AS DATE)
+  WHERE status IN ('ok', 'unstable') AND day >= CAST(@since AS DATE)
   GROUP BY run_id, cell_id, repeat
 ),
 figures AS (

@@ -229,7 +229,7 @@ def test_warning_of_another_format_is_shown_unchanged(synthetic: Any) -> None:
 def test_superseded_attempts_are_not_counted(synthetic: Any) -> None:
     counts = {tally.name: tally.count for tally in results.tallies(synthetic.records, pending=2)}
     assert counts == {"ok": 78, "unstable": 1, "unsupported": 5, "failed": 6, "pending": 2}
-    end = ": measured again, and only the last attempt of each repeat is counted here."
+    end = ": measured again, and only one attempt of each repeat is counted here."
     assert failures.superseded(synthetic.records) == f"1 earlier attempt failed because of the infrastructure{end}"
     measured = next(record for record in synthetic.records if record.status is Status.OK)
     twice = [*synthetic.records, replace(measured, attempt=measured.attempt + 1)]

@@ -17,7 +17,7 @@ from keras_matrix.analysis.surroundings.disturbance import OwnUse, Stretch, Wait
 from keras_matrix.records.host.procfs import Tree
 from keras_matrix.records.identity import cell_id
 from keras_matrix.records.schema import Status
-from keras_matrix.records.store import Results
+from keras_matrix.records.store import Results, latest_attempts
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.executors import Outcome, Running, WaitingCell
@@ -133,6 +133,54 @@ def attempts(folder: Path, monkeypatch: pytest.MonkeyPatch, ends: Callable[[Job]
     main(["--matrix", "matrix.yaml"], Seams(executor=executor))
     records = Results(folder / "results").runs()[-1].load()[0]
     return sorted(record.attempt for record in records if record.settings.backend == "jax")
+
+
+def counted(folder: Path) -> dict[str, tuple[int, Status, str | None]]:
+    """Return the attempt of each backend that counts, and how the latest one ended."""
+    records = Results(folder / "results").runs()[-1].load()[0]
+    return {r.settings.backend: (r.attempt, r.status, r.surroundings.disturbed) for r in latest_attempts(records)}
+
+
+@pytest.mark.parametrize(
+    "failing", [Outcome(deadline_exceeded=True), Outcome(signal=11), Outcome(exit_code=1, output_tail="no result")]
+)
+def test_first_figures_of_a_block_remain_if_a_process_of_its_second_try_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failing: Outcome
+) -> None:
+    """Of both arms: a disturbed first try against an undisturbed second one would favour the second."""
+    fails = lambda job: failing if (job.attempt, job.settings.backend) == (1, "torch") else None  # noqa: E731
+    assert attempts(tmp_path, monkeypatch, fails) == [0, 1]
+    found = counted(tmp_path)
+    assert {backend: chosen[:2] for backend, chosen in found.items()} == {
+        "jax": (0, Status.OK),
+        "torch": (0, Status.OK),
+    }
+    assert all((chosen[2] or "").startswith("steal: ") for chosen in found.values())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "first_try: the figure of repeat 0 is of a disturbed block; measured again, it failed: " in printed
+    second = [r for r in Results(tmp_path / "results").runs()[-1].load()[0] if r.attempt == 1]
+    assert {r.settings.backend: r.status for r in second}["jax"] is Status.INFRA
+    assert next(r.reason or "" for r in second if r.settings.backend == "jax").startswith("second_try: torch:gru ended")
+
+
+def test_run_whose_second_try_failed_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = lambda job: Outcome(signal=11) if job.attempt and job.settings.backend == "torch" else None  # noqa: E731
+    attempts(tmp_path, monkeypatch, fails)
+    executor = Ending()
+    executor.sees, executor.ends = lambda job: CALM, lambda job: None
+    assert main(["--matrix", "matrix.yaml"], Seams(executor=executor)) == 0
+    first, second = Results(tmp_path / "results").runs()
+    assert (len(first.load()[0]), len(second.load()[0])) == (4, 2)
+
+
+def test_error_in_a_disturbed_block_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = Outcome(exit_code=1, output_tail="ValueError")
+    fails = lambda job: error if job.settings.backend == "torch" else None  # noqa: E731
+    assert attempts(tmp_path, monkeypatch, fails) == [0, 1]
+    assert {backend: found[:2] for backend, found in counted(tmp_path).items()} == {
+        "jax": (1, Status.OK),
+        "torch": (0, Status.ERROR),
+    }
 
 
 def test_disturbed_block_without_measurements_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
