@@ -29,7 +29,12 @@ class Title:
     details: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
-        return " ".join([self.workload, *(text for _, text in self.details)])
+        return f"{self.workload} {self.differing}" if self.details else self.workload
+
+    @property
+    def differing(self) -> str:
+        """The title without its workload."""
+        return " ".join(text for _, text in self.details)
 
     def without(self, *keys: str) -> Title:
         """Return the title of the work without these settings."""

@@ -27,6 +27,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.codec import canonical
 from keras_matrix.records.instruments.parity import Deviation, Pair, ParityFinding, ParityOutput, ParityRecord, Sketch
 from keras_matrix.records.settings import Scalar
 
@@ -237,8 +238,9 @@ def latest_comparison(
         )
 
     def suits(record: ParityRecord) -> tuple[bool, bool, str]:
-        return not stale(record), params is not None and record.params == dict(params), record.started_at
+        return not stale(record), canonical(record.params) == own, record.started_at
 
+    own = None if params is None else canonical(dict(params))
     best = max((record for record in records if record.workload == workload), key=suits, default=None)
     return None if best is None else StoredComparison(best, suits(best)[1], stale(best))
 

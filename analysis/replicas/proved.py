@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from keras_matrix.analysis.parity.deviations import ON_A_CPU
 from keras_matrix.analysis.replicas.equal_work import verdict
+from keras_matrix.records.codec import canonical
 from keras_matrix.records.replicas.proof import BackendProof, ReplicaProof
 from keras_matrix.records.settings import DATA, Settings
 
@@ -26,7 +27,7 @@ def proof_lines(
         return ()
     wanted = settings.workload, settings.devices, settings.distribution
     found = [one for one in proofs if (one.workload, one.devices, one.distribution) == wanted]
-    found.sort(key=lambda one: (one.params == settings.params, one.started_at))
+    found.sort(key=lambda one: (canonical(one.params) == canonical(settings.params), one.started_at))
     newest = {name: one for one in found for name in (*one.backends, *one.failures, *one.unsupported)}
     known = [_text(newest[name], name, settings, versions[name]) for name in versions if name in newest]
     where = "" if settings.device == "cpu" else ON_A_CPU
@@ -46,7 +47,7 @@ def _text(proof: ReplicaProof, backend: str, settings: Settings, versions: Mappi
         return f"{backend} {verdict(proof, backend)}"
     details = [
         *_losses(own),
-        *([] if proof.params == settings.params else ["at its small parameters"]),
+        *([] if canonical(proof.params) == canonical(settings.params) else ["at its small parameters"]),
         *(["other versions"] if versions and not versions.items() <= own.versions.items() else []),
     ]
     return f"{backend} {verdict(proof, backend)}{' (' + ', '.join(details) + ')' if details else ''}"

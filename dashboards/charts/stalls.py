@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from keras_matrix.analysis.comparison.titles import titles
+from keras_matrix.analysis.comparison.titles import titled
 from keras_matrix.analysis.stalls.report import Part, StallReport
 from keras_matrix.analysis.stalls.split import COMPUTE, COPY, FETCH, INTERFERENCE, PREPARATION
 from keras_matrix.analysis.stats.blocks import Estimate
@@ -69,11 +69,13 @@ def pipeline_text(facts: InputFacts | None) -> str:
 
 def labels(reports: Sequence[StallReport]) -> list[str]:
     """Return a label for each report: its pipeline, and the settings that differ between the reports."""
-    short = _labels(reports, SHOWN_BY_FACTS)
-    times = Counter((one.settings.backend, label) for one, label in zip(reports, short, strict=True))
-    if max(times.values(), default=1) == 1:
-        return short
-    return _labels(reports, ())
+    labelled: list[str] = []
+    for without, names in ((SHOWN_BY_FACTS, False), ((), False), ((), True)):
+        labelled = _labels(reports, without, names=names)
+        times = Counter((one.settings.backend, label) for one, label in zip(reports, labelled, strict=True))
+        if max(times.values(), default=1) == 1:
+            break
+    return labelled
 
 
 def splits(reports: Sequence[StallReport]) -> Picture | None:
@@ -106,13 +108,13 @@ def observed_step(report: StallReport) -> Estimate | None:
     return next((arm.step_time for arm in report.arms if arm.arm is report.observed), None)
 
 
-def _labels(reports: Sequence[StallReport], without: Sequence[str]) -> list[str]:
-    works = titles([_without(one.settings, without) for one in reports], {})
+def _labels(reports: Sequence[StallReport], without: Sequence[str], *, names: bool) -> list[str]:
+    """Return a label for each report; `names`: with the workload also where it is one of the catalog."""
+    works = titled([_without(one.settings, without) for one in reports], {})
     found = []
     for one, title in zip(reports, works, strict=True):
-        # A user's own workload has a name of its own; a workload of the catalog is the same in all bars.
-        workload, _, differing = title.partition(" ")
-        name = workload if ":" in workload else ""
+        # A user's own workload has a name of its own; a workload of the catalog is mostly the same in all bars.
+        name, differing = title.workload if names or ":" in title.workload else "", title.differing
         found.append(", ".join(part for part in (name, pipeline_text(one.facts), differing) if part))
     return found
 

@@ -12,13 +12,15 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from keras_matrix.runner.api.rows import Cell
+from keras_matrix.records.names import PARAMS, value_as_text
+from keras_matrix.runner.api.rows import SETTINGS, Cell
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import near
 
 LIBRARIES = ("pandas", "polars")
 PLAIN = "dict"
-NESTED = {"settings": "", "params": "params.", "statistics": ""}  # fields whose values are columns, with their prefix
+NESTED = {"settings": "", "params": PARAMS, "statistics": ""}  # fields whose values are columns, with their prefix
+TAKEN = frozenset({*(one.name for one in fields(Cell)), *SETTINGS})  # no column of a metric that a command has named
 
 
 def frame(cells: Sequence[Cell], library: str | None) -> Any:
@@ -61,9 +63,15 @@ def _of_one_type(column: list[Any]) -> list[Any]:
     return [None if value is None else common(value) for value in column]
 
 
+def _column(field: str, name: str) -> str:
+    """Return the name of the column of a value; a statistic named like another column is `statistics.NAME`."""
+    is_taken = field == "statistics" and (name in TAKEN or name.startswith((PARAMS, "statistics.")))
+    return f"{field}.{name}" if is_taken else f"{NESTED[field]}{name}"
+
+
 def _text(value: Any) -> str:
     """Return a value as text, spelled as in a matrix file."""
-    return value if isinstance(value, str) else json.dumps(value)
+    return value_as_text(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _flat(cell: Cell) -> dict[str, Any]:
@@ -71,7 +79,7 @@ def _flat(cell: Cell) -> dict[str, Any]:
     for one in fields(cell):
         value = getattr(cell, one.name)
         if one.name in NESTED:
-            row |= {f"{NESTED[one.name]}{name}": item for name, item in value.items()}
+            row |= {_column(one.name, name): item for name, item in value.items()}
         else:
             row[one.name] = "; ".join(value) if isinstance(value, tuple) else value
     return row

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,10 +45,12 @@ def stored_traces(run: Run, records: Iterable[Record]) -> Iterator[tuple[Record,
 
 def write_uncompressed(run: Run, records: Sequence[Record], target: Path) -> list[Path]:
     """Write these traces uncompressed; return the paths: `target`, with backend and workers if there are several."""
-    several = len({record.cell_id for record in records}) > 1
+    names = {r.cell_id: f".{r.settings.backend}.{r.settings.params['workers']}" for r in records}
+    times = Counter(names.values())
     left = []
     for record, path in stored_traces(run, records):
-        own = f".{record.settings.backend}.{record.settings.params['workers']}" if several else ""
+        own = names[record.cell_id] if len(names) > 1 else ""
+        own += f".{record.cell_id}" if times[names[record.cell_id]] > 1 else ""
         left.append(target.with_suffix(own + target.suffix))
         plain(path, left[-1])
     return left

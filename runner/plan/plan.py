@@ -140,7 +140,8 @@ def comparisons(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 def comparison_of(cell: Cell) -> Hashable:
     """Return a value that is equal for the cells of one comparison."""
-    return cell.together or (_COMPARED(cell.settings), *sorted(cell.settings.params.items()))
+    params = cell.settings.params.items()  # with their types: 1, 1.0 and true are equal
+    return cell.together or (_COMPARED(cell.settings), *sorted((name, type(value), value) for name, value in params))
 
 
 def _step_s(settings: Settings, catalog: Catalog) -> float:

@@ -3,6 +3,7 @@
     [framework.]task.metric[.suffix]    and also: cpu_memory_usage (KiB), gpu_memory_usage_mean, _std and _max
                                         (MiB), uptime_in_seconds
 
+Of several cells, `task` is followed by the backend and the parameters of each; cells that have one name by their ids.
 A figure is the median over the repeats whose command succeeded. A value that was not measured has no key.
 """
 
@@ -10,12 +11,14 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_matrix.analysis.comparison.primary_metric import completed, metrics_over
 from keras_matrix.records.instruments.usage import MemoryUse
 from keras_matrix.records.schema import Record
+from keras_matrix.records.task import DEFINITION
 
 NAME = "dlbenchmark_result.json"
 KIBI, MEBI = 2.0**10, 2.0**20
@@ -35,10 +38,11 @@ def document(records: Iterable[Record], labels: Labels) -> dict[str, float]:
     for record in completed(records):
         if record.task is not None:
             by_cell.setdefault(record.cell_id, []).append(record)
-    several = len(by_cell) > 1
+    cells = {cell_id: _cell(found[0], several=len(by_cell) > 1) for cell_id, found in by_cell.items()}
+    times = Counter(cells.values())
     return {
-        _key(found[0], name, labels, several): value
-        for found in by_cell.values()
+        _key(labels, cells[cell_id], cell_id if times[cells[cell_id]] > 1 else "", name): value
+        for cell_id, found in by_cell.items()
         for name, value in _figures(found).items()
     }
 
@@ -48,11 +52,17 @@ def text(found: Mapping[str, float]) -> str:
     return json.dumps(found, indent=1, allow_nan=False) + "\n"
 
 
-def _key(record: Record, metric: str, labels: Labels, several: bool) -> str:
+def _key(labels: Labels, cell: str, cell_id: str, metric: str) -> str:
+    return ".".join(part for part in (labels.framework, cell, cell_id, metric, labels.suffix) if part)
+
+
+def _cell(record: Record, *, several: bool) -> str:
+    """Return the part of a key that names a cell: its task and, if there are several cells, its values."""
     assert record.task is not None
-    own = [*map(str, record.settings.params.values())][:-1] if several else []
-    parts = [labels.framework, record.task.name, *([record.settings.backend, *own] if several else []), metric]
-    return ".".join([part for part in (*parts, labels.suffix) if part])
+    params = [str(value) for name, value in record.settings.params.items() if name != DEFINITION]
+    return ".".join(
+        part for part in (record.task.name, *([record.settings.backend, *params] if several else [])) if part
+    )
 
 
 def _figures(records: Sequence[Record]) -> dict[str, float]:

@@ -100,7 +100,8 @@ def _list(roots: Sequence[Path], cell: str | None, listing: _Listing) -> int:
     assessed = histories.assessed(past, roots, listing.run_length)
     remarks = lines.remarks(assessed, past.caveats, problems)
     if listing.page is not None:
-        titles = [lines.title(one.history) for one in assessed]
+        named = lines.titles(assessed)
+        titles = [named[one.history.cell_id] for one in assessed]
         report.write(listing.page, history_page.render(assessed, titles, remarks))
     if listing.as_json:
         print(lines.as_json(assessed, past.caveats, problems))

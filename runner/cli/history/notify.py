@@ -136,7 +136,7 @@ class _Found:
         one, site = found.assessed, self.request.site
         workload, backend = (str(one.history.settings.get(name, "")) for name in ("workload", "backend"))
         return About(
-            history_lines.title(one.history),
+            history_lines.titles(self.assessed)[one.history.cell_id],
             history_lines.filters(one.history),
             owner_of(self.request.owners, workload, backend),
             f"{site.rstrip('/')}/cells/{one.history.cell_id}.html" if site else None,

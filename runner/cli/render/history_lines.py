@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -33,6 +34,13 @@ def title(history: History) -> str:
     return printable(f"{text} on {backend}" if f"backend={backend}" not in text else text)
 
 
+def titles(assessed: Iterable[Assessment]) -> dict[str, str]:
+    """Return the title of each cell by its id: with the id if others have the same, as commands of two definitions."""
+    named = {one.history.cell_id: title(one.history) for one in assessed}
+    times = Counter(named.values())
+    return {cell_id: text if times[text] == 1 else f"{text} (cell {cell_id})" for cell_id, text in named.items()}
+
+
 def filters(history: History) -> list[str]:
     """Return what selects a cell among others of its workload and backend in a matrix, as in `batch_size=32`."""
     try:
@@ -46,7 +54,7 @@ def filters(history: History) -> list[str]:
 def overview(assessed: Sequence[Assessment]) -> list[str]:
     """Return a table with a line per cell and machine."""
     head = ["cell", "host", "sessions", "newest", "spread", "last change", "what"]
-    rows = [head]
+    rows, named = [head], titles(assessed)
     for one in assessed:
         valued = one.history.valued
         rows.append(
@@ -57,7 +65,7 @@ def overview(assessed: Sequence[Assessment]) -> list[str]:
                 quantity(valued[-1].step_time.centre if valued and valued[-1].step_time else None, one.history.figure),
                 _spread(one.spread),
                 _short(one.changes[-1]) if one.changes else "none",
-                title(one.history),
+                named[one.history.cell_id],
             ]
         )
     return columns(rows, right=frozenset({2, 3, 4}))
@@ -65,9 +73,10 @@ def overview(assessed: Sequence[Assessment]) -> list[str]:
 
 def listing(assessed: Sequence[Assessment], last: int) -> list[str]:
     """Return every history with its newest sessions and its changes."""
-    found: list[str] = []
+    found, named = list[str](), titles(assessed)
     for one in assessed:
-        found += ["", *_one(one, last)] if found else _one(one, last)
+        lines = _one(one, last, named[one.history.cell_id])
+        found += ["", *lines] if found else lines
     return [printable(line) for line in found]
 
 
@@ -105,18 +114,19 @@ def change_words(change: Change) -> str:
 
 def as_json(assessed: Sequence[Assessment], caveats: Iterable[str], problems: Sequence[Problem]) -> str:
     """Return everything as one JSON document."""
+    named = titles(assessed)
     fields = {
-        "histories": [_json(one) for one in assessed],
+        "histories": [_json(one, named[one.history.cell_id]) for one in assessed],
         "caveats": list(caveats),
         "skipped": [{"path": str(problem.path), "reason": problem.reason} for problem in problems],
     }
     return document(fields)
 
 
-def _one(one: Assessment, last: int) -> list[str]:
+def _one(one: Assessment, last: int, name: str) -> list[str]:
     history, changes = one.history, {change.run_id: change for change in one.changes}
     device = " ".join(history.device or ("device not known",))
-    lines = [title(history), f"cell {history.cell_id}, host {history.host_id}, {device}", ""]
+    lines = [name, f"cell {history.cell_id}, host {history.host_id}, {device}", ""]
     shown = history.sessions[-last:]
     if len(shown) < len(history.sessions):
         lines.append(f"  {len(history.sessions) - len(shown)} earlier sessions: --last {len(history.sessions)}")
@@ -191,10 +201,10 @@ def _version_words(one: VersionChange) -> str:
     return f"{one.name} {one.before or 'absent'} -> {one.after or 'absent'}{place}"
 
 
-def _json(one: Assessment) -> dict[str, Any]:
+def _json(one: Assessment, name: str) -> dict[str, Any]:
     history = one.history
     return {
-        "title": title(history),
+        "title": name,
         "cell_id": history.cell_id,
         "host_id": history.host_id,
         "device": list(history.device) if history.device else None,

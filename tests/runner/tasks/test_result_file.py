@@ -71,3 +71,18 @@ def test_cells_of_a_task_have_separate_names() -> None:
     ]
     found = document(records, Labels())
     assert found == {"train.batch_size=8.0.5.speed": 1.0, "train.batch_size=32.0.5.speed": 2.0}
+
+
+def test_each_cell_has_its_own_keys_whatever_its_parameters_are_called() -> None:
+    params: list[dict[str, Any]] = [
+        {"definition": "abc", "lr": 7},  # the definition is not the last one in alphabetical order
+        {"definition": "abc", "lr": 8},
+        {"a": "x.y", "b": "z", "definition": "abc"},
+        {"a": "x", "b": "y.z", "definition": "abc"},
+        {"a": 1, "definition": "abc"},
+        {"a": "1", "definition": "abc"},
+    ]
+    cells = [make_settings(workload="task train", params=one) for one in params]
+    found = document([ran(0, float(n), settings=one) for n, one in enumerate(cells, 1)], Labels())
+    assert sorted(found.values()) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert (found["train.jax.7.speed"], found["train.jax.8.speed"]) == (1.0, 2.0)
