@@ -26,6 +26,7 @@ from keras_matrix.analysis.stats.cell_statistics import STATISTICS, STEP_TIME_NA
 from keras_matrix.analysis.stats.league_means import suite
 from keras_matrix.analysis.warm_caches import warm_caches
 from keras_matrix.records.backends import BACKENDS
+from keras_matrix.records.fc import rules
 from keras_matrix.records.findings import Finding, Kind
 from keras_matrix.records.schema import MEASURED
 from keras_matrix.records.task import METRICS as TASK_METRICS
@@ -225,6 +226,8 @@ def _workers(rows: Sequence[Row], run_context: RunContext) -> Iterator[Finding]:
     for figure in parallel.figures((cell for _, cell in cells.values()), run_context.shares):
         row, cell = cells[figure.cell_id]
         facts = {"mode": figure.task.mode, "workers": str(figure.task.workers), "kind": str(figure.task.kind)}
+        facts["divided work"] = str(row.labels.without("workers")) if row.labels else row.title
+        facts["divided work id"] = work_id(rules.one_worker(cell.settings))
         base = replace(_of_cell(row, cell), facts=facts)
         one_worker = "throughput over one worker's"
         yield _made(base, Kind.WORKERS, "samples_per_s", one_worker, estimate=figure.samples_per_s, unit="samples/s")
@@ -244,6 +247,7 @@ def _devices(rows: Sequence[Row]) -> Iterator[Finding]:
             "devices": str(one.devices),
             "distribution": one.settings.distribution,
             "divided work": one.work,
+            "divided work id": one.work_id,
             "method": one.replicas.method,
             "fit": "yes" if one.replicas.is_fit else "no",
             "gradient bytes": str(one.replicas.gradient_bytes),

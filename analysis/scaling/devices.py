@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from keras_matrix.analysis.comparison.machines import noun
 from keras_matrix.analysis.comparison.ratios import Ratio, at_each, bracketed, ratio_of, too_few
 from keras_matrix.analysis.comparison.same_work import differing
-from keras_matrix.analysis.comparison.table import CellSummary, Row, paired_at_machines, work_key
+from keras_matrix.analysis.comparison.table import CellSummary, Row, paired_at_machines, work_id
 from keras_matrix.analysis.scaling.step_breakdown import StepBreakdown, step_breakdown
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.records.backends import TABLE
@@ -36,13 +36,13 @@ class DeviceScaling:
     `ratio` is the time of a step on one device over that on all; without it `missing` says why. `spent` is None if the
     collectives were not timed. `compiled` says how the steps were compiled, and `fed` where batches are, if that
     differs. `work` is the title of the row on one device; without such a row, that of this one, the devices removed.
-    `key` is the identity of that work, whatever its backend.
+    `work_id` is the identity of that work, whatever its backend.
     """
 
     cell_id: str
     settings: Settings
     work: str
-    key: str
+    work_id: str
     replicas: Replicas
     ratio: Ratio | None
     missing: str
@@ -122,7 +122,7 @@ def _scaling(
         cell_id=cell.cell_id,
         settings=cell.settings,
         work=str(base.labels.without("devices", "distribution")) if base.labels else base.title,
-        key=work_key(on_one_device(cell.settings)),
+        work_id=work_id(on_one_device(cell.settings)),
         replicas=replicas,
         ratio=ratio_of(cell.settings.backend, logs, row.looks) if logs else None,
         missing=missing,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -75,11 +76,18 @@ def memories(rows: Sequence[Row]) -> list[Picture]:
 
 
 def worker_scalings(rows: Sequence[Row]) -> list[Picture]:
-    """Return one picture per FC mode: the efficiency by backend, each mark labelled with its number of workers."""
-    found = [
-        {**row, "count": row["workers"], "group": str(row["mode"]), "gain": "", "notes": [], "how": ""} for row in rows
-    ]
-    return _scalings(found, "worker")
+    """Return one picture per work of an FC mode: the efficiency by backend, each mark labelled with its workers.
+
+    A mode with a single work is named by the mode alone. Findings of earlier versions do not identify the work.
+    """
+    works = Counter(mode for mode, _ in {(row["mode"], row["divided_work_id"]) for row in rows})
+    return _scalings([_of_workers(row, alone=works[row["mode"]] == 1) for row in rows], "worker")
+
+
+def _of_workers(row: Row, *, alone: bool) -> Row:
+    title = str(row["mode"] if alone else row["divided_work"] or row["mode"])
+    group = (str(row["mode"]), str(row["divided_work_id"]))
+    return {**row, "count": row["workers"], "title": title, "group": group, "gain": "", "notes": [], "how": ""}
 
 
 def device_scalings(rows: Sequence[Row]) -> list[Picture]:
@@ -88,23 +96,38 @@ def device_scalings(rows: Sequence[Row]) -> list[Picture]:
 
 
 def _of_devices(row: Row) -> Row:
-    group = f"{row['divided_work']}{', weights divided' if row['distribution'] == MODEL else ''}"
+    title = f"{row['divided_work']}{', weights divided' if row['distribution'] == MODEL else ''}"
+    group = (title, str(row["divided_work_id"]))
     gain, notes = f"{number(row['speed_up'])}× ", [] if row["fit"] == "yes" else ["not fit"]
     how = f" ({row['communication_method']})" if row["communication_method"] else ""
-    return {**row, "count": row["devices"], "group": group, "gain": gain, "notes": notes, "how": how}
+    return {**row, "count": row["devices"], "title": title, "group": group, "gain": gain, "notes": notes, "how": how}
 
 
 def _scalings(rows: Sequence[Row], noun: str) -> list[Picture]:
-    """Return a picture per group: `noun` is what rows count; `gain`, `notes` and `how` are shown with it."""
+    """Return a picture per group: `noun` is what rows count; `gain`, `notes` and `how` are shown with it.
+
+    Groups whose rows have one title, as works of two runs may, are named with their id.
+    """
     known = [row for row in rows if row["efficiency"] is not None]
     if not known:
         return []
     ends = [value for row in known for value in (row["efficiency"], row["high"] or row["efficiency"])]
     axis = axes.from_zero([1.0, *ends], f"throughput over one {noun}'s times the {noun}s, %", PERCENT)
+    groups = [group for _, group in _by(known, "group")]
+    times = Counter(group[0]["title"] for group in groups)
     return [
-        Picture(name, "", axis, [_scaling(str(b), noun, list(own), axis) for b, own in _by(group, "backend")])
-        for name, group in _by(known, "group")
+        Picture(
+            _group_title(group[0], times),
+            "",
+            axis,
+            [_scaling(str(b), noun, list(own), axis) for b, own in _by(group, "backend")],
+        )
+        for group in groups
     ]
+
+
+def _group_title(row: Row, times: Mapping[str, int]) -> str:
+    return row["title"] if times[row["title"]] == 1 else f"{row['title']} (work {row['divided_work_id']})"
 
 
 def _by_work(rows: Iterable[Row]) -> Iterable[tuple[str, list[Row]]]:
@@ -218,7 +241,7 @@ def _trend(rows: Sequence[Row]) -> TimeSeries | None:
         return None
     first = rows[0]
     series = time_series.Series(
-        f"{first['workload']} on {first['backend']}",
+        f"{first['work']} on {first['backend']}",
         f"cell {first['cell_id']} · host {first['host_id']} · {first['device'] or 'no device'}",
         slot_of(str(first["backend"])),
         ("time per step", "s"),

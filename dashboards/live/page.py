@@ -16,6 +16,7 @@ from keras_matrix.dashboards.live import panels
 from keras_matrix.dashboards.live.panels import Panel
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, Question, Reader, answer
 from keras_matrix.dashboards.live.session import MeasuredSession
+from keras_matrix.dashboards.live.works import with_titles
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.uploader.errors import OutboxFailure, UploadError
 from keras_matrix.uploader.outbox import Outbox
@@ -110,7 +111,7 @@ def panels_of(warehouse: Reader, questions: Iterable[Question], choice: Choice) 
 def panel_of(warehouse: Reader, question: Question, choice: Choice) -> Panel:
     """Return the panel of one question."""
     try:
-        return panels.panel(question, answer(warehouse, question, choice).dicts())
+        return panels.panel(question, with_titles(warehouse, answer(warehouse, question, choice).dicts(), choice))
     except UploadError as error:
         return Panel(question, 0, "problem", problem=str(error))
 

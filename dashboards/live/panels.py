@@ -101,29 +101,29 @@ def _heat_row(rows: Sequence[Row], backends: Sequence[str]) -> HeatRow:
     newest = max(rows, key=lambda row: str(row["run_id"]))
     separate = len({row["run_id"] for row in by_backend.values()}) > 1
     fastest = None if separate else newest["fastest"]
+    lowest = next((row["against"] for row in by_backend.values() if row.get("against")), None)
     return HeatRow(
         title=str(newest["work"]),
         workload=str(newest["workload"]),
         verdict=SEPARATE if separate else str(newest["verdict"] or NOTHING_TO_COMPARE),
         slot=slot_of(fastest) if fastest else None,
-        cells=[_heat(by_backend.get(backend), fastest, separate) for backend in backends],
+        cells=[_heat(by_backend.get(backend), fastest, None if separate else lowest) for backend in backends],
         caveats={} if separate else named_caveats([str(newest.get("caveats") or "")]),
     )
 
 
-def _heat(row: Row | None, fastest: str | None, separate: bool) -> Heat:
+def _heat(row: Row | None, fastest: str | None, lowest: str | None) -> Heat:
+    """Return a cell of the heat map; `lowest` is the backend that ratios are relative to, None without ratios."""
     if row is None:
         return Heat(DASH, hint="not measured")
     if row["step_time_s"] is None:
         return Heat(str(row["status"]), cell_id=str(row["cell_id"]), hint=str(row["failures"] or "not measured"))
-    compared = not separate and row["verdict"] != NOTHING_TO_COMPARE
-    ratio = row["ratio"] if row["ratio"] is not None else 1.0 if row["verdict"] and fastest else None
-    ratio = ratio if compared else None
+    ratio = None if lowest is None else 1.0 if row["backend"] == lowest else row["ratio"]
     hint = f"{number(ratio)} times the lowest; run {row['run_id']}" if ratio else f"run {row['run_id']}"
     return Heat(
         text=quantity(row["step_time_s"], MILLISECOND),
         aside=interval(row["low"], row["high"], row["step_time_s"], MILLISECOND.size) or "no interval",
-        shade=sum((row["ratio"] or 1.0) > bound for bound in SHADES) if compared else None,
+        shade=None if ratio is None else sum(ratio > bound for bound in SHADES),
         fastest=fastest is not None and row["backend"] == fastest,
         cell_id=str(row["cell_id"]),
         hint="; ".join([hint, *_caveats(row)]),

@@ -7,6 +7,9 @@ SELECT
   CAST(JSON_VALUE(f.facts, '$.devices') AS INT64) AS devices,
   JSON_VALUE(f.facts, '$.fit') AS fit,
   f.work,
+  f.work_id,
+  f.workload,
+  JSON_VALUE(f.facts, '$."divided work id"') AS divided_work_id,
   f.cell_id,
   f.run_id,
   MAX(IF(f.metric = 'speed_up', f.estimate, NULL)) AS speed_up,
@@ -32,6 +35,9 @@ GROUP BY
   CAST(JSON_VALUE(f.facts, '$.devices') AS INT64),
   JSON_VALUE(f.facts, '$.fit'),
   f.work,
+  f.work_id,
+  f.workload,
+  JSON_VALUE(f.facts, '$."divided work id"'),
   f.cell_id,
   f.run_id
 ORDER BY divided_work, distribution, f.backend, devices, f.cell_id

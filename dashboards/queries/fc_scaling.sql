@@ -3,8 +3,12 @@
 SELECT
   f.backend,
   JSON_VALUE(f.facts, '$.mode') AS mode,
+  JSON_VALUE(f.facts, '$."divided work"') AS divided_work,
   CAST(JSON_VALUE(f.facts, '$.workers') AS INT64) AS workers,
   f.work,
+  f.work_id,
+  f.workload,
+  JSON_VALUE(f.facts, '$."divided work id"') AS divided_work_id,
   f.cell_id,
   f.run_id,
   MAX(IF(f.metric = 'samples_per_s', f.estimate, NULL)) AS samples_per_s,
@@ -22,8 +26,12 @@ WHERE
 GROUP BY
   f.backend,
   JSON_VALUE(f.facts, '$.mode'),
+  JSON_VALUE(f.facts, '$."divided work"'),
   CAST(JSON_VALUE(f.facts, '$.workers') AS INT64),
   f.work,
+  f.work_id,
+  f.workload,
+  JSON_VALUE(f.facts, '$."divided work id"'),
   f.cell_id,
   f.run_id
-ORDER BY mode, f.backend, workers, f.cell_id
+ORDER BY mode, divided_work, f.backend, workers, f.cell_id

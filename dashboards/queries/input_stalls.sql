@@ -4,6 +4,7 @@
 SELECT
   f.run_id,
   f.work,
+  f.work_id,
   f.workload,
   f.backend,
   f.device,
@@ -39,5 +40,5 @@ WHERE
   AND (@backend = '' OR f.backend = @backend)
   AND f.day >= CAST(@since AS DATE)
   AND r.day >= CAST(@since AS DATE)
-GROUP BY f.run_id, f.work, f.workload, f.backend, f.device, f.cell_id
+GROUP BY f.run_id, f.work, f.work_id, f.workload, f.backend, f.device, f.cell_id
 ORDER BY f.workload, f.backend, f.cell_id, machine, f.run_id

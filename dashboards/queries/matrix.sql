@@ -18,6 +18,7 @@ SELECT
   r.estimate AS ratio,
   r.low AS ratio_low,
   r.high AS ratio_high,
+  r.against,
   v.backend AS fastest,
   v.said AS verdict,
   JSON_VALUE(v.facts, '$.caveats') AS caveats,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_matrix.analysis import findings
-from keras_matrix.analysis.comparison.table import Row, table
+from keras_matrix.analysis.comparison.table import Row, table, work_id
 from keras_matrix.analysis.history.change_points import Notes, VersionChange, assess
 from keras_matrix.analysis.history.sessions import histories
 from keras_matrix.analysis.scaling.devices import device_scalings
@@ -193,6 +193,7 @@ def test_several_devices_have_findings_with_speed_up_efficiency_communication_an
         "devices": "2",
         "distribution": "data",
         "divided work": "mnist_mlp",
+        "divided work id": work_id(make_settings()),
         "method": "torch.nn.parallel.DistributedDataParallel",
         "fit": "no",
         "gradient bytes": str(16 << 20),

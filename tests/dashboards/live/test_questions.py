@@ -228,8 +228,8 @@ def test_backends_of_separate_runs_are_shown_without_shades_or_fastest() -> None
     row = dict.fromkeys(("low", "high", "status", "failures"), None) | {"work": "a work", "work_id": "w"}
     row |= {"workload": "a work", "cell_id": "0" * 16, "step_time_s": 0.01}
     older = [
-        {**row, "run_id": "1", "backend": name, "ratio": ratio, "fastest": "jax", "verdict": "jax is fastest"}
-        for name, ratio in (("jax", None), ("torch", 2.0))
+        {**row, "run_id": "1", "backend": name, "ratio": ratio, "against": against, "fastest": "jax", "verdict": "so"}
+        for name, ratio, against in (("jax", None, None), ("torch", 2.0, "jax"), ("tensorflow", None, None))
     ]
     newer = {**row, "run_id": "2", "backend": "torch", "ratio": None, "fastest": None, "verdict": "nothing to compare"}
     [shown] = panels.panel(questions()["matrix"], [older[0], newer]).heat
@@ -239,7 +239,12 @@ def test_backends_of_separate_runs_are_shown_without_shades_or_fastest() -> None
         (None, False, "run 2"),
     ]
     [same_run] = panels.panel(questions()["matrix"], older).heat
-    assert [(cell.shade is None, cell.fastest) for cell in same_run.cells] == [(False, True), (False, False)]
+    shades = {cell.hint: (cell.shade, cell.fastest) for cell in same_run.cells}
+    assert shades == {
+        "run 1": (None, False),  # of tensorflow, which has no ratio to the lowest
+        "1.00 times the lowest; run 1": (0, True),
+        "2.00 times the lowest; run 1": (3, False),
+    }
 
 
 def test_matrix_counts_recompiles_in_measured_epochs_of_the_worst_process(tmp_path: Path) -> None:
