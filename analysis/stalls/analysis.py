@@ -77,8 +77,8 @@ def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: In
         stall=shares.stall,
         input_bound=shares.input_bound,
         interference=shares.interference,
-        bottleneck=named.name,
-        why=named.why,
+        bottleneck=named.name if shares.stall.bounds else Bottleneck.UNDECIDED,
+        why=named.why if shares.stall.bounds else too_few(len(found)),
         ceiling=of_logs(list(paired_logs(step_s, synthetic_s).values())),
         advice=advised.advice(situation),
         by_workers=_by_workers(situation),
@@ -87,6 +87,7 @@ def _of_blocks(empty: StallReport, arms: Arms, found: Sequence[Block], probe: In
         queue_sizes=_queue_sizes(own) or _queue_sizes(timed),
         queue_capacity=(use or timed_use or InputUse()).queue_capacity,
         caveats=[
+            *([too_few(len(found))] if len(found) < MIN_BLOCKS else []),
             *split.caveats(shares),
             *_not_timed(arms),
             *_not_probed(probe),
@@ -182,8 +183,6 @@ def _by_workers(situation: Situation) -> list[WorkerPrediction]:
 
 def _caveats(name: ArmName, own: Sequence[Record], found: Sequence[Block], named: Named) -> list[str]:
     lines = [named.caveat] if named.caveat else []
-    if len(found) < MIN_BLOCKS:
-        lines.append(too_few(len(found)))
     if name is ArmName.COLD:
         lines += [*_cold(own), *_second_pass(found)]
         lines += [] if named.name is Bottleneck.NONE else _fits_in_memory(own[0])

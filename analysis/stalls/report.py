@@ -28,6 +28,7 @@ class Bottleneck(StrEnum):
     GIL = "GIL"
     COPY = "copy"
     NONE = "none (compute-bound)"
+    UNDECIDED = "not named"  # too few blocks for an interval of the stall
 
 
 class Verdict(StrEnum):

@@ -80,7 +80,7 @@ def _sheet(report: StallReport, label: str) -> Sheet:
         _where(report),
         bottleneck=str(report.bottleneck),
         why=_sentence(report.why),
-        bound=report.bottleneck is not Bottleneck.NONE,
+        bound=report.bottleneck not in (Bottleneck.NONE, Bottleneck.UNDECIDED),
         predicted=bool(report.by_workers),
         facts=tuple(_facts(report)),
         advice=_advice(report),

@@ -22,6 +22,7 @@ def report_lines(report: StallReport) -> list[str]:
     cold = "a cold page cache" if report.observed is ArmName.COLD else "a warm page cache"
     return [
         f"{title}: {plural(report.blocks, 'block')}, with {cold}",
+        *_caveat_lines(report),
         "",
         *_split_lines(report),
         "",
@@ -29,7 +30,6 @@ def report_lines(report: StallReport) -> list[str]:
         "",
         *_advice_lines(report),
         *_verified_lines(report.verified),
-        *_caveat_lines(report),
     ]
 
 
@@ -136,5 +136,4 @@ def _verified_lines(found: Sequence[Verified]) -> list[str]:
 
 def _caveat_lines(report: StallReport) -> list[str]:
     failed: Iterable[str] = (f"{arm.arm} arm: {text}" for arm in report.arms for text in arm.failures)
-    lines = [f"caveat: {text}" for text in (*report.caveats, *failed)]
-    return ["", *lines] if lines else []
+    return [f"caveat: {text}" for text in (*report.caveats, *failed)]

@@ -11,6 +11,7 @@ from keras_matrix.analysis.stalls.report import Bottleneck, StallReport
 from keras_matrix.records.instruments.input_probe import InputProbe, StorageLimits
 from keras_matrix.records.instruments.input_use import InputUse
 from keras_matrix.records.schema import Record
+from keras_matrix.runner.cli.render.stall_text import report_lines
 from tests.analysis.stalls.pretended import Pretended, records
 
 PREPARATION = Pretended(prepare_s=0.005, prepare_cpu_s=0.005, workers=1)
@@ -165,3 +166,16 @@ def test_files_of_a_folder_are_requests_where_the_device_counts_none(
 def test_analysis_without_a_probe_says_so() -> None:
     assert any("was not probed" in text for text in of(records(PREPARATION)).caveats)
     assert not any("was not probed" in text for text in of(records(PREPARATION), UNCAPPED).caveats)
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_no_bottleneck_is_named_without_an_interval(blocks: int) -> None:
+    report = of(records(Pretended(compute_s=0.02, copy_s=0.02), blocks=blocks))
+    given = "1 block gives" if blocks == 1 else f"{blocks} blocks give"
+    why = f"{given} no interval: use --repeats 5 or more"
+    assert (report.bottleneck, report.why, report.caveats[0]) == (Bottleneck.UNDECIDED, why, why)
+    lines = report_lines(report)
+    assert lines[1] == f"caveat: {why}"
+    assert f"bottleneck: not named. {why}." in lines
+    named = of(records(Pretended(compute_s=0.02, copy_s=0.02), blocks=5))
+    assert named.bottleneck is Bottleneck.COPY
