@@ -37,6 +37,9 @@ class Backend:
     communicate), `fc_in_xla` whether XLA compiles a whole step, `fc_in_processes` whether each worker is a process of
     its own even without a network.
 
+    `graph_without_jit` is whether a step with `jit: false` still runs as one traced graph; otherwise its operations run
+    one by one.
+
     Keras workloads on several devices: `distributions` is what can be divided among them, `replica_devices` the kinds
     of devices, `compiles_replicas` whether the step can be compiled, with the reason in `not_compiled` if not.
     """
@@ -57,6 +60,7 @@ class Backend:
     network_modes: tuple[str, ...] = ()
     fc_in_xla: bool = False
     fc_in_processes: bool = False
+    graph_without_jit: bool = False
     distributions: tuple[str, ...] = ("data",)
     replica_devices: tuple[str, ...] = ()
     compiles_replicas: bool = False
@@ -82,6 +86,7 @@ TABLE: dict[str, Backend] = {
             partition=Partition("mirrored_strategy", ("fc_data",)),
             network_devices=("cpu",),
             network_modes=("fc_data",),
+            graph_without_jit=True,
             replica_devices=("cpu", "gpu"),
             not_compiled="XLA cannot use the variables of another device under MirroredStrategy",
         ),

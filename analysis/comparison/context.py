@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from keras_matrix.analysis.comparison.merge import MergeSummary
+from keras_matrix.analysis.comparison.same_work import NO_JIT
 from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.fc.proofs import proofs_of
 from keras_matrix.analysis.generation import LABEL as OVERHEAD_BOUND
@@ -54,7 +55,7 @@ SAME_WORK = (WorkStatus.AGREES, WorkStatus.EXPLAINED)
 AGAINST_NUMPY = "float64, against NumPy"
 ON_ONE_DEVICE = ", on one device"
 ON_A_SMALL_NETWORK = "proved on a small network: docs/fc.md"
-NAMED_CAVEATS = ("TF32", "not fit", OVERHEAD_BOUND)
+NAMED_CAVEATS = ("TF32", NO_JIT, "not fit", OVERHEAD_BOUND)
 PRECISIONS = ("float64", "float32")
 
 

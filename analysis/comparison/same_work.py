@@ -22,6 +22,7 @@ from itertools import combinations
 from typing import Any
 
 from keras_matrix.analysis.comparison import machines, tf32
+from keras_matrix.records.backends import TABLE as BACKEND_TABLE
 from keras_matrix.records.schema import MEASURED, Record
 
 LOSS_TOLERANCE = 0.25
@@ -29,6 +30,8 @@ ADVICE = "check optimiser and initial weights; runner parity locates the differe
 FLOPS_TOLERANCE = 0.005
 RATE_TOLERANCE = 1e-6  # schedules are computed in float32 by some backends
 UNPROVEN = "it is not proven that a step used all samples of its batch"
+NO_JIT, JIT_ADVICE = "no jit", "compare with jit: true, or all of them with eager: true (docs/matrix.md)"
+COMPILED, GRAPH, ONE_BY_ONE = "runs a compiled step", "runs a graph of operations", "runs its operations one by one"
 STEPS, HOSTS = "steps per epoch", "hosts"
 Cells = Mapping[str, Sequence[Record]]
 """The measured records of each compared cell, by the name shown for it."""
@@ -121,8 +124,39 @@ def work_caveats(cells: Cells) -> tuple[str, ...]:
     everyone = [record for records in cells.values() for record in records]
     matched = bool(everyone) and all(record.settings.league == "matched" for record in everyone)
     precision = None if matched else tf32.difference(cells)
-    found = (precision and f"TF32: {precision}; {tf32.EQUALISE}", losses_apart(cells))
+    found = (precision and f"TF32: {precision}; {tf32.EQUALISE}", without_jit(cells), losses_apart(cells))
     return tuple(line for line in found if line)
+
+
+def without_jit(cells: Cells) -> str | None:
+    """Return the caveat that without jit, as asked for, some cells run their operations one by one, and others do not.
+
+    None if no cell was asked to leave jit out: what a backend does by default is printed beside its figure.
+    """
+    ways = {name: way for name, records in cells.items() if (way := _way_of_running(records))}
+    if len(set(ways.values())) < 2 or not any(map(_jit_left_out, cells.values())):
+        return None
+    texts = [f"{', '.join(name for name in ways if ways[name] == way)} {way}" for way in dict.fromkeys(ways.values())]
+    return f"{NO_JIT}: {'; '.join(texts)}: {JIT_ADVICE}"
+
+
+def _jit_left_out(records: Sequence[Record]) -> bool:
+    return any(
+        record.settings.jit is False or (record.resolved and "jit_compile=False" in record.resolved.own_compile_options)
+        for record in records
+    )
+
+
+def _way_of_running(records: Sequence[Record]) -> str | None:
+    """Return how these processes ran a step; None if a record does not say so."""
+    resolved = [record.resolved for record in records if record.resolved]
+    if not resolved or any(one.jit_compile is None for one in resolved):
+        return None
+    if any(one.jit_compile for one in resolved):
+        return COMPILED
+    backend = BACKEND_TABLE.get(records[0].settings.backend)
+    traced = backend is not None and backend.graph_without_jit and not any(one.eager for one in resolved)
+    return GRAPH if traced else ONE_BY_ONE
 
 
 def losses_apart(cells: Cells, advice: str = ADVICE) -> str | None:

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from keras_matrix.analysis.comparison.context import named_caveats
 from keras_matrix.analysis.comparison.same_work import differing, loss_path, losses_apart
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.comparison.versus import versus
 from keras_matrix.analysis.history.sessions import SessionRatio
 from keras_matrix.analysis.regression.gate import Outcome, Rule
 from keras_matrix.analysis.stats.blocks import Estimate
-from keras_matrix.records.schema import Learning, Record, Times
+from keras_matrix.records.schema import Learning, Record, Resolved, Times
+from tests.analysis.comparison.test_table import only_row, records_of
 from tests.conftest import make_record, make_settings
 from tests.fakes.executor import work_as_asked
 
@@ -26,6 +28,26 @@ SEEDS = {
 }
 KNOWN = SessionRatio(Estimate(1.0, 0.99, 1.01, 5), ((0.005, 10.0),))
 TEN_TIMES_THE_RATE = [12.157, 14.166, 14.166, 14.166]
+
+
+def without_jit(backend: str, **changes: Any) -> list[Record]:
+    resolved = replace(Resolved(50, 32, "fork", "float32", parameters=1000), jit_compile=False, eager=False)
+    return records_of({backend: 0.01}, resolved=replace(resolved, **changes))
+
+
+def test_row_of_a_workload_without_jit_says_that_backends_run_it_differently() -> None:
+    own = {"own_compile_options": ["jit_compile=False"]}
+    row = only_row([*without_jit("tensorflow"), *without_jit("jax", **own)])
+    assert row.caveats == (
+        "no jit: tensorflow runs a graph of operations; jax runs its operations one by one: compare with jit: true, or "
+        "all of them with eager: true (docs/matrix.md)",
+    )
+    assert set(named_caveats(row.caveats)) == {"no jit"}
+    # The default of PyTorch is no caveat, nor is what all of them do.
+    assert only_row([*without_jit("tensorflow"), *without_jit("torch")]).caveats == ()
+    assert only_row([*without_jit("jax", **own), *without_jit("torch")]).caveats == ()
+    eager = {"eager": True}
+    assert only_row([*without_jit("tensorflow", **eager), *without_jit("jax", **own, **eager)]).caveats == ()
 
 
 def on(backend: str, loss: list[float | None] | None = None, **resolved: Any) -> Record:
