@@ -53,7 +53,12 @@ def figure_value(record: Record) -> float | None:
 
 
 def epoch_quantiles(record: Record) -> tuple[float | None, float | None]:
-    """Return median and 95th percentile, over the measured epochs, of a step's time in seconds; None if not timed."""
+    """Return median and 95th percentile, over the measured epochs, of a step's time in seconds.
+
+    None if not timed, and of a single epoch: it is the mean already.
+    """
+    if len(record.times.epoch_times_s) == 1:
+        return None, None
     steps = record.resolved.steps_per_epoch if record.resolved else 0
     epochs_s = (record.times.epoch_time_median_s, record.times.epoch_time_p95_s)
     median_s, p95_s = (found / steps if found is not None and steps else None for found in epochs_s)

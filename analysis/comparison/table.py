@@ -159,6 +159,18 @@ class Row:
         ends = self.values.get(one), self.values.get(other)
         return ends[0] is not None and ends[1] is not None and ends[0].session != ends[1].session
 
+    def smallest_difference(self, backend: str) -> float | None:
+        """Return the relative difference that a backend's ratio would probably have shown; of the lowest, all ratios.
+
+        It is that of the verdict, from paired blocks; a cell's own (`CellSummary.smallest_difference`) is of two
+        unpaired ones. None without ratios, and below 5 blocks.
+        """
+        known = {ratio.backend: ratio.smallest_difference for ratio in self.ratios}
+        if backend != self.lowest:
+            return known.get(backend)
+        found = [one for one in known.values() if one is not None]
+        return max(found) if len(found) == len(known) else None
+
 
 def table(records: Iterable[Record], usual: Usual | None = None, looks: Looks = FIXED) -> list[Row]:
     """Return the rows of a run, in the order of their titles.

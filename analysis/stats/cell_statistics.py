@@ -102,6 +102,16 @@ def _variation(record: Record) -> float | None:
     return statistics.stdev(epochs_s) / statistics.fmean(epochs_s) if len(epochs_s) > 1 and any(epochs_s) else None
 
 
+def _of_calls(value: Callable[[Record], float | None]) -> Callable[[CellSummary], float | None]:
+    """Return the median over the processes of a percentile of their calls; None of a single call."""
+
+    def of_several(record: Record) -> float | None:
+        calls = (record.resolved.steps_per_epoch or 0) * len(record.times.epoch_times_s) if record.resolved else 0
+        return None if calls == 1 else value(record)
+
+    return over_processes(of_several)
+
+
 def _hidden_fixed_time(cell: CellSummary) -> Hidden | None:
     found = cell.fixed_time
     if found is None or cell.fixed_time_per_epoch_s is not None:
@@ -118,7 +128,7 @@ STATISTICS = (
               "95th percentile over the processes of their figures, interpolated.",
               lambda cell: cell.step_time_p95 if cell.figure is STEP_TIME else None, MILLISECOND, method=P95),
     Statistic(f"{STEP_TIME_NAME}.epochs.median", "median of epochs", "s",
-              "Median measured epoch of a process, per step; the median over the processes.",
+              "Median measured epoch of a process, per step, if there are several; the median over the processes.",
               over_processes(lambda record: epoch_quantiles(record)[0]), MILLISECOND),
     Statistic(f"{STEP_TIME_NAME}.epochs.p95", "p95 of epochs", "s",
               "95th percentile of the measured epochs of a process, per step; the median over the processes.",
@@ -163,10 +173,10 @@ STATISTICS = (
               "Median of a process’s measured epochs.", lambda cell: cell.epoch_time_s, always=True),
     Statistic("times.call_time_p50_s", "call, p50", "s",
               "Median of the time of single calls of predict or generate.",
-              over_processes(lambda record: record.times.call_time_p50_s), MILLISECOND),
+              _of_calls(lambda record: record.times.call_time_p50_s), MILLISECOND),
     Statistic("times.call_time_p99_s", "call, p99", "s",
               "99th percentile of the time of single calls of predict or generate.",
-              over_processes(lambda record: record.times.call_time_p99_s), MILLISECOND),
+              _of_calls(lambda record: record.times.call_time_p99_s), MILLISECOND),
     Statistic("times.fixed_time_per_epoch_s", "fixed per epoch", "s",
               "What an epoch costs before its first step, from epochs of two lengths: a small difference of two large "
               "times, shown only if its 95 % interval, over the epochs of one process, is above zero.",

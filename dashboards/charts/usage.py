@@ -139,7 +139,8 @@ def _memory_notes(used: MemoryUse | None) -> list[str]:
     if used is None:
         return []
     unit = unit_for([used.max_bytes], MEMORY_UNITS)
-    return [f"mean {quantity(used.mean_bytes, unit)}", f"deviation {quantity(used.std_bytes, unit)}"]
+    deviation = [f"deviation {quantity(used.std_bytes, unit)}"] if used.samples > 1 else []
+    return [f"mean {quantity(used.mean_bytes, unit)}", *deviation]
 
 
 def _host_notes(used: Usage) -> list[str]:

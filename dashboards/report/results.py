@@ -33,7 +33,7 @@ from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import RatioPlot, Word, interval_marks, slot_of
 from keras_matrix.dashboards.charts.figure_table import NOT_MEASURED, Block, FigureRow, Value, statistic_lines
-from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, Unit, interval, number, plural, share
+from keras_matrix.dashboards.charts.format import DASH, MILLISECOND, Unit, interval, number, plural
 from keras_matrix.dashboards.charts.pictures import work_details
 from keras_matrix.dashboards.charts.scaling.figures import MEBI, scaled_value, scaling_lines
 from keras_matrix.dashboards.report.device_memory import device_memory_values, device_unit
@@ -184,11 +184,12 @@ def _lines(
         ),
         FigureRow("peak device memory", memory.name, device_memory_values(cells, memory)),
         *scaling_lines([scaled.get(cell.cell_id, ()) if cell else () for cell in cells]),
-        FigureRow("smallest difference", "%", [_difference_value(cell) for cell in cells]),
+        FigureRow("smallest difference", "%", [_difference_value(row, name, cell) for name, cell in columns]),
         FigureRow("same work", "", [_same_work_value(row, name, cell, run_context) for name, cell in columns]),
         FigureRow("processes", "", [_endings_value(cell) for cell in cells]),
     ]
-    always = {step, "smallest difference", "processes", *(one.label for one in STATISTICS if one.always)}
+    compared = {"smallest difference"} if len(row.cells) > 1 else set()
+    always = {step, *compared, "processes", *(one.label for one in STATISTICS if one.always)}
     return [line for line in lines if line.name in always or line.measured]
 
 
@@ -214,7 +215,7 @@ def _task_lines(row: Row, columns: Sequence[Column], run_context: RunContext) ->
             for name in names
         ),
         FigureRow("peak memory", "MiB", [scaled_value(peak, MEBI) or NOT_MEASURED for peak in peaks]),
-        FigureRow("smallest difference", "%", [_difference_value(cell) for cell in cells]),
+        FigureRow("smallest difference", "%", [_difference_value(row, name, cell) for name, cell in columns]),
         FigureRow("processes", "", [_endings_value(cell) for cell in cells]),
     ]
 
@@ -278,11 +279,11 @@ def _same_work_value(row: Row, backend: str, cell: CellSummary | None, run_conte
     return Value(f"{found.value or DASH}{status}", hint=f"{found.figure}: {'; '.join(found.remarks)}")
 
 
-def _difference_value(cell: CellSummary | None) -> Value:
-    if cell is None or cell.smallest_difference is None:
+def _difference_value(row: Row, backend: str, cell: CellSummary | None) -> Value:
+    found = row.smallest_difference(backend)
+    if cell is None or found is None:
         return NOT_MEASURED
-    hint = f"scatter between processes {share(cell.spread)}"
-    return Value(number(cell.smallest_difference * 100), hint=hint)
+    return Value(number(found * 100))
 
 
 def _endings_value(cell: CellSummary | None) -> Value:

@@ -129,7 +129,7 @@ def _cell(row: Row, cell: CellSummary, run_context: RunContext) -> Cell:
         epoch_time_s=cell.epoch_time_s,
         peak_host_memory_bytes=cell.peak_host_memory_bytes,
         peak_device_memory_bytes=cell.peak_device_memory_bytes,
-        smallest_difference=cell.smallest_difference,
+        smallest_difference=row.smallest_difference(settings.backend),
         statistics=_statistics(cell),
         warnings=cell.warnings,
         caveats=cell_caveats(cell, run_context),

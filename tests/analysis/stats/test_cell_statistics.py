@@ -9,7 +9,7 @@ import pytest
 
 from keras_matrix.analysis.comparison.table import summarise
 from keras_matrix.analysis.stats.cell_statistics import STATISTICS, Hidden, hidden, values
-from keras_matrix.records.schema import Record, Status, Times
+from keras_matrix.records.schema import Record, Resolved, Status, Times
 from keras_matrix.records.task import Goal, Metric, TaskRun
 from tests.conftest import make_record
 
@@ -31,6 +31,19 @@ def test_median_and_p95_are_those_of_processes_and_of_epochs() -> None:
     assert found["times.step_time_s.p95"] == pytest.approx(0.0192)
     assert found["times.step_time_s.epochs.median"] == pytest.approx(0.012)
     assert found["times.step_time_s.epochs.p95"] == pytest.approx(0.0144)
+
+
+def test_percentile_of_one_value_is_not_shown() -> None:
+    several = [process(0.01, repeat) for repeat in range(3)]
+    single = [replace(one, times=replace(one.times, epoch_times_s=[0.5], call_time_p99_s=0.5)) for one in several]
+    shown = values(summarise(single))
+    assert not [metric for metric in shown if ".epochs." in metric or metric.endswith(".variation")]
+    assert shown["times.step_time_s.median"] == pytest.approx(0.01)
+    two = [replace(one, times=replace(one.times, epoch_times_s=[0.5, 0.5])) for one in several]
+    assert "times.step_time_s.epochs.p95" in values(summarise(two))
+    assert shown["times.call_time_p99_s"] == 0.5
+    one_call = [replace(one, resolved=Resolved(1, 32, "fork", "float32")) for one in single]
+    assert "times.call_time_p99_s" not in values(summarise(one_call))
 
 
 def test_unmeasured_statistic_has_no_value() -> None:
