@@ -12,7 +12,8 @@ from dataclasses import replace
 from functools import partial
 
 from keras_matrix.analysis.comparison.primary_metric import STEP_TIME, figure_value
-from keras_matrix.analysis.comparison.table import CellSummary, Row, median
+from keras_matrix.analysis.comparison.starts import start_of
+from keras_matrix.analysis.comparison.table import CellSummary, Row
 from keras_matrix.analysis.stats.blocks import Estimate
 from keras_matrix.dashboards.charts import axes
 from keras_matrix.dashboards.charts.axes import Axis
@@ -193,16 +194,13 @@ def _start_strip(backend: str, cell: CellSummary, axis: Axis) -> Strip:
 
 
 def _start_parts(cell: CellSummary) -> str:
-    times = [record.times for record in cell.measured]
-    parts = {
-        "trace": [t.trace_time_s for t in times],
-        "compile": [t.compile_time_s for t in times],
-        "first step": [t.first_step_time_s for t in times],
-    }
-    middles = {name: median(values) for name, values in parts.items()}
-    known = [f"{name} {quantity(middle, SECOND)}" for name, middle in middles.items() if middle is not None]
-    unknown = " and ".join(name for name, middle in middles.items() if middle is None)
-    return " · ".join([*known, f"{unknown} not measured"] if unknown else known)
+    """Return the first step, a part of the first epoch; and tracing and compiling, which are parts of the process."""
+    start = start_of(cell.measured)
+    first = [] if start.first_step_time_s is None else [f"first step {quantity(start.first_step_time_s, SECOND)}"]
+    compiling = {"trace": start.trace_time_s, "compile": start.compile_time_s}
+    known = [f"{name} {quantity(value, SECOND)}" for name, value in compiling.items() if value is not None]
+    unknown = " and ".join(name for name, value in compiling.items() if value is None)
+    return " · ".join([*first, f"whole process: {', '.join(known)}" if known else f"{unknown} not measured"])
 
 
 def _why_empty(cell: CellSummary) -> Word:

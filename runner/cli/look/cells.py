@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import PREFIX
@@ -34,7 +35,7 @@ def ask(text: str, found: Sequence[str], there: Mapping[str, Settings]) -> None:
     raise UsageError("\n".join([f"CELL: {text!r} names {len(found)} cells; name one by its id:", *lines]))
 
 
-def refuse(text: str, there: Mapping[str, Settings], where: str) -> None:
+def refuse(text: str, there: Mapping[str, Settings], where: str) -> NoReturn:
     """Raise `UsageError` for a text that names no cell."""
     names = sorted({f"{settings.backend}:{settings.workload}" for settings in there.values()})
     known = {name for settings in there.values() for name in _names(settings)}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 
 from keras_matrix.records.codec import to_json
+from keras_matrix.records.settings import Settings
+from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.look import cells
 from keras_matrix.runner.cli.look.stored import chosen_run, findings_of
 from keras_matrix.runner.cli.options import add_results_option
@@ -16,22 +19,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add this command's flags."""
     parser.add_argument("cell", metavar="CELL", help=cells.HELP)
     add_results_option(parser)
-    parser.add_argument("--run", metavar="RUN", help="which run; default: the newest")
+    parser.add_argument("--run", metavar="RUN", help="which run; default: the newest with such a cell")
     parser.add_argument("--json", action="store_true", help="print its records as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the named cell."""
-    store = chosen_run(args.results, args.run)
-    found = findings_of(store)
-    there = {record.cell_id: record.settings for record in found.records}
+    newest = chosen_run(args.results, args.run)
+    runs = [newest] if args.run else list(reversed(Results(args.results).runs()))
+    store = _with_cell(runs, args.cell)
+    records = store.load()[0]
+    there = {record.cell_id: record.settings for record in records}
     if args.json:
         wanted = cells.matching(args.cell, there)
-        if not wanted:
-            cells.refuse(args.cell, there, f"run {store.run_id}")
-        print(json.dumps([to_json(r) for r in found.records if r.cell_id in wanted], indent=1, allow_nan=False))
+        print(json.dumps([to_json(r) for r in records if r.cell_id in wanted], indent=1, allow_nan=False))
         return 0
     name = cells.one_of(args.cell, there, f"run {store.run_id}")
+    found = findings_of(store)
     shown = [(cell, row) for row in found.rows for cell in row.cells.values() if cell.cell_id == name]
+    if store.run_id != newest.run_id:
+        print(f"the newest run, {newest.run_id}, has no such cell; this is of the newest that has it, {store.run_id}")
     print("\n".join(cell_lines(*shown[0], found.run_context)))
     return 0
+
+
+def _with_cell(runs: Sequence[Run], name: str) -> Run:
+    """Return the first of these runs that has the named cell. Raises `UsageError`."""
+    seen: dict[str, Settings] = {}
+    for run in runs:
+        settings = {record.cell_id: record.settings for record in run.load()[0]}
+        if cells.matching(name, settings):
+            return run
+        seen = settings | seen
+    where = f"run {runs[0].run_id}" if len(runs) == 1 else f"the {len(runs)} runs of {runs[0].folder.parent}"
+    return cells.refuse(name, seen, where)

@@ -30,7 +30,7 @@ from keras_matrix.runner.cli.measure.run import finished
 from keras_matrix.runner.cli.options import add_measuring_options, check_output, check_range, run_request
 from keras_matrix.runner.cli.render.display import TerminalDisplay
 from keras_matrix.runner.cli.render.format import document, settings_text
-from keras_matrix.runner.cli.render.trace_text import heading, table_lines
+from keras_matrix.runner.cli.render.trace_text import heading, start_lines, table_lines
 from keras_matrix.runner.errors import InfrastructureError, UsageError
 from keras_matrix.runner.matrix.reader import Cell
 from keras_matrix.runner.matrix.trace_rules import request_problem
@@ -184,7 +184,7 @@ def _show(found: _Found, output: _Output) -> int:
         return 0
     settings = record.settings
     title = f"{settings.backend} {settings_text(settings)}, cell {record.cell_id} of run {found.run.run_id}"
-    lines = [title, *heading(table, _call_time_s(record)), *table_lines(table, output.top)]
+    lines = [title, *heading(table, _call_time_s(record)), *start_lines(record), *table_lines(table, output.top)]
     print("\n".join([*map(printable, lines), f"trace: {path}   https://ui.perfetto.dev opens it"]))
     return 0
 

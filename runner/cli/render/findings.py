@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from keras_matrix.analysis.comparison import run_summary
+from keras_matrix.analysis.comparison import run_summary, starts
 from keras_matrix.analysis.comparison.answer import answer
 from keras_matrix.analysis.comparison.context import RunContext, cell_caveats
 from keras_matrix.analysis.comparison.primary_metric import (
@@ -33,10 +33,12 @@ from keras_matrix.records.task import DEFINITION, TaskRun
 from keras_matrix.records.text import printable
 from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.cli.render.figures import quantity, task_lines
-from keras_matrix.runner.cli.render.format import columns, document, seconds, significant, size
+from keras_matrix.runner.cli.render.format import columns, count, document, seconds, significant, size
 from keras_matrix.runner.cli.render.verdicts import interval, table_lines
 
 WARNINGS_SHOWN = 12
+CELLS_NAMED = 3  # of a warning
+COUNTS_FROM = 100_000  # larger integers are counts, and shown with thousands separators
 
 
 def print_table(found: Findings, printed: Collection[str] = ()) -> None:
@@ -66,7 +68,8 @@ def print_table(found: Findings, printed: Collection[str] = ()) -> None:
 def print_problems(console: Any, found: Findings, printed: Collection[str] = ()) -> None:
     """Print what to know beside the figures: failures, warnings and caveats; of reasons `printed` before the name."""
     _print_failures(console, found.rows, printed)
-    if lines := warning_lines(found.records):
+    names = {cell.cell_id: f"{row.title} on {backend}" for row in found.rows for backend, cell in row.cells.items()}
+    if lines := warning_lines(found.records, names):
         console.print()
     for line in lines:
         console.print(f"[yellow]warning[/] {_plain(line)}")
@@ -98,17 +101,31 @@ def _print_failures(console: Any, rows: Sequence[Row], printed: Collection[str])
         console.print(f"[red]{status}[/] {plural(cells, 'cell')} on {_plain(backend)}: {_plain(name)}")
 
 
-def warning_lines(records: Sequence[Record]) -> list[str]:
-    """Return, for each warning rule, the number of records it fired in and one of its texts; most frequent first."""
+def warning_lines(records: Sequence[Record], names: Mapping[str, str]) -> list[str]:
+    """Return, for each warning rule, the cells it fired in and one of its texts; most frequent first.
+
+    `names` are the names of cells by their ids.
+    """
     advice = {warning.partition(":")[0]: warning for record in records for warning in record.warnings}
     # A rule may fire several times in one record: metric_missing does for each metric.
     found = Counter(
         rule for record in records for rule in dict.fromkeys(text.partition(":")[0] for text in record.warnings)
     )
+    cells = {rule: _cells_with(rule, records, names) for rule in found}
     return [
-        f"in {times} of {len(records)} record{'s' if len(records) > 1 else ''}, such as: {advice[rule]}"
+        f"in {times} of {plural(len(records), 'record')} ({cells[rule]}), such as: {advice[rule]}"
         for rule, times in found.most_common(WARNINGS_SHOWN)
     ]
+
+
+def _cells_with(rule: str, records: Sequence[Record], names: Mapping[str, str]) -> str:
+    """Return the names of the cells of which a record has a warning of this rule; of many, the first ones."""
+    ids = dict.fromkeys(
+        record.cell_id for record in records if any(text.partition(":")[0] == rule for text in record.warnings)
+    )
+    shown = [names.get(cell_id, cell_id) for cell_id in ids]
+    more = len(shown) - CELLS_NAMED
+    return ", ".join([*shown[:CELLS_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _print_caveats(console: Any, found: Findings) -> None:
@@ -201,16 +218,14 @@ def _scaling_json(one: DeviceScaling | None) -> dict[str, Any] | None:
 def cell_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str]:
     """Return a cell in detail, as lines: requested and resolved settings, each process, failures, warnings."""
     first = next(iter(cell.measured), cell.records[0])
-    lines = [f"cell {cell.cell_id}", "", "requested"]
-    lines += _pairs(to_json(cell.settings) if first.task is None else _command_settings(first, first.task))
-    if first.resolved:
-        lines += ["", "resolved", *_pairs(to_json(first.resolved))]
-    if first.device:
-        lines += ["", "device", *_pairs(to_json(first.device))]
-    lines += ["", "versions", *_pairs(first.versions), "", "machine", *_pairs(to_json(first.machine))]
+    lines = [f"cell {cell.cell_id} of run {first.run_id}", "", "requested"]
+    lines += _known_pairs(to_json(cell.settings) if first.task is None else _command_settings(first, first.task))
+    for name, part in (("resolved", first.resolved), ("device", first.device)):
+        lines += ["", name, *_known_pairs(to_json(part))] if part else []
+    lines += ["", "versions", *_pairs(first.versions), "", "machine", *_known_pairs(to_json(first.machine))]
     lines += task_lines(cell) or ["", "processes", *_process_lines(cell)]
     if cell.step_time:
-        lines += ["", "over processes", *_summary_lines(cell)]
+        lines += ["", "over processes", *_summary_lines(cell, row)]
     if cell.step_time and first.task is None:
         lines += ["", "context", *_context_lines(cell, row, run_context)]
     for record in cell.records:
@@ -233,8 +248,29 @@ def _command_settings(record: Record, task: TaskRun) -> dict[str, Any]:
 
 
 def _pairs(values: dict[str, Any]) -> list[str]:
-    rows = [[name, str("not measured" if value is None else value)] for name, value in values.items()]
-    return ["  " + line for line in columns(rows or [["", ""]])]
+    return ["  " + line for line in columns([[name, str(value)] for name, value in values.items()] or [["", ""]])]
+
+
+def _known_pairs(values: Mapping[str, Any]) -> list[str]:
+    """Return the fields that have a value, formatted: most of those without one do not apply to the cell."""
+    known = {name: _field_text(name, value) for name, value in values.items() if value not in (None, [], {}, "")}
+    return _pairs(known)
+
+
+def _field_text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_field_text(key, each)}" for key, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(_field_text(name, each) for each in value)
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return size(value)
+    if isinstance(value, int) and name.endswith("flops"):
+        return f"{count(value)}FLOP"
+    if isinstance(value, int):
+        return f"{value:,}" if value >= COUNTS_FROM else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _used(cell: CellSummary) -> dict[str, str]:
@@ -244,7 +280,8 @@ def _used(cell: CellSummary) -> dict[str, str]:
         return {}
     memories = {"anonymous host memory": used.host_anonymous, "reserved on the device": used.device_memory}
     found = {
-        name: f"peak {size(one.peak_bytes)}, mean {size(round(one.mean_bytes))} +- {size(round(one.std_bytes))}"
+        name: f"peak {size(one.peak_bytes)}, mean {size(round(one.mean_bytes))}"
+        + (f" +- {size(round(one.std_bytes))}" if one.samples > 1 else "")
         for name, one in memories.items()
         if one
     }
@@ -256,17 +293,20 @@ def _used(cell: CellSummary) -> dict[str, str]:
 
 
 def _process_lines(cell: CellSummary) -> list[str]:
-    head = ["repeat", "status", "build", "first step", "first epoch", "measured epochs", "recompiles", "step: mean"]
-    rows = [[*head, "median", "p95", "2017-suite total"]]
+    compiling = ("trace", "compile") if any(starts.reported(record.times) for record in cell.records) else ()
+    head = ["repeat", "status", "build", *compiling, "first step", "first epoch", "measured epochs", "recompiles"]
+    rows = [[*head, "step: mean", "median", "p95", "2017-suite total"]]
     for record in cell.records:
         t = record.times
         epochs = " ".join(significant(value) for value in t.epoch_times_s) + (" s" if t.epoch_times_s else "-")
-        figures = (t.build_time_s, t.first_step_time_s, t.first_epoch_time_s)
+        compiled_s = (t.trace_time_s, t.compile_time_s) if compiling else ()
+        figures = (t.build_time_s, *compiled_s, t.first_step_time_s, t.first_epoch_time_s)
         tail = (t.step_time_s, *epoch_quantiles(record), t.suite_total_time_s)
         compiled = record.resolved.recompiles_timed if record.resolved else None
         cells = [*map(seconds, figures), epochs, "-" if compiled is None else str(compiled), *map(seconds, tail)]
         rows.append([str(record.repeat), record.status, *cells])
-    return ["  " + line for line in columns(rows)]
+    notes = [starts.MEANING] if compiling else []
+    return ["  " + line for line in [*columns(rows), *notes]]
 
 
 def _context_lines(cell: CellSummary, row: Row, run_context: RunContext) -> list[str]:
@@ -310,14 +350,15 @@ def _amount(value: float, one: Statistic) -> str:
     return f"{significant(value / of_base)} {unit}"
 
 
-def _summary_lines(cell: CellSummary) -> list[str]:
+def _summary_lines(cell: CellSummary, row: Row) -> list[str]:
     assert cell.step_time is not None
+    difference = row.smallest_difference(cell.settings.backend)
     pairs = {
         cell.figure.name: quantity(cell.step_time.centre, cell.figure),
         "95 % interval": interval(cell),
         **_statistics(cell),
         "spread between processes": "-" if cell.spread is None else f"{cell.spread:.1%}",
-        "smallest difference seen": "-" if cell.smallest_difference is None else f"{cell.smallest_difference:.1%}",
+        "smallest difference seen": "-" if difference is None else f"{difference:.1%}",
         "peak host memory": size(cell.peak_host_memory_bytes),
         "peak device memory (allocator)": _device_memory(cell),
         **_used(cell),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from keras_matrix.analysis.comparison import starts
 from keras_matrix.dashboards.charts.format import plural
+from keras_matrix.records.schema import Record
 from keras_matrix.records.traces.table import Gap, Table, TimeShare
 from keras_matrix.runner.cli.render.format import columns, seconds, significant
 
@@ -28,6 +30,15 @@ def heading(table: Table, measured_step_s: float | None) -> list[str]:
     if table.overlap_share is not None:
         lines.append(f"communication overlapped by compute: {table.overlap_share:.1%} of its time")
     return [*lines, *(f"warning: the profiler reports: {text}" for text in table.warnings)]
+
+
+def start_lines(record: Record) -> list[str]:
+    """Return how the traced process started, as far as its backend reports it."""
+    start = starts.start_of([record])
+    parts = {"trace": start.trace_time_s, "compile": start.compile_time_s, "first step": start.first_step_time_s}
+    known = ", ".join(f"{name} {seconds(value)}" for name, value in parts.items() if value is not None)
+    compiling = start.trace_time_s is not None or start.compile_time_s is not None
+    return [f"start of the process: {known}{f' ({starts.MEANING})' if compiling else ''}"] if known else []
 
 
 def table_lines(table: Table, top: int) -> list[str]:

@@ -20,10 +20,11 @@ from keras_matrix.analysis.comparison.merge import MergedRun, MergeSummary
 from keras_matrix.analysis.comparison.table import table
 from keras_matrix.analysis.stats.blocks import MIN_BLOCKS
 from keras_matrix.dashboards.charts import pictures
+from keras_matrix.dashboards.charts.format import number
 from keras_matrix.dashboards.report import failures, results
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.backends import BACKENDS
-from keras_matrix.records.schema import Evidence, Memory, Record, Status, Surroundings, Times
+from keras_matrix.records.schema import Evidence, Harness, Memory, Record, Status, Surroundings, Times
 from tests.conftest import make_record, make_settings
 from tests.dashboards import thousand
 from tests.dashboards.conftest import REPEATS
@@ -162,6 +163,44 @@ def test_page_begins_with_what_was_measured_and_the_answer_and_then_the_picture(
     places = [page.index(part) for part in [*parts, 'class="tallies"', 'class="facts"']]
     assert places == sorted(places)
     assert expected in Page(page).text
+
+
+def test_smallest_difference_is_that_of_the_verdict() -> None:
+    """Processes scatter by 30 %, together on both backends: the ratio is known to 1 %."""
+    common = [1.0, 1.3, 0.8, 1.1, 0.9]
+    records = [
+        make_record(base * factor * (1 + 0.002 * (repeat % 3)), repeat, settings=make_settings(backend=backend))
+        for backend, base in (("jax", 0.01), ("torch", 0.0121))
+        for repeat, factor in enumerate(common if backend == "jax" else [1.001 * one for one in common])
+    ]
+    (row,) = table(records)
+    (ratio,) = row.ratios
+    (block,) = results.table([row])
+    (line,) = [line for line in block.lines if line.name == "smallest difference"]
+    expected = number((ratio.smallest_difference or 0) * 100)
+    assert [value.text for value in line.values] == [expected, expected]
+    assert all((cell.smallest_difference or 0) > 0.2 for cell in row.cells.values())
+
+
+def test_start_of_a_cell_names_compiling_as_a_part_of_the_process() -> None:
+    plain = make_record(0.01, settings=make_settings(backend="jax"))
+    times = replace(
+        plain.times,
+        build_time_s=6.0,
+        training_time_s=9.0,
+        first_epoch_time_s=6.43,
+        trace_time_s=1.0,
+        compile_time_s=10.5,
+        first_step_time_s=5.41,
+    )
+
+    def notes(wall_time_s: float) -> list[str]:
+        record = replace(plain, times=times, harness=Harness(wall_time_s=wall_time_s))
+        (picture,) = pictures.start_pictures(table([record]))
+        return picture.strips[0].notes
+
+    assert notes(20.0)[1:] == ["first step 5.41\u00a0s · whole process: trace 1.00\u00a0s, compile 10.5\u00a0s"]
+    assert notes(11.0)[1:] == ["first step 5.41\u00a0s · trace and compile not measured"]
 
 
 def test_every_workload_backend_and_verdict_is_shown(synthetic: Any) -> None:

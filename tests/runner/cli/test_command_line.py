@@ -312,8 +312,29 @@ def test_show_prints_a_cell_in_detail(folder: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert main(["show", "jax:gru"]) == 0
     printed = capsys.readouterr().out
-    for text in ("workload", "steps_per_epoch", "95 % interval", "first epoch", "not measured", "cpu_model"):
+    for text in ("workload", "steps_per_epoch", "95 % interval", "first epoch", "cpu_model"):
         assert text in printed
+
+
+def test_show_finds_the_cell_in_an_earlier_run_and_says_which(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner("--filter", "workload=gru")
+    earlier = newest_records(folder)[0].run_id
+    runner("--filter", "workload=mnist_mlp")
+    newest = newest_records(folder)[0].run_id
+    capsys.readouterr()
+    assert main(["show", "jax:gru"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        f"the newest run, {newest}, has no such cell; this is of the newest that has it, {earlier}"
+    )
+    assert f" of run {earlier}" in printed
+    assert main(["show", "jax:gru", "--run", newest]) == 2
+    assert f"no cell of run {newest} is named 'jax:gru'" in capsys.readouterr().err
+    assert main(["show", "jax:lstm"]) == 2
+    message = capsys.readouterr().err
+    assert "no cell of the 2 runs of " in message
+    assert "jax:gru" in message
+    assert "jax:mnist_mlp" in message
 
 
 def test_show_suggests_a_similar_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from keras_matrix.analysis.comparison import starts
 from keras_matrix.analysis.comparison.context import NO_CONTEXT
 from keras_matrix.analysis.comparison.table import table
-from keras_matrix.records.schema import Memory, Record
+from keras_matrix.records.schema import DeviceProof, Memory, Record, Resolved
 from keras_matrix.runner.cli.look.stored import Findings
 from keras_matrix.runner.cli.render.findings import as_document, cell_lines, warning_lines
 from tests.conftest import make_record
@@ -21,19 +23,58 @@ def warned(repeat: int, *warnings: str) -> Record:
 
 def test_a_warning_that_fires_several_times_in_a_record_counts_that_record_once() -> None:
     record = warned(0, "metric_missing: a: no_match", "metric_missing: b: no_match", "metric_missing: c: no_match")
-    assert warning_lines([record]) == ["in 1 of 1 record, such as: metric_missing: c: no_match"]
+    assert warning_lines([record], {record.cell_id: "mnist_mlp on jax"}) == [
+        "in 1 of 1 record (mnist_mlp on jax), such as: metric_missing: c: no_match"
+    ]
 
 
 def test_warnings_are_counted_by_rule_and_the_most_frequent_comes_first() -> None:
     records = [warned(0, "busy: stop them"), warned(1, "steal: so", "steal: too"), warned(2, "steal: so"), warned(3)]
-    assert warning_lines(records) == [
-        "in 2 of 4 records, such as: steal: so",
-        "in 1 of 4 records, such as: busy: stop them",
+    cell_id = records[0].cell_id
+    assert warning_lines(records, {cell_id: "gru on jax"}) == [
+        "in 2 of 4 records (gru on jax), such as: steal: so",
+        "in 1 of 4 records (gru on jax), such as: busy: stop them",
     ]
 
 
+def test_warning_names_the_cells_that_have_it_and_of_many_the_first() -> None:
+    records = [replace(warned(0, "busy: stop"), cell_id=f"cell {number}") for number in range(5)]
+    names = {f"cell {number}": f"w{number} on jax" for number in range(5)}
+    calm = replace(warned(0), cell_id="calm")
+    assert warning_lines([calm, *records], names) == [
+        "in 5 of 6 records (w0 on jax, w1 on jax, w2 on jax, and 2 more), such as: busy: stop"
+    ]
+
+
+def shown(record: Record) -> list[str]:
+    (row,) = table([record])
+    return cell_lines(next(iter(row.cells.values())), row, NO_CONTEXT)
+
+
+def test_cell_is_shown_with_what_applies_to_it_and_numbers_with_units() -> None:
+    resolved = Resolved(50, 32, "fork", "float32", parameters=3_225_610, forward_flops=103_088_128, learning_rate=1e-3)
+    lines = shown(make_record(0.01, resolved=resolved, device=DeviceProof("cpu", "cpu:0", 1)))
+    texts = {name: value for line in lines if len(parts := line.split(maxsplit=1)) == 2 for name, value in [parts]}
+    assert (texts["forward_flops"], texts["parameters"]) == ("103 MFLOP", "3,225,610")
+    assert texts["learning_rate"] == "0.001"
+    assert not [line for line in lines if "not measured" in line or line.endswith("[]")]
+    assert "tf32" not in texts
+
+
+def test_tracing_and_compiling_are_shown_if_the_backend_reports_them() -> None:
+    plain = make_record(0.01)
+    times = replace(plain.times, trace_time_s=0.5, compile_time_s=1.25)
+    lines = shown(replace(plain, times=times))
+    head = next(line for line in lines if line.startswith("  repeat"))
+    values = lines[lines.index(head) + 1]
+    for name, value in {"trace": "500 ms", "compile": "1.25 s"}.items():
+        assert values[head.index(name) :].startswith(value)
+    assert "  " + starts.MEANING in lines
+    assert not any(line.startswith("  repeat") and " compile " in line for line in shown(plain))
+
+
 def test_records_without_warnings_give_no_line() -> None:
-    assert warning_lines([warned(0)]) == []
+    assert warning_lines([warned(0)], {}) == []
 
 
 @pytest.mark.parametrize(

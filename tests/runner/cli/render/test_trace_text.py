@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from keras_matrix.analysis.comparison.starts import MEANING
 from keras_matrix.records.traces.table import Gap, TimeShare
-from keras_matrix.runner.cli.render.trace_text import heading, table_lines
+from keras_matrix.runner.cli.render.trace_text import heading, start_lines, table_lines
+from tests.conftest import make_record
 from tests.records.traces.synthetic import TABLE
 
 SHOWN = replace(
@@ -81,3 +83,14 @@ def test_trace_of_a_gpu_shows_its_kinds_of_work_and_how_much_communication_is_ov
 def test_heading_ends_with_the_profilers_warnings() -> None:
     found = replace(SHOWN, warnings=["Dropped 7 events"])
     assert heading(found, None)[2:] == ["warning: the profiler reports: Dropped 7 events"]
+
+
+def test_start_of_the_traced_process_has_what_its_backend_reports() -> None:
+    plain = make_record(0.01)
+    times = replace(plain.times, trace_time_s=0.5, compile_time_s=4.2, first_step_time_s=2.5)
+    assert start_lines(replace(plain, times=times)) == [
+        f"start of the process: trace 500 ms, compile 4.20 s, first step 2.50 s ({MEANING})"
+    ]
+    only_step = replace(times, trace_time_s=None, compile_time_s=None)
+    assert start_lines(replace(plain, times=only_step)) == ["start of the process: first step 2.50 s"]
+    assert start_lines(replace(plain, times=replace(only_step, first_step_time_s=None))) == []
