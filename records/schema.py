@@ -76,7 +76,7 @@ class Resolved:
     steps_per_epoch: int = about("training steps, or calls of predict or generate, in each measured epoch")
     seed_steps_per_epoch: int = about("ceil(samples / batch_size): the steps of one pass over the samples")
     start: str = about("how the process was created: fork (of a server that had imported the backend) or fresh")
-    precision: str = about("name of the active Keras dtype policy")
+    precision: str = about("dtype policy of the layers of a user's workload if it is one; else Keras's active one")
     jit_compile: bool | None = about("whether the step was compiled (XLA or torch.compile)", default=None)
     eager: bool | None = about("whether the step ran without being traced", default=None)
     steps_per_execution: int | None = about("steps run in one call of the backend", default=None)
@@ -91,6 +91,14 @@ class Resolved:
     feed: str | None = about("where batches came from; a user's own source of batches may set it", default=None)
     own_compile_options: list[str] = about(
         "compile() options that a user's workload set, unchanged", default_factory=list
+    )
+    own_process_options: list[str] = about(
+        "options of the entire process that the workload changed: floatx, dtype policy, seed, threads and others",
+        default_factory=list,
+    )
+    layer_policies: list[str] = about("dtype policies of the layers that have weights", default_factory=list)
+    weight_dtypes: list[str] = about(
+        "types in which the weights are stored, of their arrays; JAX without x64 has no float64", default_factory=list
     )
     tf32: bool | None = about(
         "whether any float32 operation may use TF32: one of the three below; in records without them, and for the FC "

@@ -42,6 +42,7 @@ OPTIONAL_FACTS: dict[str, Callable[[Record], object]] = {
     "optimisers": lambda record: record.resolved and record.resolved.optimizer,
     "optimiser slots": lambda record: record.resolved and record.resolved.optimizer_slots,
     "bytes of optimiser slots": lambda record: record.resolved and record.resolved.optimizer_slot_bytes,
+    "types of stored weights": lambda record: record.resolved and (", ".join(record.resolved.weight_dtypes) or None),
     "samples": lambda record: record.resolved and record.resolved.samples,
     "steps per execution": lambda record: record.resolved and record.resolved.steps_per_execution,
     "methods of the model's own": lambda record: record.work and (", ".join(record.work.own_methods) or "none"),

@@ -221,12 +221,21 @@ def bytes_per_step(settings: Settings, work: Work | None) -> int | None:
     return copies * variable_bytes * arrays + batch + 2 * settings.batch_size * work.kept_elements_per_sample * computed
 
 
+def _as_ran(cell: CellSummary) -> Settings:
+    """Return a cell's settings with the precision in which its layers ran, which a user's workload may choose."""
+    if ":" not in cell.settings.workload:
+        return cell.settings
+    found = {record.resolved.precision for record in cell.measured if record.resolved is not None}
+    ran = found.pop() if len(found) == 1 else cell.settings.precision
+    return replace(cell.settings, precision=ran) if ran in COMPUTED_IN else cell.settings
+
+
 def place_of(cell: CellSummary) -> ComputePlace | None:
     """Return where a cell's products ran, by its records; None without a measured record."""
     record = next((r for r in cell.measured if r.resolved is not None), None)
     if record is None or record.resolved is None:
         return None
-    precision = COMPUTED_IN[cell.settings.precision]
+    precision = COMPUTED_IN[_as_ran(cell).precision]
     if precision == "float32" and tf32.of_step(record.resolved):
         precision = "tf32"
     threads = record.resolved.cpus if record.resolved.cpus is not None else record.machine.logical_cpus
@@ -315,7 +324,7 @@ def devices_of(settings: Settings) -> int:
 def _share(title: str, cell: CellSummary, work: Work | None, of_one: MachinePeaks) -> PeakShare:
     place, step, devices = place_of(cell), cell.step_time, devices_of(cell.settings)
     measured = of_one.together(devices)
-    flops, moved = flops_per_step(cell.settings, work), bytes_per_step(cell.settings, work)
+    flops, moved = flops_per_step(cell.settings, work), bytes_per_step(_as_ran(cell), work)
     roof, own = measured.product(place), measured.product(place, cell.settings.backend)
     peak, slope = (roof.best_flop_per_s if roof else None), measured.slope(place)
     intensity = flops / moved if flops and moved else None

@@ -26,7 +26,7 @@ from keras_matrix.records.instruments.stall_arms import ArmName, arm_of
 from keras_matrix.records.instruments.work_done import WorkDone
 from keras_matrix.records.packages import KERAS_HUB
 from keras_matrix.records.schema import CellResult, Memory, Resolved, Times
-from keras_matrix.records.settings import FIT, GENERATE, KERAS, PIPELINE, PREDICT, Settings
+from keras_matrix.records.settings import FIT, GENERATE, KERAS, PIPELINE, PRECISIONS, PREDICT, Settings
 from keras_matrix.runner.cell import backends, memory
 from keras_matrix.runner.cell.backends import BackendAdapter, CompileEvents, Unsupported
 from keras_matrix.runner.cell.batches import Batch, make_batches, steps_of_pass
@@ -47,6 +47,13 @@ from keras_matrix.runner.cell.phases import Predicting, Training
 from keras_matrix.runner.cell.piped.training import PipedTraining
 from keras_matrix.runner.cell.piped.training import check as check_input
 from keras_matrix.runner.cell.piped.use import input_use
+from keras_matrix.runner.cell.process_options import (
+    changed_options,
+    check_backend,
+    layer_policies,
+    process_options,
+    weight_dtypes,
+)
 from keras_matrix.runner.cell.replicated.groups import check_resolved, check_workload, group_of
 from keras_matrix.runner.cell.replicated.interface import DeviceGroup
 from keras_matrix.runner.cell.work.counter import own_methods, platforms_of
@@ -96,6 +103,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
     configure_keras(settings)
     seed_all(adapter, settings.seed)
     device = prove(adapter, settings)
+    options = process_options(adapter)
     begun_s = monotonic()
     built, own = _built(job, adapter)
     applied_settings, own_options = applied(built, settings)
@@ -121,6 +129,7 @@ def _measured(job: Job, adapter: BackendAdapter, begin: tuple[float, str, str | 
         cuda_cache=cuda_cache,
         available_samples=built.available_samples,
         own_compile_options=own_options,
+        own_process_options=changed_options(options, process_options(adapter), settings.seed),
     )
     result = replace(
         result_of(job),
@@ -146,6 +155,7 @@ def _built(job: Job, adapter: BackendAdapter) -> tuple[Built, list[str]]:
     pid, group = os.getpid(), adapter.group
     with group.building():
         built = load_workload(job, memory.free_bytes(job.settings, adapter))
+    check_backend(job.settings.backend)
     leave_copies(pid)
     own = own_methods(built.model, job.settings.phase)
     check_trains(built.model, job.settings.phase, own)
@@ -357,7 +367,9 @@ def _resolved(job: Job, built: Built, adapter: BackendAdapter, run: tuple[str, i
         jit = adapter.generates_compiled(model)
     return replace(
         _with_tf32(resolved_of(job.settings, adapter, run), job.settings, adapter, jit),
-        precision=keras.config.dtype_policy().name,
+        precision=_precision(job.settings, policies := layer_policies(model)),
+        layer_policies=policies,
+        weight_dtypes=weight_dtypes(model),
         jit_compile=jit,
         eager=bool(model.run_eagerly),
         steps_per_execution=int(model.steps_per_execution),
@@ -370,6 +382,13 @@ def _resolved(job: Job, built: Built, adapter: BackendAdapter, run: tuple[str, i
         data_is_real=built.data_is_real,
         operations=operations_of(model),
     )
+
+
+def _precision(settings: Settings, policies: list[str]) -> str:
+    """Return the dtype policy of a user's layers if it is one, else the active one, which later layers would have."""
+    active: str = keras.config.dtype_policy().name
+    alone = policies[0] if ":" in settings.workload and len(policies) == 1 else active
+    return alone if alone in PRECISIONS else active
 
 
 def _with_tf32(resolved: Resolved, settings: Settings, adapter: BackendAdapter, jit: bool) -> Resolved:

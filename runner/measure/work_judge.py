@@ -122,7 +122,7 @@ def option_caveats(resolved: Resolved | None, settings: Settings) -> list[str]:
             f"own_options: the workload compiled its model with {', '.join(resolved.own_compile_options)}, which was "
             f"used; set {matrix_keys} in the matrix to override it"
         )
-    found += _changed_in_training(resolved, settings)
+    found += [*_changed_in_training(resolved, settings), *_of_the_process(resolved), *_own_types(resolved, settings)]
     if resolved.batch_size not in (None, settings.batch_size):
         found.append(
             f"own_options: the workload's source has batches of {resolved.batch_size}, which were used, instead of "
@@ -154,6 +154,35 @@ def _changed_in_training(resolved: Resolved, settings: Settings) -> list[str]:
             "training; remove that code"
         )
     return found
+
+
+# The keys of a matrix that set an option of the process.
+KEYS = {"dtype_policy": "precision", "floatx": "precision", "keras.utils.set_random_seed": "seed"}
+KEYS |= {"jax_enable_x64": "precision", "torch.num_threads": "threads", "tf.config.threading intra_op": "threads"}
+
+
+def _of_the_process(resolved: Resolved) -> list[str]:
+    """Return the options of the entire process that the workload changed."""
+    if not resolved.own_process_options:
+        return []
+    names = [option.partition("=")[0] for option in resolved.own_process_options]
+    keys = ", ".join(dict.fromkeys(KEYS[name] for name in names if name in KEYS))
+    return [
+        f"own_options: the workload changed {', '.join(resolved.own_process_options)} for its entire process, which "
+        f"was used; remove that code{f', and set {keys} in the matrix' if keys else ''}"
+    ]
+
+
+def _own_types(resolved: Resolved, settings: Settings) -> list[str]:
+    """Return the types that a user's layers chose for themselves, and those in which their weights are stored."""
+    own = [policy for policy in resolved.layer_policies if policy != settings.precision]
+    if not own or ":" not in settings.workload:
+        return []
+    return [
+        f"own_options: layers of the workload have the dtype policy {', '.join(own)}, though precision is "
+        f"{settings.precision}: it was used, with weights stored as {', '.join(resolved.weight_dtypes)}; set precision "
+        "in the matrix, and leave dtype out of the layers"
+    ]
 
 
 def _first(problems: Iterable[str | None]) -> str | None:

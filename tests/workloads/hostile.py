@@ -250,6 +250,88 @@ def eager_everywhere(**_: Any) -> Any:
     return _model(), *_data()
 
 
+# --- Options of the entire process ------------------------------------------------------------------------------------
+
+
+def floatx_of_64_bits(**_: Any) -> Any:
+    import keras
+
+    keras.config.set_floatx("float64")
+    return _model(), *_data()
+
+
+def global_policy(name: str = "mixed_bfloat16", **_: Any) -> Any:
+    import keras
+
+    keras.mixed_precision.set_global_policy(name)
+    return _model(), *_data()
+
+
+def policy_after_the_layers(**_: Any) -> Any:
+    """Set a policy that no layer has, since all are made."""
+    import keras
+
+    model = _model()
+    keras.config.set_dtype_policy("bfloat16")
+    return model, *_data()
+
+
+def layers_of_64_bits(**_: Any) -> Any:
+    """Have layers that JAX computes in float32, unless its x64 mode is on."""
+    import keras
+
+    layers = [keras.layers.Dense(6, activation="tanh", dtype="float64"), keras.layers.Dense(1, dtype="float64")]
+    return _compiled(keras.Sequential([keras.Input((FEATURES,)), *layers])), *_data()
+
+
+def other_seed(seed: int = 42, **_: Any) -> Any:
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    return _model(), *_data()
+
+
+def backend_options(**_: Any) -> Any:
+    """Change options of the backend that decide how it computes."""
+    if _backend() == "jax":
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+        jax.config.update("jax_default_matmul_precision", "highest")
+    elif _backend() == "torch":
+        import torch
+
+        torch.set_default_dtype(torch.float64)
+        torch.set_num_threads(3)
+    else:
+        import tensorflow as tf
+
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+        tf.config.optimizer.set_jit(True)
+    return _model(), *_data()
+
+
+def layout_and_tracebacks(**_: Any) -> Any:
+    import keras
+
+    keras.config.set_image_data_format("channels_first")
+    keras.config.disable_traceback_filtering()
+    return _model(), *_data()
+
+
+def other_backend(**_: Any) -> Any:
+    """Replace Keras by one of another backend, and build with that."""
+    import keras
+
+    name = "torch" if _backend() == "jax" else "jax"
+    keras.config.set_backend(name)
+    import keras as other
+
+    model = other.Sequential([other.Input((FEATURES,)), other.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model, *_data()
+
+
 # --- Steps and samples ------------------------------------------------------------------------------------------------
 
 

@@ -155,6 +155,10 @@ class BackendAdapter(Protocol):
     def compute_capability(self) -> tuple[int, int] | None:
         """Return the compute capability of the first GPU, None on another device or if it is not reported."""
 
+    def process_options(self) -> dict[str, object]:
+        """Return options of the entire process that a workload may change, by their names in the backend."""
+        return {}
+
     def not_compiled(self) -> AbstractContextManager[None]:
         """Return a context in which no function is compiled or traced: loops and inner functions run in Python."""
         return nullcontext()

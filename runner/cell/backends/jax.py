@@ -21,6 +21,15 @@ TRACE_EVENTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jax
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 # Of gradients: the array that one stands for has its shape. Others, such as that of `jax.vmap`, hide rows.
 GRADIENT_TRACERS = ("JVPTracer", "LinearizeTracer")
+PROCESS_OPTIONS = (
+    "jax_enable_x64",
+    "jax_default_matmul_precision",
+    "jax_default_device",
+    "jax_default_prng_impl",
+    "jax_numpy_dtype_promotion",
+    "jax_debug_nans",
+    "jax_disable_jit",
+)
 CACHE_HIT_EVENT = "/jax/compilation_cache/cache_hits"
 
 
@@ -115,6 +124,9 @@ class Adapter(BackendAdapter):
     def compute_capability(self) -> tuple[int, int] | None:
         stated = getattr(jax.devices()[0], "compute_capability", None)  # "8.0"; a CPU's device has no such attribute
         return None if stated is None else version_pair(str(stated))
+
+    def process_options(self) -> dict[str, object]:
+        return {name: getattr(jax.config, name) for name in PROCESS_OPTIONS if hasattr(jax.config, name)}
 
     def not_compiled(self) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = jax.disable_jit()

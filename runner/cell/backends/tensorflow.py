@@ -132,6 +132,16 @@ class Adapter(BackendAdapter):
         stated = tf.config.experimental.get_device_details(gpus[0]).get("compute_capability") if gpus else None
         return None if stated is None else (int(stated[0]), int(stated[1]))
 
+    def process_options(self) -> dict[str, object]:
+        return {
+            "tf.config.threading intra_op": tf.config.threading.get_intra_op_parallelism_threads(),
+            "tf.config.threading inter_op": tf.config.threading.get_inter_op_parallelism_threads(),
+            "tensor_float_32_execution": tf.config.experimental.tensor_float_32_execution_enabled(),
+            "soft_device_placement": tf.config.get_soft_device_placement(),
+            "tf.config.optimizer.jit": tf.config.optimizer.get_jit(),
+            "run_functions_eagerly": tf.config.functions_run_eagerly(),
+        }
+
     @contextmanager
     def not_compiled(self) -> Iterator[None]:
         was_eager = tf.config.functions_run_eagerly()

@@ -109,6 +109,20 @@ class Adapter(BackendAdapter):
     def compute_capability(self) -> tuple[int, int] | None:
         return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
 
+    def process_options(self) -> dict[str, object]:
+        return {
+            "torch.default_dtype": torch.get_default_dtype(),
+            "torch.num_threads": torch.get_num_threads(),
+            "torch.num_interop_threads": torch.get_num_interop_threads(),
+            "torch.float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "torch.default_device": torch.get_default_device(),
+            "torch.deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+            "torch.anomaly_detection": torch.is_anomaly_enabled(),
+            "torch.grad_enabled": torch.is_grad_enabled(),
+            "torch.backends.cudnn.benchmark": torch.backends.cudnn.benchmark,
+            "torch.backends.mkldnn.enabled": torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
+        }
+
     def not_compiled(self) -> AbstractContextManager[None]:
         context: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
         return context

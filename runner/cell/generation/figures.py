@@ -11,7 +11,6 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from keras.backend import standardize_dtype
 
 from keras_matrix.models.language_models import building
 from keras_matrix.models.language_models.shapes import UNQUANTISED
@@ -26,6 +25,7 @@ from keras_matrix.runner.cell.generation.phase import generated, lengths
 from keras_matrix.runner.cell.job import Job, in_a_line
 from keras_matrix.runner.cell.options import request_of
 from keras_matrix.runner.cell.peaks.timing import cache_bytes
+from keras_matrix.runner.cell.process_options import itemsize_of, stored_bytes
 
 # One process of a cell times other models too: every process would build and compile them.
 OTHER_MODELS_REPEAT = 0
@@ -37,14 +37,13 @@ def generation(job: Job, built: Built, adapter: BackendAdapter, batch: Batch) ->
         return _without_prompts(job, built.model) if job.settings.workload in building.NAMES else None
     prompt, longest = lengths(job.settings)
     shape = building.shape_of_model(job.settings.workload, built.model)
-    weights = size_bytes(built.model.backbone.weights)
+    weights = stored_bytes(built.model.backbone.weights)
     found = Generation(
         prompt_length=prompt,
         max_length=longest,
         weight_bytes=weights,
-        read_weight_bytes=weights - size_bytes(building.looked_up(shape, built.model)),
-        cache_bytes=shape.cache_elements(job.settings.batch_size, longest)
-        * np.dtype(built.model.compute_dtype).itemsize,
+        read_weight_bytes=weights - stored_bytes(building.looked_up(shape, built.model)),
+        cache_bytes=shape.cache_elements(job.settings.batch_size, longest) * itemsize_of(built.model.compute_dtype),
         last_level_cache_bytes=_caches(job),
     )
     if job.settings.implementation != KERAS:  # the loop is over the Keras model: its figures are those of another cell
@@ -59,7 +58,7 @@ def generation(job: Job, built: Built, adapter: BackendAdapter, batch: Batch) ->
 def _without_prompts(job: Job, model: Any) -> Generation:
     """Return the sizes of a model whose steps are of `fit` or `predict`."""
     _, longest = lengths(job.settings)
-    return Generation(None, longest, size_bytes(model.weights), None, None, _caches(job))
+    return Generation(None, longest, stored_bytes(model.weights), None, None, _caches(job))
 
 
 def _caches(job: Job) -> int | None:
@@ -107,8 +106,3 @@ def _unquantised(job: Job, built: Built, adapter: BackendAdapter, tokens: Any) -
         print(f"the model without quantisation was not timed: {error}", file=sys.stderr)
         return None
     return OwnLoop(adapter, model, lengths(job.settings)[0]).timed(tokens).quantile(50)
-
-
-def size_bytes(variables: Any) -> int:
-    """Return the size of variables as they are stored."""
-    return sum(int(np.prod(one.shape)) * np.dtype(standardize_dtype(one.dtype)).itemsize for one in variables)

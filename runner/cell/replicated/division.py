@@ -10,6 +10,7 @@ import keras
 from keras_matrix.records.settings import Settings
 from keras_matrix.runner.cell.backends import Unsupported
 from keras_matrix.runner.cell.batches import Batch
+from keras_matrix.runner.cell.process_options import stored_bytes
 
 
 def check_divisible(settings: Settings, batches: Sequence[Batch]) -> None:
@@ -53,9 +54,4 @@ def semantics_of(model: Any, per_replica: bool) -> list[str]:
 
 def gradient_bytes(model: Any) -> int:
     """Return the size of the gradients of a model in its weights' type."""
-    sizes = (int(keras.ops.size(one)) * _item_bytes(one) for one in model.trainable_variables)
-    return sum(sizes)
-
-
-def _item_bytes(variable: Any) -> int:
-    return {"float64": 8, "float32": 4}.get(keras.backend.standardize_dtype(variable.dtype), 2)
+    return stored_bytes(model.trainable_variables)

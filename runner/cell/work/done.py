@@ -11,13 +11,11 @@ import sys
 from typing import Any
 
 import keras
-import ml_dtypes  # noqa: F401 - teaches NumPy the name bfloat16
-import numpy as np
-from keras.backend import standardize_dtype
 
 from keras_matrix.models.workload import Built
 from keras_matrix.runner.cell.batches import Batch
 from keras_matrix.runner.cell.job import Job
+from keras_matrix.runner.cell.process_options import stored_bytes
 
 # Every process of a cell does the same work: one of them counts it, which takes seconds for the largest models.
 COUNTING_REPEAT = 0
@@ -45,7 +43,7 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
         "optimizer": type(optimizer).__name__,
         "learning_rate": _first_rate(optimizer),
         "optimizer_slots": len(found),
-        "optimizer_slot_bytes": sum(_elements([s]) * np.dtype(standardize_dtype(s.dtype)).itemsize for s in found),
+        "optimizer_slot_bytes": stored_bytes(found),
     }
 
 

@@ -80,6 +80,11 @@ def cells(*records: Record) -> dict[str, list[Record]]:
         ("optimizer_slot_bytes", (4000, 8000), "bytes of optimiser slots differ: jax 4,000, torch 8,000"),
         ("learning_rate", (0.001, 0.01), "learning rates differ: jax 0.001, torch 0.01"),
         ("forward_flops", (1000, 1025), "FLOPs per batch differ: jax 1,000, torch 1,025"),
+        (
+            "weight_dtypes",
+            (["float32"], ["float64"]),
+            "types of stored weights differ: jax float32, torch float64",
+        ),
         ("samples", (300, 1000), "samples differ: jax 300, torch 1,000"),
         ("steps_per_execution", (1, 4), "steps per execution differ: jax 1, torch 4"),
     ],

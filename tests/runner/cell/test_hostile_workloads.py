@@ -285,3 +285,77 @@ def test_a_weight_on_another_device_is_a_device_mismatch(executor: ProcessExecut
     record = measured(executor, tmp_path, "weight_elsewhere", backend="torch")
     expected = "device: cpu was requested, but the workload placed the model's weights on meta"
     assert (record.status, record.reason) == (Status.DEVICE_MISMATCH, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("workload", "changes", "precision"),
+    [
+        ("floatx_of_64_bits", ["floatx=float64 (was float32)"], "float32"),
+        ("global_policy", ["dtype_policy=mixed_bfloat16 (was float32)"], "mixed_bfloat16"),
+        ("policy_after_the_layers", ["dtype_policy=bfloat16 (was float32)"], "float32"),
+        ("other_seed", ["keras.utils.set_random_seed=42 (was none)"], "float32"),
+        (
+            "layout_and_tracebacks",
+            ["image_data_format=channels_first (was channels_last)", "traceback_filtering=False (was True)"],
+            "float32",
+        ),
+    ],
+)
+def test_option_of_the_process_that_a_workload_changes_is_a_caveat(
+    executor: ProcessExecutor, tmp_path: Path, workload: str, changes: list[str], precision: str, backend: str
+) -> None:
+    record = measured(executor, tmp_path, workload, backend=backend)
+    assert record.status in (Status.OK, Status.UNSTABLE), (record.reason, record.evidence.output_tail)
+    assert record.resolved is not None
+    assert (record.resolved.own_process_options, record.resolved.precision) == (changes, precision)
+    text = f"own_options: the workload changed {', '.join(changes)} for its entire process, which was used"
+    assert sum(warning.startswith(text) for warning in record.warnings) == 1
+    assert record.resolved.weight_dtypes == ["float32"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "changed"),
+    [
+        ("jax", ["jax_enable_x64=True (was False)", "jax_default_matmul_precision=highest (was None)"]),
+        ("torch", ["torch.default_dtype=torch.float64 (was torch.float32)", "torch.num_threads=3 (was "]),
+        ("tensorflow", ["tensor_float_32_execution=False (was True)", "tf.config.optimizer.jit=autoclustering (was )"]),
+    ],
+)
+def test_option_of_the_backend_that_a_workload_changes_is_a_caveat(
+    executor: ProcessExecutor, tmp_path: Path, backend: str, changed: list[str]
+) -> None:
+    record = measured(executor, tmp_path, "backend_options", backend=backend)
+    assert record.resolved is not None, record.reason
+    found = record.resolved.own_process_options
+    assert [text.startswith(begin) for text, begin in zip(found, changed, strict=True)] == [True] * len(changed), found
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_seed_of_the_matrix_may_be_set_again(executor: ProcessExecutor, tmp_path: Path, backend: str) -> None:
+    record = measured(executor, tmp_path, "other_seed", backend=backend, seed=42)
+    assert record.resolved is not None, record.reason
+    assert record.resolved.own_process_options == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_keras_of_another_backend_is_an_error(executor: ProcessExecutor, tmp_path: Path, backend: str) -> None:
+    record = measured(executor, tmp_path, "other_backend", backend=backend)
+    assert record.status is Status.ERROR
+    assert f"but the cell's backend is {backend}; remove that call" in (record.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "slot_bytes"), [("jax", "float32", 8), ("tensorflow", "float64", 16), ("torch", "float64", 16)]
+)
+def test_types_and_bytes_are_those_of_real_arrays(
+    executor: ProcessExecutor, tmp_path: Path, backend: str, dtype: str, slot_bytes: int
+) -> None:
+    record = measured(executor, tmp_path, "layers_of_64_bits", backend=backend)
+    resolved = record.resolved
+    assert resolved is not None, record.reason
+    assert (resolved.layer_policies, resolved.weight_dtypes) == (["float64"], [dtype])
+    assert resolved.optimizer_slot_bytes == slot_bytes * (resolved.trainable_parameters or 0)  # Adam: two slots
+    text = "layers of the workload have the dtype policy float64, though precision is float32"
+    text = f"{text}: it was used, with weights stored as {dtype}"
+    assert any(text in warning for warning in record.warnings)

@@ -230,3 +230,17 @@ def test_repeated_samples_are_a_caveat_only_if_the_matrix_sets_samples() -> None
     assert option_caveats(resolved, wanted) == [
         "samples_repeated: samples is 1000, but the workload has 300, which were repeated"
     ]
+
+
+def test_options_of_the_process_and_own_policies_are_caveats_with_the_keys_to_set() -> None:
+    changed = ["floatx=float64 (was float32)", "keras.utils.set_random_seed=42 (was none)", "epsilon=1e-05 (was 1e-07)"]
+    resolved = Resolved(10, 10, "fork", "float32", own_process_options=changed)
+    assert option_caveats(resolved, make_settings()) == [
+        f"own_options: the workload changed {', '.join(changed)} for its entire process, which was used; remove that "
+        "code, and set precision, seed in the matrix"
+    ]
+    own = Resolved(10, 10, "fork", "float32", layer_policies=["float32", "float64"], weight_dtypes=["float32"])
+    assert option_caveats(own, make_settings()) == []  # the catalog's workloads choose theirs for all backends alike
+    (caveat,) = option_caveats(own, make_settings(workload="my_module:build"))
+    assert "dtype policy float64, though precision is float32" in caveat
+    assert "with weights stored as float32" in caveat
