@@ -1,13 +1,14 @@
 """The checks of a first hour on a device, in order, for one backend: what each runs and how it is judged.
 
 A check that does not apply to a CPU reports the reason there. Each check measures with the command `runner`, in a
-separate results folder.
+separate results folder. A check of times is disturbed by whatever else the machine does: before it fails it is measured
+again, both of its sides next to each other each time, and it fails only if every measurement does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -34,23 +35,32 @@ PRODUCTS = {"cpu": 60, "gpu": 40}
 STEPS = {"cpu": 15, "gpu": 30}
 BALLAST_MIB = {"cpu": 512, "gpu": 1024}
 LEAST_IN_STEPS = 0.5  # share of the operations in a trace; those before and after the traced steps have no step
+MOST_MEASUREMENTS = 4  # of a check of times, before it fails
 TOO_LARGE_MIB = 1 << 20  # 1 TiB: more than any device has
 
 
 @dataclass(slots=True)
 class Hour:
-    """The shared state of a backend's checks; `products` is a cell of matrix products that several of them read."""
+    """The shared state of a backend's checks; `products` is a cell of matrix products that several of them read.
+
+    `epoch_times_s` has the shortest epoch of each of its processes, by the number of steps.
+    """
 
     target: HourTarget
     probe: Probe
     products: MeasuredRun | None = None
     answer: ProbeAnswer | None = None
+    epoch_times_s: dict[int, list[float]] = field(default_factory=dict)
     workers: Sequence[int] = field(default=(1, 2))
 
     @property
     def device(self) -> str:
         """The device that is checked."""
         return self.target.device
+
+    def forget(self) -> None:
+        """Forget what several checks read, so that it is measured again."""
+        self.products = self.answer = None
 
     def of(self, sizes: dict[str, int]) -> int:
         """Return the size for this device; a TPU uses the size of a GPU."""
@@ -68,9 +78,19 @@ def _found(check: Callable[[Hour], Found], hour: Hour) -> Found:
     if hour.device == "cpu" and check in NOT_ON_A_CPU:
         return Found(Outcome.NOT_RUN, NOT_ON_A_CPU[check])
     try:
-        return check(hour)
+        return _repeated(check, hour) if check in OF_TIMES else check(hour)
     except (NotMeasured, ProbeFailed) as error:
         return Found(Outcome.FAILED, str(error))
+
+
+def _repeated(check: Callable[[Hour], Found], hour: Hour) -> Found:
+    """Return the first result that is as expected; without one the last, after `MOST_MEASUREMENTS`."""
+    found = check(hour)
+    count = 1
+    while found.outcome is Outcome.FAILED and count < MOST_MEASUREMENTS:
+        hour.forget()
+        found, count = check(hour), count + 1
+    return found if count == 1 else replace(found, summary=f"{found.summary} (measured {count} times)")
 
 
 def small_cell(hour: Hour) -> Found:
@@ -86,11 +106,11 @@ def small_cell(hour: Hour) -> Found:
 
 
 def twice_the_steps(hour: Hour) -> Found:
-    """Measure a cell with two numbers of steps in one block."""
+    """Measure a cell with two numbers of steps in one block; compare the shortest epochs of all blocks."""
     count = hour.of(STEPS)
-    hour.products = hour.target.measure(_products(hour) | {"steps_per_epoch": [count, 2 * count], "trace": {}})
-    times_s = {record.settings.steps_per_epoch: _epoch_time_s(record) for record in hour.products.records}
-    return judgements.doubled(times_s[count], times_s[2 * count])
+    for record in _measured_products(hour).records:
+        hour.epoch_times_s.setdefault(record.settings.steps_per_epoch or 0, []).append(_epoch_time_s(record))
+    return judgements.doubled(min(hour.epoch_times_s[count]), min(hour.epoch_times_s[2 * count]))
 
 
 def barrier(hour: Hour) -> Found:
@@ -218,6 +238,14 @@ def _products(hour: Hour) -> dict[str, Any]:
     return {"workload": f"{WORKLOADS}:products", "params": sizes, "batch_size": hour.of(BATCH)}
 
 
+def _measured_products(hour: Hour) -> MeasuredRun:
+    """Return the cell of matrix products with two numbers of steps, which is measured once."""
+    if hour.products is None:
+        count = hour.of(STEPS)
+        hour.products = hour.target.measure(_products(hour) | {"steps_per_epoch": [count, 2 * count], "trace": {}})
+    return hour.products
+
+
 def _answered(hour: Hour) -> ProbeAnswer:
     """Return the answer of the backend's own process, which is started once."""
     if hour.answer is None:
@@ -228,11 +256,10 @@ def _answered(hour: Hour) -> ProbeAnswer:
 
 
 def _traced(hour: Hour) -> tuple[Record, Any]:
-    if hour.products is None:
-        raise NotMeasured("the check 'twice the steps' was not measured")
-    found = list(stored_traces(hour.products.run, hour.products.records))
+    products = _measured_products(hour)
+    found = list(stored_traces(products.run, products.records))
     if not found:
-        problems = [one.trace.problem for one in hour.products.records if one.trace and one.trace.problem]
+        problems = [one.trace.problem for one in products.records if one.trace and one.trace.problem]
         raise NotMeasured("; ".join(problems) or "no trace was recorded")
     return found[0]
 
@@ -274,6 +301,8 @@ CHECKS = {
     too_large: ("too large a model", "its status is out of device memory"),
     missing_device: ("a missing device", "its status is device_mismatch"),
 }
+# Checks that compare two times, which a disturbance of the machine can make unequal.
+OF_TIMES = frozenset({twice_the_steps, barrier, trace, energy, pinned_autotuning})
 NOT_ON_A_CPU = {
     resident_feed: "a CPU's batches are in its own memory",
     peaks: "data sheets do not state the peaks of a CPU; `runner roofline` measures them",

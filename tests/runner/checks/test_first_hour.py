@@ -14,17 +14,20 @@ import numpy as np
 import pytest
 
 from keras_matrix.analysis.hardware.datasheet import datasheet
+from keras_matrix.records.codec import to_json
 from keras_matrix.records.instruments.first_hour import ProbeAnswer
 from keras_matrix.records.instruments.peaks import Gemm, Stream, Timed
-from keras_matrix.records.schema import DeviceProof
+from keras_matrix.records.schema import DeviceProof, Times
 from keras_matrix.records.traces.names import copy_of
 from keras_matrix.records.traces.neutral import Kind, Span, Track
-from keras_matrix.runner.checks.first_hour import judgements, report
+from keras_matrix.runner.checks.first_hour import checks, judgements, report
 from keras_matrix.runner.checks.first_hour.checks import copies_to_device, share_in_steps
+from keras_matrix.runner.checks.first_hour.measured import MeasuredRun
 from keras_matrix.runner.checks.first_hour.steps import Done, Found, Outcome, Step
 from keras_matrix.runner.cli.machine.first_hour import _run_all
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.errors import Interrupted
+from tests.conftest import make_record, make_settings
 
 OK, FAILED, NOT_RUN = Outcome.OK, Outcome.FAILED, Outcome.NOT_RUN
 ANSWER = ProbeAnswer(
@@ -135,6 +138,73 @@ def test_copies_of_batches_to_the_device_within_steps_count() -> None:
     ]
     found = list(copies_to_device(spans))
     assert found == [("MemcpyH2D", 4096), ("Memcpy HtoD (Pinned -> Device)", None)]
+
+
+class FakeTarget:
+    """Matrix products whose epochs of few and of twice the steps take the given seconds, one pair a measurement."""
+
+    backend, device = "torch", "cpu"
+
+    def __init__(self, *pairs_s: tuple[float, float]) -> None:
+        self.pairs_s = list(pairs_s)
+        self.measured = 0
+
+    def measure(self, cell: dict[str, Any], *options: str, **changes: str) -> MeasuredRun:
+        times_s = self.pairs_s[self.measured]
+        self.measured += 1
+        records = [
+            make_record(
+                settings=make_settings(steps_per_epoch=steps),
+                times=Times(step_time_s=time_s, epoch_times_s=[time_s, 2 * time_s]),
+            )
+            for steps, time_s in zip(cell["steps_per_epoch"], times_s, strict=True)
+        ]
+        return MeasuredRun(SimpleNamespace(), records)  # type: ignore[arg-type]
+
+
+def twice_the_steps(*pairs_s: tuple[float, float]) -> tuple[Found, int]:
+    """Run the check; return its result, and how often it measured."""
+    target: Any = FakeTarget(*pairs_s)
+    found = {one.name: one for one in checks.steps(checks.Hour(target, SimpleNamespace()))}  # type: ignore[arg-type]
+    return found["torch: twice the steps"].run(), target.measured
+
+
+def test_single_disturbed_pair_of_epochs_does_not_fail_the_check() -> None:
+    """0.7 s for the short one are a disturbance: the next pair has its real time."""
+    found, measured = twice_the_steps((0.7, 1.001), (0.5, 1.2))
+    assert (found.outcome, measured) == (OK, 2)
+    assert found.summary == "0.500 s and 1.001 s: 2.00 times as long (measured 2 times)"
+
+
+def test_good_pair_is_measured_once() -> None:
+    found, measured = twice_the_steps((0.5, 1.0))
+    assert (found.outcome, measured) == (OK, 1)
+    assert found.summary == "0.500 s and 1.000 s: 2.00 times as long"
+
+
+def test_epoch_that_is_never_twice_as_long_fails_after_four_measurements() -> None:
+    found, measured = twice_the_steps(*[(0.7, 1.0)] * 4)
+    assert (found.outcome, measured) == (FAILED, 4)
+    assert found.summary == "0.700 s and 1.000 s: 1.43 times as long (measured 4 times)"
+
+
+def test_checks_that_compare_times_are_repeated_and_others_are_not() -> None:
+    repeated = {name for check, (name, _) in checks.CHECKS.items() if check in checks.OF_TIMES}
+    assert repeated == {"twice the steps", "the barrier", "a trace", "energy", "pinned autotuning"}
+
+
+def test_repeated_barrier_asks_the_probe_anew() -> None:
+    answers = [replace(ANSWER, waited_s=0.011, read_s=0.49), ANSWER]
+
+    class Answering:
+        def ask(self, *order: object) -> Any:
+            return to_json(answers.pop(0))
+
+    target: Any = FakeTarget()
+    probe: Any = Answering()
+    found = {one.name: one for one in checks.steps(checks.Hour(target, probe))}["torch: the barrier"].run()
+    assert (found.outcome, answers) == (OK, [])
+    assert found.summary.endswith("(measured 2 times)")
 
 
 def step(outcome: Outcome, *, essential: bool = False) -> Step:
