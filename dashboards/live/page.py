@@ -69,7 +69,8 @@ class RunCounts:
 class Frame:
     """The title, text and links of a page; `link` and `run_link` return '' for a cell or a run without a page.
 
-    `session` is the one that is being measured at several machines, if there is one.
+    `session` is the one that is being measured, if there is one. With a `state` the page asks for its server's now and
+    then, and loads itself anew once it differs.
     """
 
     heading: str
@@ -81,6 +82,7 @@ class Frame:
     form: Form | None = None
     choice: Choice = Choice()
     session: MeasuredSession | None = None
+    state: str = ""
 
 
 def run_counts(warehouse: Reader, since: str = EARLIEST_DAY) -> RunCounts:
@@ -122,11 +124,18 @@ def render(shown: Sequence[Panel], frame: Frame) -> str:
     return report.rendered(
         "dashboard.html",
         report.stylesheet("history", "roofline", "dashboard") + "".join(rules),
-        "" if frame.form else (report.TEMPLATES / "dashboard.js").read_text(encoding="utf-8"),
-        SELF if frame.form else "'none'",
+        (report.TEMPLATES / f"{_script(frame)}.js").read_text(encoding="utf-8") if _script(frame) else "",
+        f"{SELF}; connect-src {SELF}" if frame.state else SELF if frame.form else "'none'",
         frame=frame,
         heading=frame.heading,
         link=frame.link,
         run_link=frame.run_link,
         shown=shown,
     )
+
+
+def _script(frame: Frame) -> str:
+    """Return the name of a page's script: a served page follows its server, a file filters its own rows."""
+    if frame.form:
+        return "live" if frame.state else ""
+    return "dashboard"

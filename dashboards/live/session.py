@@ -1,28 +1,37 @@
-"""The session that is being measured at several machines, from the files of the results folder.
+"""The session that is being measured, from the files of the results folder.
 
-The warehouse has a run once it was sent; these files have what was published so far, and what each machine measures at
-the moment (`records.instruments.placements`). A run counts as being measured while it is not marked as finished: one
-that was interrupted does too, and shows it by the time when a machine was last heard of.
+The warehouse has a run once it was sent; these files have what was published so far, how far the session is
+(`records.instruments.progress`), and what each machine of a cluster measures (`records.instruments.placements`). The
+progress is removed when a runner ends; a session at several machines is shown until it is marked as finished. One whose
+runner was killed is shown, too, and shows it by the time when it was last heard of.
 
-Limit: of a session at one machine nothing is shown, as the runner's own progress shows it.
+The time left is the expected time of the repeats that are left, a cell's own mean once one of its repeats has ended,
+times the pace so far: the time since the runner began, per second that was expected. So it knows that repeats are
+interleaved, and how busy the machine is.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from keras_matrix.dashboards.charts.format import DASH, moment
-from keras_matrix.records.instruments import placements
+from keras_matrix.records.instruments import placements, progress
 from keras_matrix.records.instruments.placements import Placement
+from keras_matrix.records.instruments.progress import PlannedCell, Progress
 from keras_matrix.records.schema import MEASURED, Machine, Record, Status
 from keras_matrix.records.store import Results, Run, StoreFailure, latest_attempts
 
 FINISHED = "finished.json"
 SHOWN_CHARACTERS = 8
+Key = tuple[str, str]
+"""An arm and a cell_id."""
+Ended = Mapping[Key, Sequence[tuple[float, Record]]]
+"""The records of each cell in each arm, and when each was published, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +48,23 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionCell:
+    """A cell of a session as shown: how many of its planned repeats have ended, and what it does now."""
+
+    title: str
+    backend: str
+    done: int
+    planned: int
+    failed: int
+    now: str
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredSession:
     """A session that is being measured: `done` of `planned` repeats have ended, `lost` attempts with their machine.
 
-    With `repeats: auto` more repeats than `planned` follow.
+    With `repeats: auto` more repeats than `planned` follow. `cells` are empty, and `left` is, if a runner of an older
+    version measures; `nodes` if it measures at one machine. `heard` is when anything was last heard of.
     """
 
     run_id: str
@@ -51,17 +73,24 @@ class MeasuredSession:
     planned: int
     lost: int
     nodes: tuple[Node, ...]
+    cells: tuple[SessionCell, ...] = ()
+    left: str = ""
+    heard: str = ""
 
 
 @dataclass(slots=True)
 class SessionReader:
-    """Reads the newest session of a results folder; each of its records once."""
+    """Reads the newest session of a results folder; each of its records once.
+
+    Without `now` the time left is that when the newest record was published.
+    """
 
     results: Path
+    now: Callable[[], datetime] | None = None
     _runs: dict[str, Run] = field(default_factory=dict)
 
     def current(self) -> MeasuredSession | None:
-        """Return the session that is being measured at several machines; None if there is none."""
+        """Return the session that is being measured; None if there is none."""
         with contextlib.suppress(StoreFailure):
             newest = Results(self.results).latest()
             if newest is not None and not (newest.folder / FINISHED).exists():
@@ -74,32 +103,128 @@ class SessionReader:
         names = list(map(str, named.values())) if isinstance(named, dict) else [newest.run_id]
         self._runs = {name: self._runs.get(name) or Run(self.results / name) for name in names}
         runs = list(self._runs.values())
+        arms = {str(name): str(arm) for arm, name in named.items()} if isinstance(named, dict) else {}
         published = [(run, record) for run in runs for record in run.load()[0]]
-        placed = placements.load(runs[0]).machines
+        placed, known = placements.load(runs[0]).machines, progress.load(runs[0])
         hosts = {record.place for _, record in published if record.status is not Status.INFRA}
-        if not placed and len(hosts) < 2:
+        at_several = bool(placed) or len(hosts) > 1
+        if known is None and not at_several:
             return None
         about = [run.about() for run in runs]
-        ended = [r for run in runs for r in latest_attempts(run.load()[0]) if r.status is not Status.INFRA]
-        return MeasuredSession(
+        ended = [(run, r) for run in runs for r in latest_attempts(run.load()[0]) if r.status is not Status.INFRA]
+        records = [record for _, record in ended]
+        planned = sum(n for one in about if isinstance(n := one.get("planned"), int))
+        found = MeasuredSession(
             run_id=runs[0].run_id,
             begun=moment(about[0].get("started_at")),
             done=len(ended),
-            planned=sum(n for one in about if isinstance(n := one.get("planned"), int)),
+            planned=max(planned, sum(cell.planned for cell in known.cells) if known else 0),
             lost=sum(record.status is Status.INFRA for _, record in published),
-            nodes=_nodes(placed, ended, _heard(published)),
+            nodes=_nodes(placed, records, _heard(published)) if at_several else (),
         )
+        now_s = self.now().timestamp() if self.now else 0.0
+        return found if known is None else _with_progress(found, known, _by_cell(ended, arms), now_s)
+
+
+def _by_cell(ended: Iterable[tuple[Run, Record]], arms: Mapping[str, str]) -> Ended:
+    """Return the records by arm and cell; `arms` has the arm of each run."""
+    found: dict[Key, list[tuple[float, Record]]] = {}
+    for run, record in ended:
+        key = (arms.get(run.run_id, ""), record.cell_id)
+        found.setdefault(key, []).append((_published_s(run, record) or 0.0, record))
+    return found
+
+
+def _with_progress(found: MeasuredSession, known: Progress, ended: Ended, now_s: float) -> MeasuredSession:
+    """Return the session with its cells and the time left."""
+    came = [came_s for several in ended.values() for came_s, _ in several]
+    newest_s = max([_seconds(known.started), *came])
+    return replace(
+        found,
+        cells=tuple(
+            _cell(cell, known, [r for _, r in ended.get((cell.arm, cell.cell_id), ())]) for cell in known.cells
+        ),
+        left=left_text(left_s(known, ended, now_s)),
+        heard=moment(datetime.fromtimestamp(newest_s, UTC).isoformat()),
+    )
+
+
+def _cell(cell: PlannedCell, known: Progress, records: Sequence[Record]) -> SessionCell:
+    running = [one.repeat for one in known.running if (one.arm, one.cell_id) == (cell.arm, cell.cell_id)]
+    idle = "waits" if len(records) < cell.planned else "measured"
+    now = f"repeat {min(running) + 1} runs" if running else idle
+    failed = sum(record.status not in MEASURED for record in records)
+    backend = f"{cell.backend} {cell.arm}".strip()
+    return SessionCell(cell.title, backend, len(records), cell.planned, failed, now)
+
+
+def left_s(known: Progress, ended: Ended, now_s: float) -> float | None:
+    """Return about how many seconds the planned repeats that have not ended take; None if nothing is known of them.
+
+    Negative if they take longer than was expected.
+    """
+    weights = _weights(known, ended)
+    if not weights:
+        return None
+    usual_s = statistics.fmean(weights.values())
+    begun_s = _seconds(known.started)
+    newest_s, done_s, rest_s = begun_s, 0.0, 0.0
+    for cell in known.cells:
+        key = (cell.arm, cell.cell_id)
+        came = [came_s for came_s, _ in ended.get(key, ()) if came_s >= begun_s]
+        newest_s = max([newest_s, *came])
+        done_s += weights.get(key, usual_s) * len(came)
+        rest_s += weights.get(key, usual_s) * max(0, cell.planned - len(ended.get(key, ())))
+    pace = (newest_s - begun_s) / done_s if done_s and newest_s > begun_s else 1.0
+    return rest_s * pace - max(0.0, now_s - newest_s)
+
+
+def _weights(known: Progress, ended: Ended) -> dict[Key, float]:
+    """Return the seconds of a repeat of each cell: the mean of those that have ended, else what was expected."""
+    found = {}
+    for cell in known.cells:
+        key = (cell.arm, cell.cell_id)
+        walls = [wall for _, record in ended.get(key, ()) if (wall := record.harness.wall_time_s)]
+        if weight := statistics.fmean(walls) if walls else cell.expected_s:
+            found[key] = weight
+    return found
+
+
+def left_text(seconds: float | None) -> str:
+    """Return a time left as text; empty if unknown."""
+    if seconds is None:
+        return ""
+    if seconds < 0:
+        return "longer than expected"
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return "less than a minute left"
+    hours, minutes = divmod(minutes, 60)
+    return f"about {f'{hours} h ' if hours else ''}{minutes} min left"
+
+
+def _seconds(label: str) -> float:
+    """Return a wall-clock label in seconds since 1970; 0 if it is none."""
+    try:
+        return datetime.fromisoformat(label).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _published_s(run: Run, record: Record) -> float | None:
+    """Return when a record was published, in seconds since 1970; None if its file is gone."""
+    try:
+        return (run.folder / "records" / "{}.{}.{}.json".format(*record.key)).stat().st_mtime
+    except OSError:
+        return None
 
 
 def _heard(published: Sequence[tuple[Run, Record]]) -> dict[str, float]:
     """Return when the newest record of each machine was published, in seconds since 1970, by its `host_id`."""
     found: dict[str, float] = {}
     for run, record in published:
-        if record.status is not Status.INFRA:
-            path = run.folder / "records" / "{}.{}.{}.json".format(*record.key)
-            with contextlib.suppress(OSError):
-                host = record.place
-                found[host] = max(found.get(host, 0.0), path.stat().st_mtime)
+        if record.status is not Status.INFRA and (came_s := _published_s(run, record)) is not None:
+            found[record.place] = max(found.get(record.place, 0.0), came_s)
     return found
 
 

@@ -26,7 +26,7 @@ from keras_matrix.runner.host.process_tree import end_leftovers
 from keras_matrix.runner.host.surroundings import pinning
 from keras_matrix.runner.interrupts import deferring_interrupts
 from keras_matrix.runner.matrix.reader import Cell
-from keras_matrix.runner.measure.observer import Observer, StoredPlacements
+from keras_matrix.runner.measure.observer import Observer, StoredPlacements, planned_cells, stored_progress
 from keras_matrix.runner.measure.scheduler import Arm, MeasurementContext, measure, utc_now
 from keras_matrix.runner.plan.adaptive import Adaptive, Goal
 from keras_matrix.runner.plan.estimates import estimates
@@ -114,8 +114,14 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
         arms = {name: _arm(request, session.runs[name], arm, preflight, roots) for name, arm in wanted.arms.items()}
         if request.executors.contract.local_machine:
             display.problems(_not_installed(arms, session.pending))
+        first = next(iter(session.runs.values()))
         progress = display.progress(session.repeats, session.pending, expected_s)
-        with _guarded(request, session, display), _short_collections() as collect, progress as observer:
+        with (
+            _guarded(request, session, display),
+            _short_collections() as collect,
+            progress as shown,
+            stored_progress(shown, first, planned_cells(session.repeats, expected_s), utc_now) as observer,
+        ):
             context = MeasurementContext(
                 arms=arms,
                 observer=observer,
@@ -134,7 +140,6 @@ def measure_session(request: RunRequest, wanted: SessionRequest, goal: Goal, dis
 
                 display.say(places.about())
                 display.problems(f"{name}: {warning}" for name, warning in places.warnings().items())
-                first = next(iter(session.runs.values()))
                 context = replace(context, observer=StoredPlacements(observer, first, wanted.cells, utc_now))
                 concurrent.measure(context, session.pending, places, adaptive.more)
         session.finish(adaptive.why(), utc_now())

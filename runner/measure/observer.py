@@ -1,15 +1,17 @@
-"""The events of a measurement, for displays, and the one that stores what each machine of a cluster measures."""
+"""The events of a measurement, for displays, and those that store its progress and what each machine measures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
 from keras_matrix.analysis.comparison.titles import titles
-from keras_matrix.records.instruments import placements
+from keras_matrix.records.instruments import placements, progress
 from keras_matrix.records.instruments.placements import Placement
+from keras_matrix.records.instruments.progress import PlannedCell, Progress, RunningRepeat
 from keras_matrix.records.schema import Record, Status
 from keras_matrix.records.store import Run
 from keras_matrix.runner.matrix.reader import Cell
@@ -113,3 +115,74 @@ class StoredPlacements:
 
     def _store(self) -> None:
         placements.keep(self._run, placements.Placements(list(self._machines.values())))
+
+
+class StoredProgress:
+    """Stores how far a session is, for displays, and passes every event on. Not safe for threads either."""
+
+    def __init__(self, observer: Observer, run: Run, cells: Sequence[PlannedCell], now: Callable[[], datetime]) -> None:
+        """Store in the first run of the session, with nothing running at first."""
+        self._observer, self._run = observer, run
+        self._started = now().isoformat(timespec="seconds")
+        self._cells = {(cell.arm, cell.cell_id): cell for cell in cells}
+        self._running: dict[tuple[str, str, int], RunningRepeat] = {}
+        self._store()
+
+    def calibrating(self, cell: Cell) -> None:
+        """Pass it on."""
+        self._observer.calibrating(cell)
+
+    def begun(self, planned: PlannedRepeat) -> None:
+        """Store that the repeat runs; one that was added counts as planned."""
+        self._observer.begun(planned)
+        self._begin([planned])
+
+    def placed(self, repeats: Sequence[PlannedRepeat], machine: str) -> None:
+        """Store that these repeats run."""
+        self._observer.placed(repeats, machine)
+        self._begin(repeats)
+
+    def interleaving(self, repeats: Sequence[PlannedRepeat]) -> None:
+        """Pass it on; nothing is written while epochs are measured."""
+        self._observer.interleaving(repeats)
+
+    def ended(self, planned: PlannedRepeat, record: Record) -> None:
+        """Store that the repeat does not run any more."""
+        self._observer.ended(planned, record)
+        if self._running.pop(planned.key, None) is not None:
+            self._store()
+
+    def _begin(self, repeats: Iterable[PlannedRepeat]) -> None:
+        for planned in repeats:
+            arm, cell_id, repeat = planned.key
+            if cell := self._cells.get((arm, cell_id)):
+                self._cells[arm, cell_id] = replace(cell, planned=max(cell.planned, repeat + 1))
+            self._running[planned.key] = RunningRepeat(cell_id, arm, repeat)
+        self._store()
+
+    def _store(self) -> None:
+        progress.keep(self._run, Progress(self._started, list(self._cells.values()), list(self._running.values())))
+
+
+def planned_cells(repeats: Sequence[PlannedRepeat], expected_s: Mapping[str, float]) -> list[PlannedCell]:
+    """Return the cells of a plan by arm, in the order of the plan, with the duration that is expected of a repeat."""
+    found: dict[tuple[str, str], PlannedCell] = {}
+    settings = {planned.cell.cell_id: planned.cell.settings for planned in repeats}
+    names = dict(zip(settings, titles(list(settings.values()), {}), strict=True))
+    for arm, cell_id, repeat in (planned.key for planned in repeats):
+        cell = found.get((arm, cell_id)) or PlannedCell(
+            cell_id, settings[cell_id].backend, arm, names[cell_id], 0, expected_s.get(cell_id)
+        )
+        found[arm, cell_id] = replace(cell, planned=max(cell.planned, repeat + 1))
+    return list(found.values())
+
+
+@contextmanager
+def stored_progress(
+    observer: Observer, run: Run, cells: Sequence[PlannedCell], now: Callable[[], datetime]
+) -> Iterator[Observer]:
+    """Yield an observer that stores the progress in a run, and remove it at the end."""
+    try:
+        yield StoredProgress(observer, run, cells, now)
+    finally:
+        progress.remove(run)

@@ -3,6 +3,7 @@
     /                 every question, filtered by ?workload=, ?backend= and ?since=
     /cell?id=CELL     one cell over time
     /health           whether the dashboard has an answer
+    /state            a text that changes when the first page does, which that page asks for
 
 The application only reads; choices of visitors are passed to queries as parameters, never as text. A page shows one
 edition of its source, and each answer of an edition is computed once for all visitors.
@@ -10,6 +11,7 @@ edition of its source, and each answer of an edition is computed once for all vi
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -68,6 +70,8 @@ class Application:
             return 503, dashboard.render([], Frame("No answer", lead, str, home="/", notices=[str(error)]))
         if path == "/health":
             return self._health()
+        if path == "/state":
+            return self._state()
         return 404, "<!doctype html><title>Not found</title><p>There is no such page. <a href='/'>All questions</a>"
 
     def _overview(self, edition: Edition, choice: Choice) -> str:
@@ -81,7 +85,8 @@ class Application:
             notices=[*edition.notices, *counts.notices(edition.empty)],
             form=Form("/", *self._choices(edition), edition.since if edition.since != EARLIEST_DAY else ""),
             choice=choice,
-            session=self._answer(edition, "session", edition.session),
+            session=edition.session(),
+            state=_state(edition),
         )
         return dashboard.render(self._panels(edition, shown, choice), frame)
 
@@ -120,6 +125,13 @@ class Application:
             return 503, f"<!doctype html><title>No answer</title><p>{type(error).__name__}"
         return 200, "<!doctype html><title>ok</title><p>ok"
 
+    def _state(self) -> tuple[int, str]:
+        try:
+            edition = self.source.peek()
+        except UploadError:
+            return 503, ""
+        return 200, _state(edition) if edition is not None else ""
+
     def _answer(self, edition: Edition, key: object, ask: Callable[[], Any]) -> Any:
         """Return a cached answer of an edition, or compute it."""
         with self._lock:
@@ -134,6 +146,11 @@ class Application:
 def statements() -> list[str]:
     """Return every statement that the application sends to a source."""
     return [*(one.sql for one in questions().values()), dashboard.RUN_COUNTS, CHOICES]
+
+
+def _state(edition: Edition) -> str:
+    """Return a text that changes when an edition, or what is being measured, does."""
+    return hashlib.sha256(f"{edition.number} {edition.notices} {edition.session()}".encode()).hexdigest()[:16]
 
 
 def _narrowed(choice: Choice, edition: Edition) -> Choice:

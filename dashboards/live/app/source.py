@@ -1,30 +1,36 @@
 """Sources of the application's answers: a state of the data that a full page shares, and its description.
 
-Live          a warehouse with free queries: the local one
+Live          a warehouse with free queries: the local one, which gets the runs that have ended
 Refreshed     a snapshot of a warehouse with costs (`dashboards.live.app.refreshed`)
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from keras_matrix.dashboards.live import page
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Reader
-from keras_matrix.dashboards.live.session import MeasuredSession
+from keras_matrix.dashboards.live.session import FINISHED, MeasuredSession
+from keras_matrix.records import findings
+from keras_matrix.records.store import Results, StoreFailure
+from keras_matrix.uploader.errors import UploadError
 from keras_matrix.uploader.warehouse import Warehouse
 
-FRESH_S = 30.0
+FRESH_S = 30.0  # between two queries of a warehouse into which others may have sent rows
+LOOK_S = 2.0  # between two looks at the files of a results folder
 
 
 @dataclass(frozen=True, slots=True)
 class Edition:
     """One state of the data. Editions with equal numbers give equal answers; `since` is the first available day.
 
-    `empty` explains an edition without runs, `session` returns the one that is being measured at several machines.
+    `empty` explains an edition without runs, `session` returns the session that is being measured.
     """
 
     reader: Reader
@@ -51,17 +57,52 @@ class Source(Protocol):
 
 
 @dataclass(slots=True)
+class EndedRuns:
+    """Sends the runs of a results folder that have ended since the last look."""
+
+    results: Path
+    send: Callable[[], None]
+    _sent: frozenset[tuple[str, int]] | None = None
+
+    def __call__(self) -> bool:
+        """Send what has ended; return whether there was anything. Raises `UploadError` or `StoreFailure`."""
+        found = self._ended()
+        if found == self._sent:
+            return False
+        self.send()
+        self._sent = found
+        return True
+
+    def _ended(self) -> frozenset[tuple[str, int]]:
+        """Return the files that say that a run has ended and what it found, each with its time of change."""
+        found = set()
+        for run in Results(self.results).runs():
+            for name in (FINISHED, findings.FILE):
+                with contextlib.suppress(OSError):
+                    found.add((f"{run.run_id}/{name}", (run.folder / name).stat().st_mtime_ns))
+        return frozenset(found)
+
+
+@dataclass(slots=True)
 class Live:
-    """A warehouse that is queried directly, at most once in `FRESH_S` for the same question."""
+    """A warehouse that is queried directly, at most once in `FRESH_S` for the same question.
+
+    At most once in `LOOK_S`, while there are visitors, `update` sends it the runs that have ended, and says whether
+    there were any: then every question is asked anew. `session` is read as often.
+    """
 
     warehouse: Warehouse
     since: str = EARLIEST_DAY
     empty: Callable[[], str] = lambda: page.EMPTY
     clock: Callable[[], float] = time.monotonic
     session: Callable[[], MeasuredSession | None] = lambda: None
+    update: Callable[[], bool] = lambda: False
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _number: int = 0
     _began_s: float | None = None
+    _looked_s: float | None = None
+    _session: MeasuredSession | None = None
+    _notices: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -69,14 +110,28 @@ class Live:
         return self.warehouse.address
 
     def edition(self) -> Edition:
-        """Return the warehouse, with a new number after `FRESH_S`."""
+        """Return the warehouse, with a new number after `FRESH_S`, and when runs were sent."""
         with self._lock:
             now_s = self.clock()
-            if self._began_s is None or now_s - self._began_s >= FRESH_S:
+            sent = False
+            if self._looked_s is None or now_s - self._looked_s >= LOOK_S:
+                sent, self._looked_s = self._updated(), now_s
+                self._session = self.session()
+            if sent or self._began_s is None or now_s - self._began_s >= FRESH_S:
                 self._began_s, self._number = now_s, self._number + 1
-            number = self._number
+            number, session, notices = self._number, self._session, self._notices
         origin = f"Read from {self.address}."
-        return Edition(self.warehouse, number, origin, self.since, empty=self.empty, session=self.session)
+        return Edition(self.warehouse, number, origin, self.since, notices, self.empty, lambda: session)
+
+    def _updated(self) -> bool:
+        """Send the runs that have ended; if that fails, the pages say why, and it is tried again."""
+        try:
+            sent = self.update()
+        except (UploadError, StoreFailure) as error:
+            self._notices = (f"Runs that have ended since cannot be shown: {error}",)
+            return False
+        self._notices = ()
+        return sent
 
     def peek(self) -> Edition:
         """Return the current edition: queries are free."""

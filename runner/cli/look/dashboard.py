@@ -1,6 +1,6 @@
 """Serve the live dashboard over all runs, from the local warehouse or from BigQuery.
 
-    runner dashboard                                        results/warehouse, brought up to date first
+    runner dashboard                                        results/warehouse, kept up to date with results
     runner dashboard --from bigquery://PROJECT.DATASET      what was uploaded; needs dataViewer and jobUser
 
 From BigQuery the rows are read at most once in --refresh minutes, with three queries, for any number of visitors and
@@ -19,7 +19,7 @@ from keras_matrix.dashboards.live.app import hosts, serve
 from keras_matrix.dashboards.live.app.application import statements
 from keras_matrix.dashboards.live.app.needed import needed
 from keras_matrix.dashboards.live.app.refreshed import Clocks, Refreshed, RefreshPolicy
-from keras_matrix.dashboards.live.app.source import Live, Source
+from keras_matrix.dashboards.live.app.source import EndedRuns, Live, Source
 from keras_matrix.dashboards.live.page import empty_notice
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY
 from keras_matrix.dashboards.live.session import SessionReader
@@ -77,8 +77,6 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     sending.check(args.source, "--from")
     with sending.explained():
-        if args.source == LOCAL:
-            sending.send(sending.Upload(LOCAL), args.results)
         target = options.Target(args.source, args.results, options.warehouse_options(args))
         serve.serve(_source(target, args.since, args.refresh), listen_address)
     return 0
@@ -88,8 +86,10 @@ def _source(target: options.Target, since: str | None, refresh_min: float) -> So
     """Return the source of the pages: the local warehouse itself, or snapshots of a dataset."""
     warehouse = opening.open_warehouse(target.address, target.results, target.options)
     if is_local(target.address):
-        empty, session = partial(empty_notice, target.address, target.results), SessionReader(target.results)
-        return Live(warehouse, since or EARLIEST_DAY, empty, session=session.current)
+        empty, session = partial(empty_notice, target.address, target.results), SessionReader(target.results, utc_now)
+        update = EndedRuns(target.results, partial(sending.send, sending.Upload(LOCAL), target.results))
+        update()
+        return Live(warehouse, since or EARLIEST_DAY, empty, session=session.current, update=update)
     return Refreshed(warehouse, needed(statements()), RefreshPolicy(60 * refresh_min, since), Clocks(utc_now))
 
 

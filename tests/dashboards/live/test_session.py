@@ -1,25 +1,29 @@
-"""The dashboard shows the machines of a session that is being measured, from its files."""
+"""The dashboard shows a session that is being measured, from its files, and the runs that have ended."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from keras_matrix.dashboards.live.app.application import Application
-from keras_matrix.dashboards.live.app.source import Live
-from keras_matrix.dashboards.live.session import MeasuredSession, SessionReader
+from keras_matrix.dashboards.live.app.source import EndedRuns, Live
+from keras_matrix.dashboards.live.session import MeasuredSession, SessionReader, left_s, left_text
 from keras_matrix.records.codec import dumps
-from keras_matrix.records.instruments import placements
+from keras_matrix.records.identity import cell_id
+from keras_matrix.records.instruments import placements, progress
 from keras_matrix.records.instruments.placements import Placement, Placements
-from keras_matrix.records.schema import Record, Status
+from keras_matrix.records.instruments.progress import PlannedCell, Progress, RunningRepeat
+from keras_matrix.records.schema import Harness, Record, Status
 from keras_matrix.records.store import Results, Run
+from keras_matrix.uploader.errors import WarehouseFailure
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.conftest import MACHINE, make_record, make_settings
-from tests.dashboards.boards import HOSTILE
+from tests.dashboards.boards import HOSTILE, stored
 from tests.sessions import run_name, store_session
 
 A, B, C = (replace(MACHINE, host_id=name * 16) for name in "abc")
@@ -130,7 +134,7 @@ def test_page_shows_the_session_before_anything_was_sent(tmp_path: Path) -> None
     assert "Being measured" not in without.decode()
 
 
-def test_session_is_read_once_per_edition(tmp_path: Path) -> None:
+def test_files_of_the_session_are_read_at_most_every_two_seconds(tmp_path: Path) -> None:
     empty = LocalWarehouse(tmp_path)
     empty.create()
     asked, now = [0], [0.0]
@@ -139,7 +143,163 @@ def test_session_is_read_once_per_edition(tmp_path: Path) -> None:
         asked[0] += 1
 
     application = Application(Live(empty, clock=lambda: now[0], session=current))
-    for seconds, times in ((0.0, 1), (10.0, 1), (31.0, 2)):
+    for seconds, times in ((0.0, 1), (1.0, 1), (2.0, 2), (3.9, 2), (31.0, 3)):
         now[0] = seconds
         application({"PATH_INFO": "/"}, lambda status, headers: None)
         assert asked[0] == times
+
+
+CELLS = [
+    PlannedCell(cell_id(make_settings()), "jax", "", "mnist_mlp", 5, expected_s=4.0),
+    PlannedCell("f" * 16, "torch", "", "gru batch_size=16", 5, expected_s=8.0),
+]
+STARTED_S = 1767232800  # BEGUN in seconds since 1970
+
+
+def at(seconds: float) -> Callable[[], datetime]:
+    """Return a clock that stands this long after the session began."""
+    return lambda: datetime.fromtimestamp(STARTED_S + seconds, UTC)
+
+
+def at_one_machine(root: Path, count: int = 3, running: Sequence[RunningRepeat] = ()) -> Run:
+    """Store a run of which `count` repeats of the first cell have ended, one every 10 s."""
+    run = Run(store_session(root, run_name(1), records()[:count], planned=10, started_at=BEGUN))
+    for n, name in enumerate(run.record_names()):
+        os.utime(run.folder / "records" / name, (STARTED_S + 10 * (n + 1),) * 2)
+    progress.keep(run, Progress(BEGUN, CELLS, list(running)))
+    return run
+
+
+def test_session_at_one_machine_shows_its_cells_and_the_time_left(tmp_path: Path) -> None:
+    run = at_one_machine(tmp_path, running=[RunningRepeat("f" * 16, "", 0)])
+    found = SessionReader(tmp_path, at(30)).current()
+    assert found is not None
+    assert (found.run_id, found.done, found.planned, found.nodes) == (run.run_id, 3, 10, ())
+    assert [(one.title, one.done, one.planned, one.now) for one in found.cells] == [
+        ("mnist_mlp", 3, 5, "waits"),
+        ("gru batch_size=16", 0, 5, "repeat 1 runs"),
+    ]
+    # 12 s were expected of the three repeats and they took 30 s; 2 x 4 s and 5 x 8 s are left, at the same pace.
+    assert found.left == "about 2 min left"
+    assert found.heard == "1 January 2026, 02:00 UTC"
+
+
+@pytest.mark.parametrize(
+    ("now_s", "left"), [(30, 48 * 30 / 12), (60, 48 * 30 / 12 - 30), (30 + 130, -10)], ids=["now", "later", "overdue"]
+)
+def test_time_left_runs_on_between_records(tmp_path: Path, now_s: float, left: float) -> None:
+    stored = [(STARTED_S + 10.0 * n, make_record(0.01, n)) for n in (1, 2, 3)]
+    found = left_s(Progress(BEGUN, CELLS), {("", CELLS[0].cell_id): stored}, STARTED_S + now_s)
+    assert found == pytest.approx(left)
+
+
+def test_own_duration_of_a_cell_replaces_what_was_expected(tmp_path: Path) -> None:
+    timed = make_record(0.01, harness=Harness(wall_time_s=40.0))
+    stored = {("", CELLS[0].cell_id): [(STARTED_S + 40.0, timed)]}
+    assert left_s(Progress(BEGUN, CELLS), stored, STARTED_S + 40) == pytest.approx(4 * 40 + 5 * 8)
+
+
+def test_repeats_of_an_earlier_start_do_not_count_for_the_pace(tmp_path: Path) -> None:
+    stored = [(STARTED_S - 5000.0 + n, make_record(0.01, n)) for n in range(3)]
+    found = left_s(Progress(BEGUN, CELLS), {("", CELLS[0].cell_id): stored}, STARTED_S)
+    assert found == pytest.approx(2 * 4 + 5 * 8)
+
+
+def test_time_left_is_unknown_if_nothing_was_expected() -> None:
+    cells = [replace(cell, expected_s=None) for cell in CELLS]
+    assert left_s(Progress(BEGUN, cells), {}, STARTED_S) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, ""),
+        (-1.0, "longer than expected"),
+        (20.0, "less than a minute left"),
+        (100.0, "about 2 min left"),
+        (3700.0, "about 1 h 2 min left"),
+    ],
+)
+def test_time_left_as_text(seconds: float | None, text: str) -> None:
+    assert left_text(seconds) == text
+
+
+def test_session_whose_runner_has_ended_is_not_shown(tmp_path: Path) -> None:
+    run = at_one_machine(tmp_path)
+    reader = SessionReader(tmp_path)
+    assert reader.current() is not None
+    progress.remove(run)
+    assert reader.current() is None
+
+
+def test_page_shows_a_session_at_one_machine_with_its_cells(tmp_path: Path) -> None:
+    run = at_one_machine(tmp_path / "results")
+    hostile = [replace(CELLS[0], title=HOSTILE), CELLS[1]]
+    progress.keep(run, Progress(BEGUN, hostile, [RunningRepeat("f" * 16, "", 2)]))
+    empty = LocalWarehouse(tmp_path / "warehouse")
+    empty.create()
+    reader = SessionReader(tmp_path / "results", at(30))
+    [body] = Application(Live(empty, session=reader.current))({"PATH_INFO": "/"}, lambda status, headers: None)
+    page = body.decode()
+    assert "3 of 10 planned repeats have ended, about 2 min left." in page
+    assert "<td>gru batch_size=16</td><td>torch</td><td>0 of 5</td><td>0</td><td>repeat 3 runs</td>" in page
+    assert "machines of the session" not in page
+    assert HOSTILE not in page
+
+
+def test_state_changes_with_the_session_and_with_the_edition(tmp_path: Path) -> None:
+    """The page asks for it every few seconds, and loads itself anew once it differs."""
+    empty = LocalWarehouse(tmp_path / "warehouse")
+    empty.create()
+    run = at_one_machine(tmp_path / "results")
+    now, sent = [0.0], [False]
+    live = Live(
+        empty,
+        clock=lambda: now[0],
+        session=SessionReader(tmp_path / "results", at(30)).current,
+        update=lambda: sent.pop() if sent else False,
+    )
+    application = Application(live)
+
+    def state() -> str:
+        now[0] += 2.0
+        [body] = application({"PATH_INFO": "/state"}, lambda status, headers: None)
+        return body.decode()
+
+    first = state()
+    [page] = application({"PATH_INFO": "/"}, lambda status, headers: None)
+    assert f'data-state="{first}"' in page.decode()
+    assert state() == first
+    progress.keep(run, Progress(BEGUN, CELLS, [RunningRepeat("f" * 16, "", 2)]))
+    second = state()
+    assert second != first
+    sent.append(True)
+    assert state() != second
+
+
+def test_run_that_ends_is_sent_once_and_before_the_next_page(tmp_path: Path) -> None:
+    results = stored(tmp_path / "results", nights=1)
+    sent: list[int] = []
+    update = EndedRuns(results.root, lambda: sent.append(len(results.runs())))
+    assert (update(), update(), sent) == (True, False, [1])
+    run = begun(results.root, records(), number=40)
+    assert (update(), sent) == (False, [1])  # it is still being measured
+    run.store_object("finished.json", {})
+    assert (update(), update(), sent) == (True, False, [1, 2])
+
+
+def test_failure_to_send_is_a_notice_and_is_tried_again(tmp_path: Path) -> None:
+    empty = LocalWarehouse(tmp_path)
+    empty.create()
+    failures = [WarehouseFailure("the disk is full")]
+    now = [0.0]
+
+    def update() -> bool:
+        if failures:
+            raise failures.pop()
+        return True
+
+    live = Live(empty, clock=lambda: now[0], update=update)
+    assert live.edition().notices == ("Runs that have ended since cannot be shown: the disk is full",)
+    now[0] = 2.0
+    assert (live.edition().notices, live.edition().number) == ((), 2)

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from keras_matrix.records.instruments import placements
+from keras_matrix.records.instruments import placements, progress
 from keras_matrix.records.instruments.placements import Placement
+from keras_matrix.records.instruments.progress import RunningRepeat
 from keras_matrix.records.schema import Status
 from keras_matrix.records.store import Results, Run
 from keras_matrix.runner.cli.main import Seams, main
 from keras_matrix.runner.cli.render.progress.lines import Silent
 from keras_matrix.runner.matrix.reader import expand, parse
 from keras_matrix.runner.measure.machines import concurrent
-from keras_matrix.runner.measure.observer import OpenRepeats, StoredPlacements
+from keras_matrix.runner.measure.observer import OpenRepeats, StoredPlacements, planned_cells, stored_progress
 from keras_matrix.runner.plan.plan import PlannedRepeat
 from tests.conftest import MACHINE, make_record
 from tests.fakes.executor import FakeExecutor
@@ -93,3 +94,42 @@ def test_session_at_one_machine_stores_no_placements(tmp_path: Path, monkeypatch
     assert main([], Seams(executor=FakeExecutor())) == 0
     [run] = Results(Path("results")).runs()
     assert not (run.folder / placements.FILE).exists()
+
+
+def test_progress_of_a_session_is_stored_while_it_is_measured(tmp_path: Path) -> None:
+    run, repeats = Run(tmp_path), planned()
+    cells = planned_cells([*repeats, *planned(1)], {repeats[0].cell.cell_id: 3.5})
+    assert [(one.title, one.backend, one.planned, one.expected_s) for one in cells[:2]] == [
+        ("gru batch_size=16", "jax", 2, 3.5),
+        ("gru batch_size=16", "torch", 2, None),
+    ]
+    with stored_progress(Silent(), run, cells, lambda: NOW) as observer:
+        observer.begun(repeats[0])
+        observer.begun(repeats[1])
+        found = progress.load(run)
+        assert found is not None
+        assert found.running == [RunningRepeat(one.cell.cell_id, "", 0) for one in repeats[:2]]
+        observer.ended(repeats[0], make_record(0.01))
+        added = PlannedRepeat(repeats[0].cell, 4)
+        observer.placed([added], "node a")
+        found = progress.load(run)
+        assert found is not None
+        assert found.running == [RunningRepeat(one.cell.cell_id, "", one.repeat) for one in (repeats[1], added)]
+        assert [one.planned for one in found.cells[:2]] == [5, 2]
+    assert progress.load(run) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_interrupted_session_leaves_no_progress(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), stored_progress(Silent(), Run(tmp_path), [], lambda: NOW):
+        raise KeyboardInterrupt
+    assert progress.load(Run(tmp_path)) is None
+
+
+def test_nothing_is_written_while_epochs_are_measured(tmp_path: Path) -> None:
+    run, repeats = Run(tmp_path), planned()
+    with stored_progress(Silent(), run, planned_cells(repeats, {}), lambda: NOW) as observer:
+        observer.begun(repeats[0])
+        before = (tmp_path / progress.FILE).stat().st_ino
+        observer.interleaving(repeats[:2])
+        assert (tmp_path / progress.FILE).stat().st_ino == before
