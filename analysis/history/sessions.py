@@ -45,6 +45,12 @@ class Session:
     facts: Mapping[str, str]
 
 
+def device_name(device: str) -> str:
+    """Return a platform and model as text that says nothing twice: the model of a CPU is `cpu`, or `cpu:0`."""
+    platform, _, model = device.partition(" ")
+    return (model or platform) if model.partition(":")[0] in ("", platform) else device
+
+
 @dataclass(frozen=True, slots=True)
 class History:
     """One cell on one host and device: its sessions, oldest first, and their figure. `settings` are as stored."""
@@ -55,6 +61,11 @@ class History:
     settings: Mapping[str, Any]
     sessions: tuple[Session, ...]
     figure: Figure = STEP_TIME
+
+    @property
+    def device_name(self) -> str | None:
+        """The platform and model of its device, as `cpu` or `gpu NVIDIA H100`; None if it was not proved."""
+        return device_name(" ".join(self.device)) if self.device else None
 
     @property
     def valued(self) -> tuple[Session, ...]:

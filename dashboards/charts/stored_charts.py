@@ -8,6 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from keras_matrix.analysis.history.sessions import device_name
 from keras_matrix.dashboards.charts import axes, time_series
 from keras_matrix.dashboards.charts.axes import Axis
 from keras_matrix.dashboards.charts.dot_plots import (
@@ -211,7 +212,7 @@ def _input_stall(rows: Sequence[Row]) -> TimeSeries:
     ]
     series = time_series.Series(
         f"{first['work']} on {first['backend']}",
-        f"cell {first['cell_id']} · host {first['machine']} · {first['device'] or 'no device'}",
+        f"cell {first['cell_id']} · host {first['machine']} · {_device(first)}",
         slot_of(str(first["backend"])),
         ("input stall, share of a step", "%"),
         points,
@@ -242,7 +243,7 @@ def _trend(rows: Sequence[Row]) -> TimeSeries | None:
     first = rows[0]
     series = time_series.Series(
         f"{first['work']} on {first['backend']}",
-        f"cell {first['cell_id']} · host {first['host_id']} · {first['device'] or 'no device'}",
+        f"cell {first['cell_id']} · host {first['host_id']} · {_device(first)}",
         slot_of(str(first["backend"])),
         ("time per step", "s"),
         [time_series.Point(str(row["run_id"]), row["step_time_s"], row["low"], row["high"], _tip(row)) for row in rows],
@@ -251,6 +252,10 @@ def _trend(rows: Sequence[Row]) -> TimeSeries | None:
     )
     newest = quantity(rows[-1]["step_time_s"], series.unit())
     return time_series.picture(series, f"{plural(len(rows), 'session')}, newest {newest}")
+
+
+def _device(row: Row) -> str:
+    return device_name(str(row["device"])) if row["device"] else "no device"
 
 
 def _tip(row: Row) -> str:

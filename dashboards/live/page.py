@@ -69,8 +69,9 @@ class RunCounts:
 class Frame:
     """The title, text and links of a page; `link` and `run_link` return '' for a cell or a run without a page.
 
-    `session` is the one that is being measured, if there is one. With a `state` the page asks for its server's now and
-    then, and loads itself anew once it differs.
+    `path` are the pages above this one: text and address of each, '' for no address. `session` is the one that is being
+    measured, if there is one. With a `state` the page asks for its server's now and then, and loads itself anew once it
+    differs.
     """
 
     heading: str
@@ -83,6 +84,7 @@ class Frame:
     choice: Choice = Choice()
     session: MeasuredSession | None = None
     state: str = ""
+    path: Sequence[tuple[str, str]] = ()
 
 
 def run_counts(warehouse: Reader, since: str = EARLIEST_DAY) -> RunCounts:
@@ -132,6 +134,24 @@ def render(shown: Sequence[Panel], frame: Frame) -> str:
         run_link=frame.run_link,
         shown=shown,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CellPage:
+    """The answer about one cell over time, from which the name of its page and its newest run follow."""
+
+    cell_id: str
+    panel: Panel
+
+    @property
+    def heading(self) -> str:
+        """Its work and backend, as in `mnist_mlp on jax`; its identifier if it has no session."""
+        return next((one.series.title for one in self.panel.series), f"Cell {self.cell_id}")
+
+    @property
+    def newest_run(self) -> str:
+        """The newest run that measured it; empty if there is none."""
+        return max((point.run_id for one in self.panel.series for point in one.series.points), default="")
 
 
 def _script(frame: Frame) -> str:

@@ -67,7 +67,7 @@ def _point(session: Session) -> Point | None:
 
 
 def _details(one: Assessment) -> str:
-    device = " ".join(one.history.device or ("device not confirmed",))
+    device = one.history.device_name or "device not confirmed"
     sessions = plural(len(one.history.valued), "session")
     return f"cell {one.history.cell_id} · host {one.history.host_id} · {device} · {sessions}"
 

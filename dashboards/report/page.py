@@ -189,4 +189,5 @@ def templates() -> Environment:
     )
     found.globals.update(slot_of=slot_of, DASH=DASH)
     found.filters["term"] = term
+    found.filters["plural"] = plural
     return found

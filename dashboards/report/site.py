@@ -11,14 +11,14 @@ DIR: the path of a page is made only from an identifier that matches its pattern
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from keras_matrix.dashboards.charts.format import plural
 from keras_matrix.dashboards.live import page as dashboard
-from keras_matrix.dashboards.live.page import Frame
+from keras_matrix.dashboards.live.page import CellPage, Frame
 from keras_matrix.dashboards.live.questions import Choice, questions
 from keras_matrix.dashboards.report import page as report
 from keras_matrix.records.files import naming
@@ -42,7 +42,8 @@ def publish(folder: Path, results: Path, runs: Sequence[Run]) -> int:
         empty = partial(dashboard.empty_notice, LOCAL, results)
         report.write(folder / "index.html", index(warehouse, {run.run_id for run in runs}, empty))
         for cell_id in cells:
-            report.write(_page_path(folder / "cells", CELL_ID, cell_id), cell_page(warehouse, cell_id))
+            page = cell_page(warehouse, cell_id, {run.run_id for run in runs})
+            report.write(_page_path(folder / "cells", CELL_ID, cell_id), page)
     finally:
         warehouse.close()
     for run in runs:
@@ -69,11 +70,16 @@ def index(warehouse: Warehouse, runs: set[str], empty: Callable[[], str] = lambd
     return dashboard.render(shown, frame)
 
 
-def cell_page(warehouse: Warehouse, cell_id: str) -> str:
-    """Return the page of one cell over time."""
-    shown = dashboard.panels_of(warehouse, [questions()["trend"]], Choice(cell=cell_id))
-    lead = "One dot a session, with its interval between processes; a vertical stroke where the level changed."
-    return dashboard.render(shown, Frame(f"Cell {cell_id}", lead, _links(""), home="../index.html"))
+def cell_page(warehouse: Warehouse, cell_id: str, runs: Collection[str] = ()) -> str:
+    """Return the page of one cell over time, with a way back to its newest run if that is one of `runs`."""
+    panel = dashboard.panel_of(warehouse, questions()["trend"], Choice(cell=cell_id))
+    page = CellPage(cell_id, panel)
+    lead = f"Cell {cell_id}. One dot a session, with its interval between processes; a vertical stroke where the level "
+    path = [("All runs", "../index.html")]
+    if page.newest_run in runs:
+        path.append((f"Report of run {page.newest_run}", f"../runs/{page.newest_run}.html"))
+    frame = Frame(page.heading, f"{lead}changed.", lambda other: "", home="../index.html", path=path)
+    return dashboard.render([panel], frame)
 
 
 def _cell_ids(warehouse: Warehouse) -> list[str]:

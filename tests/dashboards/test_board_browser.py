@@ -141,7 +141,7 @@ def test_every_dot_is_within_its_picture_and_labels_have_at_least_nine_pixels(
 def test_a_cell_leads_to_its_page_and_a_run_to_its_report(browser: Any, published: Path) -> None:
     look(browser, published / "index.html")
     browser.find_element("css selector", f'.heat a[href$="{cell_of("jax")}.html"]').click()
-    assert browser.title == f"Keras Benchmark Matrix: Cell {cell_of('jax')}"
+    assert browser.title == "Keras Benchmark Matrix: mnist_mlp on jax"
     assert browser.execute_script("return document.querySelectorAll('.series .plot use').length") == 12
     browser.find_element("css selector", ".brand a").click()
     browser.find_element("link text", run_name(11)).click()

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlencode
 from keras_matrix.dashboards.live import page as dashboard
 from keras_matrix.dashboards.live.app.guard import SAFE_HEADERS, StartResponse
 from keras_matrix.dashboards.live.app.source import Edition, Source
-from keras_matrix.dashboards.live.page import Form, Frame, RunCounts
+from keras_matrix.dashboards.live.page import CellPage, Form, Frame, RunCounts
 from keras_matrix.dashboards.live.panels import Panel
 from keras_matrix.dashboards.live.questions import EARLIEST_DAY, Choice, Question, checked, questions
 from keras_matrix.records.identity import CELL_ID
@@ -94,12 +94,16 @@ class Application:
         choice = _narrowed(Choice(cell=choice.cell, since=choice.since), edition)
         self._run_counts(edition)
         shown = self._panels(edition, [questions()["trend"]], choice)
+        page = CellPage(choice.cell, shown[0])
+        command = f" The report of its newest run: `runner report --run {page.newest_run}`." if page.newest_run else ""
         lead = (
-            "One dot a session, with its interval between processes; a vertical stroke where the level changed. "
-            f"{edition.origin}"
+            f"Cell {choice.cell}. One dot a session, with its interval between processes; a vertical stroke where the "
+            f"level changed.{command} {edition.origin}"
         )
-        link = _link(choice, edition)
-        frame = Frame(f"Cell {choice.cell}", lead, link, home="/", notices=edition.notices, choice=choice)
+        home = f"/?{urlencode({'since': choice.since})}" if choice.since != edition.since else "/"
+        path = [("All questions", home), *([(f"Run {page.newest_run}", f"{home}#runs")] if page.newest_run else [])]
+        notices = edition.notices
+        frame = Frame(page.heading, lead, lambda other: "", home=home, notices=notices, choice=choice, path=path)
         return dashboard.render(shown, frame)
 
     def _run_counts(self, edition: Edition) -> RunCounts:

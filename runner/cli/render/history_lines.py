@@ -84,7 +84,7 @@ def remarks(assessed: Sequence[Assessment], caveats: Iterable[str], problems: Se
     """Return caveats: several machines, a clock that stepped, files that were skipped."""
     cells: dict[str, set[str]] = {}
     for one in assessed:
-        device = "/".join(one.history.device or ("device not known",))
+        device = one.history.device_name or "device not known"
         cells.setdefault(one.history.cell_id, set()).add(f"{one.history.host_id[:8]} {device}")
     mixed = [
         f"cell {cell}: measured on {len(places)} machines or devices ({', '.join(sorted(places))}): each has its own "
@@ -125,7 +125,7 @@ def as_json(assessed: Sequence[Assessment], caveats: Iterable[str], problems: Se
 
 def _one(one: Assessment, last: int, name: str) -> list[str]:
     history, changes = one.history, {change.run_id: change for change in one.changes}
-    device = " ".join(history.device or ("device not known",))
+    device = history.device_name or "device not known"
     lines = [name, f"cell {history.cell_id}, host {history.host_id}, {device}", ""]
     shown = history.sessions[-last:]
     if len(shown) < len(history.sessions):

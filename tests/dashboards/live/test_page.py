@@ -24,6 +24,7 @@ from keras_matrix.records.store import Results
 from keras_matrix.uploader.local.warehouse import LocalWarehouse
 from tests.dashboards.boards import HOSTILE, NIGHTS, cell_of, stored, warehouse_of
 from tests.fakes.warehouse import FakeWarehouse
+from tests.sessions import run_name
 
 
 class Elements(HTMLParser):
@@ -178,6 +179,38 @@ def test_page_of_a_cell_shows_its_time_series(ask: Callable[..., tuple[str, str]
     assert status == "200 OK"
     assert page.count('<use class="mark s1"') == NIGHTS
     assert "+50" in page
+
+
+def test_page_of_a_cell_has_its_name_and_ways_back_and_no_link_to_itself(ask: Callable[..., tuple[str, str]]) -> None:
+    cell = cell_of("jax")
+    _, page = ask("/cell", f"id={cell}")
+    assert "<title>Keras Benchmark Matrix: mnist_mlp on jax</title>" in page
+    assert "<h1>mnist_mlp on jax</h1>" in page
+    newest = run_name(NIGHTS - 1)
+    assert f'<li><a href="/">All questions</a></li><li><a href="/#runs">Run {newest}</a></li>' in page
+    assert f"`runner report --run {newest}`" in page
+    assert f'href="/cell?id={cell}' not in page
+    assert "cpu cpu" not in page
+    assert "· cpu:0<" in page
+    assert "the query, 12 rows" in page
+
+
+def test_page_of_a_cell_keeps_the_chosen_days_on_the_way_back(ask: Callable[..., tuple[str, str]]) -> None:
+    _, page = ask("/cell", f"id={cell_of('jax')}&since=2026-01-12")
+    assert '<a href="/?since=2026-01-12">All questions</a>' in page
+    assert "the query, 1 row<" in page
+
+
+def test_cell_without_a_session_is_named_by_its_identifier(ask: Callable[..., tuple[str, str]]) -> None:
+    _, page = ask("/cell", f"id={'0' * 16}")
+    assert f"<h1>Cell {'0' * 16}</h1>" in page
+
+
+def test_page_of_a_cell_on_a_site_leads_back_to_the_report_of_its_run(warehouse: LocalWarehouse) -> None:
+    newest = run_name(NIGHTS - 1)
+    page = site.cell_page(warehouse, cell_of("jax"), {newest})
+    assert f'<a href="../runs/{newest}.html">Report of run {newest}</a>' in page
+    assert f"../runs/{newest}.html" not in site.cell_page(warehouse, cell_of("jax"))
 
 
 @pytest.mark.parametrize("path", ["/cell", "/nothing", "/../etc/passwd"])
