@@ -26,7 +26,6 @@ import json
 import os
 import platform
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ from keras_matrix.records.identity import RUN_ID
 from keras_matrix.records.instruments.usage import FORMER_SERIES, SERIES, UsageSeries, usage_series_name
 from keras_matrix.records.migration import migrated
 from keras_matrix.records.schema import MEASURED, SCHEMA_VERSION, Record
+from keras_matrix.records.trees import remove_tree
 
 RECORD_NAME = re.compile(r"([0-9a-f]{16})\.([0-9]{1,4})\.([0-9]{1,4})\.json")
 RECORD_LIMIT_BYTES = 4 << 20
@@ -270,7 +270,7 @@ class Run:
 
     def clear_leftovers(self) -> None:
         """Remove incomplete files of a killed runner: scratch folders and unpublished files."""
-        shutil.rmtree(self.work_folder, ignore_errors=True)
+        remove_tree(self.work_folder)
         for name in ("records", SERIES):
             for temporary in (self.folder / name).glob(".*.tmp"):
                 temporary.unlink(missing_ok=True)
@@ -279,7 +279,7 @@ class Run:
         """Create and return an empty scratch folder."""
         path = self.work_folder / name
         with _explained(path, "cannot be created"):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
             path.mkdir(parents=True)
         return path
 

@@ -12,7 +12,6 @@ Promise: a process that fails is noted in the record, not raised. Scratch files 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from keras_matrix.records.instruments.parity import (
     ParityRecord,
 )
 from keras_matrix.records.schema import Status
+from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.cell.job import WEIGHTS_NAME, ParityWorker
 from keras_matrix.runner.checks.parity_processes import Key, ParityContext, ProcessSlot, Reply, Subject, process_slots
 from keras_matrix.runner.executors import Executor
@@ -110,7 +110,7 @@ def compare(context: ParityContext, subject: Subject) -> ParityRecord:
     try:
         return _Comparison(context, subject).record()
     finally:
-        shutil.rmtree(context.work, ignore_errors=True)
+        remove_tree(context.work)
 
 
 def exit_code(records: Iterable[ParityRecord]) -> int:

@@ -8,7 +8,6 @@ Promise: a process that fails is noted in the proof, not raised. Scratch files a
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,6 +18,7 @@ from keras_matrix.records.replicas import proof, rules
 from keras_matrix.records.replicas.proof import BackendProof, ReplicaProof
 from keras_matrix.records.schema import Status
 from keras_matrix.records.settings import DATA
+from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.cell.job import WEIGHTS_NAME, ParityWorker
 from keras_matrix.runner.checks.parity import ParityRequest, in_slots
 from keras_matrix.runner.checks.parity_processes import Key, ParityContext, Subject, settings_of
@@ -46,7 +46,7 @@ def prove(context: ParityContext, subject: Subject, devices: int, distribution: 
     try:
         return _Proof(context, subject, devices, distribution).proof()
     finally:
-        shutil.rmtree(context.work, ignore_errors=True)
+        remove_tree(context.work)
 
 
 @dataclass(slots=True)

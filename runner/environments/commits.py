@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.environments.rebuilt import LIMIT_S, CannotRebuild, failure
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.matrix.grammar import near
@@ -53,7 +53,7 @@ class Checkout:
         """Return a folder with the files of a commit. Raises `CannotRebuild`."""
         folder = self._worktrees(cache) / commit.sha
         if not (folder / ".git").is_file():
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
             command = ("worktree", "add", "--force", "--detach", "--quiet", str(folder), commit.sha)
             made = self._git("-c", f"core.hooksPath={os.devnull}", *command, check=False)
             if made.returncode:

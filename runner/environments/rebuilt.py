@@ -29,6 +29,7 @@ from pathlib import Path
 
 from keras_matrix.records.host.addresses import without_user
 from keras_matrix.records.packages import DISTRIBUTIONS, KERAS_HUB, NOT_NEEDED
+from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.environments.local_wheels import local_wheels
 from keras_matrix.runner.errors import InfrastructureError, system_reason
 
@@ -143,7 +144,7 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
         with folder.with_name(f"{folder.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (folder / COMPLETE).is_file():
-                shutil.rmtree(folder, ignore_errors=True)  # one that was not completed
+                remove_tree(folder)  # one that was not completed
                 make(folder)
                 (folder / COMPLETE).write_text("{}", encoding="utf-8")
     except OSError as error:

@@ -6,7 +6,6 @@ An executor measures cells; a probe examines the machine or a model. The interfa
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 from keras_matrix.records.codec import CodecError, dumps, loads
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.text import printable
+from keras_matrix.records.trees import remove_tree, temporary_folder
 from keras_matrix.runner.cell.job import RESULT_LIMIT_BYTES
 from keras_matrix.runner.executors.process.executor import ProcessExecutor
 from keras_matrix.runner.executors.supervise.environment import ALLOWED, cell_environment, cuda_cache_in
@@ -57,8 +57,8 @@ class ProcessProbe:
 
     def ask(self, module: str, order: object, settings: Settings, timeout_s: float) -> Any:
         """Return the child's answer, leaving no file or process behind."""
-        with tempfile.TemporaryDirectory(prefix="runner-probe-", ignore_cleanup_errors=True) as name:
-            folder = Path(name)
+        with temporary_folder("runner-probe-") as folder:
+            name = str(folder)
             (folder / "order.json").write_text(dumps(order), encoding="utf-8")
             log = folder / "log"
             command = [sys.executable, "-P", "-m", module, name]
@@ -81,7 +81,7 @@ class ProcessProbe:
             return {}
         if self._cuda_cache is None:
             self._cuda_cache = tempfile.mkdtemp(prefix="runner-cuda-cache-")
-            weakref.finalize(self, shutil.rmtree, self._cuda_cache, ignore_errors=True)
+            weakref.finalize(self, remove_tree, self._cuda_cache)
         return cuda_cache_in(self._cuda_cache)
 
 

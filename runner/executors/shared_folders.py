@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.store import Run
+from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.matrix.reader import Cell
 
 # The folder of a run for the driver's cache of its GPU cells, until the run is finished.
@@ -46,4 +46,4 @@ def made(folder: Path) -> str:
 def remove_kernels(runs: Iterable[Run]) -> None:
     """Remove the driver's caches of complete runs: gigabytes if the GPU is newer than the build."""
     for run in runs:
-        shutil.rmtree(run.folder / CUDA_CACHE, ignore_errors=True)
+        remove_tree(run.folder / CUDA_CACHE)

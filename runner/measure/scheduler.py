@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from keras_matrix.records.host.gpu_list import GpuChoice
 from keras_matrix.records.host.system import free_memory_bytes
 from keras_matrix.records.schema import MEASURED, Machine, Record, Status
 from keras_matrix.records.store import Run
+from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Executor, Outcome, Running, WaitingCell
 from keras_matrix.runner.executors.contract import Contract
@@ -324,7 +324,7 @@ class Scheduler:
 
     def _discard(self, trial: _Trial) -> None:
         trial.running.abandon()
-        shutil.rmtree(trial.job.folder, ignore_errors=True)
+        remove_tree(trial.job.folder)
 
     def _missing(self, planned: PlannedRepeat) -> str | None:
         if planned.cell.task is not None:
@@ -401,7 +401,7 @@ class Scheduler:
             from keras_matrix.runner.measure.tensorboard.writer import AttemptToWrite, written
 
             record = written(AttemptToWrite(record, outcome.usage_series, job), self._context.log_dir)
-        shutil.rmtree(job.folder, ignore_errors=True)
+        remove_tree(job.folder)
         self._attempts.ended(planned.key)
         self._lost_gpus.ended(record)
         if outcome.usage_series is not None:

@@ -6,7 +6,6 @@ files and folders are moved: through a link, the runner would read or write outs
 
 from __future__ import annotations
 
-import os
 import shutil
 import stat
 from collections import Counter
@@ -21,6 +20,7 @@ from keras_matrix.records.store import Run
 from keras_matrix.records.traces.neutral import plain
 from keras_matrix.records.traces.request import BEGUN, TABLE_NAME, TRACE_NAME, Traced, TraceError
 from keras_matrix.records.traces.table import Table
+from keras_matrix.records.trees import remove_tree, walk
 from keras_matrix.runner.cell.job import Job
 
 FOLDER = "traces"
@@ -74,13 +74,13 @@ def _stored(run: Run, job: Job, trace: Traced, evidence: Evidence) -> Traced:
     try:
         target.parent.mkdir(exist_ok=True)
         # Remains of a runner that ended before it published the record; a move would go into that folder.
-        shutil.rmtree(target, ignore_errors=True)
+        remove_tree(target)
         _remove_special_files(job.traced_path)
         shutil.move(job.traced_path, target)
         _write_table(target)
         return replace(trace, folder=name)
     except (OSError, TraceError) as error:
-        shutil.rmtree(target, ignore_errors=True)
+        remove_tree(target)
         return replace(trace, folder=None, problem=f"{type(error).__name__}: {error}"[:500])
 
 
@@ -88,10 +88,9 @@ def _remove_special_files(folder: Path) -> None:
     """Remove links, pipes and devices from a folder. Raises `TraceError` if it is a link itself."""
     if folder.is_symlink():
         raise TraceError(f"{folder.name}: the process left a link instead of a folder")
-    for where, folders, names in os.walk(folder):
-        for path in (Path(where) / name for name in (*folders, *names)):
-            if not (stat.S_ISREG(kind := path.lstat().st_mode) or stat.S_ISDIR(kind)):
-                path.unlink()
+    for path in walk(folder):
+        if not (stat.S_ISREG(kind := path.lstat().st_mode) or stat.S_ISDIR(kind)):
+            path.unlink()
 
 
 def _write_table(folder: Path) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from keras_matrix.records.files import naming
 from keras_matrix.records.task import UPTIME, Compute, Goal, Metric, Task, TaskRun
+from keras_matrix.records.trees import walk
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.executors import Outcome, WaitingCell
 from keras_matrix.runner.executors.supervise.environment import allowed_cpus
@@ -245,7 +246,7 @@ def _left_in(folder: str | None) -> list[str]:
     """Return the files of an outputs folder; remove an empty folder."""
     if folder is None:
         return []
-    found = sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+    found = sorted(str(path.relative_to(folder)) for path in walk(folder) if path.is_file())
     if not found:
         with contextlib.suppress(OSError):
             Path(folder).rmdir()

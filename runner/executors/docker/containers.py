@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import threading
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_matrix.records.schema import Container
+from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.executors.docker.engine import Engine, EngineGone, Started
 from keras_matrix.runner.executors.process.fork_servers import ANSWER_LIMIT_S, Server
 from keras_matrix.runner.executors.supervise.output import CappedOutput
@@ -163,7 +163,7 @@ class ContainerServer(Server):
 
     def _drop(self) -> None:
         self._keeper.remove(self._started.container_id)
-        shutil.rmtree(self._home, ignore_errors=True)
+        remove_tree(self._home)
 
     def _accepted(self, listener: socket.socket) -> socket.socket:
         listener.settimeout(1.0)

@@ -15,7 +15,6 @@ import contextlib
 import os
 import platform
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +28,7 @@ from keras_matrix.records.host import cpu_list
 from keras_matrix.records.schema import Container
 from keras_matrix.records.settings import Settings
 from keras_matrix.records.task import Task
+from keras_matrix.records.trees import remove_tree, walk
 from keras_matrix.runner.cell.job import Job, make_home, write_job
 from keras_matrix.runner.errors import ExecutorError
 from keras_matrix.runner.executors import Outcome, Running
@@ -222,7 +222,7 @@ class DockerExecutor:
                 give(home, spec.user)
                 return ContainerServer(self._keeper(spec), self._begin(spec), home, listener)
         except BaseException:
-            shutil.rmtree(home, ignore_errors=True)
+            remove_tree(home)
             raise
 
     # One external command.
@@ -328,7 +328,7 @@ def give(folder: Path, user: str) -> None:
     """Make `user` the owner of a folder and its contents, if the caller is root."""
     if os.getuid() == 0:
         owner, group = map(int, user.split(":"))
-        for path in (folder, *folder.rglob("*")):
+        for path in (folder, *walk(folder)):
             os.chown(path, owner, group, follow_symlinks=False)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from keras_matrix.records.backends import service_name
 from keras_matrix.records.codec import canonical
 from keras_matrix.records.instruments.stall_arms import base_of
 from keras_matrix.records.settings import PIPELINE, Settings
+from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.cell.job import Job, make_home, write_job
 from keras_matrix.runner.executors import Outcome, Running
 from keras_matrix.runner.executors.process.fork_servers import ProcessServer, Server, Servers
@@ -107,7 +107,7 @@ class ProcessExecutor:
         self._clocks.release()
         self._servers.close()
         if self._home is not None:
-            shutil.rmtree(self._home, ignore_errors=True)
+            remove_tree(self._home)
             self._home = None
 
     def start(self, job: Job, timeout_s: float) -> Running:

@@ -13,7 +13,6 @@ import importlib.util
 import inspect
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from typing import Any
 import keras_matrix
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.packages import DISTRIBUTIONS
+from keras_matrix.records.trees import remove_tree
 from keras_matrix.runner.errors import UsageError
 
 ANSWER_LIMIT_S = 60.0
@@ -129,6 +129,6 @@ def _facts(python: str, packages: tuple[str, ...]) -> dict[str, Any]:
 def _links() -> str:
     """Create, once, a folder with links to this project alone; it is removed when the runner ends."""
     folder = Path(tempfile.mkdtemp(prefix="runner-packages-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(remove_tree, folder)
     (folder / "keras_matrix").symlink_to(keras_matrix.__path__[0], target_is_directory=True)
     return str(folder)

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
 import socket
 import tarfile
 import tempfile
@@ -27,6 +26,7 @@ from typing import Any
 from keras_matrix.records.backends import BACKENDS
 from keras_matrix.records.schema import Machine
 from keras_matrix.records.settings import DEVICES, Settings
+from keras_matrix.records.trees import remove_tree, walk
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.errors import UsageError
 from keras_matrix.runner.executors import Outcome, Running, WaitingCell
@@ -157,7 +157,7 @@ class Agent:
             folders.unpacked(archive, aside)
             aside.rename(made)
         except (OSError, tarfile.TarError):
-            shutil.rmtree(aside, ignore_errors=True)
+            remove_tree(aside)
 
     def start(self, job: Job, timeout_s: float, roots: Mapping[str, str]) -> None:
         """Start a cell, known by its nonce from now on; `roots` are its folders of modules with their digests."""
@@ -206,8 +206,8 @@ class Agent:
         """Remove what is left of a cell."""
         live = self._live.pop(nonce, None)
         if live is not None:
-            shutil.rmtree(live.job.folder, ignore_errors=True)
-            shutil.rmtree(live.job.outputs_dir or live.job.folder, ignore_errors=True)
+            remove_tree(live.job.folder)
+            remove_tree(live.job.outputs_dir or live.job.folder)
 
     def close(self) -> None:
         """End everything; only the caches of compilers stay, for the next time that the session measures here."""
@@ -254,7 +254,7 @@ class Agent:
     def _archives(self, job: Job) -> tuple[bytes, bytes | None]:
         """Return the archives of a cell's files, without its home and temporary files, and of its outputs."""
         folder = Path(job.folder)
-        own = [path for path in sorted(folder.rglob("*")) if path.relative_to(folder).parts[0] not in LEFT_THERE]
+        own = [path for path in sorted(walk(folder)) if path.relative_to(folder).parts[0] not in LEFT_THERE]
         return folders.packed(folder, own), folders.packed(Path(job.outputs_dir)) if job.outputs_dir else None
 
     def _abandon(self, live: _Live) -> None:
@@ -299,11 +299,11 @@ class Agent:
 
     def _clean(self) -> None:
         """Remove the files of cells, and old caches."""
-        shutil.rmtree(self._scratch / CELLS, ignore_errors=True)
+        remove_tree(self._scratch / CELLS)
         now_s = Path(self._made(CELLS)).stat().st_mtime
         for cache in (self._scratch / CACHES).glob("*"):
             if now_s - cache.stat().st_mtime > OLD_S:
-                shutil.rmtree(cache, ignore_errors=True)
+                remove_tree(cache)
 
     def _check_modules(self, roots: Mapping[str, str]) -> None:
         """Raise OSError if a folder of modules that was sent could not be written here."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
 import tarfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+
+from keras_matrix.records.trees import walk
 
 # Archives of a user's modules: what is larger belongs into a data set.
 MOST_BYTES = 64 << 20
@@ -26,7 +27,7 @@ def packed(folder: Path, names: Iterable[Path] | None = None) -> bytes:
     Pipes, sockets and links are left out. Raises `TooLarge` and OSError.
     """
     buffer = io.BytesIO()
-    found = sorted(folder.rglob("*")) if names is None else list(names)
+    found = sorted(walk(folder)) if names is None else list(names)
     total = sum(path.stat().st_size for path in found if path.is_file() and not path.is_symlink())
     if total > MOST_FILES_BYTES:
         raise TooLarge(f"{folder}: has {total >> 20} MiB, more than {MOST_FILES_BYTES >> 20}")
@@ -65,15 +66,15 @@ def modules(root: Path, but: Path | None = None) -> bytes:
 
     Raises `TooLarge` and OSError.
     """
+
+    def enters(folder: Path) -> bool:
+        return folder.name not in LEFT_OUT and not folder.name.startswith(".") and folder.resolve() != but
+
     names, total = [], 0
-    for where, folders, files in os.walk(root):
-        wanted = (name for name in folders if name not in LEFT_OUT and not name.startswith("."))
-        folders[:] = sorted(name for name in wanted if (Path(where) / name).resolve() != but)
-        for name in sorted(files):
-            path = Path(where) / name
-            if not name.startswith(".") and path.is_file() and not path.is_symlink():
-                total += path.stat().st_size
-                names.append(path)
+    for path in walk(root, enters):
+        if not path.name.startswith(".") and path.is_file() and not path.is_symlink():
+            total += path.stat().st_size
+            names.append(path)
         if total > MOST_BYTES:
             raise TooLarge(
                 f"{root}: has more than {MOST_BYTES >> 20} MiB, which are too many to copy to a node; put modules into "

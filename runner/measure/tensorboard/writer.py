@@ -22,6 +22,7 @@ from keras_matrix.records.codec import loads
 from keras_matrix.records.instruments.usage import UsageSeries
 from keras_matrix.records.schema import Record, TensorBoardOutput
 from keras_matrix.records.text import printable
+from keras_matrix.records.trees import walk
 from keras_matrix.runner.cell.job import Job
 from keras_matrix.runner.measure.judge import ResultRefused
 from keras_matrix.runner.measure.record_builder import read_bounded
@@ -173,7 +174,7 @@ def _profiled(left: Path) -> bytes | None:
     """Return the profile that the cell wrote, as an XSpace, or None."""
     if left.is_symlink():
         raise NotWritten("the profile folder of the cell is a link")
-    for path in sorted(left.rglob("*.xplane.pb")):
+    for path in sorted(path for path in walk(left) if path.name.endswith(".xplane.pb")):
         return _left(path)
     trace = _left(left / "trace.json")
     try:
